@@ -1,1 +1,1 @@
-"""What every program of sparq begins with: its flags, its log lines, its version."""
+"""What every sparq program needs at its start: flags, log lines and version."""

@@ -1,9 +1,9 @@
-"""A Go command line, read into values: the grammar of Go's `flag` package.
+"""Parse a Go-style command line into values: the grammar of Go's `flag` package.
 
 1. `-name value`, `--name value` and `--name=value` are the same; a boolean takes its value only
-   after `=`. Flags end at the first word that is none, or at `--`.
-2. What Go's programs refuse is a `Mistake` here. Words after the last flag, which Go's programs
-   ignore together with every flag after them, are returned: the caller decides.
+   after `=`. Flags end at `--` or at the first word that is not a flag.
+2. What Go's programs refuse raises `Mistake` here. Go's programs ignore the words after the last
+   flag, and every flag after those words; here they are returned, and the caller decides.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _BOOLEANS = ("true", "false", "t", "f", "1", "0")
 
 
 class Words(NamedTuple):
-    """A command line, split: `texts` holds flags with their values in the order given."""
+    """A split command line: `texts` holds the flags with their values in the order given."""
 
     texts: list[tuple[Flag, str]]
     strays: list[str]
 
 
 def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> Words:
-    """The flags with their texts, and what comes after the flags.
+    """Split a command line into flags with their texts and the words after them.
 
     Raises:
-        Mistake: an unknown flag, one that is written wrongly, or one without its value.
+        Mistake: a flag is unknown, malformed or lacks its value.
     """
     texts: list[tuple[Flag, str]] = []
     rest = list(reversed(arguments))
@@ -55,7 +55,9 @@ def split(program: str, arguments: Sequence[str], flags: Mapping[str, Flag]) -> 
 
 
 def values(texts: Sequence[tuple[Flag, str]]) -> dict[str, Any]:
-    """The flags' values by field; of a flag that is given twice the last counts.
+    """Parse the flags' texts into values by field; if a flag is repeated, the last one wins.
+
+    A flag declared as repeated collects all of its values.
 
     Raises:
         Mistake: a text is not of its flag's type.
@@ -77,7 +79,7 @@ def values(texts: Sequence[tuple[Flag, str]]) -> dict[str, Any]:
 
 
 def stray_mistake(words: Words, flags: Mapping[str, Flag]) -> str:
-    """The sentence about the first word that is no flag."""
+    """Return the sentence about the first word that is not a flag."""
     word = words.strays[0]
     last = words.texts[-1][0] if words.texts else None
     if last is not None and last.kind is BOOL and word.lower() in _BOOLEANS:
@@ -96,9 +98,9 @@ def _unknown(program: str, name: str, flags: Mapping[str, Flag]) -> str:
 
 
 def _gathered(flag: Flag, found: Sequence[Any]) -> tuple[Any, ...]:
-    """The values of a flag that was given several times, which may not go together."""
+    """Combine the values of a flag that was given several times, if they go together."""
     try:
         return flag.kind.gather(found)
     except ValueError as error:
-        # Without the values: the reason names what is wrong, and one of them may be a secret.
+        # The values are left out: one may be a secret, and the reason names what is wrong.
         raise Mistake(f"--{flag.name}: {error}") from None

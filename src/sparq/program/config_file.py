@@ -1,9 +1,10 @@
-"""A program's TOML file, read into values.
+"""Read a program's TOML file into values.
 
-1. Each option stands at the top level under its key. NSQ's texts tell what is wrong with a file or
-   with the type of a value.
-2. Unknown keys and sections, which NSQ ignores, are returned as sentences: the caller decides.
-3. A bare number is a duration in milliseconds; a list may be one text with commas.
+1. Each option is a key at the top level. Messages about an unusable file or a value of the wrong
+   type use NSQ's wording.
+2. NSQ ignores unknown keys and sections; here they are returned as sentences, and the caller
+   decides.
+3. A bare number is a duration in milliseconds. A list may be written as one string with commas.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from sparq.program.kinds import LEVEL, TLS_REQUIRED, TLS_VERSION, Flag
 from sparq.program.mistakes import nearest, shown
 
 _PARSED = (LEVEL, TLS_REQUIRED, TLS_VERSION)
-"""NSQ checks what a file holds for these by itself, with words of its own."""
+"""Kinds that NSQ parses itself when they come from a file; their errors have their own wording."""
 
 
 class FileError(Exception):
@@ -25,7 +26,7 @@ class FileError(Exception):
 
 
 def read(path: str) -> dict[str, Any]:
-    """The file's document. Raises FileError: it is missing, cannot be read, or is no TOML."""
+    """Load the file. Raises FileError: it is missing, unreadable or not valid TOML."""
     try:
         document: dict[str, Any] = import_module("tomllib").loads(
             Path(path).read_text(encoding="utf-8")
@@ -39,12 +40,12 @@ def read(path: str) -> dict[str, Any]:
 
 
 def values(document: dict[str, Any], flags: Iterable[Flag]) -> dict[str, Any]:
-    """What the file sets, by field. Raises FileError: a value has the wrong type."""
+    """Return the file's values by field. Raises FileError: a value has the wrong type."""
     return {flag.field: _coerce(flag, document[flag.key]) for flag in flags if flag.key in document}
 
 
 def unknown(path: str, document: dict[str, Any], flags: Sequence[Flag]) -> list[str]:
-    """A sentence for each key and section that no flag has."""
+    """Return a sentence for each key and section that matches no flag."""
     meant = {flag.name.replace("-", "_"): flag.key for flag in flags}
     meant.update({flag.key: flag.key for flag in flags})
     sentences = []

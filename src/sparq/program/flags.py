@@ -1,17 +1,18 @@
-"""Command-line flags as Go programs take them, and the TOML file that sets what they do not.
+"""Go-style command-line flags, and the TOML file that sets the options they do not set.
 
-A program's options are one frozen dataclass; each field carries its flag (`protocol.option`), so
-flag, configuration key, type, bounds, default and help text stand in one place (reference:
-flags.md). Fields may be dataclasses of options, which other code takes as they are.
+A program's options are one frozen dataclass. Each field declares its flag (`protocol.option`), so
+flag, configuration key, type, bounds, default and help text are in one place (reference: flags.md).
+A field may itself be a dataclass of options, which other code takes unchanged.
 
-1. A flag on the command line wins over the file, the file over the default.
+1. A flag on the command line overrides the file; the file overrides the default.
 2. Exit status: 0 after `--help` and `--version` (1 if their text cannot be written), 1 for a
    mistake, with one sentence on stderr (mistakes.py).
-3. Where NSQ starts in spite of a mistake (an unknown key of the file, a stray word, a value out of
-   bounds), a program that has the option `go_compatible` starts as well when it is given, and
-   the sentence is a warning.
-4. `parse_again` is for a daemon that runs: a mistake in the file is an exception then.
-5. Only what the user gave is held to bounds: a default that another option overtakes is no mistake.
+3. NSQ starts in spite of some mistakes: an unknown key in the file, a stray word, a value out of
+   bounds. A program that has the option `go_compatible` starts as well when that option is set,
+   and logs the sentence as a warning.
+4. `parse_again` is for a running daemon: a mistake in the file raises an exception.
+5. Bounds apply only to values that the user gave: a default that exceeds a bound set by another
+   option is not a mistake.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ HELP = Flag("help", "help", "", BOOL, False, "print this help and exit", False)
 
 
 def flags_of(options_class: type) -> list[Flag]:
-    """The flags of an options dataclass, in alphabetical order."""
+    """Return the flags of an options dataclass in alphabetical order."""
     return sorted(_flags(options_class, "", ""), key=lambda flag: flag.name)
 
 
 def _flags(source: Any, path: str, prefix: str) -> Iterator[Flag]:
-    """The flags of a dataclass, with its fields' defaults, or with the values of an instance."""
+    """Yield the flags of a dataclass with its defaults, or of an instance with its values."""
     for field in dataclasses.fields(source):
         default = _default(field) if isinstance(source, type) else getattr(source, field.name)
         told = field.metadata
@@ -84,7 +85,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def replaced(options: T, values: Mapping[str, Any]) -> T:
-    """The options with other values in some fields (`tls.cert`), in the fields' own units."""
+    """Return a copy with other values in some fields (`tls.cert`), in the fields' own units."""
     changes: dict[str, Any] = {}
     for field, value in values.items():
         name, _, inner = field.partition(".")
@@ -103,16 +104,16 @@ def parse(
     *,
     takes_file: bool = True,
 ) -> T:
-    """Make a program's options from its command line and the file that it names.
+    """Parse a program's options from its command line and the file that the command line names.
 
     Args:
         options_class: a dataclass whose fields were declared with `option`.
-        program: the name in sentences about mistakes.
-        version: what `--version` prints, or what makes that text.
-        arguments: the command line without the program.
-        takes_file: whether there is a `--config`: the daemons have one, NSQ's tools have none.
+        program: the name to use in sentences about mistakes.
+        version: the text that `--version` prints, or a function that returns it.
+        arguments: the command line without the program name.
+        takes_file: whether there is a `--config` flag: the daemons have one, NSQ's tools do not.
     Raises:
-        SystemExit: with status 0 or 1 as rule 2 has it; the text is written already.
+        SystemExit: with status 0 or 1 according to rule 2; the text has already been written.
     """
     flags = flags_of(options_class)
     always = [CONFIG, HELP, VERSION] if takes_file else [HELP, VERSION]
@@ -138,7 +139,7 @@ def parse(
 
 
 def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) -> T:
-    """Make the options anew from a command line that was fine before, and its file as it is now.
+    """Parse the options again from a command line that was valid before and the file as it is now.
 
     Raises:
         FileError: the file cannot be used; the text is one sentence.
@@ -152,7 +153,7 @@ def parse_again(options_class: type[T], program: str, arguments: Sequence[str]) 
 
 
 def differing(old: T, new: T) -> list[Flag]:
-    """The flags in which two sets of options of one class differ."""
+    """Return the flags whose values differ between two instances of one options class."""
     return [flag for flag in flags_of(type(old)) if flag.value(old) != flag.value(new)]
 
 
@@ -166,7 +167,7 @@ def _read(
 def _together(
     options_class: type[T], flags: Sequence[Flag], given: dict[str, Any]
 ) -> tuple[T, list[str]]:
-    """The options from the command line and its file (rule 1), and what NSQ would pass over."""
+    """Combine command line and file (rule 1); also return the mistakes that NSQ tolerates."""
     path = given.get("config", "")
     document = config_file.read(path) if path else {}
     values = config_file.values(document, flags)
@@ -180,13 +181,12 @@ def _together(
 def _beyond(
     values: Mapping[str, Any], flags: Sequence[Flag], on_command_line: Collection[str], path: str
 ) -> list[str]:
-    """A sentence for each value that is not what it must be beyond its type.
+    """Return a sentence for each value that has the right type but is not allowed.
 
     Args:
-        values: what the user gave, by field.
+        values: the values that the user gave, by field.
         flags: all flags.
-        on_command_line: the fields that the command line gave; the others come from the file at
-            `path`.
+        on_command_line: fields set on the command line; the others come from the file at `path`.
         path: the configuration file, if there is one.
     """
     by_field = {flag.field: flag for flag in flags}
@@ -206,7 +206,7 @@ def _beyond(
 def _reason(
     flag: Flag, values: Mapping[str, Any], by_field: Mapping[str, Flag]
 ) -> tuple[str, str] | None:
-    """The value that is wrong as a text, and what is wrong with it."""
+    """Return the offending value as text and the reason; None if the value is allowed."""
     value, show = values[flag.field], flag.kind.show
     for one in value if flag.repeated else [value]:
         try:

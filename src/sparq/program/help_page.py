@@ -1,4 +1,4 @@
-"""The page that `--help` prints. It is loaded when it is asked for."""
+"""The page that `--help` prints. This module is loaded only when the page is requested."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def page(program: str, flags: Sequence[Flag]) -> str:
-    """Every flag with its type, its text and its default, in alphabetical order."""
+    """Format every flag with its type, help text and default, in alphabetical order."""
     parser = argparse.ArgumentParser(prog=program, usage=f"{program} [flags]", add_help=False)
     for flag in sorted(flags):
         parser.add_argument(

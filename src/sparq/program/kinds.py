@@ -1,13 +1,13 @@
-"""A flag, and the types that it may have: how each is read from a command line and a TOML file.
+"""Flags and their types: how a value is read from a command line and from a TOML file.
 
-1. `parse` takes what a user typed, `coerce` what a TOML file holds; both raise ValueError with the
-   reason. Only `coerce` takes a bare number for a duration: milliseconds.
-2. `check` holds a value that NSQ would take to what it must mean here; ValueError: what to write
-   instead, as the end of a sentence that begins with the value.
-3. A flag whose kind has `bare` may stand without a value and then means that.
-4. `gather` makes one tuple of a flag that was given several times; ValueError: these do not go
-   together.
-5. `unit`: a field of the options holds the value divided by it.
+1. `parse` reads text that a user typed, `coerce` a value from a TOML file; both raise ValueError
+   with the reason. Only `coerce` accepts a bare number as a duration: milliseconds.
+2. `check` rejects values that NSQ would accept but that are not valid here. Its ValueError says
+   what to write instead, as the end of a sentence that begins with the value.
+3. A flag whose kind has `bare` may be given without a value; its value is then `bare`.
+4. `gather` combines the values of a flag that was given several times into one tuple. ValueError:
+   these values do not go together.
+5. `unit`: a field of the options holds the user's value divided by `unit`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def _anything(_value: Any) -> None:
-    """Nothing is asked of a value beyond its type."""
+    """Accept any value of the right type."""
 
 
 class Kind(NamedTuple):
-    """How one type of option is read and shown."""
+    """How to read, check and show one type of option."""
 
     name: str
     parse: Callable[[str], Any]
@@ -46,11 +46,11 @@ class Kind(NamedTuple):
     unit: int = 1
 
     def given(self, held: Any) -> Any:
-        """The value that a user gives for what a field holds."""
+        """Convert a field's value to the value that a user gives."""
         return held if held is None or self.unit == 1 else held * self.unit
 
     def held(self, given: Any) -> Any:
-        """What a field holds for the value that a user gives."""
+        """Convert a value that a user gives to the field's value."""
         return given if self.unit == 1 else given // self.unit
 
 
@@ -63,7 +63,7 @@ def _parse_bool(text: str) -> bool:
 
 
 def _parse_int(text: str) -> int:
-    # As Go's base 0: 0x, 0o, 0b and a leading 0 for octal. (Python would also take blanks.)
+    # Like Go's base 0: 0x, 0o, 0b, and a leading 0 for octal. (Python would also accept blanks.)
     try:
         if not text.isascii() or text != text.strip():
             raise ValueError
@@ -87,13 +87,13 @@ def _parse_duration(text: str) -> int:
 def _coerced(
     kind: str, parse: Callable[[str], Any], *types: type, read: Callable[[Any], Any] | None = None
 ) -> Callable[[Any], Any]:
-    """What reads a TOML value: a text as `parse` does, and a value of these types.
+    """Return a function that reads a TOML value: a string with `parse`, or a value of `types`.
 
     Args:
-        kind: the name that Go has for the type.
-        parse: reads a text.
-        types: the types of TOML that it may have, too; a boolean is no number.
-        read: makes of such a value what is meant; None: it is that already.
+        kind: Go's name for the type.
+        parse: reads a string.
+        types: TOML types that are also accepted; a boolean does not count as a number.
+        read: converts a value of `types`; None: the value is used as it is.
     """
 
     def coerce(value: Any) -> Any:
@@ -114,7 +114,8 @@ def _parse_level(text: str) -> int:
 
 
 def _parse_float(text: str) -> float:
-    # Python also takes blanks and underscores; Go's infinities and NaN are no measure of anything.
+    # Python also accepts blanks and underscores. Go accepts infinities and NaN, but no option has
+    # a use for them.
     try:
         value = float(text) if re.fullmatch(r"[0-9eE.+-]+", text) else math.nan
     except ValueError:
@@ -162,12 +163,12 @@ def _parse_tls_version(text: str) -> str:
 
 
 def _show_string(value: str) -> str:
-    # A newline as \n: a help page wraps its lines.
+    # Show a newline as \n, because a help page wraps its lines.
     return quoted(value) if value else ""
 
 
 def choice(*words: str, name: str = "string") -> Kind:
-    """A text that must be one of these; the empty text may be one of them."""
+    """Return the kind of a string that must be one of these words, which may include ""."""
 
     def check(value: str) -> None:
         if value not in words:
@@ -253,7 +254,7 @@ _BY_TYPE = {
 
 
 def kind_of(field: dataclasses.Field[Any]) -> Kind:
-    """The kind of a field that is declared without one; see `protocol.option`."""
+    """Return the kind of a field that is declared without one; see `protocol.option`."""
     if field.name.endswith("_ns"):
         return DURATION
     if field.name.endswith("_ms"):
@@ -262,11 +263,11 @@ def kind_of(field: dataclasses.Field[Any]) -> Kind:
 
 
 class Flag(NamedTuple):
-    """One flag, with its values as a user gives them: durations are nanoseconds.
+    """One flag with its values as a user gives them: durations are in nanoseconds.
 
     Attributes:
-        field: what it fills; `tls.cert` is the field `cert` of the dataclass in the field `tls`.
-        most: the largest value, or the field that holds it.
+        field: the field it sets; `tls.cert` is field `cert` of the dataclass in field `tls`.
+        most: the largest value, or the name of the field that holds it.
         live: see `protocol.option`.
     """
 
@@ -282,5 +283,5 @@ class Flag(NamedTuple):
     live: str = ""
 
     def value(self, options: object) -> Any:
-        """Its value in these options."""
+        """Return the flag's value in these options."""
         return self.kind.given(attrgetter(self.field)(options))

@@ -1,13 +1,15 @@
-"""A daemon from its first line to its exit status.
+"""A daemon's life cycle, from its first log line to its exit status.
 
-1. SIGINT and SIGTERM set one event; the daemon ends in its own order. Further signals change
-   nothing, up to the very end: SIGKILL is for those in a hurry, and the log survives it. One that
-   comes before there is an event loop ends the process with status 0, too.
-2. A `StartError` is the one way to say "cannot start": logged as FATAL, exit status 1.
-3. When a daemon has stopped, its process ends at once, without Python's own teardown: that takes
-   up to two seconds for a large heap, and in it a second signal would kill the process.
-4. This module loads the event loop only to run a daemon: one that cannot start says so before.
-5. SIGHUP never ends a daemon: until `on_hangup` says what it does, it does nothing.
+1. SIGINT and SIGTERM set one event; the daemon then shuts down in its own order. Further signals
+   have no effect, up to the very end; SIGKILL ends the daemon at once, and the log survives it. A
+   signal that arrives before there is an event loop also ends the process with status 0.
+2. Raising `StartError` is the only way to report that a daemon cannot start: it is logged as
+   FATAL, and the exit status is 1.
+3. When a daemon has stopped, its process exits at once and skips Python's own teardown: that takes
+   up to two seconds for a large heap, and a second signal during it would kill the process.
+4. This module loads the event loop only to run a daemon, so a daemon that cannot start reports
+   the error before that.
+5. SIGHUP never ends a daemon: it does nothing until `on_hangup` sets a handler.
 """
 
 from __future__ import annotations
@@ -36,13 +38,13 @@ class StartError(Exception):
 
 
 class LoadError(StartError):
-    """It cannot start for what its data path holds; the text says all."""
+    """A daemon cannot start because of what is in its data path; the text is logged as it is."""
 
 
 def end_on_signals() -> None:
-    """Until `run` has its loop, have SIGINT and SIGTERM end the process at once, with status 0.
+    """Have SIGINT and SIGTERM end the process at once with status 0, until `run` has its loop.
 
-    For a daemon that listens already, and has nothing to put in order yet.
+    For a daemon that already listens but has nothing to clean up yet.
     """
     for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -50,7 +52,7 @@ def end_on_signals() -> None:
 
 
 def on_hangup(reload: Callable[[], None]) -> None:
-    """Call this at each SIGHUP from now on, in the loop."""
+    """Call `reload` in the event loop at each SIGHUP from now on."""
     _loop().add_signal_handler(signal.SIGHUP, reload)
 
 
@@ -60,13 +62,13 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 
 def run(program: str, serve: Serve) -> int:
-    """Run a daemon until a signal stops it; the process then ends with status 0.
+    """Run a daemon until a signal stops it; the process then exits with status 0.
 
     Args:
         program: its name in the log.
         serve: starts the daemon, waits for the event that it is given, and stops the daemon.
     Returns:
-        The exit status 1: it could not start, and the log says why.
+        The exit status 1: the daemon could not start, and the log says why.
     """
     try:
         import_module("uvloop").run(_until_signal(serve))
@@ -90,14 +92,15 @@ async def _until_signal(serve: Serve) -> None:
         loop.add_signal_handler(number, stop.set)
     on_hangup(lambda: None)
     await serve(stop)
-    # Here, in the loop: closing it would give the signals back to the system, which kills by them.
+    # Exit while the loop still runs: closing it would restore the signals' default action, and a
+    # further signal would kill the process.
     _end_process()
 
 
 def _end_process() -> None:
     logging.shutdown()
     for stream in (sys.stdout, sys.stderr):
-        # Closed, gone with whoever read it, or just being written by what the signal interrupted.
+        # The stream is closed, its reader has gone, or the signal interrupted a write to it.
         with contextlib.suppress(OSError, ValueError, AttributeError, RuntimeError):
             stream.flush()
     os._exit(0)

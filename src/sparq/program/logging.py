@@ -1,12 +1,12 @@
-"""NSQ's log lines on stderr: `[nsqd] 2006/01/02 15:04:05.000000 INFO: text`; or a JSON object each.
+"""NSQ's log lines on stderr: `[nsqd] 2006/01/02 15:04:05.000000 INFO: text`, or JSON objects.
 
-Python's own `logging` carries them, so that libraries' warnings come out in the same form.
+They go through Python's own `logging`, so that warnings from libraries have the same form.
 
-1. One event is one line: what ends or reorders lines in a text (a peer may have sent it) is
-   escaped. Only the traceback of a bug takes more lines, and those are indented.
-2. A stderr that is full or gone never stops a daemon.
-3. What repeats can be bounded: of the lines of one kind in a minute so many are written, and one
-   tells how many more there were.
+1. One event is one line: characters that end or reorder lines are escaped, because the text may
+   come from a peer. Only the traceback of a bug takes more lines, which are indented.
+2. A stderr that is full or closed never stops a daemon.
+3. Repeated lines can be limited: at most N lines of one kind are written per minute, and then one
+   line says how many more there were.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEVELS = {
 
 _ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _ESCAPES.update({0x0A: "\\n", 0x0D: "\\r", 0x09: "\\t"})
-# Line ends of Unicode, and what turns the direction of writing.
+# Unicode's line separators, and characters that change the direction of writing.
 _ESCAPES.update(
     {code: f"\\u{code:04x}" for code in (*range(0x2028, 0x202F), *range(0x2066, 0x206A))}
 )
@@ -37,15 +37,15 @@ _INDENT = "    "
 
 FORMATS = ("text", "json")
 FACTS = ("topic", "channel", "client")
-"""What a line in JSON names apart, where it has been given as `extra`."""
+"""Fields that a JSON line has as separate keys if the record was logged with them as `extra`."""
 
 REPEAT_SECONDS = 60.0
 KINDS_MAX = 1000
-"""So many kinds of lines are counted apart in a minute."""
+"""Number of kinds counted separately in a minute; further kinds share one count per level."""
 
 
 def parse_level(text: str) -> int:
-    """The level that a name stands for, in any case. Raises ValueError: there is no such level."""
+    """Return the level with this name, in any case. Raises ValueError: there is no such level."""
     level = LEVELS.get(text.lower())
     if level is None:
         raise ValueError(f"log level must be one of {', '.join(LEVELS)}")
@@ -53,7 +53,7 @@ def parse_level(text: str) -> int:
 
 
 def level_name(level: int) -> str:
-    """The name by which a level is set."""
+    """Return the name of a level."""
     return next(name for name, value in LEVELS.items() if value == level)
 
 
@@ -66,7 +66,7 @@ class LineFormatter(logging.Formatter):
         self._zone = UTC if utc else None
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, and behind it the traceback if there is one."""
+        """Return the line, followed by the traceback if there is one."""
         when = datetime.fromtimestamp(record.created, self._zone).strftime("%Y/%m/%d %H:%M:%S.%f")
         text = record.getMessage().translate(_ESCAPES)
         said = f"{self._prefix}{when} {_level_of(record)}: {text}"
@@ -79,7 +79,7 @@ class LineFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """Formats a record as a JSON object on one line: `time` (UTC), `level`, `program`, `text`.
 
-    Then come `logger`, the facts that the record names apart, and `traceback`, where it has them.
+    Then come `logger`, the record's `FACTS` and `traceback`, if it has them.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -87,7 +87,7 @@ class JsonFormatter(logging.Formatter):
         self._program = prefix.strip("[] ")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object."""
+        """Return the JSON object."""
         when = datetime.fromtimestamp(record.created, UTC)
         said = {
             "time": when.isoformat(timespec="microseconds").replace("+00:00", "Z"),
@@ -107,12 +107,13 @@ def _level_of(record: logging.LogRecord) -> str:
 
 
 class LineHandler(logging.StreamHandler[TextIO]):
-    """Writes lines to stderr, and may bound those of one kind (rule 3).
+    """Writes lines to stderr, optionally limiting the number of lines of one kind (rule 3).
 
-    A kind is what lines say without what they name; a text that names all is a kind of its own.
+    Lines are of one kind if they have the same logger, level and message template; for the template
+    `%s` the whole message counts.
 
     Args:
-        most: lines of one kind in a minute; 0: any number.
+        most: lines of one kind per minute; 0: no limit.
     """
 
     def __init__(self, most: int = 0) -> None:
@@ -121,12 +122,12 @@ class LineHandler(logging.StreamHandler[TextIO]):
         self._counts: Counter[tuple[str, int, str]] = Counter()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line, unless there were enough of its kind."""
+        """Write the line, unless the limit for its kind is reached."""
         if not self._most or self._count(record) <= self._most:
             super().emit(record)
 
     def close(self) -> None:
-        """The program ends: tell what was left out."""
+        """Report how many lines were left out, as the program ends."""
         self.sum_up()
         super().close()
 
@@ -143,8 +144,8 @@ class LineHandler(logging.StreamHandler[TextIO]):
         return self._counts[kind]
 
     def sum_up(self) -> None:
-        """A minute is over: tell what was left out of it."""
-        self.acquire()  # as whoever calls `emit` has: lines come from several threads
+        """Report how many lines of each kind were left out in a minute; restart the counts."""
+        self.acquire()  # the lock that `emit` is called with: lines come from several threads
         try:
             counts, self._counts = self._counts, Counter()
             for (name, level, text), count in counts.items():
@@ -156,7 +157,7 @@ class LineHandler(logging.StreamHandler[TextIO]):
 
 
 def line(prefix: str, level: int, text: str) -> str:
-    """A line for what must be said before the log is set up, or is all that a program says."""
+    """Format a log line for a program that has not set up its log, or writes only this line."""
     record = logging.LogRecord("", level, "", 0, text, None, None)
     return LineFormatter(prefix).format(record)
 
@@ -166,14 +167,14 @@ def set_up(
 ) -> None:
     """Send this process's log to stderr, from `level` upwards.
 
-    Called again it replaces what it did before.
+    A further call replaces the previous setup.
 
     Args:
-        prefix: what stands before each line; in JSON the program's name.
-        level: one of `LEVELS`.
+        prefix: text before each line; in JSON the program's name.
+        level: one of the values of `LEVELS`.
         form: one of `FORMATS`.
-        utc: tell the time in UTC; JSON always does.
-        repeats: lines of one kind in a minute; 0: any number.
+        utc: write times in UTC; JSON always does.
+        repeats: lines of one kind per minute; 0: no limit.
     """
     logging.raiseExceptions = False
     handler = LineHandler(repeats)
@@ -184,12 +185,12 @@ def set_up(
 
 
 def chosen_level(log_level: int, verbose: bool) -> int:
-    """The level that the two flags ask for; `--verbose` is the older one."""
+    """Return the level that the two flags ask for; `--verbose` is the older one."""
     return logging.DEBUG if verbose else log_level
 
 
 def set_level(level: int) -> None:
     """Log from this level upwards, from now on."""
     logging.getLogger().setLevel(level)
-    # asyncio tells at "debug" which selector it took: nothing for an operator.
+    # At DEBUG asyncio logs which selector it uses, which is of no use to an operator.
     logging.getLogger("asyncio").setLevel(max(level, logging.WARNING))

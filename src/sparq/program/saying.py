@@ -1,4 +1,4 @@
-"""What a program with one thing to say writes: its version, its help, its findings."""
+"""Output of a program that prints one text: its version, its help page or its findings."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ from sparq.protocol.identify import NSQ_VERSION, SPARQ_VERSION
 
 
 def sparq_version() -> str:
-    """sparq's own version."""
+    """Return sparq's own version."""
     return SPARQ_VERSION
 
 
 def version_line(program: str) -> str:
-    """What `--version` prints: NSQ's form with the NSQ version spoken, then sparq's own version.
+    """Return the text of `--version`: the NSQ version in NSQ's form, then sparq's own version.
 
-    Nothing but that stands in the parentheses: test suites of NSQ clients match `(built w/<word>)`.
+    The parentheses hold nothing else: test suites of NSQ clients match `(built w/<word>)`.
     """
     built = f"(built w/python{sys.version.split()[0]})"
     return f"{program} v{NSQ_VERSION} {built} sparq {sparq_version()}"
 
 
 def said(text: str) -> bool:
-    """Write it: whether that was done. A line on stderr says why not, unless nobody reads it."""
+    """Write text to standard output; return whether that succeeded.
+
+    If not, a line on stderr says why, except for a broken pipe.
+    """
     try:
         _say(text)
     except OSError as error:
@@ -35,12 +38,12 @@ def said(text: str) -> bool:
 
 
 def _say(text: str) -> None:
-    if sys.stdout is None:  # it was closed when the program began
+    if sys.stdout is None:  # it was already closed when the program started
         raise OSError(errno.EBADF, os.strerror(errno.EBADF))
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
     except OSError:
-        # What is left of the text is not tried again, with a traceback, as Python ends.
+        # Discard the rest of the text: Python would try to write it at exit, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise

@@ -1,1 +1,1 @@
-"""The command-line tools, one module each; they know the client and the protocol, nothing below."""
+"""The command-line tools, one module each; only nsq_check imports server code: `sparq.log`."""

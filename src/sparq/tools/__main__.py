@@ -1,4 +1,4 @@
-"""`python -m sparq.tools PROGRAM ...`: one of NSQ's tools without its script."""
+"""Run one of NSQ's tools without its script: `python -m sparq.tools PROGRAM ...`."""
 
 import sys
 

@@ -1,12 +1,12 @@
-"""The program `sparq bench`: how fast an nsqd is for programs that use `sparq.client`.
+"""The program `sparq bench`: measures an nsqd's speed for programs that use `sparq.client`.
 
-1. It measures publishing, consuming and latency in turn, with a topic of its own that it deletes at
-   the end, also after a signal. What waits in it is bounded, and thrown away between two parts.
-2. A publish counts when nsqd has answered OK, and what nsqd has counted must be the same: figures
-   are not of work that was lost.
-3. Load and nsqd share the machine where they share it: figures are of both together.
-4. Exit status: 0 with a table at the end, of what was measured so far after a signal; 1 when nsqd
-   cannot be reached or refuses.
+1. It measures publishing, consuming and latency in turn, with its own topic, which it deletes at
+   the end, also after a signal. The topic's backlog is bounded, and dropped between two parts.
+2. A publish counts when nsqd has answered OK, and nsqd's message count must match: the figures
+   include no lost messages.
+3. If the load and nsqd run on the same machine, the figures are of both together.
+4. Exit status: 0 with a table at the end, which after a signal shows what was measured so far; 1 if
+   nsqd cannot be reached or refuses a request.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from sparq.tools.workloads import Latency, Measurement, Publishing, consume
 
 PROGRAM: Final = "sparq bench"
 BATCH_TASKS: Final = 4
-"""Tasks that publish batches: enough to have the next one on its way."""
+"""Tasks that publish batches: enough to have the next batch under way."""
 
 SIZE_MAX: Final = 1 << 20
-"""nsqd's default for the largest message."""
+"""nsqd's default limit for a message."""
 
 BACKLOG_BYTES_MAX: Final = 1 << 30
 PUBLISH_SECONDS: Final = 10.0
@@ -50,16 +50,16 @@ HEADINGS: Final = ("", "MESSAGES/S", "MIB/S", "P50 MS", "P95 MS", "P99 MS", "MAX
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(PROGRAM, functools.partial(bench, options), QUITTING)
 
 
 async def bench(options: Options, stop: asyncio.Event) -> int:
-    """Measure what is asked for until it is done or the event is set, and print the table.
+    """Measure until everything is done or the event is set, and print the table.
 
     Raises:
-        UsageError: the options ask for what cannot be.
-        Failed: nsqd cannot be reached, or refuses.
+        UsageError: the options are not valid.
+        Failed: nsqd cannot be reached, or refuses a request.
     """
     check(options)
     config = client_config(
@@ -85,7 +85,7 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be measured. Raises UsageError: one asks for what cannot be."""
+    """Check the options. Raises UsageError: one is not valid."""
     for flag, read in (("tcp", parse_nsqd), ("http", lookupd_url)):
         check_address(f"nsqd-{flag}-address", getattr(options, f"nsqd_{flag}_address"), read)
     for name in ("size", "tasks", "batch", "backlog", "max_in_flight", "rate"):
@@ -100,11 +100,11 @@ def check(options: Options) -> None:
 
 
 class Bench:
-    """The measurements, in their order.
+    """The measurements, in order.
 
     Attributes:
-        found: what was measured so far.
-        now: what is being measured, for a person.
+        found: the results so far.
+        now: the progress line: what is being measured.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class Bench:
         self._body = (bytes(range(256)) * (options.size // 256 + 1))[: options.size]
 
     async def run(self) -> None:
-        """All of them, or those that are asked for.
+        """Run all measurements, or those requested.
 
         Raises:
-            Failed: nsqd has not counted what it has acknowledged.
+            Failed: nsqd's message count does not match its acknowledgements.
             RemoteError, SparqClientError: a publish failed.
         """
         wanted = self._options.part or PARTS
@@ -152,7 +152,7 @@ class Bench:
             await self._topic.empty()
 
     def _hold_to(self, acknowledged: int, counted: int) -> None:
-        """A publish that was sent again may be stored twice."""
+        """Check nsqd's count; a publish that was sent again may be stored twice."""
         if not acknowledged <= counted <= acknowledged + self._producer.resent:
             raise Failed(
                 f"nsqd acknowledged {acknowledged:,} messages and counted {counted:,}:"
@@ -205,7 +205,7 @@ class Bench:
 
 
 def report(options: Options, version: str, found: Sequence[Measurement]) -> str:
-    """The table."""
+    """Format the results as a table; empty if there are none."""
     if not found:
         return ""
     took = format_duration(options.duration_ns)

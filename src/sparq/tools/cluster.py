@@ -1,8 +1,8 @@
-"""The nsqds of a cluster, asked for their figures again and again: for `sparq top` and `nsq_stat`.
+"""Poll the nsqds of a cluster for their stats, for `sparq top` and `nsq_stat`.
 
-1. Which nsqds there are is asked anew each time; while no nsqlookupd answers, those of before
-   count. nsqds that are given are known by the addresses that were given.
-2. One that fails costs its own figures only, and `errors` says why.
+1. The list of nsqds is looked up anew each time; while no nsqlookupd answers, the previous list is
+   used. nsqds given by address are identified by that address.
+2. An nsqd that fails only loses its own figures; `errors` says why.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
 
 
 class Answer(NamedTuple):
-    """What an nsqd said in `/stats`, and when, in seconds of the monotonic clock."""
+    """An nsqd's `/stats` response, and its time in seconds on the monotonic clock."""
 
     figures: dict[str, Any]
     at_seconds: float
 
 
 class Cluster:
-    """Asks the nsqds of a fleet.
+    """Polls the nsqds of a fleet.
 
     Args:
         fleet: the cluster.
-        topic: only what concerns this topic; "": all.
-        channel: only what concerns this channel; "": all.
+        topic: only figures of this topic; "": all topics.
+        channel: only figures of this channel; "": all channels.
 
     Attributes:
-        errors: why a daemon did not answer the last time that it was asked, by its address.
+        errors: why a daemon did not answer the last request, by its address.
     """
 
     def __init__(self, fleet: Fleet, topic: str = "", channel: str = "") -> None:
@@ -51,7 +51,7 @@ class Cluster:
         self._nodes = [given_node(at) for at in fleet.nsqds]
 
     async def stats(self) -> dict[str, Answer]:
-        """Each nsqd's figures, by its address; those that did not answer are in `errors`."""
+        """Return each nsqd's figures by address; nsqds that did not answer are in `errors`."""
         self.errors = {}
         if self._fleet.lookupds:
             await self._look_up()
@@ -60,9 +60,10 @@ class Cluster:
         return answers
 
     async def clients(self, topic: str, channel: str) -> dict[str, dict[str, Any]]:
-        """Figures of one channel with its clients, by nsqd; nsqds that do not answer are left out.
+        """Return one channel's figures with its clients, by nsqd.
 
-        The nsqds are those of the last time; `errors` stays as it is.
+        It asks the nsqds of the last `stats` call; those that do not answer are left out. `errors`
+        stays unchanged.
         """
         found = await self._fleet.stats(topic, channel, clients=True, nodes=self._nodes)
         return found.value
@@ -83,10 +84,10 @@ class Cluster:
 
 
 def upstream_of(options: HttpOptions, token: str) -> Upstream:
-    """What calls daemons, with the times of the flags.
+    """Return the HTTP client for the daemons, with the timeouts of the flags.
 
     Raises:
-        UsageError: a time is not positive.
+        UsageError: a timeout is not positive.
     """
     check_positive(options, "http_client_connect_timeout_ns", "http_client_request_timeout_ns")
     return Upstream(
@@ -98,11 +99,11 @@ def upstream_of(options: HttpOptions, token: str) -> Upstream:
 
 @asynccontextmanager
 async def opened(options: HttpOptions, topic: str, channel: str) -> AsyncIterator[Cluster]:
-    """The cluster that flags name; they are checked."""
+    """Open the cluster that the flags name; the flags have been checked."""
     nsqds = split_texts(options.nsqd_http_addresses)
     lookupds = split_texts(options.lookupd_http_addresses)
     async with upstream_of(options, "") as upstream:
-        # Who looks at figures asks every nsqd that is listed, on loopback too, as Go's tools do.
+        # Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do.
         anywhere = Reach(allowed=("0.0.0.0/0", "::/0"))
         fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)
         yield Cluster(fleet, topic, channel)

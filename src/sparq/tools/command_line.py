@@ -1,7 +1,7 @@
-"""The command line of a tool: its flags, and what is said of one that cannot be.
+"""A tool's command line: its flags, and the errors for a command line that is not valid.
 
-Loaded before anything else of a tool, and alone where its help or its version is all that is asked
-for: nothing here may need an event loop, a socket or arrays. `launch` loads what does the work.
+This module is loaded before the rest of a tool, and alone if only help or version is requested:
+nothing here may need an event loop, a socket or arrays. `launch` loads the module with the work.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ T = TypeVar("T")
 
 
 class UsageError(Exception):
-    """The command line asks for what cannot be; the text names the flag."""
+    """The command line asks for something that is not possible; the text names the flag."""
 
 
 class Failed(Exception):
-    """The tool cannot go on; the text says why and what of the work is done."""
+    """The tool cannot go on; the text says why, and which part of the work is done."""
 
 
 def _together(texts: Iterable[str]) -> tuple[str, ...]:
     given = tuple(texts)
-    # Loads ssl: only who gives such an option waits for that.
+    # This import loads ssl; a tool that is given no such option does not pay for it.
     import_module("sparq.client.config").Config.from_text(texts_of(given))
     return given
 
 
 CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
-"""Options of the client, held to what `Config` knows while the command line is read."""
+"""Options of the client, checked against `Config` while the command line is parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Where a tool consumes from; the options of a tool that consumes begin with these."""
+    """Where a tool consumes from; the options of each consuming tool extend this class."""
 
     nsqd_tcp_addresses: tuple[str, ...] = option(
         (), "nsqd to consume from: host:port or a unix socket", name="nsqd-tcp-address"
@@ -57,7 +57,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpOptions:
-    """Which cluster a tool asks over HTTP, and how long it waits for an answer."""
+    """Which cluster a tool asks over HTTP, and how long it waits for a response."""
 
     nsqd_http_addresses: tuple[str, ...] = option(
         (), "nsqd to ask: host:port or URL", name="nsqd-http-address"
@@ -70,7 +70,7 @@ class HttpOptions:
 
 
 def wait_for_nsqd() -> Any:
-    """The option of a tool that ends, as Go's do, when an nsqd that it is given is down."""
+    """Declare the flag of a tool that exits, as Go's do, if an nsqd it was given is down."""
     return option(
         0,
         "time that a given nsqd may be down at the start before this ends with status 1; later,"
@@ -80,7 +80,7 @@ def wait_for_nsqd() -> Any:
 
 
 def parse(options_class: type[T], program: str, arguments: Sequence[str] | None) -> T:
-    """A tool's options from its command line (``sys.argv`` for None).
+    """Parse a tool's options from its command line (``sys.argv`` for None).
 
     Raises:
         SystemExit: 0 after ``--help`` and ``--version``, 1 for a mistake.
@@ -90,13 +90,13 @@ def parse(options_class: type[T], program: str, arguments: Sequence[str] | None)
 
 
 def refuse(program: str, reason: str) -> NoReturn:
-    """Say why this cannot be done, and end with status 1, as NSQ's tools do."""
+    """Write the reason to stderr and exit with status 1, as NSQ's tools do."""
     sys.stderr.write(f"{program}: {reason}\n")
     raise SystemExit(1)
 
 
 def texts_of(given: Iterable[str]) -> dict[str, str]:
-    """The client's options in `key,value` texts; a `key` alone means true."""
+    """Return the client's options from `key,value` texts; a `key` alone means true."""
     texts = {}
     for text in given:
         key, comma, value = text.partition(",")

@@ -1,8 +1,8 @@
-"""The command lines of the tools: their flags, each with its default and what it does.
+"""The command lines of the tools: their flags with defaults and help texts.
 
-What a tool does with them, and how it ends, stands in the module of its name. That is loaded when
-its command line is in order: help, version and mistakes come at once. `sparq admin` has verbs,
-whose flags are in `admin.verbs`.
+The module named after a tool describes what the tool does and how it ends. It is loaded only when
+the command line is valid, so that help, version and mistakes appear at once. `sparq admin` has
+verbs, whose flags are in `admin.verbs`.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ MODES: Final = ("round-robin", "hostpool", "epsilon-greedy")
 """How nsq_to_http and nsq_to_nsq choose among hosts; see `hostpool`."""
 
 CONTENT_TYPE: Final = "application/octet-stream"
-TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; what others plant there is not followed
+TEMPORARY: Final = "/tmp"  # noqa: S108 - NSQ's default; symbolic links in it are not followed
 COLUMN: Final = STRING._replace(name="column", parse=column_name)
 PARTS: Final = ("publish", "consume", "latency")
 CHECK_FAILED: Final = 2
-"""The exit status of nsq_check when it could not look: 1 says that something is damaged."""
+"""The exit status of nsq_check if it could not check; 1 means that it found damage."""
 
 
 def _parts(texts: Iterable[str]) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ PART: Final = STRING._replace(name="part,...", gather=_parts)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqStatOptions(HttpOptions):
-    """Everything that nsq_stat can be told."""
+    """Options of nsq_stat."""
 
     topic: str = option("", "topic of the channel")
     channel: str = option("", "channel to look at")
@@ -62,7 +62,7 @@ class NsqStatOptions(HttpOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions(HttpOptions):
-    """Everything that `sparq top` can be told."""
+    """Options of `sparq top`."""
 
     topic: str = option("", "show this topic only")
     channel: str = option("", "show channels of this name only")
@@ -75,7 +75,7 @@ class TopOptions(HttpOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """Everything that `sparq bench` can be told."""
+    """Options of `sparq bench`."""
 
     nsqd_tcp_address: str = option("127.0.0.1:4150", "nsqd to measure: host:port or a unix socket")
     nsqd_http_address: str = option(
@@ -97,7 +97,7 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqTailOptions(SourceOptions):
-    """Everything that nsq_tail can be told."""
+    """Options of nsq_tail."""
 
     topics: tuple[str, ...] = option((), "topic to print", name="topic")
     channel: str = option("", "channel to consume; without it one with a random name, ephemeral")
@@ -109,7 +109,7 @@ class NsqTailOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToNsqOptions:
-    """Everything that to_nsq can be told."""
+    """Options of to_nsq."""
 
     topic: str = option("", "topic to publish to")
     delimiter: str = option("\n", "byte that ends a record")
@@ -125,16 +125,16 @@ class ToNsqOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqToFileOptions(SourceOptions):
-    """Everything that nsq_to_file can be told."""
+    """Options of nsq_to_file."""
 
-    # What is recorded
+    # What to record
     topics: tuple[str, ...] = option((), "a topic to record", name="topic")
     topic_pattern: str = option("", "record the topics that this pattern (Go's syntax) matches")
     topic_refresh_ns: int = option(MINUTE, "time between two looks for topics")
     channel: str = option("nsq_to_file", "the channel")
     max_in_flight: int = option(200, "messages that may be held and not finished")
 
-    # Where it is written
+    # Where to write it
     output_dir: str = option(TEMPORARY, "folder of the files")
     work_dir: str = option(
         "",
@@ -153,7 +153,7 @@ class NsqToFileOptions(SourceOptions):
     gzip: bool = option(False, "write gzip")
     gzip_level: int = option(6, "from 1, the fastest, to 9, the smallest")
 
-    # When
+    # When to rotate and sync
     rotate_size: int = option(
         0, "begin the next file when one is larger than so many bytes; 0: never for that"
     )
@@ -161,20 +161,20 @@ class NsqToFileOptions(SourceOptions):
     sync_interval_ns: int = option(30 * SECOND, "sync and finish messages at least so often")
     skip_empty_files: bool = option(False, "open no file before there is something to be written")
 
-    # How it asks nsqlookupds for topics
+    # How to ask nsqlookupds for topics
     http_client_connect_timeout_ns: int = option(2 * SECOND, "time to connect to an nsqlookupd")
     http_client_request_timeout_ns: int = option(
         5 * SECOND, "time for one question to an nsqlookupd"
     )
 
-    # What it says
+    # Logging
     log_level: int = option(logging.INFO, "debug, info, warn, error or fatal", kind=LEVEL)
     log_prefix: str = option("[nsq_to_file] ", "text before each log line")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqToHttpOptions(SourceOptions):
-    """Everything that nsq_to_http can be told."""
+    """Options of nsq_to_http."""
 
     topic: str = option("", "topic to consume")
     channel: str = option("nsq_to_http", "channel to consume it by")
@@ -196,7 +196,7 @@ class NsqToHttpOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NsqToNsqOptions(SourceOptions):
-    """Everything that nsq_to_nsq can be told."""
+    """Options of nsq_to_nsq."""
 
     topic: tuple[str, ...] = option((), "topic to copy")
     channel: str = option("nsq_to_nsq", "channel to consume them by")
@@ -220,7 +220,7 @@ class NsqToNsqOptions(SourceOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckOptions:
-    """What nsq_check is asked for."""
+    """Options of nsq_check."""
 
     data_path: str
     json: bool
@@ -250,8 +250,8 @@ bench = _main("sparq bench", BenchOptions)
 
 
 def nsq_check(arguments: Sequence[str] | None = None) -> int:
-    """Run the one tool that takes a word that is no flag; the exit status."""
-    # Loads argparse, which the others do without.
+    """Run nsq_check, the only tool that takes a word that is not a flag; return the exit status."""
+    # This import loads argparse, which the other tools do not need.
     words = import_module("sparq.tools.parser")
     parser = words.Parser("nsq_check", description="check an nsqd's data path, offline")
     parser.mistake_status = CHECK_FAILED
@@ -262,5 +262,5 @@ def nsq_check(arguments: Sequence[str] | None = None) -> int:
 
 
 def admin(arguments: Sequence[str] | None = None) -> int:
-    """Run `sparq admin`; the exit status."""
+    """Run `sparq admin`; return the exit status."""
     return int(import_module("sparq.tools.admin.verbs").main(arguments))

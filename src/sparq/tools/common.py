@@ -1,11 +1,11 @@
-"""What the tools share: flags for addresses and for options of the client, and how a tool ends.
+"""What the tools share: checks of addresses and client options, signals and exit status.
 
-1. Exit status: 0 when the work is done and after SIGINT and SIGTERM, 1 when it cannot be done (one
-   line on stderr says why, unless nobody reads standard output any more), 2 for a command line
-   that cannot be read (with usage on stderr).
-2. The first signal ends a tool in order: what is in hand is answered for. The second one, half a
-   second later or more, kills it.
-   SIGHUP, of a terminal that is closed, is such a signal; under `nohup` it is ignored.
+1. Exit status: 0 when the work is done and after SIGINT and SIGTERM; 1 if it cannot be done, or
+   the command line is not valid. One line on stderr says why, except when the reader of standard
+   output has gone.
+2. The first signal ends a tool in order: messages in flight are finished or requeued. A second
+   signal, half a second later or more, kills it.
+   SIGHUP, sent when a terminal is closed, counts as such a signal; under `nohup` it is ignored.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.command_line import Failed, SourceOptions, UsageError, texts_of
 
 Work = Callable[[asyncio.Event], Awaitable[int]]
-"""What a tool does until its end or until the event is set; its exit status."""
+"""Does a tool's work until it is done or the event is set; returns the exit status."""
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ONCE_SECONDS = 0.5
-"""What comes within it is one signal: `timeout` sends each to a process and to its group."""
+"""Signals within this time count as one: `timeout` sends each to a process and to its group."""
 
 QUITTING = (*STOPPING, signal.SIGQUIT)
-"""What stops a tool that has something to put in order: a terminal, a topic of its own."""
+"""Signals that stop a tool that must restore or remove something: a terminal, its own topic."""
 
 TOGETHER_COUNT: Final = 1000
 TOGETHER_BYTES: Final = 256 << 10
-"""Of one publish, far below nsqd's default of 5 MiB; a longer message is published alone."""
+"""Limit of one publish, far below nsqd's default of 5 MiB; a longer message is published alone."""
 
 
 def client_config(
     program: str, given: Iterable[str], flag: str = "consumer-opt", **options: Any
 ) -> Config:
-    """The options of a client, from a repeated ``--consumer-opt`` or ``--producer-opt``.
+    """Return the client's config from a repeated ``--consumer-opt`` or ``--producer-opt``.
 
-    Each is ``key,value``, or ``key`` alone for true. What is given there wins over ``options``,
-    which are a tool's own flags.
+    Each is ``key,value``, or ``key`` alone for true. These values override ``options``, which come
+    from the tool's own flags.
 
     Raises:
         UsageError: there is no such option, or its value is not valid.
@@ -70,10 +70,10 @@ def client_config(
 
 
 def consumer_config(program: str, sources: SourceOptions, max_in_flight: int) -> Config:
-    """The options of consumers that give no message up, unless ``--consumer-opt`` asks for that.
+    """Return the config of consumers that give up no message, unless ``--consumer-opt`` says so.
 
     Raises:
-        UsageError: one of them is not valid, or no message could come.
+        UsageError: an option is not valid, or `max_in_flight` allows no message.
     """
     if max_in_flight <= 0:
         raise UsageError("--max-in-flight should be positive")
@@ -86,10 +86,10 @@ def consumer_config(program: str, sources: SourceOptions, max_in_flight: int) ->
 
 
 def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
-    """Hold a tool to nsqds or nsqlookupds, and not both, as NSQ's tools do.
+    """Require addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
 
     Raises:
-        UsageError: neither is given, or both are, or one is no address.
+        UsageError: neither or both are given, or one is not an address.
     """
     _check_one_kind("nsqd-tcp-address", nsqds, lookupds)
     check_addresses("nsqd-tcp-address", nsqds, parse_nsqd)
@@ -97,20 +97,20 @@ def check_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
 
 
 def check_addresses(flag: str, texts: Iterable[str], read: Callable[[str], object]) -> None:
-    """Hold what was given to a flag to addresses; empty texts count for nothing.
+    """Check a flag's addresses; empty texts are skipped.
 
     Raises:
-        UsageError: one is none; the text names the flag.
+        UsageError: one is not an address; the text names the flag.
     """
     for text in split_texts(texts):
         check_address(flag, text, read)
 
 
 def check_address(flag: str, text: str, read: Callable[[str], object]) -> None:
-    """Hold what was given to a flag to an address.
+    """Check a flag's address.
 
     Raises:
-        UsageError: it is none; the text names the flag.
+        UsageError: it is not an address; the text names the flag.
     """
     try:
         read(text)
@@ -119,10 +119,10 @@ def check_address(flag: str, text: str, read: Callable[[str], object]) -> None:
 
 
 def check_positive(options: Any, *fields: str) -> None:
-    """Hold numbers and durations of the command line to be positive; None is not given.
+    """Require these numbers and durations to be positive; None means not given.
 
     Raises:
-        UsageError: one is not; the text names the flag.
+        UsageError: one is not positive; the text names the flag.
     """
     for field in fields:
         value = getattr(options, field)
@@ -131,10 +131,10 @@ def check_positive(options: Any, *fields: str) -> None:
 
 
 def check_http_sources(nsqds: Sequence[str], lookupds: Sequence[str]) -> None:
-    """Hold a tool to nsqds or nsqlookupds that it asks over HTTP, and not both, as NSQ's do.
+    """Require HTTP addresses of either nsqds or nsqlookupds, not both, as NSQ's tools do.
 
     Raises:
-        UsageError: neither is given, or both are.
+        UsageError: neither or both are given.
     """
     _check_one_kind("nsqd-http-address", nsqds, lookupds)
 
@@ -147,10 +147,10 @@ def _check_one_kind(flag: str, nsqds: Sequence[str], lookupds: Sequence[str]) ->
 
 
 def check_names(topics: Iterable[str], channel: str) -> None:
-    """Hold topics and a channel to names that NSQ allows.
+    """Check that topics and channel are names that NSQ allows.
 
     Raises:
-        UsageError: one is none; the text names the flag.
+        UsageError: one is not; the text names the flag.
     """
     for flag, name in (*(("topic", topic) for topic in topics), ("channel", channel)):
         if not is_valid_name(name):
@@ -158,7 +158,7 @@ def check_names(topics: Iterable[str], channel: str) -> None:
 
 
 def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[Sequence[bytes]]:
-    """Bodies in runs for one publish each: bounded in bytes, unless one alone is larger."""
+    """Split bodies into runs of one publish each, within the limits; a larger body goes alone."""
     first, size = 0, 0
     for at, body in enumerate(bodies):
         if at > first and (size + len(body) > bytes_max or at - first == TOGETHER_COUNT):
@@ -170,7 +170,7 @@ def runs(bodies: Sequence[bytes], bytes_max: int = TOGETHER_BYTES) -> Iterator[S
 
 
 async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
-    """Fail when an nsqd that was given is not there, as `reach` does; otherwise never return.
+    """Fail if a given nsqd cannot be reached, as `reach` does; otherwise never return.
 
     Raises:
         Failed: one could not be reached; the text names it.
@@ -180,7 +180,7 @@ async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
 
 
 async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
-    """Wait until each nsqd that was given is connected, for as long as ``--wait-for-nsqd`` says.
+    """Wait up to ``--wait-for-nsqd`` until every given nsqd is connected.
 
     Raises:
         Failed: one could not be reached; the text names it.
@@ -191,7 +191,8 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
             for client in clients:
                 group.create_task(client.until_connected(wait_ns / SECOND))
     except* (ConnectionLostError, WrongPeerError) as errors:
-        # What is raised in here comes out as a group, but for some releases of Python 3.11.
+        # Raise outside this block: an exception raised here leaves it as a group, except in some
+        # releases of Python 3.11.
         failure = errors.exceptions[0]
     if failure is not None:
         can_wait = isinstance(failure, ConnectionLostError) and not wait_ns
@@ -202,14 +203,14 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:
     """Run a tool in an event loop until it is done or a signal stops it.
 
-    Its log goes to stderr from warnings upwards; ``work`` may set it up anew.
+    The log goes to stderr, from warnings upwards; ``work`` may set it up differently.
 
     Args:
-        program: its name.
-        work: is given the event that the first signal sets.
-        signals: what stops it.
+        program: the tool's name.
+        work: called with the event that the first signal sets.
+        signals: the signals that stop it.
     Returns:
-        The exit status: that of ``work``, or 1 when it raises `Failed`, `UsageError` or
+        The exit status: that of ``work``, or 1 if it raises `Failed`, `UsageError` or
         `BrokenPipeError`.
     """
     _occupy_closed_descriptors()
@@ -224,10 +225,10 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
 
 
 async def unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -> None:
-    """Do the work, or cancel what is left of it when the event is set.
+    """Await the work; cancel it when the event is set.
 
     Raises:
-        Exception: whatever the work raises.
+        Exception: any exception that the work raises.
     """
     working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
@@ -241,9 +242,9 @@ async def unless_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event) -
 
 
 def _occupy_closed_descriptors() -> None:
-    """See to it that no socket gets the number of a standard descriptor that is closed.
+    """Open the null device on closed standard descriptors, so that no socket gets their numbers.
 
-    What stands there then can be read, or written, as little as what is closed.
+    It is opened so that reading or writing still fails, as it does on a closed descriptor.
     """
     for descriptor, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:

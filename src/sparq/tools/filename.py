@@ -1,11 +1,11 @@
-"""Names of output files: a template whose places are filled in, and dates as `strftime` has them.
+"""Names of output files: a template whose fields are filled in, and dates in `strftime` format.
 
-1. Places are `<TOPIC>`, `<HOST>`, `<PID>`, `<DATETIME>` and `<REV>`; nothing else in a template is
-   special, and what was filled in is not looked through again.
-2. A name is a path of plain entries below some folder: it has no `..` and nothing unprintable, and
-   a leading `/` means nothing. What would lead elsewhere is refused, wherever it came from.
-3. Of `strftime` there are the conversions that NSQ has, in English and in local time; what stands
-   behind another `%` stays as it is.
+1. The fields are `<TOPIC>`, `<HOST>`, `<PID>`, `<DATETIME>` and `<REV>`. Nothing else in a template
+   is special, and inserted values are not expanded again.
+2. A name is a relative path below some folder: it has no `..` and no unprintable characters, and a
+   leading `/` is ignored. A name that leads elsewhere is refused, wherever it came from.
+3. Of `strftime`, the conversions that NSQ has are supported, in English and in local time; any
+   other `%` sequence stays as it is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 REVISION: Final = "<REV>"
 GZIP_SUFFIX: Final = ".gz"
 ENTRY_BYTES_MAX: Final = 255
-"""What file systems take of a name."""
+"""Longest file or folder name that file systems accept, in bytes."""
 
 _PLACES: Final = re.compile("<(?:TOPIC|HOST|PID|DATETIME|REV)>")
 _PLACES_AND_REST: Final = re.compile(f"{_PLACES.pattern}|.", re.DOTALL)
@@ -30,16 +30,16 @@ _CONVERSIONS: Final = re.compile("%[BbmAadHIMSYypZz%]")
 
 
 class FilenameError(ValueError):
-    """A template makes no name of a file below a folder; the text says why."""
+    """A template yields no name of a file below a folder; the text says why."""
 
 
 def strftime(format_text: str, when: datetime) -> str:
-    """The date by NSQ's part of `strftime`."""
+    """Format the date with the conversions that NSQ supports."""
     return _CONVERSIONS.sub(lambda found: when.strftime(found[0]), format_text)
 
 
 def host_identifier(text: str) -> str:
-    """What `<HOST>` stands for: the short host name, or a text with places for host names."""
+    """Return the value of `<HOST>`: the short host name, or the text with its fields filled in."""
     host = socket.gethostname()
     names = {"<SHORT_HOST>": host.partition(".")[0], "<HOSTNAME>": host}
     return _fill(_HOST_PLACES, text or "<SHORT_HOST>", names)
@@ -50,10 +50,10 @@ def _fill(places: re.Pattern[str], text: str, values: Mapping[str, str]) -> str:
 
 
 def entries(name: str) -> tuple[str, ...]:
-    """The entries of a path below a folder: folders, and the file's name last.
+    """Split a path below a folder into its entries: folders, then the file's name.
 
     Raises:
-        FilenameError: it would lead out of the folder, or to no file in it.
+        FilenameError: it leads out of the folder, or names no file in it.
     """
     if not name.isprintable():
         raise FilenameError(f"the file name {name!r} has characters that are not printable")
@@ -69,13 +69,13 @@ def entries(name: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What the files of one topic are called.
+    """The names of one topic's files.
 
     Attributes:
-        text: the name with its places.
-        datetime_format: the date in it, for `strftime`.
+        text: the name with its fields.
+        datetime_format: the `strftime` format of the date in it.
         topic: the topic.
-        host: what `<HOST>` stands for.
+        host: the value of `<HOST>`.
     """
 
     text: str
@@ -84,7 +84,7 @@ class Template:
     host: str
 
     def at(self, when: datetime) -> str:
-        """The name at this time; the place of the revision is still in it."""
+        """Return the name at this time; `<REV>` is not filled in yet."""
         values = {
             "<TOPIC>": self.topic,
             "<HOST>": self.host,
@@ -94,9 +94,9 @@ class Template:
         return _fill(_PLACES, self.text, values)
 
     def pattern(self) -> re.Pattern[str]:
-        """What all names of this template look like, at whatever time and of whatever process.
+        """Return a pattern that matches every name of this template, at any time, of any process.
 
-        Its groups are the places of the revision.
+        Each `<REV>` is a group.
         """
         values = {"<PID>": "[0-9]+", "<DATETIME>": ".*", REVISION: "(-[0-9]{6,})"}
         values |= {"<TOPIC>": re.escape(self.topic), "<HOST>": re.escape(self.host)}
@@ -113,18 +113,18 @@ def template(
     is_revised: bool,
     is_gzip: bool,
 ) -> Template:
-    """The template of a topic's files.
+    """Return the template of a topic's files.
 
     Args:
         filename_format: `--filename-format`.
         datetime_format: `--datetime-format`.
         topic: the topic.
         identifier: `--host-identifier`.
-        is_revised: whether several files may have one name but for the revision; else the
-            revision's place is taken out.
-        is_gzip: whether the name has to end in `.gz`.
+        is_revised: whether several files may have names that differ only in the revision; if not,
+            `<REV>` is removed.
+        is_gzip: whether the name must end in `.gz`.
     Raises:
-        FilenameError: there is no place for the revision, or no name below a folder comes of it.
+        FilenameError: `<REV>` is missing, or the format yields no name below a folder.
     """
     if is_revised and REVISION not in filename_format:
         raise FilenameError(
@@ -139,5 +139,5 @@ def template(
 
 
 def with_revision(name: str, revision: int) -> str:
-    """The name with its revision, six digits behind a dash."""
+    """Return the name with its revision: a dash and six digits."""
     return name.replace(REVISION, f"-{revision:06d}")

@@ -1,12 +1,12 @@
-"""A folder, and the files below it: nothing that is done here can reach a place outside.
+"""A folder and the files below it: no operation here can reach a place outside.
 
-1. A file is named by its entries below the folder (`filename.entries`). The way there is walked
-   from folder to folder, each opened in the one before; a symbolic link is nowhere followed. The
-   folder itself may be one: its owner has named it.
-2. What is a file and what it is called stays so when the power fails: a folder is synced when an
-   entry was made in it, before anybody relies on that entry.
-3. No file takes another's place: a name that is in use stays with who has it.
-4. Folders are made as 0770 and files as 0666, less the umask, as NSQ makes them.
+1. A file is named by its entries below the folder (`filename.entries`). The path is walked folder
+   by folder, each opened relative to the one before; no symbolic link is followed. The folder
+   itself may be a link, because its owner has chosen it.
+2. Files and their names survive a power failure: after an entry is made in a folder, the folder is
+   synced before anything relies on the entry.
+3. No file replaces another: a name that is in use stays with its file.
+4. Folders are created with mode 0770 and files with 0666, less the umask, as NSQ creates them.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ FOLDER_MODE: Final = 0o770
 FILE_MODE: Final = 0o666
 
 _FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-# Without O_NONBLOCK a pipe would be waited for, before it can be seen that it is none of ours.
+# Without O_NONBLOCK, opening a named pipe would block before it can be rejected.
 _FILE_FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
-"""Said by file systems that have no hard links, or no more for this file."""
+"""Errors of file systems that support no hard links, or no more of them for this file."""
 
 Entries = Sequence[str]
 
 
 class Folder:
-    """A folder of output files; it is made when missing.
+    """A folder of output files; it is created if missing.
 
     Args:
         path: where it is.
-        is_owned: whether a file that is open belongs to whoever opened it, until it is closed or
-            its process is gone; nobody else can open it.
+        is_owned: whether an open file is locked by the process that opened it, until it is closed
+            or the process ends; no other process can then open it.
 
     Raises:
-        OSError: it cannot be made or written to, here; a call fails, in the methods.
+        OSError: here, it cannot be created or written to; in the methods, a system call fails.
     """
 
     def __init__(self, path: str, *, is_owned: bool = False) -> None:
@@ -55,12 +55,12 @@ class Folder:
             raise OSError(errno.EACCES, "files cannot be made there", self.path)
 
     def shown(self, entries: Entries) -> str:
-        """A file's whole path, for a person."""
+        """Return a file's whole path, for a person."""
         return os.path.join(self.path, *entries)
 
     @contextlib.contextmanager
     def _opened(self, folders: Entries) -> Iterator[int]:
-        """A folder below, made when missing, as a descriptor."""
+        """Open a folder below, created if missing; yield its descriptor."""
         fd = os.open(self.path, _FOLDER_FLAGS)
         try:
             for folder in folders:
@@ -75,7 +75,7 @@ class Folder:
             os.close(fd)
 
     def create(self, entries: Entries) -> int:
-        """A new file, open for appending and reading.
+        """Create a file; return it open for appending and reading.
 
         Raises:
             FileExistsError: the name is in use.
@@ -83,18 +83,18 @@ class Folder:
         return self._open(entries, os.O_CREAT | os.O_EXCL)
 
     def open(self, entries: Entries) -> int:
-        """The file, or a new one, open for appending and reading.
+        """Open the file, or create it; return it open for appending and reading.
 
         Raises:
-            FileExistsError: somebody else has it (`is_owned`).
+            FileExistsError: another process has it open (`is_owned`).
         """
         return self._open(entries, os.O_CREAT)
 
     def existing(self, entries: Entries) -> int:
-        """A file that is there, open for appending and reading.
+        """Open an existing file; return it open for appending and reading.
 
         Raises:
-            FileExistsError: somebody else has it (`is_owned`).
+            FileExistsError: another process has it open (`is_owned`).
         """
         return self._open(entries, 0)
 
@@ -115,7 +115,7 @@ class Folder:
         return fd
 
     def names(self) -> Iterator[str]:
-        """The paths of all files below, without what links lead to."""
+        """Yield the paths of all files below, without following links."""
         for folder, _, names in os.walk(self.path):
             for name in names:
                 yield os.path.relpath(os.path.join(folder, name), self.path)
@@ -127,7 +127,7 @@ class Folder:
             os.unlink(name, dir_fd=folder)
 
     def has(self, entries: Entries) -> bool:
-        """Whether the name is in use, by whatever."""
+        """Whether the name is in use, by any kind of entry."""
         *folders, name = entries
         with self._opened(folders) as folder:
             try:
@@ -137,7 +137,7 @@ class Folder:
         return True
 
     def move_in(self, source: Folder, old: Entries, new: Entries) -> None:
-        """Take over a file of another folder, under a new name; its bytes are synced already.
+        """Move a file from another folder to a new name here; its data is already synced.
 
         At any time it is complete under one of its names, or under both.
 
@@ -160,7 +160,7 @@ class Folder:
 
 
 def _own(fd: int, name: str, folder: int) -> bool:
-    """Have the file alone; False when somebody has it, or has just moved it away."""
+    """Lock the file; False if another process has it, or has just moved it away."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.path.samestat(os.fstat(fd), os.lstat(name, dir_fd=folder))
@@ -169,7 +169,7 @@ def _own(fd: int, name: str, folder: int) -> bool:
 
 
 def _make(path: str) -> None:
-    """Have a folder, and those above it, for good."""
+    """Create a folder and its parents durably."""
     if os.path.lexists(path):
         return
     above = os.path.dirname(path)
@@ -184,13 +184,13 @@ def _make(path: str) -> None:
 
 
 def _link(old: str, there: int, new: str, here: int) -> None:
-    """Give a file a name that nobody has, in the same file system."""
+    """Give a file an unused name in the same file system."""
     try:
         os.link(old, new, src_dir_fd=there, dst_dir_fd=here, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # Without hard links: the name is taken by an empty file first, then that is replaced.
+        # Without hard links: reserve the name with an empty file, then replace that file.
         os.close(os.open(new, _NEW_FLAGS, FILE_MODE, dir_fd=here))
         try:
             os.rename(old, new, src_dir_fd=there, dst_dir_fd=here)
@@ -200,7 +200,7 @@ def _link(old: str, there: int, new: str, here: int) -> None:
 
 
 def _copy(old: str, there: int, new: str, here: int) -> None:
-    """Have the file's bytes in another file system, and the name only when all are there."""
+    """Copy the file from another file system; it gets its name only when it is complete."""
     part = f".{new[:200]}.{secrets.token_hex(4)}.part"
     try:
         with (

@@ -1,11 +1,11 @@
-"""Which of several hosts gets the next message: in turn, past those that fail, or the quickest.
+"""Choose the host for the next message: in turn, skipping hosts that fail, or preferring fast ones.
 
-1. It knows no network: who uses it chooses a host, tries it, and says how that went. Time is an
+1. It does no network I/O: the caller chooses a host, tries it, and reports the outcome. Time is an
    argument, in seconds of any one clock.
-2. A host that failed is passed over for 30 s; it is then tried with one message, and after each
-   further failure the time doubles, up to 15 min. One success ends that.
-3. When every host has failed they are tried in turn all the same: a message that nobody is asked
-   to take would only wait for longer.
+2. A host that failed is skipped for 30 s; it is then tried with one message, and after each further
+   failure the time doubles, up to 15 min. One success ends that.
+3. When every host has failed, they are still tried in turn: not trying any host would only delay
+   the message.
 4. ``tried`` names the hosts that have failed with this message: none of them is chosen again.
 """
 
@@ -24,36 +24,36 @@ from sparq.tools.commands import MODES
 FIRST_RETRY_SECONDS: Final = 30.0
 RETRY_SECONDS_MAX: Final = 900.0
 DECAY_SECONDS: Final = 300.0
-"""How fast measured response times are forgotten: after so long they weigh a third."""
+"""How fast measured response times are forgotten: after this time they weigh a third."""
 
 EXPLORE_FIRST: Final = 0.3
 EXPLORE_LAST: Final = 0.01
 EXPLORE_DECAY: Final = 0.9
-"""The share of choices that disregard response times: it falls with each of them."""
+"""The share of choices that ignore response times: it falls with each of them."""
 
 QUICKEST_SECONDS: Final = 0.0001
-"""Whoever answers faster is no better for it: below, only the clock is measured."""
+"""A faster answer gains nothing: below this, only the clock is measured."""
 
 
 class RoundRobin:
-    """All hosts in turn, whatever becomes of the messages. Hosts are named by text."""
+    """All hosts in turn, regardless of outcomes. Hosts are named by strings."""
 
     def __init__(self, names: Iterable[str]) -> None:
         self.names = list(dict.fromkeys(names))
         self._next = 0
 
     def choose(self, now: float, tried: Collection[str] = ()) -> str:
-        """The host to try next: the next in turn. There is one that is not in ``tried``."""
+        """Return the next host in turn that is not in ``tried``; there must be one."""
         return self.first_in_turn(lambda name: name not in tried) or self.names[0]
 
     def succeeded(self, host: str, now: float, seconds: float) -> None:
-        """A host took a message, within so many seconds; here nothing changes."""
+        """Report that a host accepted a message, in this time; no effect here."""
 
     def failed(self, host: str, now: float) -> None:
-        """A host did not take a message; here nothing changes."""
+        """Report that a host did not accept a message; no effect here."""
 
     def first_in_turn(self, fits: Callable[[str], bool]) -> str | None:
-        """The first host in turn that fits; the turn then goes on behind it."""
+        """Return the first host in turn that fits, and continue the turn after it."""
         count = len(self.names)
         for step in range(count):
             index = (self._next + step) % count
@@ -65,13 +65,13 @@ class RoundRobin:
 
 @dataclass(slots=True)
 class Host:
-    """What is known of one host.
+    """The state of one host.
 
     Attributes:
-        retry_at: when it may be tried again, if it has failed; None while it is sound.
-        retry_seconds: how long it is passed over after the next failed try.
-        weight: how much measuring is behind its response time, fading with time.
-        seconds: the measured times, fading alike; divided by ``weight`` their mean.
+        retry_at: when it may be tried again, if it has failed; None while it is healthy.
+        retry_seconds: how long it is skipped after the next failure.
+        weight: the number of measurements, decaying with time.
+        seconds: the sum of the measured times, decaying likewise; divided by ``weight``, the mean.
         measured_at: when it was last measured.
     """
 
@@ -82,23 +82,23 @@ class Host:
     measured_at: float = 0.0
 
     def may_be_tried(self, now: float) -> bool:
-        """Whether it is sound, or has been passed over for long enough."""
+        """Whether it is healthy, or has been skipped for long enough."""
         return self.retry_at is None or self.retry_at <= now
 
     def chosen(self, now: float) -> None:
-        """It gets a message; if it had failed, it gets no other before the next retry."""
+        """Record that it gets a message; after a failure, the only one before the next retry."""
         if self.retry_at is not None and self.retry_at <= now:
             self.retry_seconds = min(2 * self.retry_seconds, RETRY_SECONDS_MAX)
             self.retry_at = now + self.retry_seconds
 
     def failed(self, now: float) -> None:
-        """It has failed; what failed at the same time as the first does not count again."""
+        """Record a failure; further failures before the next retry do not count again."""
         if self.retry_at is None:
             self.retry_seconds = FIRST_RETRY_SECONDS
             self.retry_at = now + self.retry_seconds
 
     def succeeded(self, now: float, seconds: float) -> None:
-        """It is sound, and took so long."""
+        """Record that it is healthy, and its response time."""
         faded = math.exp((self.measured_at - now) / DECAY_SECONDS) if self.weight else 0.0
         self.weight = self.weight * faded + 1
         self.seconds = self.seconds * faded + seconds
@@ -106,21 +106,21 @@ class Host:
         self.retry_at = None
 
     def speed(self) -> float | None:
-        """Messages a second, one behind the other; None before the first."""
+        """Return messages per second, one after the other; None before the first."""
         if not self.weight:
             return None
         return 1 / max(self.seconds / self.weight, QUICKEST_SECONDS)
 
 
 class HostPool(RoundRobin):
-    """Sound hosts in turn; one that failed is tried again later, and ever more rarely."""
+    """Healthy hosts in turn; a host that failed is retried later, at growing intervals."""
 
     def __init__(self, names: Iterable[str]) -> None:
         super().__init__(names)
         self.hosts: dict[str, Host] = {name: Host() for name in self.names}
 
     def choose(self, now: float, tried: Collection[str] = ()) -> str:
-        """The next in turn that is sound, or due to be tried again."""
+        """Return the next host in turn that is healthy or due for a retry."""
         host = self.first_in_turn(
             lambda name: name not in tried and self.hosts[name].may_be_tried(now)
         )
@@ -130,18 +130,18 @@ class HostPool(RoundRobin):
         return host
 
     def succeeded(self, host: str, now: float, seconds: float) -> None:
-        """It is sound."""
+        """Mark the host as healthy."""
         self.hosts[host].succeeded(now, seconds)
 
     def failed(self, host: str, now: float) -> None:
-        """It is passed over for a while."""
+        """Skip the host for a while."""
         self.hosts[host].failed(now)
 
 
 class EpsilonGreedy(HostPool):
-    """Mostly the quick hosts: each in proportion to its speed, and now and then just in turn.
+    """Mostly fast hosts, each in proportion to its speed; sometimes just the next in turn.
 
-    A host that was never measured counts as the quickest, so that it soon is.
+    A host that was never measured counts as the fastest, so that it is soon measured.
     """
 
     def __init__(self, names: Iterable[str], rng: random.Random) -> None:
@@ -150,7 +150,7 @@ class EpsilonGreedy(HostPool):
         self._explore = EXPLORE_FIRST
 
     def choose(self, now: float, tried: Collection[str] = ()) -> str:
-        """In turn for a share of the choices, else at random by speed."""
+        """Return the next in turn for a share of the choices, else a random one by speed."""
         if self._rng.random() < self._explore:
             self._explore = max(self._explore * EXPLORE_DECAY, EXPLORE_LAST)
             return super().choose(now, tried)
@@ -162,7 +162,7 @@ class EpsilonGreedy(HostPool):
         return host
 
     def _speeds(self, now: float, tried: Collection[str]) -> Mapping[str, float]:
-        """The speeds of the hosts that may be tried."""
+        """Return the speeds of the hosts that may be tried."""
         found = {
             name: host.speed()
             for name, host in self.hosts.items()
@@ -173,7 +173,7 @@ class EpsilonGreedy(HostPool):
 
 
 def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> RoundRobin:
-    """The way to choose that ``--mode`` names; there is at least one name.
+    """Return the chooser for ``--mode``; there must be at least one name.
 
     Raises:
         UsageError: there is no such mode.

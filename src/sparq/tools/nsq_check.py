@@ -1,10 +1,10 @@
-"""The program `nsq_check`: looks through an nsqd's data path while no nsqd uses it.
+"""The program `nsq_check`: checks an nsqd's data path while no nsqd uses it.
 
-It reads both kinds: sparq's logs and ledgers, and the queues of Go's nsqd, of which it says what an
-import would find. It changes nothing; while it looks, no nsqd can start there.
+It reads both formats: sparq's logs and ledgers, and the queues of Go's nsqd, for which it reports
+what an import would find. It changes nothing; while it runs, no nsqd can start on the data path.
 
-Exit status: 0 all is sound, 1 something is damaged, 2 it could not look (usage, a running nsqd, a
-data path that cannot be read or holds nothing, standard output that takes no more).
+Exit status: 0 everything is intact, 1 something is damaged, 2 it could not check (usage, a running
+nsqd, a data path that is unreadable or empty, standard output that cannot be written).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ HEADINGS = ("TOPIC", "CHANNEL", "DEPTH", "DEFERRED", "ATTEMPTED", "MIB", "PAUSED
 
 
 class Failed(Exception):
-    """It could not look; the text says why."""
+    """The data path could not be checked; the text says why."""
 
 
 def start(options: CheckOptions) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     try:
         findings = look(options.data_path)
     except Failed as failure:
@@ -48,10 +48,10 @@ def start(options: CheckOptions) -> int:
 
 
 def look(data_path: str) -> Findings:
-    """Look through a data path, holding its lock.
+    """Check a data path, holding its lock.
 
     Raises:
-        Failed: that cannot be done, or there is nothing in it.
+        Failed: it cannot be checked, or holds no data.
     """
     disk = LookingDisk()
     path = os.path.abspath(data_path)
@@ -74,7 +74,7 @@ def look(data_path: str) -> Findings:
 
 
 def terminal_progress(total_bytes: int) -> Progress:
-    """Shows on a terminal how far reading has come; elsewhere it shows nothing."""
+    """Return a callback that shows the progress of reading, only if stderr is a terminal."""
     if not sys.stderr.isatty():
         return lambda _size: None
     done, shown = 0, 0.0
@@ -92,7 +92,7 @@ def terminal_progress(total_bytes: int) -> Progress:
 
 
 def as_json(findings: Findings) -> str:
-    """The findings as one document."""
+    """Format the findings as one JSON document."""
     document = {
         "kind": findings.kind,
         "sound": not findings.all_damage(),
@@ -104,7 +104,7 @@ def as_json(findings: Findings) -> str:
 
 
 def as_text(data_path: str, findings: Findings) -> str:
-    """The findings for a person."""
+    """Format the findings for a person."""
     damage = findings.all_damage()
     lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
     if findings.rows:

@@ -1,11 +1,11 @@
-"""The program `nsq_stat`: how a channel does, a row each interval, summed over its nsqds.
+"""The program `nsq_stat`: prints a channel's stats, summed over its nsqds, a row per interval.
 
-1. The first look at the nsqds gives no row: ingress and egress are what changed between two looks.
-   With `--count=N` it ends behind N rows.
-2. nsqds that are given are asked where they were given; nsqlookupds are asked for the topic's
-   nsqds before each row, and one of them that answers is enough.
-3. An nsqd that does not answer ends it, as a sum without it would be wrong.
-4. Exit status: 0 behind the last row and after SIGHUP, SIGINT and SIGTERM, else 1.
+1. The first sample gives no row: ingress and egress are differences between two samples. With
+   `--count=N` it exits after N rows.
+2. nsqds given by address are asked there; nsqlookupds are asked for the topic's nsqds before each
+   row, and one nsqlookupd that answers is enough.
+3. If an nsqd does not answer, the tool exits, because a sum without it would be wrong.
+4. Exit status: 0 after the last row and after SIGHUP, SIGINT and SIGTERM, else 1.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ COLUMNS: Final = ROW.format(
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(PROGRAM, partial(stat, options, Output()))
 
 
 async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:
-    """Print rows until there are enough or the event is set; the exit status.
+    """Print rows until there are enough or the event is set; return the exit status.
 
     Raises:
-        UsageError: the options ask for what cannot be.
-        Failed, BrokenPipeError: a row cannot be had, or not written.
+        UsageError: the options are not valid.
+        Failed, BrokenPipeError: a row cannot be computed, or not written.
     """
     check(options)
     await unless_stopped(_report(options, output), stop)
@@ -52,10 +52,10 @@ async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be, in NSQ's order and words.
+    """Check the options, in NSQ's order and with its wording.
 
     Raises:
-        UsageError: they ask for what cannot be; the text names the flag.
+        UsageError: one is not valid; the text names the flag.
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
@@ -93,7 +93,7 @@ class Sample(NamedTuple):
     client_count: int = 0
 
     def row(self, before: Sample, interval_seconds: float) -> str:
-        """The row of what is now, with the rates since the sample before."""
+        """Format the current row, with the rates since the sample before."""
         ingress = self.message_count - before.message_count
         egress = ingress - (self.depth - before.depth)
         return ROW.format(
@@ -112,10 +112,10 @@ class Sample(NamedTuple):
 
 
 def sample_of(answers: Iterable[dict[str, Any]], topic: str, channel: str) -> Sample | None:
-    """A channel's figures from what nsqds say in `/stats`; None when no nsqd has it.
+    """Sum a channel's figures over the nsqds' `/stats`; None if no nsqd has the channel.
 
     Raises:
-        ValueError: an answer has another form.
+        ValueError: a response has another form.
     """
     found = list(itertools.chain.from_iterable(_parts(each, topic, channel) for each in answers))
     return Sample(*map(sum, zip(*found, strict=True))) if found else None
@@ -154,7 +154,7 @@ async def _report(options: Options, output: Output) -> None:
             if number == options.count:
                 return
             before = sample
-            # Even steps; behind an answer that came late, a whole one.
+            # Fixed steps; after a late response, a whole interval from now.
             due = due + interval if due + interval > clock() else clock() + interval
             await asyncio.sleep(due - clock())
 

@@ -1,12 +1,12 @@
-"""The program `nsq_tail`: prints the messages of topics as they come, a line each.
+"""The program `nsq_tail`: prints the messages of topics as they arrive, one per line.
 
-1. A message is finished once its line is written. What is not printed (because enough is, or the
-   reader has gone) is given back to nsqd, which delivers it again.
-2. Its channel is one of its own by default, that goes when it does: it takes nothing from anybody.
+1. A message is finished once its line is written. A message that is not printed (because there are
+   enough, or the reader has gone) is requeued, and nsqd delivers it again.
+2. By default it uses its own ephemeral channel, so it takes no messages from other consumers.
 3. A reader that pauses (a pager) pauses nsq_tail, not its connections.
-4. An nsqd that is given and cannot be reached at the start ends it, after `--wait-for-nsqd`.
-5. Exit status: 0 when `--n` messages are printed and after a signal, 1 when standard output takes
-   no more (silently where that is a pipe that nobody reads).
+4. If a given nsqd cannot be reached at the start, the tool exits, after `--wait-for-nsqd`.
+5. Exit status: 0 when `--n` messages are printed and after a signal, 1 if standard output cannot be
+   written (without an error message if it is a pipe without a reader).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from sparq.tools.pipes import Output
 
 PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
-"""For the line that is being written when it ends; a paused reader may never take it."""
+"""Time for the line being written at the end; a paused reader may never read it."""
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(PROGRAM, partial(tail, options, Output()))
 
 
 async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
-    """Print until there is enough or the event is set; the exit status.
+    """Print until there are enough messages or the event is set; return the exit status.
 
     Raises:
-        UsageError: the options ask for what cannot be.
-        Failed, BrokenPipeError: what was to be printed cannot be written.
+        UsageError: the options are not valid.
+        Failed, BrokenPipeError: standard output cannot be written.
     """
     consumers = _consumers(options)
     printer = Printer(options, output)
@@ -61,7 +61,7 @@ async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
 
 
 def _consumers(options: Options) -> list[Consumer]:
-    """A consumer a topic. Raises UsageError: the options ask for what cannot be."""
+    """Return a consumer per topic. Raises UsageError: the options are not valid."""
     check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
     if not options.topics:
         raise UsageError("--topic required")
@@ -84,7 +84,7 @@ def _consumers(options: Options) -> list[Consumer]:
 
 
 def _config(options: Options) -> Config:
-    """The consumers' options; by default a message is shown however often it was delivered."""
+    """Return the consumers' config; by default it sets no limit for attempts."""
     config = consumer_config(PROGRAM, options, options.max_in_flight)
     if not options.n:
         return config
@@ -92,7 +92,7 @@ def _config(options: Options) -> Config:
 
 
 class Printer:
-    """Writes what consumers receive, and answers for it.
+    """Writes messages to standard output, and finishes or requeues them.
 
     Attributes:
         shown: messages written.
@@ -106,10 +106,10 @@ class Printer:
         self._writing = asyncio.Lock()
 
     async def follow(self, consumer: Consumer) -> None:
-        """Print what it receives, until there is enough or it is stopped.
+        """Print the consumer's messages until there are enough or it is stopped.
 
         Raises:
-            Failed, BrokenPipeError: standard output takes no more.
+            Failed, BrokenPipeError: standard output cannot be written.
         """
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
         async for batch in consumer.batches(wait=0):

@@ -1,23 +1,24 @@
-"""The program `nsq_to_file`: writes topics to files, a message a line, and rotates and packs them.
+"""The program `nsq_to_file`: writes topics to files, one message per line; rotates and compresses.
 
 It has the flags of NSQ's `nsq_to_file`, and differs from it where that loses or mixes up messages:
 
-1. A message is finished when its bytes, and the name of the file that has them, are on the disk;
-   none is finished unseen for having been delivered often, unless `--consumer-opt=max_attempts,N`
-   asks for it. A kill can leave messages there twice, and one of them torn: in a line of its own,
-   or in the last member of a gzip file.
-2. No file lies outside `--output-dir` or `--work-dir`, whatever the topics and the other flags say,
-   and no symbolic link below them is followed.
-3. What a killed run has left in `--work-dir` is moved to `--output-dir` at the next start; so it is
-   for sparq's `nsq_to_file` alone, of any number of processes.
-4. With `--topic-pattern` the topics are looked for at once, and then every `--topic-refresh`, at
-   all nsqlookupds; one that fails costs its own answer only, and is told of when it begins to fail.
+1. A message is finished when its bytes, and the name of the file that has them, are on the disk.
+   No message is dropped for having too many attempts, unless `--consumer-opt=max_attempts,N` asks
+   for it. A kill can leave messages in a file twice, and one of them torn: on a line of its own, or
+   in the last member of a gzip file.
+2. No file is outside `--output-dir` or `--work-dir`, whatever the topics and the other flags are,
+   and no symbolic link below these folders is followed.
+3. Files that a killed run has left in `--work-dir` are moved to `--output-dir` at the next start;
+   so only sparq's `nsq_to_file` may use that folder, in any number of processes.
+4. With `--topic-pattern` all nsqlookupds are asked for topics at the start and then every
+   `--topic-refresh`. One that fails only loses its own answer, and is logged when it begins to
+   fail.
 
-A recorder that fails ends all: the others sync and finish what they hold. A topic that was found
-but can have no file below the folder is told of once, and left to nsqd.
+If a recorder fails, the program ends: the others sync and finish their messages. A topic that was
+found but can have no file below the folder is logged once, and its messages stay in nsqd.
 
-SIGHUP: sync, finish and leave the files. SIGINT and SIGTERM: the same, then exit status 0. A file
-that cannot be written ends the program with status 1.
+SIGHUP: sync, finish messages and close the files. SIGINT and SIGTERM: the same, then exit status 0.
+A file that cannot be written ends the program with status 1.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ MIB: Final = 1 << 20
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     try:
         check(options)
         set_up(options.log_prefix, options.log_level)
@@ -76,7 +77,7 @@ def start(options: Options) -> int:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be done. Raises UsageError: the text names the flag."""
+    """Check the options. Raises UsageError: one is not valid; the text names the flag."""
     if not options.channel:
         raise UsageError("--channel is required")
     common.check_sources(options.nsqd_tcp_addresses, options.lookupd_http_addresses)
@@ -98,16 +99,16 @@ def check(options: Options) -> None:
 
 
 class Archive:
-    """Recorders by topic: of those that are given, or that are found and match the pattern.
+    """Recorders by topic: of the given topics, or of topics found that match the pattern.
 
-    Topics are looked for again every `topic_refresh`; one that vanishes keeps its recorder, for it
-    may come back.
+    Topics are looked up again every `topic_refresh`; a topic that vanishes keeps its recorder,
+    because it may come back.
 
     Args:
         options: checked.
 
     Raises:
-        UsageError: it cannot be made; the text names the flag.
+        UsageError: an option is not valid; the text names the flag.
         FilenameError: a given topic can have no file.
     """
 
@@ -123,7 +124,7 @@ class Archive:
         self._shown = (0, time.monotonic())
 
     def _given(self) -> list[str]:
-        """The topics that are given and match the pattern."""
+        """Return the given topics that match the pattern."""
         topics = self._options.topics
         picked = [topic for topic in dict.fromkeys(topics) if self._pattern.search(topic)]
         if topics and not picked:
@@ -133,7 +134,7 @@ class Archive:
         return picked
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Record until the event is set or something fails; the exit status."""
+        """Record until the event is set or a recorder fails; return the exit status."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self.reopen)
         for recorder in self._recorders.values():
             self._start(recorder, stop)
@@ -149,12 +150,12 @@ class Archive:
         return self._status
 
     def reopen(self) -> None:
-        """Have every recorder sync and leave its file."""
+        """Have every recorder sync and close its file."""
         for recorder in self._recorders.values():
             recorder.reopen()
 
     def progress(self) -> str:
-        """How far it has come, for a person; the rate is that since the last time."""
+        """Return the progress line; the rate is that since the last call."""
         recorders = self._recorders.values()
         count = sum(recorder.consumer.counters.finished for recorder in recorders)
         size = sum(recorder.output.written_bytes for recorder in recorders)
@@ -206,7 +207,7 @@ class Archive:
             self._start(recorder, stop)
 
     def _recorder(self, topic: str) -> Recorder:
-        """The recorder of a topic, which has a legal name.
+        """Return the recorder of a topic, which has a legal name.
 
         Raises:
             FilenameError: it can have no file.
@@ -245,17 +246,17 @@ class Archive:
 
 
 class Topics:
-    """Asks which topics there are.
+    """Asks nsqlookupds for topics.
 
     Args:
         lookupds: the nsqlookupds, ``host:port`` or URL.
-        pattern: which topics count.
-        config: TLS, and the secret that nsqlookupds are shown.
-        connect_seconds: for each connection.
-        request_seconds: for each question as a whole.
+        pattern: selects topics.
+        config: TLS settings, and the secret sent to nsqlookupds.
+        connect_seconds: timeout of each connection.
+        request_seconds: timeout of each request as a whole.
 
     Raises:
-        ValueError: an address is not one.
+        ValueError: an address is not valid.
     """
 
     def __init__(
@@ -274,7 +275,7 @@ class Topics:
         self._failing: set[str] = set()
 
     async def known(self) -> list[str]:
-        """The topics that count, in alphabetical order; those of the nsqlookupds that answer."""
+        """Return the matching topics of the nsqlookupds that answer, in alphabetical order."""
         async with Asker(self._config, self._timeout) as asker:
             answers = await asyncio.gather(*(self._ask(asker, url) for url in self._questions))
         return sorted(filter(self._pattern.search, set().union(*answers)))
@@ -292,10 +293,10 @@ class Topics:
 
 
 def topics_in(answer: Any) -> set[str]:
-    """The topics that an answer to ``/topics`` lists.
+    """Return the topics in a response of ``/topics``.
 
     Raises:
-        ValueError: the answer has another form, or lists too many.
+        ValueError: the response has another form, or lists too many.
     """
     found, left_out = names(answer, "topics")
     if left_out:
@@ -311,7 +312,7 @@ def _pattern(options: Options) -> Pattern:
 
 
 def _folders(options: Options) -> tuple[Folder, Folder | None]:
-    """Where files are written, and where they go then, if that is somewhere else."""
+    """Return the folder to write to, and the folder to move finished files to (None: the same)."""
     folder = _folder("output-dir", options.output_dir)
     if not options.work_dir or os.path.realpath(options.work_dir) == folder.path:
         return folder, None
@@ -328,7 +329,7 @@ def _folder(flag: str, path: str, *, is_owned: bool = False) -> Folder:
 
 
 def _reason(error: OSError) -> str:
-    """Why a folder cannot be used: what the system says, and what else is known."""
+    """Explain why a folder cannot be used: the system's error text, and further details."""
     if not error.errno:
         return str(error)
     reason = os.strerror(error.errno)

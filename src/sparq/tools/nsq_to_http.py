@@ -1,26 +1,28 @@
-"""The program `nsq_to_http`: each message of a channel becomes an HTTP request.
+"""The program `nsq_to_http`: sends each message of a channel as an HTTP request.
 
 It has the flags of NSQ's `nsq_to_http`, and differs from it where that loses messages:
 
-1. A message is finished when a POST was answered with 2xx, or a GET with 200. What else comes of
-   it is a failure: the message is requeued, and the consumer backs off. None is finished for
-   having failed often, unless `--consumer-opt=max_attempts,N` asks for it.
-2. While a request takes its time, and while a message waits for its turn, nsqd is told that it is
-   being handled (TOUCH).
-3. A host that cannot be reached costs no requeue: the others are asked, and then all of them again
-   for two seconds. One that starts anew is back by then.
-4. A body is the body of a POST as it is. In a GET it stands percent-encoded in the place of the one
-   `%s`, in path or query; what would be a step up in the path (`..`) is not sent.
-5. Certificates are verified, by the authorities of the system or of the file that the environment
-   variable `SSL_CERT_FILE` names. Redirects are not followed, and no proxy is asked.
-6. A user and a password in a URL are sent as such. They and the query are never logged.
-7. `--mode=round-robin` asks the hosts in turn. `hostpool` does so, too, but passes one that failed
-   over for 30 s, and for twice as long with each further failure, up to 15 min. `epsilon-greedy`
-   prefers those that answer quickly.
-8. An nsqd that is given and cannot be reached at the start ends it with status 1, after
+1. A message is finished when a POST was answered with 2xx, or a GET with 200. Any other outcome is
+   a failure: the message is requeued, and the consumer backs off. No message is dropped for having
+   failed often, unless `--consumer-opt=max_attempts,N` asks for it.
+2. While a request is under way, and while a message waits for its turn, the message is kept alive
+   with TOUCH.
+3. A host that cannot be reached costs no requeue: the other hosts are tried, and then all of them
+   again for two seconds, so that a host that restarts has time to come back.
+4. In a POST, the message is the request body, unchanged. In a GET, the message replaces the one
+   `%s` in path or query, percent-encoded; a message that would go up in the path (`..`) is not
+   sent, but requeued without backing off.
+5. Certificates are verified, with the system's authorities or those in the file that the
+   environment variable `SSL_CERT_FILE` names. Redirects are not followed, and no proxy is used.
+6. A user and a password in a URL are sent as basic authentication. They and the query are never
+   logged.
+7. `--mode=round-robin` uses the hosts in turn. `hostpool` does so, too, but skips a host that
+   failed for 30 s, and for twice as long after each further failure, up to 15 min. `epsilon-greedy`
+   prefers hosts that answer quickly.
+8. If a given nsqd cannot be reached at the start, the tool exits with status 1, after
    `--wait-for-nsqd`.
 
-SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
+SIGINT, SIGTERM and SIGHUP: requests under way are completed, then exit status 0.
 """
 
 from __future__ import annotations
@@ -60,14 +62,14 @@ logger = logging.getLogger(__name__)
 ANSWER_BYTES_MAX: Final = 1 << 20
 CHUNK_BYTES: Final = 1 << 16
 KEEP_ALIVE_SECONDS: Final = 4.0
-"""Below the five seconds after which many servers close an idle connection: a request that
-crosses that is lost, and nobody can say whether it was executed."""
+"""Below the five seconds after which many servers close an idle connection: a request sent at that
+moment is lost, and the client cannot tell whether it was executed."""
 
 WHOLE_BYTES_MAX: Final = 1 << 20
-"""A longer body is written piece by piece, so that the loop goes on meanwhile."""
+"""A longer body is written in pieces, so that the event loop is not blocked."""
 
 FRAMING: Final = frozenset({"content-length", "transfer-encoding", "connection", "upgrade"})
-"""Headers that say where a request ends: a wrong one makes two of one."""
+"""Headers that determine where a request ends: a wrong one makes two requests of one."""
 
 STEPS: Final = frozenset({".", ".."})
 
@@ -82,39 +84,39 @@ class UnsendableError(Exception):
 
 
 class _Template(NamedTuple):
-    """A URL around the place of a body, which is in the path or in the query."""
+    """A URL split at the place of the body, which is in its path or in its query."""
 
     before: str
     behind: str
     in_path: bool
 
     def filled(self, body: bytes) -> URL:
-        """The URL with this body. Raises UnsendableError: it would be a step up in the path."""
-        # What a query writes for a space is a plus sign in a path.
+        """Return the URL with this body. Raises UnsendableError: it would go up in the path."""
+        # A query encodes a space as "+", which in a path is a literal plus sign.
         text = quote(body, safe="") if self.in_path else quote_plus(body)
         url = URL(f"{self.before}{text}{self.behind}", encoded=True)
-        # Some servers take an encoded slash for a slash.
+        # Some servers treat an encoded slash as a slash.
         if self.in_path and not STEPS.isdisjoint(_SLASHES.split(unquote(url.raw_path, "latin-1"))):
             raise UnsendableError("its body would be a step up in the URL's path")
         return url.with_user(None)
 
 
 class Endpoint:
-    """One URL, and how a message gets there.
+    """One URL, and how to send a message to it.
 
-    The status decides, as soon as it is there. What else answers is read, so that the connection
-    can be used again, but no more than `ANSWER_BYTES_MAX`. No cookie is kept.
+    The outcome depends on the status alone. The rest of the response is read so that the connection
+    can be reused, but no more than `ANSWER_BYTES_MAX`. No cookies are kept.
 
     Args:
         method: POST or GET.
         text: the URL.
-        headers: what goes with each request; wins over a user and a password in the URL.
+        headers: headers of each request; they override a user and a password in the URL.
 
     Attributes:
-        shown: what is said of it.
+        shown: the URL as it appears in logs.
 
     Raises:
-        UsageError: it is no URL for this method; the text names the flag.
+        UsageError: it is not a URL for this method; the text names the flag.
     """
 
     def __init__(self, method: str, text: str, headers: Mapping[str, str]) -> None:
@@ -130,12 +132,12 @@ class Endpoint:
         self.shown = str(self._url.with_query(None))
 
     async def send(self, session: aiohttp.ClientSession, body: bytes) -> None:
-        """Send one message and have it answered for.
+        """Send one message and wait for the response.
 
         Raises:
-            NotSentError: nobody could be reached.
-            NotTakenError: the status is no success, or there was no answer.
-            UnsendableError: it must not be sent there.
+            NotSentError: the host could not be reached.
+            NotTakenError: the status is not a success, or there was no response.
+            UnsendableError: the message must not be sent there.
         """
         url = self._template.filled(body) if self._template else self._url
         data = None if self._template else body if len(body) < WHOLE_BYTES_MAX else io.BytesIO(body)
@@ -153,9 +155,9 @@ class Endpoint:
 
 
 def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.ClientSession:
-    """What requests are made with; the caller closes it."""
+    """Return the HTTP client session; the caller closes it."""
     return aiohttp.ClientSession(
-        # However many there are, they are bounded by who sends.
+        # No limit here: the sender bounds the number of connections.
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS),
         timeout=aiohttp.ClientTimeout(total=request_seconds, sock_connect=connect_seconds),
         cookie_jar=aiohttp.DummyCookieJar(),
@@ -164,7 +166,7 @@ def open_session(connect_seconds: float, request_seconds: float) -> aiohttp.Clie
 
 
 async def drain(response: aiohttp.ClientResponse) -> None:
-    """Read what is left of an answer; behind the bound its connection is closed."""
+    """Read the rest of a response; close the connection if it is larger than the limit."""
     size = 0
     with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
         async for chunk in response.content.iter_chunked(CHUNK_BYTES):
@@ -175,17 +177,17 @@ async def drain(response: aiohttp.ClientResponse) -> None:
 
 
 def reason(error: Exception) -> str:
-    """Why a request failed, without its URL."""
+    """Return why a request failed, without its URL."""
     if isinstance(error, aiohttp.ClientResponseError):
         return f"{error.message:.200}"
     return http_reason(error)
 
 
 def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[str]:
-    """The headers of ``base`` and those given as ``Name: value``; for each name the last counts.
+    """Return ``base`` with the headers given as ``Name: value``; for each name the last one wins.
 
     Raises:
-        UsageError: one has another form. A value may be a secret: it is not shown.
+        UsageError: one has another form. The value is not shown, because it may be a secret.
     """
     found = CIMultiDict(base)
     for number, text in enumerate(texts, 1):
@@ -201,20 +203,20 @@ def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[
 
 
 def _parsed(flag: str, text: str) -> URL:
-    """A URL that can be asked."""
+    """Parse an HTTP URL."""
     try:
         url = URL(text)
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
-        # Neither a password nor a query may be shown.
+        # Show neither the password nor the query.
         shown = text.rpartition("@")[2].partition("?")[0]
         raise UsageError(f"{flag} takes a URL that begins with http:// or https://: {shown!r}")
     return url
 
 
 def _template(flag: str, text: str) -> _Template:
-    """The parts of a URL with one ``%s``, which is in its path or its query."""
+    """Split a URL at its one ``%s``, which is in its path or its query."""
     if text.count("%s") != 1:
         raise UsageError(f"{flag} takes a URL with one %s, in the place of the body")
     before, behind = text.split("%s")
@@ -232,10 +234,10 @@ def _template(flag: str, text: str) -> _Template:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be done.
+    """Check the options.
 
     Raises:
-        UsageError: one cannot; the text names its flag.
+        UsageError: one is not valid; the text names its flag.
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
@@ -257,7 +259,7 @@ def check(options: Options) -> None:
 
 
 def endpoints_of(options: Options) -> dict[str, Endpoint]:
-    """Where messages go, by what is said of it.
+    """Return the endpoints by the name that logs use.
 
     Raises:
         UsageError: a URL or a header is not valid.
@@ -272,18 +274,18 @@ def endpoints_of(options: Options) -> dict[str, Endpoint]:
     found: dict[str, Endpoint] = {}
     for text in dict.fromkeys(texts):
         endpoint = Endpoint(method, text, parse_headers(options.header, headers))
-        # Several may differ in what is not shown of them.
+        # Several URLs may differ only in parts that are not shown.
         same = sum(name.partition(" ")[0] == endpoint.shown for name in found)
         found[f"{endpoint.shown} ({same + 1})" if same else endpoint.shown] = endpoint
     return found
 
 
 class NsqToHttp:
-    """The tool at work.
+    """The running tool.
 
     Args:
-        options: what it was told.
-        session: what requests are made with.
+        options: the options.
+        session: the HTTP client session.
 
     Raises:
         UsageError: an option is not valid; the text names its flag.
@@ -298,7 +300,7 @@ class NsqToHttp:
         self.relay = Relay(self._endpoints, hosts, options.status_every, options.n)
 
     async def handle(self, message: Message) -> None:
-        """Send a message, or skip it as ``--sample`` has it."""
+        """Send a message, or skip it according to ``--sample``."""
         if self._sample < 1 and self._rng.random() >= self._sample:
             return
 
@@ -308,13 +310,13 @@ class NsqToHttp:
         try:
             await self.relay.hand_on(message, send)
         except UnsendableError as error:
-            # Its own fault: nobody else is to wait for it.
+            # The message itself is at fault: do not back off, the others need not wait.
             logger.error("message %s is not sent: %s", message.id, error)
             await message.requeue(backoff=False)
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
-    """Run the tool until the event is set; its exit status.
+    """Run the tool until the event is set; return its exit status.
 
     Raises:
         UsageError: an option is not valid.
@@ -338,5 +340,5 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return common.run(PROGRAM, lambda stop: serve(options, stop))

@@ -1,27 +1,27 @@
-"""The program `nsq_to_nsq`: copies messages to other nsqds, filtered if asked for.
+"""The program `nsq_to_nsq`: copies messages to other nsqds, optionally filtered.
 
 It has the flags of NSQ's `nsq_to_nsq`, and differs from it where that loses messages:
 
-1. What arrives together is published together, to one nsqd. A message is finished when that has
-   answered the publish with OK. A failure requeues it, and the consumer backs off. None is finished
-   for having failed often, unless `--consumer-opt=max_attempts,N` asks for it.
+1. Messages that arrive together are published together, to one nsqd. A message is finished when
+   that nsqd has acknowledged the publish. A failure requeues it, and the consumer backs off. No
+   message is dropped for having failed often, unless `--consumer-opt=max_attempts,N` asks for it.
 2. A message that certainly was not stored (its nsqd is gone, or its disk is full) is offered to the
-   other nsqds, and then to all of them again for two seconds. One whose answer is missing may be
-   stored: it is requeued, and may come twice.
-3. What a filter does not let pass is finished; what is no JSON object, too, with an error in the
-   log. With `--require-json-value`, a message without the field is a failure and requeued.
+   other nsqds, and then to all of them again for two seconds. A message whose publish was not
+   answered may be stored: it is requeued, and may be copied twice.
+3. A message that a filter rejects is finished; so is one that is not a JSON object, with an error
+   in the log. With `--require-json-value`, a message without the field is a failure and requeued.
 4. A value equals a string with the same characters or a number with the same value; no other kind
-   of value equals anything. White-listed fields are encoded anew, their keys in order, without
-   spaces; a number without a fraction is written as an integer, and one that was keeps every digit.
-   What is no JSON by the book (NaN, a byte order mark, nesting that cannot be followed) is no JSON
-   here; bytes that are no UTF-8 count as U+FFFD.
-5. `--mode=round-robin` asks the hosts in turn, publish by publish. `hostpool` does so, too, but
-   passes one that failed over for 30 s, and for twice as long with each further failure, up to
-   15 min. `epsilon-greedy` prefers those that answer quickly.
-6. An nsqd that is given and cannot be reached at the start ends it with status 1, after
+   of value equals anything. White-listed fields are re-encoded, with sorted keys and without
+   spaces; a number without a fraction is written as an integer, and an integer keeps every digit.
+   Only strict JSON counts as JSON here (no NaN, no byte order mark, no nesting too deep to parse).
+   Bytes that are not UTF-8 count as U+FFFD.
+5. `--mode=round-robin` uses the hosts in turn, publish by publish. `hostpool` does so, too, but
+   skips a host that failed for 30 s, and for twice as long after each further failure, up to
+   15 min. `epsilon-greedy` prefers hosts that answer quickly.
+6. If a given nsqd cannot be reached at the start, the tool exits with status 1, after
    `--wait-for-nsqd`.
 
-SIGINT, SIGTERM and SIGHUP: what is under way is finished, then exit status 0.
+SIGINT, SIGTERM and SIGHUP: publishes under way are completed, then exit status 0.
 """
 
 from __future__ import annotations
@@ -67,35 +67,35 @@ from sparq.tools.relay import (
 
 PROGRAM: Final = "nsq_to_nsq"
 AT_A_TIME_MAX: Final = 1000
-"""Publishes that are tried again at a time; more make nothing faster."""
+"""Publishes that are retried at the same time; more would not be faster."""
 
 OF_ONE_OF_THEM: Final = frozenset({"E_BAD_MESSAGE", "E_BAD_BODY"})
-"""Refusals of several messages that need not be refused one by one: one or all are too large."""
+"""Refusals of a batch whose messages may pass one by one: one, or the whole batch, is too large."""
 
 logger = logging.getLogger(__name__)
 
 INTEGER_MAX: Final = 1 << 63
-"""Larger numbers with an exponent stay in that form: 1e300 is not written with 300 zeros."""
+"""Larger numbers with an exponent keep that form: 1e300 is not written with 300 zeros."""
 
 _NUMBER: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 class NotAnObjectError(Exception):
-    """A body is no JSON object; the text says why."""
+    """A body is not a JSON object; the text says why."""
 
 
 class FieldMissingError(Exception):
-    """The field whose value was asked for is not there."""
+    """A value is required, but the message does not have the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonFilter:
-    """What a message needs in order to pass, and what passes of it.
+    """Which messages pass, and which of their fields.
 
     Attributes:
-        required: a field that it must have; "": none.
+        required: a field that a message must have; "": none.
         value: the value that this field must have; "": any.
-        kept: the only fields that pass; (): all, and the body passes as it is.
+        kept: the only fields that pass; (): all, and the body stays as it is.
     """
 
     required: str = ""
@@ -103,15 +103,15 @@ class JsonFilter:
     kept: Sequence[str] = ()
 
     def __bool__(self) -> bool:
-        """Whether bodies have to be looked into at all."""
+        """Whether bodies must be parsed at all."""
         return bool(self.required or self.kept)
 
     def passed(self, body: bytes) -> bytes | None:
-        """What is to be handed on of a body; None: nothing.
+        """Return the body to publish; None: the message does not pass.
 
         Raises:
-            NotAnObjectError: it is no JSON object.
-            FieldMissingError: there is no such field, though a value is asked for.
+            NotAnObjectError: the body is not a JSON object.
+            FieldMissingError: the required field is missing, and a value is required.
         """
         if not self:
             return body
@@ -131,7 +131,7 @@ class JsonFilter:
 
 
 def parsed(body: bytes) -> dict[str, Any]:
-    """A body's fields. Raises NotAnObjectError: it is no JSON object."""
+    """Return a body's fields. Raises NotAnObjectError: it is not a JSON object."""
     try:
         found = _DECODER.decode(body.decode("utf-8", "replace"))
     except RecursionError:
@@ -144,17 +144,17 @@ def parsed(body: bytes) -> dict[str, Any]:
 
 
 def encoded(fields: dict[str, Any]) -> bytes:
-    """Fields as a body. Raises NotAnObjectError: they are nested too deep."""
+    """Encode fields as a body. Raises NotAnObjectError: they are nested too deep."""
     try:
         return _ENCODER.encode(fields).encode()
     except RecursionError:
         raise NotAnObjectError("it is nested too deep") from None
-    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can say and UTF-8 cannot
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
         return _ASCII_ENCODER.encode(fields).encode()
 
 
 def equals(value: object, text: str) -> bool:
-    """Whether a field's value is what the text says."""
+    """Whether a field's value equals the text."""
     if isinstance(value, str):
         return value == text
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -166,10 +166,10 @@ def equals(value: object, text: str) -> bool:
 
 
 def _number(text: str) -> float:
-    """A number; one without a fraction as an integer.
+    """Parse a number; one without a fraction becomes an integer.
 
     Raises:
-        ValueError: it is too large for a number.
+        ValueError: it is too large.
     """
     if text.lstrip("+-").isdigit():
         return int(text)
@@ -189,10 +189,10 @@ _ASCII_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be done.
+    """Check the options.
 
     Raises:
-        UsageError: one cannot; the text names its flag.
+        UsageError: one is not valid; the text names its flag.
     """
     if not options.topic or not options.channel:
         raise UsageError("--topic and --channel are required")
@@ -208,7 +208,7 @@ def check(options: Options) -> None:
 
 
 def copies_to_itself(options: Options) -> bool:
-    """Whether a message would come back and be copied again, without end."""
+    """Whether a message would come back and be copied again, endlessly."""
     same_nsqd = set(options.nsqd_tcp_addresses) & set(options.destination_nsqd_tcp_addresses)
     return bool(same_nsqd) and (options.destination_topic or options.topic[0]) in options.topic
 
@@ -217,7 +217,7 @@ class Destination:
     """One nsqd to publish to."""
 
     def __init__(self, address: str, config: Config) -> None:
-        """Raises ValueError: it is no address."""
+        """Raises ValueError: it is not an address."""
         self.producer = Producer(address, config=config)
         self._address = address
 
@@ -226,10 +226,10 @@ class Destination:
 
         Raises:
             NotSentError: they are not stored there.
-            NotTakenError: they were refused, or nobody knows whether they are stored.
-            NotTogetherError: they were refused for what one of them is.
+            NotTakenError: they were refused, or it is unknown whether they are stored.
+            NotTogetherError: they were refused because of one of them.
         """
-        # A connection that is being made is waited for; one that could not be made is not.
+        # Wait for a connection that is being made, but not for one that has failed.
         if (why := self.producer.errors.get(self._address)) is not None:
             raise NotSentError(f"nsqd {self._address}: {why}")
         try:
@@ -241,7 +241,7 @@ class Destination:
             raise self._refusal(error, len(bodies)) from error
 
     def offer(self, topic: str, bodies: Sequence[bytes], told: Told) -> bool:
-        """Publish messages if there is a connection that has room for them, and go on at once."""
+        """Publish messages and return at once; False: no connection has room for them."""
         if not self.producer.connections:
             return False
 
@@ -277,7 +277,7 @@ class Copies:
         destinations: where they may go, by address.
         topic: the topic there.
         batch: the messages.
-        bodies: what is published for each of them.
+        bodies: the body to publish for each of them.
     """
 
     destinations: Mapping[str, Destination]
@@ -286,20 +286,20 @@ class Copies:
     bodies: Sequence[bytes]
 
     def offer(self, host: str, told: Told) -> bool:
-        """Publish them there if that can be done without waiting."""
+        """Publish them to this host if that is possible without waiting."""
         return self.destinations[host].offer(self.topic, self.bodies, told)
 
     async def send(self, host: str) -> None:
-        """Publish them there."""
+        """Publish them to this host."""
         await self.destinations[host].publish(self.topic, self.bodies)
 
     def singly(self) -> Iterator[Copies]:
-        """Each of them by itself."""
+        """Yield each message on its own."""
         for message, body in zip(self.batch, self.bodies, strict=True):
             yield Copies(self.destinations, self.topic, Batch([message]), [body])
 
     def bounded(self) -> Iterator[Copies]:
-        """All of them, as far as one publish may have them."""
+        """Split the messages into parts that fit into one publish each."""
         if sum(map(len, self.bodies)) <= TOGETHER_BYTES:
             yield self
             return
@@ -311,11 +311,11 @@ class Copies:
 
 
 class NsqToNsq:
-    """The tool at work.
+    """The running tool.
 
     Args:
-        options: what it was told.
-        destinations: where it publishes, by address.
+        options: the options.
+        destinations: the nsqds to publish to, by address.
 
     Raises:
         UsageError: an option is not valid.
@@ -332,7 +332,7 @@ class NsqToNsq:
         self.relay = Relay(destinations, hosts, options.status_every, AT_A_TIME_MAX)
 
     def consumers(self) -> list[Consumer]:
-        """One for each topic."""
+        """Return one consumer for each topic."""
         options = self._options
         return [
             consumer_of(
@@ -342,9 +342,9 @@ class NsqToNsq:
         ]
 
     async def follow(self, consumer: Consumer) -> None:
-        """Copy what it receives, until it is stopped."""
+        """Copy the consumer's messages until it is stopped."""
         topic = self._options.destination_topic or consumer.topic
-        # What may be in flight is shared out: each destination has its turn.
+        # Divide max_in_flight, so that every destination gets a batch.
         size = max(1, min(TOGETHER_COUNT, consumer.max_in_flight // len(self._destinations)))
         async for batch in consumer.batches(size, wait=0):
             passed, bodies = self._passed(batch) if self._filter else (batch, batch.bodies)
@@ -353,7 +353,7 @@ class NsqToNsq:
                     self.relay.start(copies)
 
     def _passed(self, batch: Batch) -> tuple[Batch, list[bytes]]:
-        """What the filter lets pass, and as what; the others are answered for."""
+        """Return the messages that pass the filter and their bodies; answer the others."""
         passed: list[Message] = []
         bodies: list[bytes] = []
         for message in batch:
@@ -375,8 +375,8 @@ class NsqToNsq:
 
 
 def destinations_of(options: Options) -> dict[str, Destination]:
-    """Where to publish, by address. Raises UsageError: an address or an option is not valid."""
-    # Each publish is sent once: who gets it next is chosen here.
+    """Return the nsqds to publish to, by address. Raises UsageError: an option is not valid."""
+    # The client sends each publish once: the relay chooses the nsqd for a retry.
     config = common.client_config(PROGRAM, options.producer_opt, "producer-opt", publish_attempts=1)
     try:
         addresses = parse_addresses(options.destination_nsqd_tcp_addresses)
@@ -386,7 +386,7 @@ def destinations_of(options: Options) -> dict[str, Destination]:
 
 
 async def serve(options: Options, stop: asyncio.Event) -> int:
-    """Run the tool until the event is set; its exit status.
+    """Run the tool until the event is set; return its exit status.
 
     Raises:
         UsageError: an option is not valid.
@@ -405,5 +405,5 @@ async def serve(options: Options, stop: asyncio.Event) -> int:
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return common.run(PROGRAM, lambda stop: serve(options, stop))

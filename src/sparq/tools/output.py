@@ -1,23 +1,23 @@
 """The files that one topic's messages are written to, one after another.
 
-1. What was written is on the disk when `sync` or `close` has returned, its name too. Whoever
-   finishes messages does so behind that, never before.
-2. A file is left for the next one when its name has changed (the date in it), when it is larger
-   than `rotate_size`, or when it is older than `rotate_interval`. That is looked at before each
+1. When `sync` or `close` returns, the data written and the file's name are on the disk. Messages
+   are finished only after that.
+2. The next file is opened when the file name has changed (the date in it), when the file is larger
+   than `rotate_size`, or when it is older than `rotate_interval`. This is checked before each
    message is written.
-3. With gzip each `sync` ends a gzip member, so that what is synced can be read whatever happens to
+3. With gzip each `sync` ends a gzip member, so that synced data can be read whatever happens to
    the rest; a file holds many members, as gzip allows.
-4. A file that may be one of several with the same name is new, always: where a name is in use, here
-   or where the file will go, the revision counts on. Otherwise an existing file is continued; when
-   a kill has left it without a newline at its end, one is written first, so that nothing is glued
-   to the torn message.
-5. A finished file is moved to the folder `finished`, if that is another one than it was written in,
-   under its name or the next revision that is free there.
-6. What a killed run has left is made whole and moved there, too: files with a name of the template
-   that no process has open (`Folder`'s owner). What was synced stays, and with it every message
-   that was finished. A torn message of a plain file gets a newline; a gzip file is cut behind its
-   last whole member, where its last sync ended; a file that nothing was synced to is removed.
-7. Calls block, and only one may run at a time. After an error the output is of no more use.
+4. A file that may be one of several with the same name is always new: if the name is in use, here
+   or in the target folder, the revision is incremented. Otherwise an existing file is continued; if
+   a kill has left it without a newline at its end, one is written first, so that the next message
+   is not appended to the torn one.
+5. A finished file is moved to the folder `finished`, if that differs from the folder it was written
+   in, under its name or the next free revision there.
+6. Files that a killed run has left are repaired and moved there, too: files whose name matches the
+   template and that no process has open (`Folder`'s owner). Synced data is kept, and with it every
+   message that was finished. A torn message in a plain file gets a newline; a gzip file is cut
+   after its last complete member, where its last sync ended; a file without synced data is removed.
+7. Calls block, and only one may run at a time. After an error the output must not be used again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 NEWLINE: Final = b"\n"
 CHUNK_SIZE: Final = 1 << 20
 GZIP_WINDOW_BITS: Final = 31
-"""zlib's word for a gzip header and trailer around the largest window."""
+"""zlib's value for the gzip format with the largest window."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """When a file is left for the next one; 0 of either: not for that reason.
+    """When to open the next file; 0 disables a limit.
 
     Attributes:
         size: bytes before compression.
@@ -63,16 +63,16 @@ class Output:
     """The files of one topic.
 
     Args:
-        template: what they are called.
+        template: their names.
         folder: where they are written.
-        finished: where they go when they are done; None: they stay.
-        rotation: when the next one is begun.
+        finished: where finished files go; None: they stay.
+        rotation: when to open the next file.
         gzip_level: 1 to 9; 0: no gzip.
-        label: what log lines begin with.
+        label: the beginning of log lines.
 
     Attributes:
-        files: how many were opened.
-        written_bytes: what was written to them, before compression.
+        files: the number of files opened.
+        written_bytes: bytes written to them, before compression.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Output:
         self._member: zlib._Compress | None = None
 
     def finish_left_over(self) -> None:
-        """Make whole what a killed run has left where files are written, and move it (rule 6)."""
+        """Repair and move files that a killed run has left in the folder (rule 6)."""
         if self._finished is None:
             return
         pattern = self._template.pattern()
@@ -119,7 +119,7 @@ class Output:
                 os.close(fd)
 
     def _taken(self, name: str) -> int | None:
-        """A file that was left over, if it is nobody's."""
+        """Open a file that was left over; None if it is in use, or cannot be opened."""
         try:
             return self._folder.existing(entries(name))
         except (FileExistsError, FileNotFoundError):
@@ -129,7 +129,7 @@ class Output:
             return None
 
     def _is_whole(self, fd: int) -> bool:
-        """Have a file end with whole messages; False: there are none in it."""
+        """Make a file end with a complete message; False: it holds none."""
         if self._gzip_level:
             size = whole_gzip(fd)
             os.ftruncate(fd, size)
@@ -142,15 +142,15 @@ class Output:
     # Writing
 
     def write(self, bodies: Sequence[bytes], *, sync: bool) -> bool:
-        """Write messages, each with a newline behind it.
+        """Write messages, each followed by a newline.
 
         Args:
             bodies: the messages.
-            sync: whether all that was written is to be on the disk.
+            sync: whether to sync everything written so far.
         Returns:
-            Whether all that was ever written is on the disk: also when a file was left.
+            Whether everything written so far is on the disk, which is also true after a rotation.
         Raises:
-            OSError, FilenameError: something could not be written; what is on the disk is unknown.
+            OSError, FilenameError: writing failed; which data is on the disk is unknown.
         """
         at = 0
         while at < len(bodies):
@@ -165,7 +165,7 @@ class Output:
         return sync
 
     def sync(self) -> None:
-        """Have all that was written on the disk."""
+        """Sync everything written so far to the disk."""
         if self._fd is None:
             return
         if self._member is not None:
@@ -174,9 +174,9 @@ class Output:
         os.fdatasync(self._fd)
 
     def tick(self, *, skip_empty_files: bool) -> None:
-        """Sync, and look whether it is time for the next file.
+        """Sync, and open the next file if it is due.
 
-        That is opened at once, or, to skip empty files, when there is something to be written.
+        With ``skip_empty_files`` the next file is opened only when there is a message to write.
         """
         if not (reason := self._outdated()):
             self.sync()
@@ -186,11 +186,11 @@ class Output:
             self._open_next(reason)
 
     def close(self) -> None:
-        """Sync and leave the file, if one is open; the next message opens the next."""
+        """Sync and close the file, if one is open; the next message opens the next file."""
         if self._fd is None:
             return
         if self._gzip_level and not self._size:
-            self._append(b"")  # no file at all is gzip without a member
+            self._append(b"")  # a file without any member is not valid gzip
         self.sync()
         fd, self._fd = self._fd, None
         os.close(fd)
@@ -208,7 +208,7 @@ class Output:
         _write(self._fd, data)
 
     def _fitting(self, bodies: Sequence[bytes], at: int) -> int:
-        """How many of the messages go to this file: up to the one that makes it too large."""
+        """Return how many messages go to this file, up to the one that exceeds its limit."""
         if not self._rotation.size:
             return len(bodies) - at
         rest = bodies[at:]
@@ -225,7 +225,7 @@ class Output:
         return self._template.at(datetime.now().astimezone())
 
     def _outdated(self) -> str:
-        """Why the next file is due; empty when it is not."""
+        """Return why the next file is due; empty if it is not."""
         if self._fd is None:
             return "no file is open"
         if (name := self._name_now()) != self._name:
@@ -260,7 +260,7 @@ class Output:
         log.info("%s opening %s", self._label, self.shown())
 
     def _try_to_open(self) -> int | None:
-        """The file of this revision; None when its name is in use, or it is large already."""
+        """Open the file of this revision; None if its name is in use, or it is full already."""
         self._entries = entries(with_revision(self._name, self._revision))
         if self._finished is not None and self._finished.has(self._entries):
             return None
@@ -279,12 +279,12 @@ class Output:
     # Finished files
 
     def _deliver(self, source: Entries, name: str, revision: int) -> None:
-        """Move a file that is done; to the next revision that is free, if it must be.
+        """Move a finished file, to the next free revision if its name is in use.
 
         Args:
             source: the file.
-            name: what it is called, with the place of the revision still in it.
-            revision: that of the file.
+            name: its name, in which `<REV>` is not filled in.
+            revision: its revision.
         """
         assert self._finished is not None
         target = source
@@ -306,19 +306,19 @@ class Output:
         return revision + 1
 
     def shown(self) -> str:
-        """Where it writes, for a person."""
+        """Return the path of the current file, for a person."""
         return self._folder.shown(self._entries)
 
 
 def _write(fd: int, data: bytes) -> None:
-    """Write all of it: in one piece, unless the disk has no room for that."""
+    """Write all of the data: with one call, unless the disk is full."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
 def _end_line(fd: int, size: int) -> int:
-    """Write a newline behind a torn message at the end of a file; how many bytes that were."""
+    """End a torn message at a file's end with a newline; return the number of bytes written."""
     if not size or os.pread(fd, 1, size - 1) == NEWLINE:
         return 0
     _write(fd, NEWLINE)
@@ -326,7 +326,7 @@ def _end_line(fd: int, size: int) -> int:
 
 
 def unrevised(found: re.Match[str]) -> str:
-    """The name of a file that `Template.pattern` has matched, with the places of its revision."""
+    """Return the matched name of a file (`Template.pattern`) with `<REV>` for its revision."""
     name = found[0]
     for group in range(len(found.groups()), 0, -1):
         start, end = found.span(group)
@@ -335,7 +335,7 @@ def unrevised(found: re.Match[str]) -> str:
 
 
 def whole_gzip(fd: int) -> int:
-    """The size of the whole members that a gzip file begins with."""
+    """Return the size of the complete members at the beginning of a gzip file."""
     at = whole = 0
     member = zlib.decompressobj(wbits=GZIP_WINDOW_BITS)
     while data := os.pread(fd, CHUNK_SIZE, at):

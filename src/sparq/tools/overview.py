@@ -1,30 +1,31 @@
-"""What is going on in a cluster, from two looks at its nsqds: a row for each channel.
+"""The state of a cluster from two samples of its nsqds: a row for each channel.
 
-1. A rate is the growth of a counter between two answers of one nsqd, by the time between them. An
-   nsqd that was started anew in between, or answered only once, adds nothing to it; where no nsqd
-   adds anything the rate is unknown: None.
+1. A rate is the growth of a counter between two responses of one nsqd, divided by the time between
+   them. An nsqd that was restarted in between, or answered only once, adds nothing to it; if no
+   nsqd adds anything, the rate is unknown: None.
 2. A channel's figures are summed over all nsqds that answered. A topic without a channel, or with
-   messages that no channel has, has a row of its own, whose channel is "".
-3. How many messages were finished is what sparq's nsqd says; Go's has no such counter: there it is
-   what is no longer there of those that came.
-4. An nsqd that answers no more keeps its last figures in the sums of what waits (`Row.gone` names
-   it, `Row.stranded` counts its part), until it answers again or somebody has it forgotten; also
-   when no nsqlookupd lists it any more. It adds no rate and no clients: those are disconnected.
-5. A channel has been idle since the last look at which it had finished something, or at which
-   nothing waited, or no rate was known.
-6. What is said of a channel in a word or two is the worst of what is true:
+   messages that are in no channel, has a row of its own, whose channel is "".
+3. sparq's nsqd reports how many messages were finished. Go's has no such counter: there it is the
+   number of messages received minus those still there.
+4. The last figures of an nsqd that no longer answers stay in the sums of waiting messages
+   (`Row.gone` names it, `Row.stranded` counts its part), until it answers again or the user removes
+   it; also if no nsqlookupd lists it any more. It adds no rate and no clients: those are
+   disconnected.
+5. A channel has been idle since the last sample in which it had finished a message, or in which no
+   message waited, or no rate was known.
+6. The state of a paused channel is `paused`; otherwise it is the worst of these that is true:
 
 | words | true when |
 |---|---|
 | `stuck` | consumers are connected, messages wait, and none was finished for `STUCK_SECONDS` |
-| `no consumers` | nobody is connected to read the channel |
+| `no consumers` | no consumer is connected to the channel |
 | `no channel` | the topic has no channel: its messages wait for the first one |
-| `behind` | messages are finished, but what waits is older than `BEHIND_SECONDS`, or takes longer |
-| `paused` | somebody paused it |
+| `behind` | messages are finished, but the oldest's age or the lag is at least `BEHIND_SECONDS` |
+| `paused` | the channel was paused |
 | `ok` | none of these |
 
-`nsqd gone` stands there alone when no nsqd that has the channel answers any more, and after the
-word when some of them do not.
+The state is `nsqd gone` alone if no nsqd that has the channel answers any more. If only some of
+them do not answer, `nsqd gone` follows the word, and replaces `ok`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from sparq.client.reasons import one_line
 from sparq.protocol.names import is_valid_name
 
 STUCK_SECONDS: Final = 10.0
-"""A handler that takes five seconds a message is slow, and not stuck."""
+"""A handler that takes five seconds per message is slow, but not stuck."""
 
 READER_STUCK_SECONDS: Final = 120.0
 """A Spark query finishes nothing between two of its batches, which may be a minute apart."""
@@ -46,14 +47,14 @@ READER_STUCK_SECONDS: Final = 120.0
 BEHIND_SECONDS: Final = 60.0
 GONE: Final = "nsqd gone"
 GONE_MAX: Final = 1000
-"""nsqds that are gone whose last figures are kept, at most."""
+"""Maximum number of gone nsqds for which the last figures are kept."""
 
 Key = tuple[str, str]
-"""Topic and channel; the topic itself has the channel ""."""
+"""Topic and channel; for the topic itself the channel is ""."""
 
 
 class State(NamedTuple):
-    """How bad it is, from 0, and the words for it."""
+    """How severe it is, from 0, and the words for it."""
 
     severity: int
     words: str
@@ -70,7 +71,7 @@ ALL_GONE: Final = State(12, GONE)
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """One channel, or a topic itself, at one nsqd at one moment."""
+    """The figures of one channel, or of a topic itself, at one nsqd at one moment."""
 
     messages: int
     depth: int
@@ -87,13 +88,13 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one nsqd said.
+    """One sample of one nsqd.
 
     Attributes:
-        at_seconds: when, on the monotonic clock.
-        start_time: when it was started, in seconds since 1970.
-        counts: of its topics and channels.
-        health: "OK", or what it complains of.
+        at_seconds: when it was taken, on the monotonic clock.
+        start_time: when the nsqd was started, in seconds since 1970.
+        counts: figures of its topics and channels.
+        health: "OK", or the error that it reports.
     """
 
     at_seconds: float
@@ -103,7 +104,7 @@ class Look:
 
 
 def look(stats: Mapping[str, Any], at_seconds: float) -> Look:
-    """Read an nsqd's `/stats`; names that NSQ does not allow are left out.
+    """Parse an nsqd's `/stats`; names that NSQ does not allow are skipped.
 
     Raises:
         ValueError: it has another form.
@@ -143,14 +144,14 @@ def _channel(channel: Mapping[str, Any]) -> Counts:
         _number(channel, "timeout_count"),
         _number(channel, "client_count"),
         channel["paused"] is True,
-        # A Spark query is no client, and holds the channel only while it reads.
+        # A Spark query is not a client, and holds the channel only while it reads.
         int(bool(channel.get("range_reader") or channel.get("range_query"))),
         _seconds(channel, "oldest_waiting_seconds"),
     )
 
 
 def _seconds(of: Mapping[str, Any], key: str) -> float | None:
-    """Seconds that an nsqd may say, or not: Go's does not."""
+    """Return a number of seconds that an nsqd may report; Go's does not."""
     value = of.get(key)
     return float(value) if isinstance(value, int | float) and value >= 0 else None
 
@@ -164,17 +165,17 @@ def _number(of: Mapping[str, Any], key: str) -> int:
 
 @dataclass(slots=True)
 class Row:
-    """One channel of the cluster, or a topic itself; rates are a second, None while unknown.
+    """One channel of the cluster, or a topic itself; rates are per second, None while unknown.
 
     Attributes:
-        readers: Spark queries that read it; they are no clients.
-        oldest_seconds: age of the oldest message that waits; None where no nsqd says so.
-        idle_seconds: for how long messages have waited and none was finished; None: not so.
-        patience_seconds: how much of that makes a channel stuck.
-        nsqds: how many nsqds answered and have it.
-        gone: nsqds that have it and answer no more.
-        stranded: messages that wait on them, by their last figures; part of what waits.
-        has_channels: of a topic's own row, whether the topic has a channel.
+        readers: Spark queries that read it; they do not count as clients.
+        oldest_seconds: age of the oldest waiting message; None if no nsqd reports it.
+        idle_seconds: how long messages have waited without one being finished; None: not idle.
+        patience_seconds: the idle time after which the channel is stuck.
+        nsqds: the number of nsqds that answered and have it.
+        gone: nsqds that have it and no longer answer.
+        stranded: messages waiting on those by their last figures; included in the sums.
+        has_channels: for a topic's own row, whether the topic has a channel.
     """
 
     topic: str
@@ -204,13 +205,15 @@ class Row:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait or are in flight at nsqds that answer."""
+        """Messages waiting or in flight at nsqds that answer."""
         return self.depth + self.in_flight - self.stranded
 
     @property
     def lag_seconds(self) -> float | None:
-        """For how long what waits has waited if the rate stays (Little's law): what is there, by
-        the rate at which it is finished. Infinite where none is, None while that is unknown.
+        """Seconds that the waiting messages have waited, if the rate stays (Little's law).
+
+        That is their number divided by the rate at which messages are finished. Infinite if none is
+        finished; None while the rate is unknown.
         """
         if not self.waiting:
             return 0.0
@@ -220,7 +223,7 @@ class Row:
 
     @property
     def state(self) -> State:
-        """What is to be said of it in a word."""
+        """The state, with its words."""
         if not self.nsqds:
             return ALL_GONE
         state = self._state_of_what_answers()
@@ -242,7 +245,7 @@ class Row:
         return BEHIND if waited >= BEHIND_SECONDS and self.out_rate else OK
 
     def take(self, now: Counts, before: Counts | None, seconds: float) -> None:
-        """Add the part of one nsqd that answered."""
+        """Add the figures of one nsqd that answered."""
         self._take_messages(now, now.oldest_seconds)
         self.nsqds += 1
         self.clients += now.clients
@@ -255,7 +258,7 @@ class Row:
             setattr(self, name, (getattr(self, name) or 0.0) + grown)
 
     def keep(self, address: str, last: Counts, seconds: float) -> None:
-        """Add the part of an nsqd that is gone, as it was so many seconds ago."""
+        """Add the last figures of an nsqd that is gone, from this number of seconds ago."""
         age = last.oldest_seconds
         self._take_messages(last, None if age is None else age + seconds)
         self.gone = (*self.gone, address)
@@ -275,13 +278,13 @@ RATES = {
     "requeue_rate": "requeued",
     "timeout_rate": "timed_out",
 }
-"""Each rate of a row, and the counter that it is the growth of."""
+"""Each rate of a row, and the counter that it is computed from."""
 
 
 class Gone(NamedTuple):
-    """What an nsqd that answers no more had, when it answered last.
+    """The last figures of an nsqd that no longer answers.
 
-    ``seconds`` is how long ago that was; the figures are sums over its channels.
+    ``seconds`` is their age; the figures are sums over its channels.
     """
 
     seconds: float
@@ -292,10 +295,10 @@ class Gone(NamedTuple):
 
 @dataclass(slots=True)
 class Overview:
-    """The cluster: its rows, by topic and channel, and what they come to.
+    """The cluster: its rows by topic and channel, and their sums.
 
-    ``in_rate`` is that of the topics: what was published, however many channels each has.
-    ``gone`` are the nsqds that answered before and do not now, by their address.
+    ``in_rate`` is the sum over the topics: the published messages, however many channels each has.
+    ``gone`` holds the nsqds that answered before and do not now, by address.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -306,7 +309,7 @@ class Overview:
     gone: dict[str, Gone] = field(default_factory=dict)
 
     def total(self, name: str) -> float | None:
-        """The sum of a figure over all rows; None where it is unknown for each of them."""
+        """Return the sum of a figure over all rows; None if it is unknown for each of them."""
         known = [value for row in self.rows if (value := getattr(row, name)) is not None]
         return sum(known) if known else None
 
@@ -317,13 +320,13 @@ def overview(
     gone: Mapping[str, Look] | None = None,
     at_seconds: float = 0.0,
 ) -> Overview:
-    """What goes on between two looks at the cluster; each look is by the nsqd's address.
+    """Compare two samples of the cluster; each maps an nsqd's address to its `Look`.
 
     Args:
-        before: the earlier looks.
-        now: what answered now.
+        before: the earlier sample.
+        now: the nsqds that answered now.
         gone: the last looks at nsqds that do not answer now.
-        at_seconds: the time now, for how long those are gone.
+        at_seconds: the time now, to compute how long those are gone.
     """
     rows: dict[Key, Row] = {}
     for address, after in now.items():
@@ -345,7 +348,7 @@ def overview(
 
 
 def row_of(key: Key, before: Look | None, now: Look) -> Row | None:
-    """A channel's row from one nsqd alone; None where that does not have it."""
+    """Return a channel's row from one nsqd alone; None if it does not have the channel."""
     if key not in now.counts:
         return None
     rows: dict[Key, Row] = {}
@@ -363,7 +366,7 @@ def _take(rows: dict[Key, Row], before: Look | None, now: Look) -> None:
 
 
 def _worth_showing(rows: dict[Key, Row]) -> list[Row]:
-    """Each channel, and a topic that has none or that holds messages itself; in order."""
+    """Return, in order, the channels, and topics that have no channel or hold messages."""
     read = {row.topic for row in rows.values() if row.channel}
     found = []
     for _, row in sorted(rows.items()):
@@ -374,7 +377,7 @@ def _worth_showing(rows: dict[Key, Row]) -> list[Row]:
 
 
 def gone_since(last: Look, at_seconds: float) -> Gone:
-    """What is to be said of an nsqd that is gone."""
+    """Sum up the last figures of an nsqd that is gone."""
     counts = last.counts.values()
     return Gone(
         at_seconds - last.at_seconds,
@@ -385,7 +388,7 @@ def gone_since(last: Look, at_seconds: float) -> Gone:
 
 
 class Part(NamedTuple):
-    """One nsqd's part of a channel; ``is_gone``: by its last figures."""
+    """One nsqd's part of a channel; ``is_gone``: the figures are its last ones."""
 
     address: str
     row: Row
@@ -393,10 +396,10 @@ class Part(NamedTuple):
 
 
 class History:
-    """The looks so far.
+    """The samples so far.
 
     Args:
-        patience_seconds: for how long a channel may finish nothing before it is called stuck.
+        patience_seconds: how long a channel may finish nothing before it counts as stuck.
     """
 
     def __init__(self, patience_seconds: float = STUCK_SECONDS) -> None:
@@ -407,7 +410,7 @@ class History:
         self._busy_at: dict[Key, float] = {}
 
     def add(self, now: Mapping[str, Look], at_seconds: float) -> Overview:
-        """Take what the nsqds said now; what that shows, with rates since their last answer.
+        """Add a sample; return the overview with rates since each nsqd's last response.
 
         Args:
             now: each nsqd that answered, by its address.
@@ -423,11 +426,11 @@ class History:
         return seen
 
     def forget_gone(self) -> None:
-        """Keep no figures of nsqds that do not answer now."""
+        """Drop the figures of nsqds that do not answer now."""
         self._gone.clear()
 
     def parts(self, key: Key) -> list[Part]:
-        """A channel's row for each nsqd that has it, by address; those that are gone marked."""
+        """Return a channel's row for each nsqd that has it, by address; gone nsqds are marked."""
         found = []
         for address, now in self._now.items():
             row = row_of(key, self._before.get(address), now)

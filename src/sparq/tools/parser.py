@@ -1,4 +1,4 @@
-"""Command lines that argparse reads: of `sparq`, which has commands, and of `nsq_check`."""
+"""Command lines parsed with argparse: those of `sparq`, which has commands, and of `nsq_check`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparq.program.saying import said, version_line
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a mistake is one sentence; usage comes when it is asked for.
+    """An argparse parser that reports a mistake as one sentence; only `--help` prints the usage.
 
     Attributes:
         mistake_status: the exit status after a mistake.
@@ -19,18 +19,18 @@ class Parser(argparse.ArgumentParser):
     mistake_status = 1
 
     def error(self, message: str) -> NoReturn:
-        """End the program."""
+        """Write the message to stderr and exit with `mistake_status`."""
         sys.stderr.write(f"{self.prog}: {message}\n")
         raise SystemExit(self.mistake_status)
 
 
 class VersionAction(argparse.Action):
-    """Prints the line as it is: argparse's own action breaks it at the terminal's width."""
+    """Prints the version line unchanged; argparse's own action wraps it at the terminal's width."""
 
     def __init__(self, option_strings: list[str], dest: str) -> None:
         text = "print the version and exit"
         super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help=text)
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
-        """Print it and end."""
+        """Print the version and exit."""
         raise SystemExit(0 if said(f"{version_line(parser.prog)}\n") else 1)

@@ -1,11 +1,11 @@
-"""Standard input and output of a tool whose event loop must go on meanwhile.
+"""Standard input and output of a tool, without blocking its event loop.
 
-1. A pipe's other end may pause for hours (a pager). Reading and writing wait in a thread of their
-   own, so that heartbeats are answered and signals heard.
-2. The descriptors stay as they are: making them non-blocking would do so for every program that
-   shares them, the shell among them.
-3. The threads are daemons: what is never read or written does not hold up the tool's end.
-4. That nobody reads what is written any more is `BrokenPipeError`: not a failure to speak of.
+1. The other end of a pipe may pause for hours (a pager). Reads and writes block in a thread of
+   their own, so that the tool still answers heartbeats and handles signals.
+2. The descriptors are not made non-blocking: that would affect every program that shares them, the
+   shell among them.
+3. The threads are daemon threads: a pending read or write does not delay the tool's exit.
+4. `BrokenPipeError` means that the reader of the output has gone: it is not reported as a failure.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ READ_BYTES: Final = 256 << 10
 
 
 class Aside:
-    """A thread for calls that block; one at a time, in order."""
+    """A thread for blocking calls; they run one at a time, in order."""
 
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Callable[[], Any], asyncio.Future[Any]]] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     async def call(self, function: Callable[[], T]) -> T:
-        """Call it there: its result, or what it raises.
+        """Run the function in the thread; return its result or raise its exception.
 
-        Whoever is cancelled while waiting does not stop the call.
+        Cancelling the caller does not stop the function.
         """
         if self._thread.ident is None:
             self._thread.start()
@@ -50,9 +50,9 @@ class Aside:
             function, answer = self._calls.get()
             try:
                 settle = partial(_settle, answer, function(), None)
-            except Exception as error:  # whoever called decides what it means
+            except Exception as error:  # the caller gets it, and decides what it means
                 settle = partial(_settle, answer, None, error)
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            with contextlib.suppress(RuntimeError):  # the loop has been closed meanwhile
                 answer.get_loop().call_soon_threadsafe(settle)
 
 
@@ -66,7 +66,7 @@ def _settle(answer: asyncio.Future[T], result: T, error: Exception | None) -> No
 
 
 class Input:
-    """Bytes that come from a descriptor, standard input by default."""
+    """Bytes from a descriptor, standard input by default."""
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
@@ -74,11 +74,11 @@ class Input:
 
     @property
     def is_terminal(self) -> bool:
-        """Whether somebody types what is read."""
+        """Whether the input is a terminal."""
         return os.isatty(self._descriptor)
 
     async def read(self) -> bytes:
-        """What is there, once something is; nothing at the end.
+        """Wait for input and return it; empty at the end.
 
         Raises:
             Failed: it cannot be read.
@@ -90,17 +90,17 @@ class Input:
 
 
 class Output:
-    """Bytes that go to a descriptor, standard output by default."""
+    """Bytes to a descriptor, standard output by default."""
 
     def __init__(self, descriptor: int = 1) -> None:
         self._descriptor = descriptor
         self._aside = Aside("output")
 
     async def write(self, data: bytes) -> None:
-        """Write it all; the system has it when this returns.
+        """Write all of the data; the operating system has it when this returns.
 
         Raises:
-            BrokenPipeError: nobody will read it.
+            BrokenPipeError: the reader has gone.
             Failed: it cannot be written.
         """
         try:
@@ -115,7 +115,7 @@ def _read(descriptor: int) -> bytes:
     while True:
         try:
             return os.read(descriptor, READ_BYTES)
-        except BlockingIOError:  # another program made it so
+        except BlockingIOError:  # another program made the descriptor non-blocking
             select.select([descriptor], [], [])
 
 
@@ -124,5 +124,5 @@ def _write(descriptor: int, data: bytes) -> None:
     while rest:
         try:
             rest = rest[os.write(descriptor, rest) :]
-        except BlockingIOError:  # another program made it so
+        except BlockingIOError:  # another program made the descriptor non-blocking
             select.select([], [descriptor], [])

@@ -1,11 +1,11 @@
-"""A recorder: writes one topic's messages to files, and finishes them when the disk has them.
+"""A recorder writes one topic's messages to files, and finishes them when they are on the disk.
 
-1. FIN is sent for what is on the disk, never before. Whatever goes wrong with a file ends the
-   recorder, which gives back what it holds: nsqd need not wait for its time to be over.
-2. It syncs when as many messages are held as may be in flight, when the consumer is starved (no
-   more come before some are finished), every `sync_interval`, before half of nsqd's patience with
-   a held message is over, when it is told to reopen, and at its end.
-3. Files are written in other threads, one call at a time: a slow disk holds up no heartbeat.
+1. FIN is sent only for messages that are on the disk. Any error of a file ends the recorder, which
+   requeues its messages at once, so that nsqd need not wait for their timeout.
+2. It syncs when it holds as many messages as may be in flight, when the consumer is starved (no
+   more come before some are finished), every `sync_interval`, before half of a held message's
+   timeout is over, when asked to reopen, and at its end.
+3. Files are written in other threads, one call at a time: a slow disk does not delay heartbeats.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Recorder:
         consumer: not started yet, without a handler.
         output: where its messages go.
         sync_interval: seconds.
-        skip_empty_files: open a file only when there is something to be written.
+        skip_empty_files: open a file only when there is a message to write.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Recorder:
         """Record until stopped.
 
         Raises:
-            Failed: a file could not be written; nothing that is not on the disk was finished.
+            Failed: a file could not be written; only messages that are on the disk were finished.
         """
         await self._on_disk(self.output.finish_left_over)
         if self._stopping:
@@ -70,7 +70,7 @@ class Recorder:
         tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            async with self._writing:  # a call that is cancelled would go on in its thread
+            async with self._writing:  # a cancelled call would go on running in its thread
                 for task in tasks:
                     task.cancel()
             results = await asyncio.gather(*tasks, return_exceptions=True)
@@ -83,13 +83,13 @@ class Recorder:
             await self.consumer.stop(0.0)
 
     async def stop(self) -> None:
-        """Have what was received on the disk, finish it, and receive no more."""
+        """Sync and finish the messages received so far, and receive no more."""
         self._stopping = True
         self._woken.set()
         await self.consumer.stop()
 
     def reopen(self) -> None:
-        """Sync, finish what is held and leave the file, soon; the next message opens the next."""
+        """Sync, finish messages and close the file, soon; the next message opens the next file."""
         self._reopening = True
         self._woken.set()
 
@@ -113,11 +113,11 @@ class Recorder:
             await self._finish()
 
     def _is_full(self) -> bool:
-        """Whether no more messages come before some are finished, or few."""
+        """Whether no more messages, or few, come before some are finished."""
         return self._held_count >= self.consumer.max_in_flight or self.consumer.is_starved
 
     async def _finish(self) -> None:
-        """FIN for all that is held: it is on the disk."""
+        """Send FIN for all messages held: they are on the disk."""
         held, self._held = self._held, []
         self._held_count, self._overdue_at = 0, NEVER
         for batch in held:
@@ -135,7 +135,7 @@ class Recorder:
                     await self._finish()
 
     def _work_due(self, now: float) -> Callable[[], None] | None:
-        """What the files need now; behind each of these all that is held is on the disk."""
+        """Return the file operation that is due; it leaves all messages held on the disk."""
         if self._reopening:
             self._reopening = False
             return self.output.close
@@ -147,14 +147,14 @@ class Recorder:
         return None
 
     async def _woken_by(self, when: float) -> None:
-        """Wait until somebody wakes this, or until this time of the monotonic clock."""
+        """Wait for a wake-up, or until this time of the monotonic clock."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(0.0, when - time.monotonic())):
                 await self._woken.wait()
         self._woken.clear()
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
-        """Call what blocks. Raises Failed: it failed."""
+        """Run a blocking call in a thread. Raises Failed: it failed."""
         try:
             return await asyncio.to_thread(call)
         except (OSError, FilenameError) as error:

@@ -1,13 +1,14 @@
-"""Messages to one of several hosts: chosen by a mode, timed, and failed over where it is safe.
+"""Hand messages to one of several hosts: choose it by mode, time it, fail over where that is safe.
 
-1. Messages are handed on singly, or several together, to one host. What certainly has not reached
-   it (`NotSentError`) is offered to the next one. When no host could be reached they are all asked
-   again, a few times within two seconds: what starts anew is back by then, and a requeue would
-   take far longer.
-2. After any other failure it may have arrived, and is requeued at once.
-3. While a message is on its way, or waits for its turn, its nsqd is kept waiting.
-4. Where one of several is refused, nobody knows which: each is handed on by itself.
-5. ``hand_on`` takes a task of its own. ``start`` takes none, but for what failed at first.
+1. Messages are handed on singly or several together, to one host. A message that certainly has not
+   reached it (`NotSentError`) is offered to the next host. If no host could be reached, all are
+   tried again, a few times within two seconds: a restarting host is back by then, and a requeue
+   would take far longer.
+2. After any other failure the message may have arrived, and is requeued at once.
+3. While a message is under way or waits for its turn, it is kept alive with TOUCH.
+4. If a batch is refused because of one message, it is unknown which one: each is handed on by
+   itself.
+5. ``hand_on`` needs a task of its own. ``start`` needs none, except after a first failure.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ logger = logging.getLogger(__name__)
 
 AGGREGATE: Final = "[aggregate]:"
 PAUSES: Final = (0.25, 0.5, 1.0)
-"""Seconds between the rounds in which all hosts are asked."""
+"""Seconds between the rounds in which all hosts are tried."""
 HANDLED_MAX: Final = 10_000
-"""Messages of a consumer that are handled at a time, at most; each costs a task."""
+"""Maximum number of a consumer's messages handled at a time; each costs a task."""
 
 EVERY_UNEASY: Final = 100
-"""Percentiles of fewer say little, and the lines are many."""
+"""Percentiles of fewer messages are not meaningful, and there are many lines."""
 
 KEPT_MAX: Final = 100_000
-"""So many times are kept for one line at most, the first ones: what is kept must be bounded."""
+"""Maximum number of times kept for one line, the first ones: memory must be bounded."""
 
 
 class NotTakenError(Exception):
-    """A host did not take a message, or has not said that it did."""
+    """A host did not accept a message, or did not confirm it."""
 
 
 class NotSentError(NotTakenError):
@@ -54,33 +55,33 @@ class NotSentError(NotTakenError):
 
 
 class NotTogetherError(Exception):
-    """A host takes none of several messages for what one of them is."""
+    """A host refuses several messages because of one of them."""
 
 
 Send = Callable[[str], Awaitable[None]]
 Follow = Callable[[Consumer], Coroutine[Any, Any, None]]
 Refusal = NotTakenError | NotTogetherError
 Told = Callable[[Refusal | None], None]
-"""Called once: with None when the host has taken what it was offered."""
+"""Called once: with None if the host has accepted what it was offered, else with the refusal."""
 
 
 class Parcel(Protocol):
-    """Messages that are handed on together, and answered for together."""
+    """Messages that are handed on together, and answered together."""
 
     @property
     def batch(self) -> Batch:
-        """The messages; the consumer must not answer for them."""
+        """The messages; the consumer must not answer them itself."""
         ...
 
     def offer(self, host: str, told: Told) -> bool:
-        """Hand them to a host if that can be done without waiting; else False."""
+        """Hand them to a host if that is possible without waiting; else return False."""
         ...
 
     async def send(self, host: str) -> None:
         """Hand them to a host; raises ``NotTakenError`` or ``NotTogetherError``."""
 
     def singly(self) -> Iterable[Parcel]:
-        """Each of them by itself."""
+        """Return each message on its own."""
         ...
 
 
@@ -103,9 +104,10 @@ def consumer_of(
     *,
     max_in_flight: int,
 ) -> Consumer:
-    """A consumer that never gives a message up, unless ``--consumer-opt`` asks for that.
+    """Return a consumer that never gives up a message, unless ``--consumer-opt`` asks for that.
 
-    A handler is called for all that is in flight: what waited elsewhere would time out.
+    A handler may run for all messages in flight at once: one that waited for a free handler could
+    time out.
 
     Raises:
         UsageError: a name, an address or an option is not valid.
@@ -125,12 +127,12 @@ def consumer_of(
 
 
 class Timings:
-    """Counts messages, and says at every so many how long those since the last line took.
+    """Counts messages, and reports after every N how long the last N took.
 
     Args:
-        every: a line for so many messages; 0: no lines.
-        prefix: what a line begins with.
-        say: where lines go.
+        every: messages per line; 0: no lines.
+        prefix: the beginning of a line.
+        say: writes a line.
     """
 
     def __init__(self, every: int, prefix: str, say: Callable[[str], None] = logger.info) -> None:
@@ -141,7 +143,7 @@ class Timings:
         self._seconds = array("d")
 
     def note(self, seconds: float) -> None:
-        """One message was finished, and took so long."""
+        """Record that one message was finished, after this time."""
         if not self._every:
             return
         self.count += 1
@@ -162,12 +164,12 @@ class Timings:
 
 
 def _percentile(ascending: Sequence[float], per_cent: int) -> float:
-    """The smallest value that so many per cent do not exceed."""
+    """Return the smallest value that this percentage of values does not exceed."""
     return ascending[math.ceil(len(ascending) * per_cent / 100) - 1]
 
 
 def check_every(every: int) -> None:
-    """Hold ``--status-every`` to what can be done; warn when the lines will mean little.
+    """Check ``--status-every``; warn if the lines will not be meaningful.
 
     Raises:
         UsageError: it is negative.
@@ -179,14 +181,14 @@ def check_every(every: int) -> None:
 
 
 class Relay:
-    """Hands messages on and answers for them.
+    """Hands messages on, and finishes or requeues them.
 
     Args:
         names: the hosts.
-        hosts: the way to choose among them.
-        status_every: a line with response times for every so many messages, of all hosts and, if
-            there are several, of each.
-        at_a_time: parcels, or messages, that ``hand_on`` may have on their way at a time.
+        hosts: chooses among them.
+        status_every: messages per line with response times, over all hosts and, if there are
+            several, for each.
+        at_a_time: parcels, or messages, that ``hand_on`` may have under way at a time.
     """
 
     def __init__(
@@ -208,16 +210,16 @@ class Relay:
         wait_ns: int,
         follow: Follow | None = None,
     ) -> None:
-        """Let consumers work until the event is set; then let them finish what is in hand.
+        """Run the consumers until the event is set; then let them finish their messages.
 
         Args:
             consumers: not started yet.
             stop: the event.
-            wait_ns: how long an nsqd that is given may be down at the start.
-            follow: what to do with a consumer that has no handler, until it is stopped.
+            wait_ns: how long a given nsqd may be down at the start.
+            follow: processes a consumer that has no handler, until it is stopped.
 
         Raises:
-            Failed: an nsqd that is given cannot be reached; what is in hand is finished.
+            Failed: a given nsqd cannot be reached; messages in flight have been finished.
         """
         self._tasks.add(asyncio.create_task(self._touching.run()))
         stopping = asyncio.create_task(stop.wait())
@@ -241,14 +243,14 @@ class Relay:
             await asyncio.gather(*following, *self._tasks, return_exceptions=True)
 
     async def hand_on(self, held: Message | Batch, send: Send) -> None:
-        """Send messages to one host: finish them when that has taken them, requeue them otherwise.
+        """Send messages to one host; finish them when it has accepted them, otherwise requeue them.
 
         Args:
             held: the message, or several.
             send: sends it to the host of that name; raises ``NotTakenError``.
 
         Raises:
-            NotTogetherError: ``send`` raises it; they are not answered for.
+            NotTogetherError: raised by ``send``; the messages are not answered.
         """
         try:
             with self._touching.holding(held):
@@ -261,7 +263,7 @@ class Relay:
         await self._finish(held, host, time.monotonic() - began)
 
     def start(self, parcel: Parcel) -> None:
-        """Do as ``hand_on`` does, and go on at once."""
+        """Do the same as ``hand_on``, without waiting for it."""
         now = time.monotonic()
         host = self._hosts.choose(now)
         self._touching.hold(parcel.batch)

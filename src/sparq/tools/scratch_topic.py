@@ -1,8 +1,8 @@
-"""A topic for the time of a measurement, made and deleted over nsqd's HTTP interface.
+"""A temporary topic for a measurement, created and deleted through nsqd's HTTP interface.
 
-1. It has a random name and is deleted at the end of the block, whatever ended it. Only a program
-   that is killed leaves it behind; its name says whose it was.
-2. What nsqd says of it decides whether a publish has happened: `message_count`.
+1. It has a random name and is deleted at the end of the block, whatever ended the block. Only a
+   killed program leaves it behind; its name shows where it came from.
+2. nsqd's `message_count` of the topic decides whether a publish has happened.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ log = logging.getLogger(__name__)
 
 CHANNEL: Final = "bench"
 SECONDS_MAX: Final = 30.0
-"""For one answer: an nsqd under load may take its time to delete."""
+"""Timeout of one request: an nsqd under load may be slow to delete."""
 
 
 class ScratchTopic:
-    """A topic of one's own at an nsqd, with one channel at a time.
+    """A topic of its own at an nsqd, with one channel at a time.
 
     Args:
         http_address: nsqd's ``host:port`` or URL for HTTP.
 
     Attributes:
-        name: the topic's.
-        version: what nsqd says that it is.
+        name: the topic's name.
+        version: nsqd's name and version.
 
     Raises:
-        ValueError: the address is none.
+        ValueError: the address is not valid.
     """
 
     def __init__(self, http_address: str) -> None:
@@ -49,7 +49,7 @@ class ScratchTopic:
         self._upstream.own((http_address,))
 
     async def __aenter__(self) -> Self:
-        """Make the topic. Raises Failed: nsqd cannot be reached over HTTP, or refuses."""
+        """Create the topic. Raises Failed: nsqd cannot be reached over HTTP, or refuses."""
         await self._upstream.__aenter__()
         try:
             self.version = _version(await self._ask(self._upstream.get, "info"))
@@ -60,7 +60,7 @@ class ScratchTopic:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Delete it."""
+        """Delete the topic."""
         try:
             await self._tell("topic/delete")
         except Failed as failure:
@@ -70,10 +70,10 @@ class ScratchTopic:
             await self._upstream.__aexit__()
 
     async def new_channel(self) -> str:
-        """An empty channel instead of the one before: what was under way there stays there.
+        """Delete the channel, drop the topic's messages, and create an empty channel.
 
         Returns:
-            Its name. It gets what is published from now on.
+            Its name. It gets the messages that are published from now on.
 
         Raises:
             Failed: nsqd refuses.
@@ -87,11 +87,11 @@ class ScratchTopic:
         return name
 
     async def empty(self) -> None:
-        """Throw away what waits in the topic and is in no channel. Raises Failed: nsqd refuses."""
+        """Drop the topic's messages that are in no channel. Raises Failed: nsqd refuses."""
         await self._tell("topic/empty")
 
     async def message_count(self) -> int:
-        """How many messages were published to it. Raises Failed: nsqd does not say."""
+        """Return how many messages were published to it. Raises Failed: nsqd does not report it."""
         query = {"format": "json", "include_clients": "false"}
         answer = await self._ask(self._upstream.get, "stats", **query)
         try:
@@ -112,7 +112,7 @@ class ScratchTopic:
 
 
 def _version(info: Any) -> str:
-    """``nsqd v1.3.0``. Raises Failed: this is no nsqd's answer."""
+    """Return ``nsqd v1.3.0``. Raises Failed: the response is not from an nsqd."""
     try:
         return one_line(f"nsqd v{info['version']}")
     except (KeyError, TypeError):

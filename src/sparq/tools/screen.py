@@ -1,10 +1,10 @@
-"""The screen of `sparq top`: a head line, the rows that fit or one channel, complaints, the keys.
+"""The screen of `sparq top`: a head line, the rows that fit or one channel, errors, and the keys.
 
-An opened channel has its figures at each nsqd, and its clients, which are scrolled through. An nsqd
-that is gone keeps its row with its last figures, and is marked.
+An opened channel shows its figures at each nsqd, and its clients, which can be scrolled. An nsqd
+that no longer answers keeps its row with its last figures, and is marked.
 
-What came from a peer is drawn as text and never read as markup: names are those that NSQ allows,
-other texts have no control characters (`cluster`).
+Text from a peer is drawn as plain text, never read as markup: names are those that NSQ allows, and
+other text contains no control characters (`cluster`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, cou
 
 COMPLAINTS_MAX: Final = 3
 FRAME_LINES: Final = 4
-"""The head line, the table's headings, the keys, and one that stays free."""
+"""The head line, the table's headings, the keys, and one free line."""
 
 KEYS: Final = (
     "q: quit   underlined letter: sort, again: reverse   arrows: select   Enter: open"
@@ -49,28 +49,28 @@ CLIENT_HEADINGS: Final = (
 )
 CLIENT_TEXTS: Final = 5
 OTHER_LINES: Final = 4
-"""The first line, the headings of both tables, and one between them."""
+"""The first line, the headings of both tables, and a blank line between the tables."""
 
 GAP: Final = 2
 ARROW: Final = 2
-"""What a heading is longer by when rows are sorted by its column."""
+"""Width that the sort arrow adds to a heading."""
 
 NAME_WIDTH: Final = 12
-"""Names are cut to it, rather than that a column with a figure is spared."""
+"""Names are cut to this width before a column with a figure is dropped."""
 
 SPARED: Final = ("paused", "timed_out", "requeued", "deferred", "clients", "in_flight")
 SPARED_AT_LAST: Final = ("oldest", "in", "out", "lag", "state")
-"""Columns that a narrow terminal does without, the first one first; not the one sorted by."""
+"""Columns that a narrow terminal drops, in this order after `SPARED`; never the sort column."""
 
 
 @dataclass(slots=True)
 class ChannelFacts:
-    """What is known of the channel that is opened.
+    """The data of the opened channel.
 
     Attributes:
-        row: the sum over its nsqds; None where nobody has it any more.
+        row: the sum over its nsqds; None if no nsqd has it any more.
         parts: its row at each nsqd.
-        clients: its clients by nsqd; None before an nsqd was asked.
+        clients: its clients by nsqd; None until an nsqd has been asked.
     """
 
     row: Row | None = None
@@ -88,8 +88,8 @@ class Screen:
     """Draws overviews on a terminal.
 
     Args:
-        view: which rows, in which order.
-        title: what the head line begins with.
+        view: selects and sorts the rows.
+        title: the beginning of the head line.
         console: the terminal.
     """
 
@@ -102,21 +102,21 @@ class Screen:
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Take the whole terminal for the time of the block."""
+        """Use the full screen for the duration of the block."""
         with self._live:
             yield
 
     def page_size(self) -> int:
-        """How many rows fit beside the complaints of the last picture."""
+        """Return the number of rows that fit, given the error lines of the last picture."""
         lines = self._console.height - FRAME_LINES - min(self._complaints, COMPLAINTS_MAX + 1)
         return max(1, lines)
 
     def draw(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> None:
-        """Show this now; `opened` is of the view's opened channel, if there is one."""
+        """Draw the screen now; `opened` belongs to the view's opened channel, if there is one."""
         self._live.update(self.picture(seen, errors, opened), refresh=True)
 
     def picture(self, seen: Overview, errors: dict[str, str], opened: ChannelFacts) -> Group:
-        """All that is on the screen."""
+        """Return the content of the screen."""
         wrong = complaints(seen, errors)
         self._complaints = len(wrong)
         return Group(
@@ -134,7 +134,7 @@ class Screen:
         return channel_page(self._view.opened, opened, self._view.first, height)
 
     def _last_line(self, seen: Overview) -> str:
-        """The filter while it is written or holds, else the keys."""
+        """Return the filter while it is typed or active, otherwise the keys."""
         view = self._view
         if view.is_typing:
             return f"filter: {view.filter}_   Enter: keep it   Esc: show all"
@@ -161,7 +161,7 @@ class Screen:
     def _table(self, seen: Overview, size: int) -> Table:
         view = self._view
         rows = view.page(seen.rows, size)
-        # Those of all rows: nothing moves sideways while somebody scrolls.
+        # Computed from all rows, so that the columns do not move sideways while scrolling.
         columns = fitting(seen.rows, self._console.width, self._view.column)
         table = Table(box=None, expand=True, header_style="reverse", pad_edge=False, padding=(0, 1))
         for column, width in columns.items():
@@ -181,7 +181,7 @@ class Screen:
 
 
 def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
-    """What is wrong, a sentence for each daemon; of one that is gone with what it had."""
+    """Return a sentence per failing daemon; for a gone nsqd it includes the last figures."""
     found = {**errors, **seen.ill}
     for address, last in seen.gone.items():
         found[address] = (
@@ -189,7 +189,7 @@ def complaints(seen: Overview, errors: dict[str, str]) -> list[str]:
             f" figures: depth {last.depth:,}, in flight {last.in_flight:,},"
             f" deferred {last.deferred:,}"
         )
-    # First what has messages that nobody can get at.
+    # Daemons that are gone come first: their messages cannot be delivered.
     first = sorted(found, key=lambda address: address not in seen.gone)
     return [f"{address}: {found[address]}" for address in first]
 
@@ -202,9 +202,9 @@ def _complaint_lines(found: list[str]) -> list[Text]:
 
 
 def fitting(rows: Sequence[Row], width: int, sorted_by: Column) -> dict[Column, int]:
-    """The columns that have room beside one another, and how wide they are.
+    """Return the columns that fit side by side, with their widths.
 
-    No figure is ever cut: names are, and columns spared.
+    Figures are never cut: names are cut, and columns are dropped.
     """
     widths = {column: _width(column, rows, sorted_by) for column in COLUMNS}
     for name in (*SPARED, *SPARED_AT_LAST):
@@ -224,7 +224,7 @@ def _width(column: Column, rows: Sequence[Row], sorted_by: Column) -> int:
 
 
 def _cut_names(widths: dict[Column, int], room: int) -> None:
-    """Let topic and channel share the room that there is for them: the short one is whole."""
+    """Divide the available width between topic and channel; the shorter one is cut last."""
     topic, channel = (BY_NAME[name] for name in ("topic", "channel"))
     short, long = sorted((topic, channel), key=lambda column: widths[column])
     widths[short] = max(1, min(widths[short], room // 2))
@@ -232,7 +232,7 @@ def _cut_names(widths: dict[Column, int], room: int) -> None:
 
 
 def _style(row: Row) -> str:
-    """What deserves a look: red where messages wait and nothing is finished, yellow else."""
+    """Return the row's style: red if messages wait and none is finished, yellow for less."""
     severity = row.state.severity
     if row.is_paused:
         return "dim"
@@ -242,13 +242,13 @@ def _style(row: Row) -> str:
 
 
 def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Group:
-    """What the screen shows of a channel.
+    """Return the screen's content for one channel.
 
     Args:
         key: topic and channel.
-        facts: what is known.
-        first: how many clients are above the screen.
-        height: lines that there are for all of it.
+        facts: the channel's data.
+        first: the number of clients scrolled past.
+        height: the available lines.
     """
     nodes = facts.parts[: max(1, height // 2)]
     room = max(1, height - OTHER_LINES - len(nodes))
@@ -259,7 +259,7 @@ def channel_page(key: Key, facts: ChannelFacts, first: int, height: int) -> Grou
 
 
 def clients_above(facts: ChannelFacts, first: int, room: int) -> int:
-    """How many clients may be above the screen at most."""
+    """Limit the number of clients scrolled past, so that the screen stays filled."""
     return max(0, min(first, len(facts.all_clients) - room))
 
 
@@ -277,7 +277,7 @@ def _channel_head(key: Key, facts: ChannelFacts) -> Text:
 
 
 def _table(headings: Sequence[str], texts: int) -> Table:
-    """An empty table; the first columns hold text, the others figures, which are never cut."""
+    """Return an empty table: text columns first, then figures, which are never cut."""
     table = Table(box=None, header_style="reverse", pad_edge=False, padding=(0, 1))
     for heading in headings[:texts]:
         table.add_column(heading, justify="left", no_wrap=True, overflow="ellipsis")
@@ -314,7 +314,7 @@ def _clients(facts: ChannelFacts, first: int, room: int) -> RenderableType:
 
 
 def _connected_heading(above: int, room: int, total: int) -> str:
-    """The last heading, which says too which clients these are where there are more."""
+    """Return the last heading; if not all clients fit, with the range of clients shown."""
     if total <= room:
         return CLIENT_HEADINGS[-1]
     return f"{CLIENT_HEADINGS[-1]} ({above + 1}-{min(total, above + room)} of {total})"

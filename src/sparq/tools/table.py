@@ -1,4 +1,4 @@
-"""Tables as text, in aligned columns: for people, and for the tools that cut them up again."""
+"""Text tables with aligned columns, for people and for tools that split them again."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from sparq.tools.view import UNKNOWN, duration
 
 SECONDS: Final = "_seconds"
 TEXTS: Final = ("body", "detail", "result", "would")
-"""Columns that are text wherever they stand."""
+"""Columns that hold text, whatever their position."""
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int | Container[int] = 2) -> list[str]:
-    """A line for each row, all columns as wide as their widest cell.
+    """Return a line for each row, every column padded to its widest cell.
 
     Args:
-        rows: cells; all rows have the same number of them.
-        left: the columns of text, which are aligned to the left: how many at the beginning, or
-            their indexes. The others are numbers.
+        rows: the cells; all rows have the same number of them.
+        left: the text columns, which are left-aligned: their number at the beginning, or their
+            indexes. The others hold numbers.
     """
     texts = range(left) if isinstance(left, int) else left
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -33,12 +33,12 @@ def aligned(rows: Sequence[Sequence[str]], left: int | Container[int] = 2) -> li
 
 
 def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int) -> list[str]:
-    """The lines of a table, with nothing in them that a terminal would obey.
+    """Return the lines of a table, without characters that a terminal would interpret.
 
     Args:
-        headings: the keys of the rows in their order, as JSON has them (`in_flight`).
-        rows: the cells by key; None is unknown.
-        texts: how many of the first columns hold text; the others are numbers.
+        headings: the keys of the rows in order, as in JSON (`in_flight`).
+        rows: the cells by key; None means unknown.
+        texts: the number of leading text columns; the others hold numbers.
     """
     lefts = {*range(texts), *(at for at, name in enumerate(headings) if name in TEXTS)}
     first = [name.removesuffix(SECONDS).replace("_", " ").upper() for name in headings]
@@ -48,7 +48,7 @@ def table(headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int
 
 
 def cell(name: str, value: Any) -> str:
-    """A value as text on one line."""
+    """Format a value as text on one line."""
     if value is None or value == "":
         return UNKNOWN
     if isinstance(value, bool):

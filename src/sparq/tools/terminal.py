@@ -1,10 +1,9 @@
-"""A terminal: a line on it that says how far a program has come, or all of it and its keys.
+"""A terminal: a progress line on it, or its full screen and its keys.
 
-1. The line is rewritten in place. Where stderr is no terminal nothing is shown. Log lines come to
-   stand above it: it is taken away before each of them.
-2. A terminal that a program has to itself is given back at the end, and while Ctrl-Z stops the
-   program. It is asked for keys without their being shown and without a line's end. Ctrl-C stays a
-   signal.
+1. The progress line is rewritten in place, only where stderr is a terminal. Log lines appear above
+   it: the line is erased before each of them.
+2. A program that uses the full screen restores the terminal at the end, and while Ctrl-Z stops the
+   program. It reads keys one by one, without echo. Ctrl-C still sends a signal.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ NAMES: Final = {
 }
 STEP_SECONDS: Final = 0.5
 COLUMNS: Final = 80
-"""Of a terminal that does not say."""
+"""Width of a terminal that does not report one."""
 
 CLEAR: Final = "\r\x1b[K"
 
@@ -49,12 +48,12 @@ ESCAPE: Final = b"\x1b"
 READ_SIZE: Final = 256
 
 Taking = Callable[[], AbstractContextManager[None]]
-"""Takes something of the terminal for the time of a block."""
+"""Takes control of a part of the terminal for the duration of a block."""
 
 
 @contextmanager
 def taken(*takings: Taking) -> Iterator[None]:
-    """Have the terminal in the block, but for the time that the program is stopped (SIGTSTP)."""
+    """Control the terminal during the block, except while the program is stopped (SIGTSTP)."""
     loop = asyncio.get_running_loop()
     with ExitStack() as held:
 
@@ -66,7 +65,7 @@ def taken(*takings: Taking) -> Iterator[None]:
         def stop() -> None:
             held.close()
             loop.remove_signal_handler(signal.SIGTSTP)
-            os.kill(os.getpid(), signal.SIGTSTP)  # it goes on here when the shell lets it
+            os.kill(os.getpid(), signal.SIGTSTP)  # continues here when the shell resumes it
             take()
 
         take()
@@ -77,10 +76,10 @@ def taken(*takings: Taking) -> Iterator[None]:
 
 
 def keys_in(data: bytes) -> list[str]:
-    """The keys behind what a terminal sent: characters of ASCII, and those of ``NAMES``.
+    """Return the keys in a terminal's input: printable ASCII characters, and those in ``NAMES``.
 
-    A terminal sends one key's bytes together: an escape character alone is the key Esc, one with
-    more after it is a sequence, which is left out where it has no name.
+    A terminal sends the bytes of one key together: a lone escape character is the key Esc; followed
+    by more bytes, it begins a sequence, which is skipped if it has no name.
     """
     if data == ESCAPE:
         return ["escape"]
@@ -98,7 +97,7 @@ def keys_in(data: bytes) -> list[str]:
 
 @contextmanager
 def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Tell which keys are pressed, while the block runs; nothing where stdin is no terminal."""
+    """Call ``pressed`` for each key during the block; does nothing if stdin is not a terminal."""
     if not sys.stdin.isatty():
         yield
         return
@@ -115,8 +114,8 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(descriptor)
     tty.setcbreak(descriptor)
     loop.add_reader(descriptor, read)
-    # uvloop has made the descriptor non-blocking, and on a terminal standard output with it, which
-    # is the same open file: a screen that is read slowly would end the program (EAGAIN).
+    # uvloop has made the descriptor non-blocking, and on a terminal also standard output, which is
+    # the same open file: a slow terminal would then end the program (EAGAIN).
     os.set_blocking(descriptor, True)
     try:
         yield
@@ -126,14 +125,14 @@ def keyboard(pressed: Callable[[str], None]) -> Iterator[None]:
 
 
 class _Clearing(logging.Filter):
-    """Lets every record through, and takes the line away before it is written."""
+    """Lets every record pass, and erases the progress line before the record is written."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
         self._stream = stream
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Take the line away."""
+        """Erase the progress line."""
         self._stream.write(CLEAR)
         return True
 
@@ -143,7 +142,7 @@ def _columns(stream: TextIO) -> int:
 
 
 async def show_progress(text: Callable[[], str]) -> None:
-    """Show what ``text`` says, twice a second, until cancelled; the log is set up before."""
+    """Show the result of ``text`` twice a second, until cancelled; set up the log before."""
     stream = sys.stderr
     if not stream.isatty():
         return
@@ -162,7 +161,7 @@ async def show_progress(text: Callable[[], str]) -> None:
 
 @asynccontextmanager
 async def progress_shown(text: Callable[[], str]) -> AsyncIterator[None]:
-    """Show what ``text`` says for the time of a block."""
+    """Show the result of ``text`` for the duration of a block."""
     showing = asyncio.create_task(show_progress(text))
     try:
         yield

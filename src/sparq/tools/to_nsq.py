@@ -1,16 +1,16 @@
-"""The program `to_nsq`: publishes what it reads, a message a record, to every nsqd that is given.
+"""The program `to_nsq`: publishes records from standard input as messages to every given nsqd.
 
-1. A record ends at the delimiter; the last one needs none. Empty records are left out.
-2. Records that arrive together are published together, in their order; the next ones are read when
-   all nsqds have acknowledged these. Each nsqd gets each record; after a lost connection it may
-   get some twice.
-3. An nsqd that cannot be reached when the first record is there ends it, after `--wait-for-nsqd`.
-   A record that an nsqd refuses ends it, and so does an nsqd that acknowledges nothing within
-   `--producer-opt=publish_timeout,30s`: the records before it are published, and the reason says
-   which one was not.
-4. A signal ends the reading: whole records that were read are published, whatever `--rate` says;
-   what is no whole record is told and not published.
-5. Exit status: 0 when all is published and after a signal, 1 when something is not published.
+1. A record ends at the delimiter; the last one needs none. Empty records are skipped.
+2. Records that arrive together are published together, in order; the next ones are read when all
+   nsqds have acknowledged these. Each nsqd gets each record; after a lost connection it may get
+   some twice.
+3. If an nsqd cannot be reached when the first record has been read, the tool exits, after
+   `--wait-for-nsqd`. It also exits if an nsqd refuses a record or acknowledges nothing within
+   `--producer-opt=publish_timeout,30s`: the records before it are published, and the error names
+   the record that was not.
+4. A signal ends the reading: complete records that were read are published, regardless of `--rate`;
+   an incomplete record is reported and not published.
+5. Exit status: 0 if everything is published and after a signal, 1 if something is not published.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PROGRAM: Final = "to_nsq"
 log = logging.getLogger(__name__)
 
 RECORD_BYTES_MAX: Final = 64 << 20
-"""Far more than any nsqd takes by default: 1 MiB."""
+"""Far more than any nsqd accepts by default: 1 MiB."""
 
 ROUNDING: Final = 1e-6
-"""A sum of floats may be so much below the token that it means."""
+"""Rounding error of summed floats: a token may be this much short of a whole one."""
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(PROGRAM, partial(publish_all, options, Input()))
 
 
 async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> int:
-    """Publish the source's records until its end or until the event is set; the exit status.
+    """Publish records until the source ends or the event is set; return the exit status.
 
     Raises:
-        UsageError: the options ask for what cannot be.
+        UsageError: the options are not valid.
         Failed: a record is not published, or cannot be read.
     """
     config, addresses = check(options)
@@ -74,7 +74,7 @@ async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> i
 async def follow(
     source: Input, records: Records, publisher: Publisher, stop: asyncio.Event
 ) -> None:
-    """Publish the source's records until its end or until the event is set.
+    """Publish the source's records until it ends or the event is set.
 
     Raises:
         Failed: a record is not published, or cannot be read.
@@ -94,10 +94,10 @@ async def follow(
 
 
 def check(options: Options) -> tuple[Config, list[str]]:
-    """Hold the options to what can be: those of the producers, and the nsqds.
+    """Check the options; return the producers' config and the addresses of the nsqds.
 
     Raises:
-        UsageError: they ask for what cannot be; the text names the flag.
+        UsageError: an option is not valid; the text names the flag.
     """
     if not options.topic:
         raise UsageError("--topic required")
@@ -118,7 +118,7 @@ def check(options: Options) -> tuple[Config, list[str]]:
 
 
 async def _read(source: Input, stop: asyncio.Event) -> bytes:
-    """What is there; nothing at the end and once the event is set."""
+    """Return available input; empty at the end and once the event is set."""
     reading = asyncio.create_task(source.read())
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
@@ -151,10 +151,10 @@ class Publisher:
         self._bucket = Bucket(options.rate, self._clock()) if options.rate else None
 
     async def publish(self, records: Sequence[bytes]) -> None:
-        """Publish records in their order.
+        """Publish records in order.
 
         Raises:
-            Failed: one is not published; the text says which. Or an nsqd cannot be reached.
+            Failed: a record is not published; the text says which. Or an nsqd cannot be reached.
         """
         if records and not self._reached:
             await reach(self._producers, self._wait_ns)
@@ -174,7 +174,7 @@ class Publisher:
         self.published += len(records)
 
     async def _allowed(self, count: int) -> int:
-        """Wait until a record may go: how many may; at the end all."""
+        """Wait until the rate allows a record; return the allowed number (after the event: all)."""
         if self._bucket is None:
             return count
         while not self._stop.is_set():
@@ -189,7 +189,7 @@ class Publisher:
 
 
 class Destination:
-    """One nsqd and what it was found to take."""
+    """One nsqd, and the size of a publish that it accepts."""
 
     def __init__(self, address: str, producer: Producer, topic: str) -> None:
         self._address = address
@@ -198,20 +198,20 @@ class Destination:
         self._bytes_max = TOGETHER_BYTES
 
     async def publish(self, records: Sequence[bytes], before: int) -> None:
-        """Publish records, ``before`` of which have gone already.
+        """Publish records; ``before`` is the number of records already published.
 
         Raises:
-            Failed: one is not published; the text says which.
+            Failed: a record is not published; the text says which.
         """
         for together in runs(records, self._bytes_max):
             try:
                 await self._send(together)
             except (RemoteError, SparqClientError, OSError) as error:
                 code = error.code if isinstance(error, RemoteError) else ""
-                if len(together) > 1 and code == "E_BAD_BODY":  # larger than nsqd takes
+                if len(together) > 1 and code == "E_BAD_BODY":  # larger than nsqd accepts
                     self._bytes_max = sum(map(len, together)) // 4
                     await self.publish(together, before)
-                elif len(together) > 1 and code == "E_BAD_MESSAGE":  # one in it is
+                elif len(together) > 1 and code == "E_BAD_MESSAGE":  # a message is too large
                     await self._singly(together, before)
                 else:
                     raise self._failed(error, together, before) from error
@@ -238,17 +238,17 @@ class Destination:
 
 
 class RecordTooLongError(Exception):
-    """No delimiter comes."""
+    """A record has no delimiter within the limit."""
 
 
 class Records:
-    """Cuts bytes, as they come, into records.
+    """Splits a stream of bytes into records.
 
-    Empty ones are left out; the last one needs no delimiter behind it. A record is held in memory
-    until it is whole, so its size has a limit.
+    Empty records are skipped; the last one needs no delimiter. A record is held in memory until it
+    is complete, so its size is limited.
 
     Attributes:
-        rest: what came behind the last delimiter.
+        rest: the bytes after the last delimiter.
     """
 
     def __init__(self, delimiter: bytes, bytes_max: int = RECORD_BYTES_MAX) -> None:
@@ -258,7 +258,7 @@ class Records:
         self._size = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Take more bytes: the records that are whole now.
+        """Add bytes; return the records that are now complete.
 
         Raises:
             RecordTooLongError: the record that has begun is longer than the limit.
@@ -276,21 +276,21 @@ class Records:
 
     @property
     def rest(self) -> bytes:
-        """The record that has begun and has no delimiter yet."""
+        """The bytes of a record that has no delimiter yet."""
         if len(self._pieces) > 1:
             self._pieces = [b"".join(self._pieces)]
         return self._pieces[0] if self._pieces else b""
 
 
 class Bucket:
-    """Tokens: how many records may pass by now, at so many a second.
+    """A token bucket: limits the number of records per second.
 
-    It begins with one token, gets ``rate`` a second and holds no more than one second's worth: who
-    was idle may pass so many at once. Time is an argument, in seconds.
+    It starts with one token, gains ``rate`` tokens a second and holds at most one second's worth:
+    after an idle time that many records may pass at once. Time is an argument, in seconds.
 
     Args:
         rate: tokens a second, 1 or more.
-        now: the time at which it begins.
+        now: the time at which it starts.
     """
 
     def __init__(self, rate: int, now: float) -> None:
@@ -299,7 +299,7 @@ class Bucket:
         self._at = now
 
     def take(self, count: int, now: float) -> int:
-        """Take up to so many tokens: how many there were."""
+        """Take up to ``count`` tokens; return the number taken."""
         elapsed = max(0.0, now - self._at)
         self._at = max(self._at, now)
         self._tokens = min(self._tokens + elapsed * self._rate, self._rate)
@@ -308,6 +308,6 @@ class Bucket:
         return taken
 
     def seconds_until(self, count: int) -> float:
-        """How long after the last ``take`` there will be so many tokens, at most its size."""
+        """Return the time from the last ``take`` until it holds ``count`` tokens, or is full."""
         missing = min(count, self._rate) - self._tokens
         return max(0.0, missing / self._rate)

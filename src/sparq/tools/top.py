@@ -1,17 +1,18 @@
-"""The program `sparq top`: a cluster at work, a row for each channel, refreshed at an interval.
+"""The program `sparq top`: shows a cluster's channels, one row each, refreshed at an interval.
 
 1. On a terminal it fills the screen: keys sort and select rows, `/` filters them, Enter opens a
-   channel with its nsqds and clients (`view`); a narrow one has fewer columns. Elsewhere, and where
-   `TERM` is `dumb`, each look is a block of lines that begin with the time, or with `--json` one
-   line of JSON; with `--once` there is one table, or one document, and then the end.
-2. Rates need two looks. A screen shows the first one without them; lines begin with the second.
-3. STATE says what is wrong with a channel (`overview`). With `--once` it is `stuck` if nothing
-   was finished in the one interval, else after 10 seconds, 2 minutes where Spark reads it.
-4. An nsqd that stops answering keeps its last figures, and is said to be gone.
-5. It asks over HTTP what any nsqd answers (`cluster`), sparq's and Go's, and changes nothing. Go's
-   do not say how old the oldest message is: `-`.
-6. Exit status: 0 after `q`, after `--count` looks and after a signal; 1 when no nsqd answers a
-   program that is to end (`--once`, `--count`), or standard output takes no more.
+   channel with its nsqds and clients (`view`); a narrow terminal shows fewer columns. Otherwise,
+   and if `TERM` is `dumb`, each refresh prints lines that begin with the time, or with `--json` one
+   line of JSON. With `--once` it prints one table or one document, and exits.
+2. Rates need two samples. The screen shows the first one without rates; printed output begins with
+   the second.
+3. STATE says what is wrong with a channel (`overview`). With `--once` it is `stuck` if nothing was
+   finished in the one interval; otherwise after 10 seconds, or 2 minutes if Spark reads it.
+4. An nsqd that stops answering keeps its last figures, and is reported as gone.
+5. It uses HTTP requests that any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
+   Go's nsqd does not report the age of the oldest message: `-`.
+6. Exit status: 0 after `q`, after `--count` refreshes and after a signal; 1 if no nsqd answers and
+   the program would exit by itself (`--once`, `--count`), or if standard output cannot be written.
 """
 
 from __future__ import annotations
@@ -54,16 +55,16 @@ LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 
 def start(options: Options) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(PROGRAM, partial(watch, options, Output()), QUITTING)
 
 
 async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
-    """Look, and show what was seen, until there is enough or the event is set.
+    """Poll the cluster and show the results until there are enough or the event is set.
 
     Raises:
-        UsageError: the options ask for what cannot be.
-        Failed: no nsqd answers, or what was seen cannot be written.
+        UsageError: the options are not valid.
+        Failed: no nsqd answers, or the output cannot be written.
     """
     check(options)
     async with opened(options, options.topic, options.channel) as cluster:
@@ -86,7 +87,7 @@ def _fills_screen(options: Options) -> bool:
 
 
 def check(options: Options) -> None:
-    """Hold the options to what can be done. Raises UsageError: they ask for what cannot be."""
+    """Check the options. Raises UsageError: they are not valid."""
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_http_sources(nsqds, lookupds)
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
@@ -100,10 +101,10 @@ def check(options: Options) -> None:
 
 
 class Watcher:
-    """Looks at a cluster at an interval.
+    """Polls a cluster at an interval.
 
     Attributes:
-        errors: who did not answer the last time, and why.
+        errors: why a daemon did not answer the last request, by its address.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Watcher:
         self._opened = ChannelFacts()
 
     async def look(self) -> Overview:
-        """What is to be seen now, with rates since the last time."""
+        """Return the current overview, with rates since the last call."""
         stats = await self._cluster.stats()
         self.errors = dict(self._cluster.errors)
         now: dict[str, Look] = {}
@@ -132,17 +133,17 @@ class Watcher:
         return self._history.add(now, time.monotonic())
 
     async def pause(self) -> None:
-        """Wait for the next look's time."""
+        """Wait until the next refresh is due."""
         await asyncio.sleep(self._options.interval_ns / SECOND)
 
-    # Lines, for a pipe or a file
+    # Lines for a pipe or a file
 
     async def print_lines(self) -> None:
-        """Print each look.
+        """Print each overview.
 
         Raises:
-            Failed: no nsqd answers a program that is to end.
-            OSError: standard output takes no more.
+            Failed: no nsqd answers, and the program would exit by itself.
+            OSError: standard output cannot be written.
         """
         wanted = 1 if self._options.once else self._options.count
         printed = 0
@@ -175,10 +176,10 @@ class Watcher:
         }
         await self._output.write(f"{json.dumps(document, ensure_ascii=False)}\n".encode())
 
-    # A screen, for a person
+    # A screen for a person
 
     async def fill_screen(self) -> None:
-        """Show each look, and do what keys ask for."""
+        """Draw each overview on the screen, and execute keys."""
         screen = Screen(self._view, PROGRAM)
         seen = Overview()
         shown = 0
@@ -214,7 +215,7 @@ class Watcher:
         draw()
 
     async def _pause_unless_opened(self, seen: Overview, draw: Callable[[], None]) -> None:
-        """Wait for the next look's time; a channel that is opened meanwhile is asked about."""
+        """Wait until the next refresh is due; ask about a channel that is opened meanwhile."""
         end = time.monotonic() + self._options.interval_ns / SECOND
         while (rest := end - time.monotonic()) > 0:
             try:
@@ -227,7 +228,7 @@ class Watcher:
             draw()
 
     async def _look_into_channel(self, seen: Overview) -> None:
-        """Ask for the clients of the channel that is opened, if there is one."""
+        """Ask for the clients of the opened channel, if there is one."""
         key = self._view.opened
         if key is None:
             return
@@ -244,7 +245,7 @@ class Watcher:
 
 
 def document_of(row: Row) -> dict[str, Any]:
-    """A row for programs: what is unknown, or has no end, is null; `channel` "" is the topic's."""
+    """Return a row for JSON: unknown or infinite values are null; a topic's row has channel ""."""
     lag = row.lag_seconds
     return {
         "topic": row.topic,

@@ -1,7 +1,7 @@
-"""More time for messages whose handling is slow: each is touched at half of its time.
+"""Extend the timeout of messages that are handled slowly: TOUCH each at half of its time.
 
-1. One timer for all of them, not one a message.
-2. nsqd's ``--max-msg-timeout`` is the end of its patience all the same.
+1. One timer serves all messages.
+2. nsqd's ``--max-msg-timeout`` is still the upper limit.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from sparq.client.batch import Batch
 from sparq.client.message import Message
 
 TICK_SECONDS: Final = 0.2
-"""Below half of a second, the shortest time that nsqd gives a message."""
+"""Less than half a second, which is half of the shortest timeout that nsqd gives a message."""
 
 
 Held = Message | Batch
-"""What nobody has answered for yet."""
+"""A message or batch that has not been answered yet."""
 
 
 class Touching:
@@ -30,16 +30,16 @@ class Touching:
         self._due: dict[Held, float] = {}
 
     def hold(self, held: Held) -> None:
-        """From now on, nsqd is kept waiting for this message."""
+        """Touch this message or batch from now on."""
         self._due[held] = halfway(held)
 
     def release(self, held: Held) -> None:
-        """And from now on no longer."""
+        """Stop touching it."""
         del self._due[held]
 
     @contextlib.contextmanager
     def holding(self, held: Held) -> Iterator[None]:
-        """While in the block, nsqd is kept waiting for this message."""
+        """Touch this message or batch for the duration of the block."""
         self.hold(held)
         try:
             yield
@@ -53,7 +53,7 @@ class Touching:
             self.touch_due(time.monotonic())
 
     def touch_due(self, now: float) -> None:
-        """Touch what has had half of its time."""
+        """Touch every message for which half of the time has passed."""
         for held, due in list(self._due.items()):
             if due <= now < held.expires_at and not held.responded:
                 held.touch()
@@ -61,6 +61,6 @@ class Touching:
 
 
 def halfway(held: Held) -> float:
-    """Half of the time from now to the end of nsqd's patience; never, when that is not known."""
+    """Return the time halfway from now to the message's timeout; infinite if that is unknown."""
     now = time.monotonic()
     return now + (held.expires_at - now) / 2

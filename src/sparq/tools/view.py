@@ -1,11 +1,10 @@
-"""How the rows of an overview are shown: their columns, their order, and which part of them.
+"""How the rows of an overview are displayed: columns, order, and the visible part.
 
-1. A column is named the same on the command line (`--sort`) and under a key; pressing its key a
-   second time turns the order round. Numbers begin with the largest, names with the first, states
-   with the worst.
-2. What is unknown is shown as `-`, and is the smallest of its column.
-3. One row is selected, and stays so while rows change places. Enter opens its channel, Esc closes
-   it. `/` begins a filter: a text that a row must have in its topic, channel or state.
+1. A column has the same name on the command line (`--sort`) and for its key; pressing the key again
+   reverses the order. Numbers start with the largest, names with the first, states with the worst.
+2. Unknown values are shown as `-`, and sort as the smallest of their column.
+3. One row is selected, and stays selected while rows change places. Enter opens its channel, Esc
+   closes it. `/` begins a filter: a text that a row must have in its topic, channel or state.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ FILTER_LENGTH_MAX: Final = 64
 
 
 def count(value: int) -> str:
-    """`12,345`."""
+    """Format as `12,345`."""
     return f"{value:,}"
 
 
 def rate(value: float | None) -> str:
-    """`12,345`; with a decimal below 10, where it says something."""
+    """Format as `12,345`; below 10 with one decimal, unless it is 0."""
     if value is None:
         return UNKNOWN
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """`0.4s`, `5m02s`, `3h07m`, `2d04h`; `never` for what does not end at this rate."""
+    """Format as `0.4s`, `5m02s`, `3h07m`, `2d04h`; infinite as `never`."""
     if seconds is None:
         return UNKNOWN
     if math.isinf(seconds):
@@ -55,18 +54,18 @@ def duration(seconds: float | None) -> str:
 
 
 def yes_or_no(value: bool) -> str:
-    """As NSQ's own pages have it."""
+    """Return "yes" or "no", as NSQ's own pages do."""
     return "yes" if value else "no"
 
 
 def words_of(state: State) -> str:
-    """What is said of a row."""
+    """Return the words of a state."""
     return state.words
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: what it is called, its key, the figure, and how that is written."""
+    """One column: its name, its key, its heading, its value in a row, and how to format that."""
 
     name: str
     key: str
@@ -81,11 +80,11 @@ class Column:
 
     @property
     def is_left(self) -> bool:
-        """Whether its cells are aligned to the left: words, not figures."""
+        """Whether its cells are left-aligned: words, not figures."""
         return self.is_text or self.text is words_of
 
     def order(self, row: Row) -> Any:
-        """What rows are sorted by."""
+        """Return the value that rows are sorted by."""
         figure = self.figure(row)
         return -1 if figure is None else figure
 
@@ -111,12 +110,12 @@ BY_KEY = {column.key: column for column in COLUMNS}
 
 
 def column_name(text: str) -> str:
-    """A column's name, from a command line: its heading in any case, or without its ``/S``.
+    """Return a column's name, given its name or heading in any case, with or without ``/S``.
 
-    Between two words stands a space, a dash or an underscore.
+    Two words may be joined by a space, a dash or an underscore.
 
     Raises:
-        ValueError: there is none of that name.
+        ValueError: there is no such column.
     """
     wanted = _plain(text)
     for column in COLUMNS:
@@ -130,21 +129,21 @@ def _plain(text: str) -> str:
 
 
 class View:
-    """What of the rows is on the screen.
+    """The visible part of the rows.
 
     Args:
         sort: name of the column to sort by.
 
     Attributes:
-        column: the one that rows are sorted by.
+        column: the column to sort by.
         is_descending: whether the largest comes first.
-        is_frozen: whether the screen is to stay as it is.
-        first: how many rows are above the screen.
+        is_frozen: whether the screen stays unchanged.
+        first: the number of rows above the screen.
         filter: text that a row must have; "": all rows are shown.
         is_typing: whether keys are letters of the filter.
-        selected: topic and channel that the selection follows; None: it stays in its place.
+        selected: topic and channel that the selection follows; None: it stays in its position.
         opened: topic and channel that is shown alone; None: the list of all.
-        matching: how many rows the filter leaves.
+        matching: the number of rows that match the filter.
     """
 
     def __init__(self, sort: str = "topic") -> None:
@@ -161,11 +160,11 @@ class View:
         self._cursor = 0
 
     def press(self, key: str, page: int) -> bool:
-        """Do what a key asks for; False when it is none of the view's.
+        """Handle a key; return False if the view has no use for it.
 
         Args:
             key: a character, or one of the names in `terminal.NAMES`.
-            page: rows that fit on the screen.
+            page: the number of rows that fit on the screen.
         """
         if self.is_typing:
             return self._type(key)
@@ -186,7 +185,7 @@ class View:
         return True
 
     def _type(self, key: str) -> bool:
-        """A key while the filter is written: Enter keeps it, Esc gives it up."""
+        """Handle a key while the filter is typed: Enter keeps the filter, Esc drops it."""
         if key == "enter":
             self.is_typing = False
         elif key == "escape":
@@ -201,7 +200,7 @@ class View:
         return True
 
     def _go_back(self) -> bool:
-        """Close the channel, or else drop the filter."""
+        """Close the channel; if none is open, drop the filter."""
         if self.opened is not None:
             self.opened, self.first = None, 0
         else:
@@ -209,7 +208,7 @@ class View:
         return True
 
     def _press_in_channel(self, key: str, page: int) -> bool:
-        """The keys of an opened channel: its clients may be more than there is room for."""
+        """Handle a key of an opened channel, whose clients may need scrolling."""
         steps = {"up": -1, "down": 1, "page up": -page, "page down": page}
         if key == "space":
             self.is_frozen = not self.is_frozen
@@ -242,12 +241,12 @@ class View:
         self.column, self.first, self._cursor, self.selected = column, 0, 0, None
 
     def sorted(self, rows: Sequence[Row]) -> list[Row]:
-        """All rows in order; equal ones by topic and channel."""
+        """Return all rows in order; equal ones by topic and channel."""
         by_name = sorted(rows, key=lambda row: (row.topic, row.channel))
         return sorted(by_name, key=self.column.order, reverse=self.is_descending)
 
     def page(self, rows: Sequence[Row], size: int) -> list[Row]:
-        """The rows that are to be seen, at most so many; the selected one is among them."""
+        """Return the visible rows, at most ``size``; the selected row is among them."""
         found = self.sorted([row for row in rows if self._matches(row)])
         self._keys = [row.key for row in found]
         self.matching = len(found)
@@ -270,5 +269,5 @@ class View:
 
 
 def cells(row: Row, columns: Sequence[Column] = COLUMNS) -> list[str]:
-    """A row as texts."""
+    """Format a row's cells."""
     return [column.text(column.figure(row)) for column in columns]

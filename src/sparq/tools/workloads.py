@@ -1,9 +1,9 @@
-"""What `sparq bench` measures: publishing, consuming, and the time from one to the other.
+"""The workloads of `sparq bench`: publishing, consuming, and the latency between the two.
 
-1. Each workload runs for a time, or until there is nothing left to do, and says what it moved. The
-   way there (connecting, the first message) is not part of it.
-2. They are what a program of one's own would do with `sparq.client`: this process's CPU is part of
-   what is measured, as it is there.
+1. Each workload runs for a time, or until there is nothing left to do, and reports how many
+   messages it moved. The startup (connecting, the first message) is not measured.
+2. The workloads do what a user's program would do with `sparq.client`, so the CPU time of this
+   process is part of the measurement.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ MIB: Final = 1 << 20
 STAMP: Final = struct.Struct(">q")
 NANOSECOND: Final = 1e-9
 UNANSWERED_SECONDS: Final = 1.0
-"""A publisher at a pace waits once so much of it has no OK: a slower nsqd sets the pace."""
+"""`Latency` stops publishing while this many seconds' worth of messages has no OK.
+
+A slower nsqd then sets the rate."""
 
 MESSAGE_SECONDS: Final = 10.0
-"""For a message that nsqd has and a consumer awaits, beyond all measuring."""
+"""Time for a message in nsqd to reach a waiting consumer, in addition to the measured time."""
 
 
 @dataclass(slots=True)
 class Measurement:
-    """What one workload has moved.
+    """The result of one workload.
 
     Attributes:
-        name: of the workload.
-        messages: so many.
-        seconds: in so much time.
+        name: the name of the workload.
+        messages: the number of messages.
+        seconds: the time they took.
         body_size: bytes of each message.
-        times: in seconds, where single ones were taken.
+        times: single times in seconds, if they were measured.
     """
 
     name: str
@@ -52,16 +54,16 @@ class Measurement:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.seconds if self.seconds else 0.0
 
     @property
     def mib_rate(self) -> float:
-        """MiB of bodies a second."""
+        """MiB of bodies per second."""
         return self.rate * self.body_size / MIB
 
     def quantile_ms(self, part: float) -> float:
-        """The time that this part of them does not exceed, in ms; NaN where none were taken."""
+        """Return the quantile of the times, in ms; NaN if there are none."""
         if not self.times:
             return math.nan
         ascending = sorted(self.times)
@@ -69,7 +71,7 @@ class Measurement:
 
 
 async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run them at the same time; the first error ends them all, and is raised as it is."""
+    """Run the coroutines concurrently; the first error cancels the others and is raised as is."""
     tasks = [asyncio.create_task(work) for work in works]
     try:
         await asyncio.gather(*tasks)
@@ -80,13 +82,13 @@ async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
 
 
 class Publishing:
-    """Publishes from tasks that each await the OK before they go on.
+    """Publishes from tasks that each wait for the OK before the next publish.
 
     Args:
-        producer: by which.
-        topic: where to.
-        body: each message.
-        batch: messages of one publish; 1: each by itself.
+        producer: the producer.
+        topic: the topic to publish to.
+        body: the body of each message.
+        batch: messages per publish; 1: each on its own.
     """
 
     def __init__(self, producer: Producer, topic: str, body: bytes, batch: int = 1) -> None:
@@ -96,7 +98,7 @@ class Publishing:
         self._bodies = [body] * batch
 
     async def once(self) -> int:
-        """Publish once; how many messages that were."""
+        """Publish once; return the number of messages."""
         if len(self._bodies) == 1:
             await self._producer.publish(self._topic, self._body)
         else:
@@ -104,7 +106,7 @@ class Publishing:
         return len(self._bodies)
 
     async def run(self, name: str, tasks: int, seconds: float) -> Measurement:
-        """From so many tasks for so long."""
+        """Publish from this number of tasks for this time."""
         times = array("d")
         began = time.perf_counter()
         end = began + seconds
@@ -123,7 +125,7 @@ class Publishing:
         return Measurement(name, count, elapsed, len(self._body), times)
 
     async def fill(self, count: int, tasks: int) -> None:
-        """Publish at least so many messages, quickly."""
+        """Publish at least this number of messages, quickly."""
         left = count
 
         async def task() -> None:
@@ -136,7 +138,7 @@ class Publishing:
 
 
 class Counting:
-    """Counts messages as they are finished, from the first one until the time is over."""
+    """Counts finished messages, starting after the first ones, until the time is over."""
 
     def __init__(self, seconds: float) -> None:
         self.messages = 0
@@ -145,7 +147,7 @@ class Counting:
         self._began = 0.0
 
     def add(self, count: int) -> bool:
-        """So many more; whether it is enough."""
+        """Add finished messages; return whether the time is over."""
         now = time.perf_counter()
         if not self._began:
             self._began = now
@@ -158,14 +160,14 @@ class Counting:
 async def consume(
     consumer: Consumer, name: str, *, batch: int, waiting: int, seconds: float, body_size: int
 ) -> Measurement:
-    """Finish messages that wait, for so long or until none is left.
+    """Finish messages that wait in the channel, until the time is over or none is left.
 
     Args:
         consumer: started.
-        name: of the workload.
-        batch: messages of a batch; 1: one by one.
-        waiting: how many there are.
-        seconds: at most.
+        name: the name of the workload.
+        batch: messages per batch; 1: one by one.
+        waiting: the number of messages in the channel.
+        seconds: the maximum time.
         body_size: bytes of each message.
 
     Raises:
@@ -182,7 +184,7 @@ async def consume(
 
 
 async def _finished(consumer: Consumer, batch: int) -> AsyncGenerator[int, None]:
-    """How many messages were finished together, again and again."""
+    """Finish messages; yield how many were finished together."""
     if batch == 1:
         async for message in consumer:
             await message.finish()
@@ -195,7 +197,7 @@ async def _finished(consumer: Consumer, batch: int) -> AsyncGenerator[int, None]
 
 @asynccontextmanager
 async def patience(seconds: float) -> AsyncIterator[None]:
-    """Give the block so long. Raises Failed: it took longer."""
+    """Limit the time of the block. Raises Failed: it took longer."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -204,13 +206,13 @@ async def patience(seconds: float) -> AsyncIterator[None]:
 
 
 class Latency:
-    """Publishes at a pace and consumes at the same time.
+    """Publishes at a fixed rate and consumes at the same time.
 
     Args:
-        producer: by which.
-        topic: where to.
-        body_size: bytes of each message; at least those of a time stamp are sent.
-        rate: messages a second.
+        producer: the producer.
+        topic: the topic to publish to.
+        body_size: bytes of each message, at least those of a timestamp.
+        rate: messages per second.
     """
 
     def __init__(self, producer: Producer, topic: str, body_size: int, rate: int) -> None:
@@ -225,7 +227,7 @@ class Latency:
         self._arrived = asyncio.Event()
 
     async def run(self, consumer: Consumer, seconds: float) -> list[Measurement]:
-        """For so long: times from publish to OK, and from publish to delivery.
+        """Measure for this time: from publish to OK, and from publish to delivery.
 
         Raises:
             Failed: messages do not arrive.
@@ -257,7 +259,7 @@ class Latency:
                 await self._arrived.wait()
 
     async def _publish(self, seconds: float) -> int:
-        """At the pace, whatever the OKs take; how many were sent."""
+        """Publish at the rate, however long the OKs take; return the number of messages sent."""
         began, sent, total = time.perf_counter(), 0, int(self._rate * seconds)
         unanswered_max = max(1, int(self._rate * UNANSWERED_SECONDS))
         while sent < total and (now := time.perf_counter() - began) < 2 * seconds:

@@ -1,7 +1,7 @@
-"""`pause unpause empty delete create tombstone`: one change at all daemons, and its report.
+"""`pause unpause empty delete create tombstone`: make one change at all daemons and report it.
 
-Who has the topic is looked at first: that is all of a dry run. A daemon that says that it has no
-such topic or channel has nothing to do, which is no failure.
+The verb first finds out which nsqds have the topic; a dry run ends there. A daemon that reports
+that it has no such topic or channel has nothing to do, which is not a failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ COMES_BACK: Final = (
 
 
 class Change(NamedTuple):
-    """A verb: what is called, its past, and what is lost by it; "" nothing."""
+    """A verb: the function to call, its past participle, and what it loses ("": nothing)."""
 
     act: Act
     past: str
@@ -45,10 +45,10 @@ CHANGES: Final = {
 
 
 async def change(job: Job) -> int:
-    """Do it; the exit status.
+    """Make the change; return the exit status.
 
     Raises:
-        UsageError: a name is none.
+        UsageError: a name is not valid.
         Failed: nothing was done.
     """
     job.check_names()
@@ -69,7 +69,7 @@ async def change(job: Job) -> int:
 
 
 async def _found(job: Job) -> Survey:
-    """Who has it; for `create`, which nsqds are told of it."""
+    """Return the nsqds that have the topic or channel; for `create`, those that it calls."""
     if job.verb == "create":
         return await _told_of_new(job)
     channel = "" if job.verb == "tombstone" else job.channel
@@ -89,7 +89,10 @@ async def _found(job: Job) -> Survey:
 
 
 async def _told_of_new(job: Job) -> Survey:
-    """The nsqds that `create` tells: all, or with nsqlookupds those that a new channel concerns."""
+    """Return the nsqds that `create` calls: all nsqds if there are no nsqlookupds.
+
+    With nsqlookupds, those are the topic's nsqds for a new channel, and none for a new topic.
+    """
     fleet = job.fleet
     if not fleet.lookupds:
         everybody = await fleet.nodes()
@@ -110,7 +113,7 @@ async def _no_such_node(job: Job) -> str:
 
 
 async def _say_plan(job: Job, found: Survey) -> int:
-    """What a change would do where."""
+    """Print what the change would do at each daemon."""
     past = CHANGES[job.verb].past
     if job.verb == "create":
         lookupds = [address for address in job.fleet.lookupds if address not in found.errors]
@@ -136,9 +139,9 @@ def _planned(address: str, would: str, messages: int | None = None) -> dict[str,
 
 
 async def say_report(job: Job, report: Report, past: str) -> int:
-    """What was done where; the exit status.
+    """Print what was done where; return the exit status.
 
-    Where nothing was to be done at any nsqd, the whole is a failure.
+    If no nsqd had anything to do, the whole command counts as failed.
     """
     failed = failures(report)
     is_done = bool(report.done)
@@ -166,7 +169,7 @@ async def say_report(job: Job, report: Report, past: str) -> int:
 
 
 def failures(report: Report) -> dict[str, str]:
-    """Why each daemon did not do its part; one that has nothing to be changed did."""
+    """Return why each daemon did not do its part; one that has nothing to change did its part."""
     return known(report.warnings) | known({one.address: one.error for one in report.errors})
 
 
@@ -185,7 +188,7 @@ def _result(one: Outcome) -> str:
 def _document(
     job: Job, report: Report, result: str, failed: dict[str, str], hint: str
 ) -> dict[str, Any]:
-    """The report for programs."""
+    """Return the report as a JSON document."""
     return {
         "verb": job.verb,
         "topic": job.topic,

@@ -1,10 +1,10 @@
-"""Names completed in the shell: verbs, flags, and what the cluster has.
+"""Complete names in the shell: verbs, flags, and the cluster's topics, channels and nodes.
 
-1. `sparq admin completion SHELL` prints the script of a shell. That calls `sparq admin complete
-   WORDS` at each Tab, which prints what the last word may be, a word a line.
-2. The cluster is the one that the words or the environment name. Where it does not answer within a
-   second nothing is completed, and nothing is said.
-3. Only names that NSQ allows, and addresses, are printed: nothing that a shell would obey.
+1. `sparq admin completion SHELL` prints a shell's script. At each Tab the script calls `sparq admin
+   complete WORDS`, which prints the possible values of the last word, one per line.
+2. The cluster is the one named by the words or the environment. If it does not answer within a
+   second, nothing is completed and nothing is reported.
+3. Only names that NSQ allows, and addresses, are printed: nothing that a shell would interpret.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ SCRIPTS: Final = dict(zip(SHELLS, (BASH, ZSH, FISH), strict=True))
 
 
 async def completion(job: Job) -> int:
-    """Print a shell's script; the exit status.
+    """Print a shell's script; return the exit status.
 
     Raises:
         UsageError: there is no script for this shell.
@@ -99,7 +99,7 @@ async def completion(job: Job) -> int:
 
 
 def start(words: Sequence[str]) -> int:
-    """Print what the last of the words after `sparq admin` may be; the exit status is 0."""
+    """Print the possible values of the last word after `sparq admin`; return the exit status 0."""
     found: list[str] = []
     with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
         found = asyncio.run(candidates(words))
@@ -108,11 +108,11 @@ def start(words: Sequence[str]) -> int:
 
 
 async def candidates(words: Sequence[str]) -> list[str]:
-    """What the last word may be, those that begin as it does.
+    """Return the possible values of the last word: those that begin with it.
 
     Raises:
-        Mistake: the words before it cannot be read.
-        UsageError, ValueError: an address or the token is none.
+        Mistake: the words before it cannot be parsed.
+        UsageError, ValueError: an address or the token is not valid.
         TimeoutError: the cluster does not answer in time.
     """
     *before, last = words or [""]
@@ -138,7 +138,7 @@ async def candidates(words: Sequence[str]) -> list[str]:
 
 
 def _kind(verb: str, at: int) -> str:
-    """What the word in this place is: a topic, a channel, a node; "" what has no names."""
+    """Return the kind of the word here, such as topic, channel or node; "" if it has no names."""
     if verb == "move":
         return "topic" if at == 1 else "what"
     words = VERBS[verb].words.replace("[", "").replace("]", "").split()
@@ -148,7 +148,7 @@ def _kind(verb: str, at: int) -> str:
 
 
 def _flag(known: Iterable[Flag], last: str) -> list[str]:
-    """Flags, with `=` where they take a value; or the values of one that has few."""
+    """Complete a flag, with `=` if it takes a value; or the value of a flag with few values."""
     name, equals, value = last.lstrip("-").partition("=")
     if equals:
         return [f"--{name}={one}" for one in _beginning(VALUES.get(name, ()), value)]
@@ -161,7 +161,7 @@ def _beginning(names: Iterable[str], text: str) -> list[str]:
 
 
 async def _names(flag_words: Sequence[str], kind: str, topic: str) -> list[str]:
-    """The topics, the channels of one, or the nsqds, in their order."""
+    """Return the topics, a topic's channels, or the nsqds."""
     options = with_environment(_addresses(flag_words))
     async with Upstream(
         connect_seconds=SECONDS_MAX, request_seconds=SECONDS_MAX, token=token_of(options.token)
@@ -187,7 +187,7 @@ async def _channels(fleet: Fleet, topic: str) -> list[str]:
 
 
 def _addresses(flag_words: Iterable[str]) -> Options:
-    """The flags of a cluster among those of a verb; others do not matter here."""
+    """Extract the flags that name the cluster from a verb's flags, and ignore the others."""
     pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
     given: dict[str, tuple[str, ...]] = {}
     bearer = ""

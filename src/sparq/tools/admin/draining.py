@@ -1,8 +1,9 @@
-"""`drain`: an nsqd is left. Publishes to it end, what it holds is worked off; the verb waits.
+"""`drain`: take an nsqd out of service; publishes are refused, its messages are worked off.
 
-Without `--exit` it is done when nothing is left; with it when the process has ended, having been
-seen empty before. What nobody works off is said on stderr, each time that it is other than before.
-A drain that is not done in time, or whose verb is stopped, goes on: `--undo` ends it.
+Without `--exit` the verb is done when nothing is left; with it, when the process has ended after
+its last report that nothing was left. Channels and topics that nothing works off are listed on
+stderr, each time the list changes. A drain that times out, or whose verb is stopped, goes on at the
+nsqd: `--undo` ends it.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from sparq.tools.terminal import progress_shown
 
 HEADINGS: Final = ("topic", "channel", "messages", "held up by")
 LOOK_SECONDS: Final = 0.5
-"""Shorter than an nsqd is seen empty before it ends."""
+"""Shorter than the time for which an nsqd reports itself empty before it exits."""
 
 HELD_UP_SHOWN: Final = 5
 SECOND: Final = 1_000_000_000
 
 
 class Watch:
-    """What is known of a node that drains."""
+    """The last known state of a draining node."""
 
     def __init__(self, job: Job, node: Node) -> None:
         self.job = job
@@ -42,7 +43,7 @@ class Watch:
         self._told: list[tuple[str, str]] = []
 
     def shown(self) -> str:
-        """The line of progress."""
+        """Return the progress line."""
         last = self.last
         return (
             f"{last.messages:,} messages left in {last.channels:,} channels:"
@@ -50,16 +51,16 @@ class Watch:
         )
 
     async def wait(self) -> bool:
-        """Return once nothing is left, or the process has ended as it was to; False: undone.
+        """Wait until nothing is left, or with `--exit` until the process has ended; False: undone.
 
         Raises:
-            UpstreamError: it did not say how far it is.
+            UpstreamError: the nsqd did not report its progress.
         """
         while True:
             try:
                 self.last = await draining.progress(self.job.fleet, self.node)
             except UpstreamError as error:
-                # Its connections end before the last question is answered.
+                # The process ends its connections before it answers the last request.
                 if error.status or not (self.last.exit and self.last.empty):
                     raise
                 return True
@@ -82,10 +83,10 @@ class Watch:
 
 
 async def drain(job: Job) -> int:
-    """Do it; the exit status: 1 also where it is not done in time.
+    """Drain the node; return the exit status, which is 1 also after the timeout.
 
     Raises:
-        UsageError: flags that do not go together.
+        UsageError: flags do not go together.
         Failed: nothing was done.
     """
     options = job.options
@@ -139,7 +140,7 @@ SENTENCES: Final = {
 
 
 async def _say(job: Job, result: str, last: Progress) -> int:
-    """What came of it; the exit status 0."""
+    """Report the outcome; return the exit status 0."""
     node = job.words[0]
     if job.options.json:
         told: dict[str, Any] = {"verb": "drain", "node": node, "result": result}

@@ -1,9 +1,10 @@
-"""`export`: the messages of a topic or channel as JSON lines or CSV, merged by time.
+"""`export`: write the messages of a topic or channel as JSON lines or CSV, merged by time.
 
-1. It holds one page of each nsqd, however many messages there are.
-2. CSV is for spreadsheets: a cell that one would read as a formula begins with an apostrophe. JSON
-   lines have every body as it is, as text or base64.
-3. A file must not exist before. One that is left incomplete is named, and the exit status is 1.
+1. It holds one page of messages per nsqd in memory, however many messages there are.
+2. CSV is for spreadsheets: a cell that a spreadsheet would read as a formula begins with an
+   apostrophe. JSON lines contain every body unchanged, as text or base64.
+3. The output file must not exist. If the export is incomplete, the message names the file, and the
+   exit status is 1.
 """
 
 from __future__ import annotations
@@ -37,16 +38,16 @@ COLUMNS: Final = (
 )
 FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 TOGETHER: Final = 500
-"""Messages that are written at once."""
+"""Number of messages written at once."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 
 async def export(job: Job) -> int:
-    """Write messages; the exit status.
+    """Write the messages; return the exit status.
 
     Raises:
-        UsageError: flags that do not go together.
+        UsageError: flags do not go together.
         Failed: there is no such topic or channel, or the file cannot be written.
     """
     check_search(job)
@@ -76,7 +77,7 @@ async def _of_one(job: Job, node: Node) -> AsyncIterator[Message]:
 
 
 async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Message]:
-    """The messages of all sources by time; each source is in that order."""
+    """Merge the sources by time; each source is sorted by time."""
     heads = [(await anext(source, None), source) for source in sources]
     waiting = [(head, source) for head, source in heads if head is not None]
     while waiting:
@@ -91,7 +92,7 @@ async def merged(sources: Sequence[AsyncIterator[Message]]) -> AsyncIterator[Mes
 
 
 async def together(source: AsyncIterator[Message]) -> AsyncIterator[list[Message]]:
-    """The same messages in lists that are worth a write."""
+    """Group the messages into lists of `TOGETHER`, to save writes."""
     some: list[Message] = []
     async for message in source:
         some.append(message)
@@ -112,7 +113,7 @@ def _lines(job: Job, messages: Sequence[Message]) -> bytes:
 
 
 def csv_lines(rows: Sequence[Sequence[str]]) -> bytes:
-    """Rows as CSV (RFC 4180)."""
+    """Format rows as CSV (RFC 4180)."""
     text = io.StringIO()
     csv.writer(text).writerows(rows)
     return text.getvalue().encode("utf-8", "replace")
@@ -129,10 +130,10 @@ def _cell(value: Any) -> str:
 
 @asynccontextmanager
 async def _target(job: Job) -> AsyncIterator[Write]:
-    """Where the export goes.
+    """Open the output of the export.
 
     Raises:
-        Failed: the file is there already, or cannot be made or written.
+        Failed: the file already exists, or cannot be created or written.
     """
     path = job.options.output
     if not path:

@@ -1,8 +1,9 @@
-"""`find` and `peek`: messages of all nsqds, as rows of a table; nothing is taken.
+"""`find` and `peek`: show messages of all nsqds as table rows, without taking any.
 
-`find` searches by id, text, a value of the JSON, attempts, state or time. All nsqds are searched at
-once, each in bounded requests, until it has as many as are wanted or has come to its end; what they
-found is put together by time. `peek` looks at those of a channel, or at the newest of a topic.
+`find` searches by id, text, a value of the JSON, attempts, state or time. It searches all nsqds at
+once, each with bounded requests, until the nsqd has returned as many messages as wanted or reached
+the end of its log; the results are merged by time. `peek` shows the messages of a channel, or the
+newest of a topic.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ BODY_MAX: Final = 80
 
 
 async def find(job: Job) -> int:
-    """Print what is found; the exit status: 1 also where a message with this id is not found.
+    """Print the messages found; return the exit status, which is 1 also if an id is not found.
 
     Raises:
-        UsageError: flags that do not go together.
+        UsageError: flags do not go together.
         Failed: there is no such topic or channel, or no such message.
     """
     check_search(job)
@@ -67,10 +68,10 @@ async def find(job: Job) -> int:
 
 
 def check_search(job: Job) -> None:
-    """Hold the flags of a search to what goes together.
+    """Check that the flags of a search go together.
 
     Raises:
-        UsageError: the text names the flag.
+        UsageError: they do not; the text names the flag.
     """
     job.check_names()
     if not job.channel and (job.options.attempts or job.options.state):
@@ -103,10 +104,10 @@ def _progress(parts: Mapping[str, float]) -> str:
 
 
 async def peek(job: Job) -> int:
-    """Print messages; the exit status.
+    """Print messages; return the exit status.
 
     Raises:
-        UsageError: flags that do not go together.
+        UsageError: flags do not go together.
         Failed: there is no such topic or channel.
     """
     job.check_names()
@@ -125,7 +126,7 @@ async def peek(job: Job) -> int:
 
 
 async def _peek_at(job: Job, node: Node) -> list[Message]:
-    """As many messages of one nsqd as all together may be."""
+    """Return messages of one nsqd, at most `--limit`."""
     options, limit = job.options, job.options.limit
     query = {"topic": job.topic, "limit": str(min(limit, PAGE_MAX)), **bodies(options.body_bytes)}
     if job.channel:
@@ -135,7 +136,7 @@ async def _peek_at(job: Job, node: Node) -> list[Message]:
     messages: list[Message] = []
     async for page in pages(job, node, CHANNEL if job.channel else LOG, query):
         messages += page
-        # The end of a log has a `next`, for those who follow it.
+        # Even the last page of a log has a `next`, for clients that follow the log.
         if len(messages) >= limit or not page:
             break
     return messages[:limit]
@@ -150,7 +151,7 @@ def _by_due(message: Message) -> tuple[str, str]:
 
 
 async def show_messages(job: Job, messages: Iterable[Message], **more: Any) -> None:
-    """Print messages as a table, or as a document with all that is known of them."""
+    """Print messages as a table, or as a JSON document with all their fields."""
     messages = list(messages)
     if job.options.json:
         await job.say_json({"messages": messages, **more, "errors": job.errors})
@@ -159,7 +160,7 @@ async def show_messages(job: Job, messages: Iterable[Message], **more: Any) -> N
 
 
 def _row(message: Message) -> dict[str, Any]:
-    # A body stands to the right in the table; a short one is easier to find with its begin kept.
+    # The body is the last column: cut it, and keep its beginning.
     body = message.get("body")
     text = one_line(body) if isinstance(body, str) else ""
     cut = text[:BODY_MAX] + ("..." if len(text) > BODY_MAX or message.get("cut") is True else "")
@@ -175,7 +176,7 @@ def _row(message: Message) -> dict[str, Any]:
 
 
 def _state(message: Message) -> str:
-    """The state, with who has it and for how long, or when it is due."""
+    """Format the state with the client that holds the message and for how long, or the due time."""
     state = str(message.get("state") or "")
     if state == "in_flight":
         client = message.get("client")

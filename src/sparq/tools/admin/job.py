@@ -1,11 +1,11 @@
-"""What a verb has to work with: its words and flags, the cluster, and standard output.
+"""The context of a verb: its words and flags, the cluster, and standard output.
 
-Results go to standard output, as a table or as JSON; what is wrong goes to stderr in both forms.
-Everything that came from a daemon passes `table` or JSON before a terminal sees it.
+Results go to standard output, as a table or as JSON; errors go to stderr in both forms. Everything
+that came from a daemon passes through `table` or JSON before it reaches a terminal.
 
-What is to be done next is said in a sentence and a command for each daemon that did not do its
-part. Reasons are those of `sparq.cluster`: what the system says of a connection, or what the daemon
-answered, with its code.
+For each daemon that did not do its part, a sentence and a command say what to do next. Reasons are
+those of `sparq.cluster`: the operating system's text about a connection, or the daemon's answer
+with its code.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from sparq.tools.table import table
 
 TYPED_BYTES_MAX: Final = 1024
 ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes", "output")
-"""Flags that do not hold for one nsqd alone, or must not be given twice."""
+"""Flags that do not apply to a single nsqd, or must not be given twice."""
 
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
-"""Codes of a daemon that has nothing to be changed: that is no failure."""
+"""Codes of a daemon that has nothing to change: that is not a failure."""
 
 NO_ROUTE: Final = "it cannot do this: Go's nsqd, or an older one (404 NOT_FOUND)"
-"""Of an nsqd that does not know the path."""
+"""The reason reported for an nsqd that does not know the path."""
 
 UNREACHABLE: Final = (
     *("refused", "no answer in time", "unreachable", "reset", "disconnected", "timed out"),
@@ -42,30 +42,30 @@ UNREACHABLE: Final = (
 
 
 def has_nothing(reason: str) -> bool:
-    """Whether the daemon says that it has no such topic or channel."""
+    """Whether the daemon reports that it has no such topic or channel."""
     return any(code in reason for code in NOT_THERE)
 
 
 def in_words(reason: str) -> str:
-    """A reason, where it is that the daemon does not know the path in words that say so."""
+    """Return the reason; a 404 for an unknown path becomes `NO_ROUTE`."""
     is_route = "404" in reason and "NOT_FOUND" in reason and not has_nothing(reason)
     return NO_ROUTE if is_route else reason
 
 
 def _is_unreachable(reason: str) -> bool:
-    """Whether nothing is known of the daemon but that it did not answer."""
+    """Whether the only thing known about the daemon is that it did not answer."""
     return any(words in reason.lower() for words in UNREACHABLE)
 
 
 @dataclass(slots=True)
 class Job:
-    """One call of `sparq admin`.
+    """One run of `sparq admin`.
 
     Attributes:
         request: the verb, its words and its flags.
         fleet: the cluster.
-        output: where results go; what is wrong goes to stderr.
-        errors: daemons that did not answer, and why.
+        output: where results go; errors go to stderr.
+        errors: the reason for each daemon that did not answer, by address.
     """
 
     request: Request
@@ -90,12 +90,12 @@ class Job:
 
     @property
     def topic(self) -> str:
-        """The first word; "" where there is none."""
+        """The first word; "" if there is none."""
         return self.words[0] if self.words else ""
 
     @property
     def channel(self) -> str:
-        """The second word; "" where there is none."""
+        """The second word; "" if there is none."""
         return self.words[1] if len(self.words) > 1 else ""
 
     @property
@@ -108,18 +108,18 @@ class Job:
         await self.output.write("".join(f"{line}\n" for line in lines).encode())
 
     async def say_json(self, document: Any) -> None:
-        """Write a document to standard output."""
+        """Write a JSON document to standard output."""
         await self.say(json.dumps(document, ensure_ascii=False))
 
     async def show(
         self, headings: Sequence[str], rows: Iterable[Mapping[str, Any]], texts: int
     ) -> None:
-        """Write rows as a table, or as one document with the errors.
+        """Write rows as a table, or together with the errors as one JSON document.
 
         Args:
-            headings: the keys of the rows in their order, as in JSON.
+            headings: the keys of the rows in order, as in JSON.
             rows: the cells by key.
-            texts: how many of the first columns hold text.
+            texts: the number of leading text columns.
         """
         rows = list(rows)
         if self.options.json:
@@ -128,14 +128,14 @@ class Job:
             await self.say(*table(headings, rows, texts))
 
     async def confirm(self, name: str, sentence: str) -> None:
-        """Have a name typed before something is lost; `--yes` spares that.
+        """Ask for a name to be typed before something is lost; `--yes` skips that.
 
         Args:
-            name: what is to be typed.
+            name: the name to type.
             sentence: what would be lost.
 
         Raises:
-            Failed: another name was typed, or nobody is there to type one.
+            Failed: another name was typed, or standard input is not a terminal.
         """
         if self.options.yes:
             return
@@ -155,7 +155,7 @@ class Job:
         sys.stderr.write(f"{PROGRAM} {self.verb}: {text}\n")
 
     def again_at(self, address: str, *, words: Sequence[str] | None = None) -> str:
-        """The command line that does the same at one nsqd; a token is not repeated."""
+        """Return the command line that does the same at one nsqd; it does not repeat a token."""
         options = self.options
         parts = [*PROGRAM.split(), self.verb, *(self.words if words is None else words)]
         for flag in flags_of(type(options)):
@@ -175,12 +175,12 @@ class Job:
     def next_steps(
         self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
     ) -> list[str]:
-        """What to do next, line by line; none where nothing is wrong.
+        """Return what to do next, line by line; empty if there are no errors.
 
         Args:
-            errors: why each daemon did not do it, by address.
-            hint: what else there is to know about an nsqd that is started again.
-            words: the words of the command that does it again; None: those of the job.
+            errors: why each daemon did not do its part, by address.
+            hint: what else to know about an nsqd that is started again.
+            words: the words of the command to repeat; None: those of the job.
         """
         lookupds = set(self.fleet.lookupds)
         lines = []
@@ -196,7 +196,7 @@ class Job:
     async def say_next_steps(
         self, errors: Mapping[str, str], *, hint: str = "", words: Sequence[str] | None = None
     ) -> None:
-        """Write to standard output what to do next, where something is wrong."""
+        """Write what to do next to standard output, if there are errors."""
         if errors:
             await self.say("", "what to do next:")
             await self.say(
@@ -206,12 +206,12 @@ class Job:
     async def say_errors(
         self, errors: Mapping[str, str], *, words: Sequence[str] | None = None
     ) -> None:
-        """Write to standard output who could not be asked, and what to do next."""
+        """Write to standard output which daemons could not be asked, and what to do next."""
         await self.say(*(f"{address}: {why}" for address, why in errors.items()))
         await self.say_next_steps(errors, words=words)
 
     def warn_of_errors(self) -> int:
-        """Say on stderr which daemons did not answer, and what to do next; the exit status."""
+        """Write to stderr which daemons did not answer and what to do next; return the status."""
         for address, reason in self.errors.items():
             self.warn(f"{address}: {reason}")
         if self.errors:
@@ -221,10 +221,10 @@ class Job:
         return int(bool(self.errors))
 
     def check_names(self) -> None:
-        """Hold the topic and the channel to names that NSQ allows.
+        """Check that topic and channel are names that NSQ allows.
 
         Raises:
-            UsageError: one is none.
+            UsageError: one is not.
         """
         names = {"topic": self.topic}
         if self.channel and self.verb != "tombstone":

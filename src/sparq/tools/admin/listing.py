@@ -1,10 +1,10 @@
-"""`list` and `audit`: the topics, the channels of one, its channel at each nsqd, or the nsqds.
+"""`list` and `audit`: list topics, a topic's channels, a channel at each nsqd, or the nsqds.
 
-Figures are sums over the nsqds that answered. A topic that only nsqlookupds know has no nsqd.
+Figures are sums over the nsqds that answered. A topic that only nsqlookupds know has 0 nsqds.
 
-`audit` lists who did what through nsqadmin, as its audit log has it, the newest first. nsqadmin is
-asked over its API; `--token` is one of its own tokens then. What is done with `sparq admin` itself
-goes to the daemons directly, and is in their logs.
+`audit` lists the changes made through nsqadmin, with their users, from nsqadmin's audit log, newest
+first. It calls nsqadmin's API; `--token` is then one of nsqadmin's tokens. `sparq admin` itself
+talks to the daemons directly; its changes are in the daemons' logs.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ Stats = Mapping[str, Mapping[str, Any]]
 
 
 async def list_them(job: Job) -> int:
-    """Print what the words ask for; the exit status.
+    """Print what the words ask for; return the exit status.
 
     Raises:
         UsageError: `--nodes` takes no words.
-        Failed: nobody answered, or there is no such topic or channel.
+        Failed: no daemon answered, or there is no such topic or channel.
     """
     if job.options.nodes and job.topic:
         raise UsageError("--nodes takes no topic")
@@ -73,7 +73,7 @@ async def list_them(job: Job) -> int:
 
 
 async def _stats(job: Job) -> Gathered[dict[str, dict[str, Any]]]:
-    """`/stats` of all nsqds, or of those that have the topic."""
+    """Return `/stats` of all nsqds, or of those that have the topic."""
     if not job.topic:
         return await job.fleet.stats()
     producers = await producers_of(job.fleet, job.topic)
@@ -170,7 +170,7 @@ def _topics_in(document: Mapping[str, Any], name: str) -> list[Mapping[str, Any]
 
 
 def summed(channels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The figures of a channel, summed over nsqds; the age is that of the oldest message."""
+    """Sum a channel's figures over nsqds; `oldest_seconds` is the age of the oldest message."""
     channels = list(channels)
     figures: dict[str, Any] = {
         name: sum(number(channel, key) for channel in channels) for name, key in COUNTERS.items()
@@ -183,17 +183,17 @@ def summed(channels: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def number(of: Mapping[str, Any], key: str) -> int:
-    """A figure that a daemon says, or 0 for what is none."""
+    """Return a figure that a daemon reports, or 0 if it is not an integer."""
     value = of.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 async def audit(job: Job) -> int:
-    """Print entries; the exit status.
+    """Print audit entries; return the exit status.
 
     Raises:
-        UsageError: nsqadmin's address is none.
-        Failed: nsqadmin does not answer, or does not allow it.
+        UsageError: nsqadmin's address is not valid.
+        Failed: nsqadmin does not answer, or denies access.
     """
     address = job.options.nsqadmin_http_address
     try:

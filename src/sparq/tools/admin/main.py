@@ -1,7 +1,7 @@
-"""`sparq admin` at work: opens the cluster, calls the verb's function, ends with its status.
+"""Run `sparq admin`: open the cluster, call the verb's function, exit with its status.
 
-A signal stops the verb, whose status is then 1: what daemons were told, they may have done. The
-cluster's connections are closed in any case.
+A signal stops the verb with status 1; daemons that already got the request may have executed it.
+The connections to the cluster are closed in any case.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FUNCTIONS: Final = {
     "completion": "completion.completion",
     **dict.fromkeys(("requeue", "finish", "cancel", "copy"), "selecting.act"),
 }
-"""Where each verb is done; those that are not named here are changes."""
+"""The function of each verb; verbs that are not listed here are in `changes`."""
 
 WITHOUT_CLUSTER: Final = ("audit", "completion")
 FILE_MARK: Final = "@"
@@ -47,12 +47,12 @@ _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may c
 
 
 def start(request: Request) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     return run(f"{PROGRAM} {request.verb}", partial(work, request, Output()))
 
 
 async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
-    """Do what is asked for, until it is done or the event is set; the exit status.
+    """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:
         UsageError, Failed: nothing was done.
@@ -76,7 +76,7 @@ async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
 
 
 async def _count(job: Job) -> int:
-    """Hold the cluster to `--expect-nodes`; the exit status."""
+    """Check the number of nsqds against `--expect-nodes`; return the exit status."""
     expected = job.options.expect_nodes
     if not expected or job.verb in WITHOUT_CLUSTER:
         return 0
@@ -94,7 +94,11 @@ async def _count(job: Job) -> int:
 
 @asynccontextmanager
 async def opened(request: Request) -> AsyncIterator[Fleet]:
-    """The cluster that the flags name. Raises UsageError: they name none, or the token is none."""
+    """Open the cluster that the flags name.
+
+    Raises:
+        UsageError: the flags name no cluster or two kinds of address, or the token is not valid.
+    """
     options = request.options
     nsqds, lookupds = options.nsqd_http_addresses, options.lookupd_http_addresses
     check_addresses("nsqd-http-address", nsqds, lookupd_url)
@@ -112,10 +116,10 @@ async def opened(request: Request) -> AsyncIterator[Fleet]:
 
 
 def token_of(text: str) -> str:
-    """The token that a flag means: itself, or what a file has; "": none.
+    """Return the token: the text itself, or the content of the file `@FILE`; "" means none.
 
     Raises:
-        UsageError: its file cannot be read, or it is none that a header can carry.
+        UsageError: the file cannot be read, or the token is not valid in a header.
     """
     if text.startswith(FILE_MARK):
         path = text.removeprefix(FILE_MARK)

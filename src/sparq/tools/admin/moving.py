@@ -1,15 +1,17 @@
-"""`move`: a topic goes from one nsqd to another, with its channels and what waits in them.
+"""`move`: move a topic from one nsqd to another, with its channels and their unfinished messages.
 
 1. The target gets the topic and its channels, paused where they are paused at the source. Then the
-   source takes no publishes to the topic any more: producers go elsewhere.
-2. For `--wait` consumers finish what they can. What still waits then is carried over channel by
-   channel: read as a consumer of the channel, published at the target for that channel alone, and
-   finished at the source only after the target's OK. Then the topic is deleted at the source.
-3. Nothing is lost. What was published, but not finished at the source, when either side or the verb
-   died is published once more by the next run: that is at most what one consumer has in flight.
-   The last line says how many there may be, which are those that came a second time.
-4. Stopped or failed anywhere, the same command goes on where it was. The source's drain of the
-   topic stays, so that nobody makes it there anew: `DELETE /topic/drain` ends that.
+   source refuses publishes to the topic: producers publish elsewhere.
+2. For `--wait`, consumers finish what they can. The remaining messages are then carried over
+   channel by channel: read as a consumer of the channel, published at the target for that channel
+   alone, and finished at the source only after the target's OK. Then the topic is deleted at the
+   source.
+3. Nothing is lost. If the source, the target or the verb dies, messages that were published at the
+   target but not yet finished at the source are published again by the next run: at most what one
+   consumer has in flight. The last line reports the maximum: messages that were delivered before,
+   and messages whose publish was not answered.
+4. After a stop or a failure at any point, the same command continues where it was. The source keeps
+   draining the topic, so that no client creates it there again: `DELETE /topic/drain` ends that.
 """
 
 from __future__ import annotations
@@ -36,12 +38,12 @@ from sparq.tools.common import client_config
 from sparq.tools.terminal import progress_shown
 
 CARRIER: Final = "sparq_move"
-"""The channel by which messages are read that no channel sees; the target does not get it."""
+"""The channel used to read messages that are in no channel; the target does not get it."""
 
 IN_FLIGHT: Final = 500
 PUBLISH_BYTES: Final = 1 << 20
 PATIENCE_SECONDS: Final = 10.0
-"""How long after a verb that was killed the next run gets what it had in flight."""
+"""Time after which the next run gets the messages that a killed run had in flight."""
 
 LOOK_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
@@ -55,13 +57,13 @@ class Move:
     """One move.
 
     Attributes:
-        carried: messages that the target has taken.
-        again: those of them that were delivered before: an earlier run may have published them.
+        carried: messages that the target has acknowledged.
+        again: those of them with earlier delivery attempts: an earlier run may have published them.
         doubtful: messages whose publish the target has not answered.
     """
 
     def __init__(self, job: Job, topic: str, source: Node, target: Node) -> None:
-        """Raises UsageError: an option of the client is none."""
+        """Raises UsageError: an option of the client is not valid."""
         self.job = job
         self.topic = topic
         self.source, self.target = source, target
@@ -76,16 +78,16 @@ class Move:
         self._left = 0
 
     def shown(self) -> str:
-        """The line of progress."""
+        """Return the progress line."""
         return f"{self.carried:,} messages carried over, {self._left:,} left"
 
     async def run(self) -> None:
-        """Do it.
+        """Move the topic.
 
         Raises:
-            Failed: it cannot go on for a reason that somebody has to see to.
+            Failed: it cannot go on until an operator removes the reason.
             UpstreamError: a daemon did not do its part.
-            SparqClientError: the source's TCP port cannot be read from.
+            SparqClientError: messages cannot be read from the source's TCP port.
         """
         figures = await self._figures()
         if figures is None:
@@ -105,10 +107,10 @@ class Move:
                 await self._post(self.target, "/topic/pause")
             await self._post(self.source, "/topic/delete")
 
-    # What is there
+    # State of the source
 
     async def _figures(self) -> Figures | None:
-        """The topic at the source; None: it is not there."""
+        """Return the topic's stats at the source; None: the source does not have it."""
         stats = await self.job.fleet.stats(self.topic, clients=True, nodes=[self.source])
         if self.source.address not in stats.value:
             why = stats.errors.get(self.source.address, "no answer")
@@ -117,14 +119,14 @@ class Move:
         return next((one for one in found if one["topic_name"] == self.topic), None)
 
     async def _drains(self) -> bool:
-        """Whether the source refuses publishes to the topic: an earlier run was here."""
+        """Whether the source refuses publishes to the topic: an earlier run got this far."""
         answer = await self.job.fleet.get(self.source, "/drain")
         told = answer.get("draining_topics") if isinstance(answer, dict) else None
         return isinstance(told, dict) and self.topic in told
 
     @staticmethod
     def _channels(figures: Figures) -> list[Figures]:
-        """Those that move: ephemeral ones go with their consumers."""
+        """Return the channels that move; ephemeral ones disappear with their consumers."""
         return [one for one in figures["channels"] if not is_ephemeral(one["channel_name"])]
 
     def _unfinished(self, figures: Figures) -> int:
@@ -133,7 +135,10 @@ class Move:
         return self._left
 
     def _refuse_paused(self, figures: Figures) -> None:
-        """What is paused and has consumers cannot be read without letting those go on."""
+        """Refuse paused topics and channels that could only be read by resuming their consumers.
+
+        Channels that are read by ranges are refused, too.
+        """
         if figures.get("paused") is True and waiting_in(figures):
             raise Failed(
                 f"topic {self.topic} is paused at {self.source.address}, and messages wait for its"
@@ -151,13 +156,13 @@ class Move:
                     " and delete the channel, or seek it"
                 )
 
-    # What is done
+    # Steps of the move
 
     async def _post(self, node: Node, path: str, body: bytes = b"", **query: str) -> None:
         await self.job.fleet.post(node, path, body, topic=self.topic, **query)
 
     async def _furnish(self, figures: Figures) -> None:
-        """Make the topic and its channels at the target; paused before anything can be read."""
+        """Create topic and channels at the target; pause them before anything can be read."""
         await self._post(self.target, "/topic/create")
         for one in self._channels(figures):
             name = one["channel_name"]
@@ -170,7 +175,7 @@ class Move:
                     await self._post(self.source, "/channel/unpause", channel=name)
 
     async def _wait_for_consumers(self) -> None:
-        """Return once consumers have finished all of their channels, or the time is over."""
+        """Wait until consumers have finished all messages of their channels, or for `--wait`."""
         try:
             async with asyncio.timeout(self.job.options.wait_ns / SECOND):
                 while (figures := await self._figures()) is not None:
@@ -193,7 +198,7 @@ class Move:
         return names
 
     async def _carry(self, name: str) -> None:
-        """Carry over what a channel has, until it has nothing."""
+        """Carry over a channel's messages until it is empty."""
         async with Consumer(
             self.topic,
             name,
@@ -229,13 +234,13 @@ class Move:
             await batch.finish()
 
     def _bodies(self, batch: Batch) -> list[bytes]:
-        """What is to be published; dead letters keep their histories."""
+        """Return the bodies to publish; dead letters keep their histories."""
         if not is_dead_letter_topic(self.topic):
             return batch.bodies
         return [seal(message.letter or {}, message.body) for message in batch]
 
     async def _publish(self, bodies: Sequence[bytes], name: str) -> None:
-        """Have the target take messages; those that it may have taken are counted as doubtful."""
+        """Publish messages at the target; those without an answer count as doubtful."""
         query = {"binary": "true"} | ({} if name == CARRIER else {"channel": name})
         for part in parts(bodies):
             self.doubtful += len(part)
@@ -246,7 +251,7 @@ class Move:
 
 
 def parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
-    """Bodies in parts of at most `PUBLISH_BYTES`, or of one body."""
+    """Split bodies into parts of at most `PUBLISH_BYTES`; a larger body is a part of its own."""
     part: list[bytes] = []
     size = 0
     for body in bodies:
@@ -260,10 +265,10 @@ def parts(bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
 
 
 async def move(job: Job) -> int:
-    """Do it; the exit status.
+    """Move the topic; return the exit status.
 
     Raises:
-        UsageError: words or flags that do not go together.
+        UsageError: words or flags do not go together.
         Failed: nothing was done.
     """
     what, topic = job.words
@@ -294,7 +299,7 @@ async def move(job: Job) -> int:
 
 
 async def _say(job: Job, doing: Move, failed: str) -> int:
-    """What came of it; the exit status."""
+    """Report the outcome; return the exit status."""
     twice = doing.again + doing.doubtful
     if job.options.json:
         told = {"verb": "move", "topic": doing.topic, "result": "failed" if failed else "done"}

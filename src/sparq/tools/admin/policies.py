@@ -1,9 +1,9 @@
 """`policies`: settings of topics and channels by pattern, at all nsqds of the cluster.
 
-Without words it lists the policies of each nsqd, in their order; nsqds that have the same stand in
-one row. `show` tells what holds for a topic or a channel and why, `export` writes what was set at
-run time as TOML, `apply` sets a file's policies at all nsqds, `drop` drops them. Before anything is
-set every nsqd says whether it would take it: where one refuses the document, nothing is done.
+Without words it lists the policies of each nsqd in order; nsqds with the same policies share their
+rows. `show` prints which settings apply to a topic or a channel and why, `export` writes the
+policies set at run time as TOML, `apply` sets a file's policies at all nsqds, `drop` drops them.
+Before a change, every nsqd checks it in a dry run: if one refuses the document, nothing is done.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ STDIN: Final = "-"
 
 
 async def policies(job: Job) -> int:
-    """Do it; the exit status.
+    """Run the action; return the exit status.
 
     Raises:
-        UsageError: the words or the file are none.
+        UsageError: the words or the file are not valid.
         Failed: nothing was done.
     """
     action, *words = job.words or ("",)
@@ -54,7 +54,7 @@ async def policies(job: Job) -> int:
 
 
 async def _read(job: Job, topic: str = "", channel: str = "") -> dict[str, Any]:
-    """What each nsqd says; those that do not are among the job's errors."""
+    """Return each nsqd's policies; nsqds that do not answer are added to the job's errors."""
     found = await cluster.read(job.fleet, topic, channel)
     job.errors |= {at: in_words(why) for at, why in found.errors.items()}
     if found.failed:
@@ -75,7 +75,7 @@ async def _list(job: Job) -> int:
 
 
 def _alike(found: Mapping[str, Any]) -> list[list[str]]:
-    """The nsqds, those with the same policies together."""
+    """Group the nsqds that have the same policies."""
     groups: dict[str, list[str]] = {}
     for address, answer in found.items():
         groups.setdefault(_key(answer, *SOURCES), []).append(address)
@@ -87,7 +87,7 @@ def _key(answer: Mapping[str, Any], *sources: str) -> str:
 
 
 def _policies(answer: Mapping[str, Any], source: str) -> list[dict[str, Any]]:
-    """The policies of one source, as an nsqd says them; what is none is left out."""
+    """Return the policies of one source from an nsqd's response; invalid entries are skipped."""
     listed = answer.get(source)
     if not isinstance(listed, list):
         return []
@@ -109,7 +109,7 @@ def _rows(addresses: list[str], answer: Mapping[str, Any]) -> Iterable[dict[str,
 
 
 def _shown(value: Any) -> str:
-    """A setting in a table: as TOML has it, but for the quotes."""
+    """Format a setting for a table: as in TOML, without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -153,7 +153,7 @@ async def _export(job: Job) -> int:
 
 
 def _toml(policy: Mapping[str, Any]) -> str:
-    """A policy as TOML; its values are numbers and texts."""
+    """Format a policy as TOML; its values are numbers and strings."""
     lines = [f"{key} = {json.dumps(value)}" for key, value in policy.items()]
     return "\n".join(["[[policies]]", *lines])
 
@@ -176,7 +176,7 @@ def _document(path: str) -> bytes:
 
 
 def _refuse(tried: Report) -> None:
-    """Leave all as it is where an nsqd refuses the document; they are likely to refuse alike."""
+    """Stop before any change if an nsqd refuses the document; others would probably do so, too."""
     for one in tried.errors:
         if REFUSED in one.error:
             raise Failed(f"nothing was done: {one.address}: {one.error}")
@@ -207,7 +207,7 @@ def _changes(address: str, answer: Any) -> list[dict[str, Any]]:
 
 
 async def _say(job: Job, report: Report, past: str) -> int:
-    """What came of it; the exit status."""
+    """Report the outcome; return the exit status."""
     if report.failed:
         raise Failed(f"nothing was done: {report.failed}")
     failed = known(report.warnings) | known({one.address: one.error for one in report.errors})

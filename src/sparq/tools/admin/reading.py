@@ -1,13 +1,13 @@
-"""Who has a topic or a channel, how much is in it, and its messages, page by page.
+"""Find out which nsqds have a topic or channel, its depth there, and read its messages in pages.
 
-nsqlookupds say who has the topic, the nsqds themselves what is in it: that is looked at before
-anything is changed. A daemon that only says that it has no such topic is no error; one that does
-not answer is. Messages come as nsqd's inspection routes give them:
+nsqlookupds report which nsqds have the topic, and the nsqds report what is in it; this happens
+before anything is changed. A daemon that only reports that it has no such topic is not an error; a
+daemon that does not answer is. Messages come from nsqd's inspection routes:
 
-1. Nothing is taken: attempts, order and depth stay as they are.
-2. An nsqd that cannot be asked, or has no such routes (Go's), is among the job's errors; the others
-   give their part.
-3. What an nsqd says is read with care: what is no message is left out.
+1. Reading takes no messages: attempts, order and depth stay as they are.
+2. An nsqd that cannot be reached, or has no such routes (Go's), is listed in the job's errors; the
+   others give their part.
+3. An nsqd's response is not trusted: entries that are not messages are skipped.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ NOT_HERE: Final = "MESSAGE_NOT_FOUND"
 
 @dataclass(slots=True)
 class Survey:
-    """What was found.
+    """The result of asking nsqlookupds and nsqds.
 
     Attributes:
-        having: the figures of the topic or channel in `/stats`, by the address of its nsqd.
-        nodes: the nsqds that have the topic, as nsqlookupds say, by address.
-        errors: daemons that did not answer, and why.
+        having: the `/stats` figures of the topic or channel, by the address of its nsqd.
+        nodes: the nsqds that have the topic according to nsqlookupd, by address.
+        errors: the reason for each daemon that did not answer, by address.
     """
 
     having: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -45,21 +45,21 @@ class Survey:
 
     @property
     def waiting(self) -> int:
-        """Messages that wait, are in flight or deferred, where an answer came."""
+        """Messages waiting, in flight or deferred, at the nsqds that answered."""
         return sum(map(waiting_in, self.having.values()))
 
 
 def waiting_in(figures: dict[str, Any]) -> int:
-    """Messages of a topic or channel that are not finished."""
+    """Return the number of unfinished messages of a topic or channel."""
     names = ("depth", "in_flight_count", "deferred_count")
     return sum(value for name in names if isinstance(value := figures.get(name), int))
 
 
 async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
-    """Look who has a topic, or a channel of it.
+    """Find out which nsqds have a topic, or a channel of it.
 
     Raises:
-        Failed: nobody could say, or nobody knows the topic.
+        Failed: no daemon answered, or none has the topic.
     """
     producers = await producers_of(fleet, topic)
     found = Survey({}, {node.address: node for node in producers.value}, known(producers.errors))
@@ -78,7 +78,7 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
 
 
 async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
-    """The nsqds that have a topic. Raises Failed: nobody could say, or nobody knows the topic."""
+    """Return the nsqds that have a topic. Raises Failed: no daemon answered, or none has it."""
     producers = await fleet.producers(topic)
     if producers.failed:
         raise Failed(await _nobody_says(fleet, topic, producers))
@@ -86,12 +86,12 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
 
 
 def known(errors: dict[str, str]) -> dict[str, str]:
-    """The errors without those of daemons that only say that they do not have it."""
+    """Return the errors without those of daemons that only report that they do not have it."""
     return {address: why for address, why in errors.items() if not has_nothing(why)}
 
 
 async def _nobody_says(fleet: Fleet, topic: str, producers: Gathered[list[Node]]) -> str:
-    """Why there is nobody to ask: none answered, or they do not know the topic."""
+    """Explain why there is no nsqd to ask: no daemon answered, or none has the topic."""
     if known(producers.errors) or not producers.errors:
         text = "; ".join(f"{address}: {why}" for address, why in producers.errors.items())
         return (
@@ -102,7 +102,7 @@ async def _nobody_says(fleet: Fleet, topic: str, producers: Gathered[list[Node]]
 
 
 async def nodes_of(job: Job) -> list[Node]:
-    """The nsqds that have the topic, or the channel, and answer. Raises Failed: there is none."""
+    """Return the nsqds that have the topic, or the channel, and answer. Raises Failed: none has."""
     found = await survey(job.fleet, job.topic, job.channel)
     job.errors |= found.errors
     nodes = [found.nodes[address] for address in found.having if address in found.nodes]
@@ -118,16 +118,16 @@ async def pages(
     query: Mapping[str, str],
     searched: dict[str, float] | None = None,
 ) -> AsyncIterator[list[Message]]:
-    """Pages of messages of one nsqd, each message with its nsqd's address as `node`.
+    """Yield pages of one nsqd's messages, each message with the nsqd's address as `node`.
 
-    An error ends the pages, and is among the job's errors.
+    An error ends the pages, and is added to the job's errors.
 
     Args:
-        job: what was asked for.
+        job: the job.
         node: the nsqd.
-        path: of an inspection route.
+        path: an inspection route.
         query: its parameters.
-        searched: gets which part of its log an nsqd has searched, by its address.
+        searched: receives the fraction of its log that each nsqd has searched, by its address.
     """
     after = ""
     while True:
@@ -148,33 +148,33 @@ async def pages(
 
 
 def note(job: Job, address: str, reason: str) -> None:
-    """Keep in mind why an nsqd gave nothing, unless it has nothing to give."""
+    """Record why an nsqd returned nothing, unless it has nothing to return."""
     if has_nothing(reason) or NOT_HERE in reason:
         return
     job.errors[address] = in_words(reason)
 
 
 def messages_in(answer: Any, address: str) -> list[Message]:
-    """The messages of an answer that are such."""
+    """Return the valid messages of a response."""
     listed = answer.get("messages") if isinstance(answer, dict) else None
     return [message for one in listed or () if (message := message_in(one, address)) is not None]
 
 
 def message_in(one: Any, address: str) -> Message | None:
-    """A message with its nsqd's address; None for what is none."""
+    """Return a message with its nsqd's address; None if it is not a message."""
     if not isinstance(one, dict) or not isinstance(one.get("id"), str):
         return None
     return {"node": address, **one}
 
 
 def by_time(message: Message) -> tuple[int, str]:
-    """When a message was published, for sorting."""
+    """Sort key: the time at which a message was published, then its id."""
     stamp = message.get("timestamp")
     return int(stamp) if isinstance(stamp, str) and stamp.isdigit() else 0, str(message["id"])
 
 
 def search_query(job: Job, **more: str) -> dict[str, str]:
-    """The parameters of `/topic/search` that the flags ask for."""
+    """Return the parameters of `/topic/search` that the flags ask for."""
     options = job.options
     return {
         **{"topic": job.topic, "channel": job.channel, "text": options.text},
@@ -185,5 +185,5 @@ def search_query(job: Job, **more: str) -> dict[str, str]:
 
 
 def bodies(size: int) -> dict[str, str]:
-    """The parameters for so many bytes of each body."""
+    """Return the parameters for this number of bytes of each body."""
     return {"bodies": "true", "body_bytes": str(size)} if size else {"bodies": "false"}

@@ -1,8 +1,8 @@
-"""`redrive`: dead letters go back to the topic and channel that they came from.
+"""`redrive`: send dead letters back to the topic and channel that they came from.
 
-With ids those letters, as `requeue` does it; without, all that wait in the channel when it begins,
-at a rate if there is one. A channel that the dead-letter topic does not have yet is made: the first
-one of a topic has all that waited there.
+With ids it sends those letters, as `requeue` does; without ids, all letters that wait in the
+channel when it begins, at most `--rate` per second. A channel that the dead-letter topic does not
+have yet is created: the first channel of a topic gets all messages that waited there.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ WAITING: Final = ("nsqd", "would_redrive")
 
 
 async def redrive(job: Job) -> int:
-    """Do it; the exit status.
+    """Send letters back; return the exit status.
 
     Raises:
-        UsageError: a word is no name or no id.
+        UsageError: a word is not a valid name or id.
         Failed: nothing was done.
     """
     if len(job.words) > 2:
@@ -48,7 +48,7 @@ async def redrive(job: Job) -> int:
 
 
 async def _found(job: Job) -> Survey:
-    """Who has the channel, and what waits there; it is made where nobody has it."""
+    """Return the nsqds that have the channel, and its depth there; create it if none has it."""
     found = await survey(job.fleet, job.topic, job.channel)
     if found.having or found.errors:
         return found
@@ -63,7 +63,7 @@ async def _found(job: Job) -> Survey:
 
 
 def _totals(job: Job, found: Survey) -> dict[str, int]:
-    """How many letters are to be sent back at each nsqd."""
+    """Return the number of letters to send back at each nsqd."""
     left = job.options.limit or sys.maxsize
     totals = {}
     for address, figures in found.having.items():
@@ -75,7 +75,7 @@ def _totals(job: Job, found: Survey) -> dict[str, int]:
 
 
 async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Progress]:
-    """Send them back, at all nsqds at once; a terminal is told how far it is."""
+    """Send letters back at all nsqds at once; show the progress on a terminal."""
     progress = {address: Progress(total) for address, (_, total) in nodes.items()}
     query = {"topic": job.topic, "channel": job.channel}
     query |= {"to_all": "true"} if job.options.to_all else {}
@@ -99,7 +99,7 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Pro
 
 
 async def _say(job: Job, progress: Mapping[str, Progress]) -> int:
-    """What was sent back where, and why the rest was not; the exit status."""
+    """Report what was sent back where, and why the rest was not; return the exit status."""
     reasons: Counter[str] = Counter()
     for address, one in progress.items():
         reasons.update(one.refused)

@@ -1,8 +1,9 @@
-"""`seek`: moves a channel to another place of the log at each nsqd, and says where it landed.
+"""`seek`: move a channel to another position in the log at each nsqd, and report where it landed.
 
-It is tried without moving anything first. Where messages would be skipped (they wait now, and are
-not delivered afterwards) the channel's name has to be typed. Deferred messages before the new place
-are dropped, too, and nsqd does not say how many: where there are any, the name has to be typed.
+A dry run comes first. If messages would be skipped (they wait now and would not be delivered
+afterwards), the channel's name must be typed. Deferred messages before the new position are
+dropped, too, and nsqd does not report their number: if the channel has any deferred messages, the
+name must be typed as well.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ OLDER_ARE_GONE: Final = "older ones are gone"
 
 
 async def seek(job: Job) -> int:
-    """Do it; the exit status.
+    """Move the channel; return the exit status.
 
     Raises:
-        UsageError: a name is none.
+        UsageError: a name is not valid.
         Failed: nothing was done.
     """
     job.check_names()
@@ -51,7 +52,7 @@ async def seek(job: Job) -> int:
 
 
 def _loses(rows: list[dict[str, Any]], place: str) -> str:
-    """What is not delivered afterwards, in words; "": nothing."""
+    """Describe the messages that would not be delivered afterwards; "": there are none."""
     skipped = sum(row["skipped"] for row in rows)
     deferred = 0 if place == EARLIEST else sum(row["deferred_before"] for row in rows)
     words = [f"skips {skipped:,} messages"] if skipped else []
@@ -72,7 +73,7 @@ async def _seek(
 
 
 def rows_of(report: Report, found: Survey) -> list[dict[str, Any]]:
-    """A row for each nsqd that answered."""
+    """Return a row for each nsqd that answered."""
     return [_row(one, found.having.get(one.address, {})) for one in report.done]
 
 
@@ -94,7 +95,7 @@ def _row(one: Outcome, figures: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _say(job: Job, report: Report, found: Survey) -> int:
-    """Where it landed, and where not; the exit status."""
+    """Report where the channel landed and where it was not moved; return the exit status."""
     rows = rows_of(report, found)
     failed = report.warnings | known({one.address: one.error for one in report.errors})
     failed = {at: in_words(why) for at, why in failed.items()}

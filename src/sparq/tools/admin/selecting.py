@@ -1,8 +1,8 @@
-"""`requeue finish cancel copy redrive`: something is done to single messages, named by their ids.
+"""`requeue finish cancel copy redrive`: act on single messages that are named by their ids.
 
 Ids come from the command line, or with `-` from standard input, as `find --ids` prints them. Every
-nsqd that has the topic is told all of them and does what it has: an id is of one nsqd only. An id
-that no nsqd did is reported with what they said of it.
+nsqd that has the topic gets all ids and acts on the messages it has: an id belongs to one nsqd
+only. An id that no nsqd acted on is reported with the nsqds' reasons.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _ID: Final = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(slots=True)
 class Found:
-    """What came of it: which nsqd did which id, and what was said of those that none did."""
+    """The outcome: `done` maps ids to nsqds, `refused` maps ids to the reason they were refused."""
 
     done: dict[str, str] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
 
 async def act(job: Job) -> int:
-    """Do it; the exit status.
+    """Act on the messages; return the exit status.
 
     Raises:
-        UsageError: a word is no id, or `copy` has no topic to copy to.
+        UsageError: a word is not an id, or `copy` has no topic to copy to.
         Failed: nothing was done.
     """
     is_copy = job.verb == "copy"
@@ -68,7 +68,7 @@ async def act(job: Job) -> int:
 
 
 async def _ids(words: tuple[str, ...]) -> list[str]:
-    """The ids, each once. Raises UsageError: one is none, or there is none."""
+    """Return the ids without duplicates. Raises UsageError: one is not an id, or there are none."""
     texts = list(words)
     if words == ("-",):
         data = b""
@@ -87,7 +87,7 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
 
 
 async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
-    """Do it, a thousand messages at a time."""
+    """Send the ids to the nsqds, a thousand at a time."""
     found = Found()
     for at in range(0, len(ids), IDS_MAX):
         some = ids[at : at + IDS_MAX]
@@ -112,7 +112,7 @@ def _take(found: Found, address: str, answer: Any) -> None:
             found.done[one] = address
     for entry in told.get("refused") or ():
         if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            # "No such message" is what all say but the one that had it.
+            # Every nsqd without the message answers "no such message": keep any other reason.
             why = str(entry.get("why", ""))
             before = found.refused.get(entry["id"], "")
             found.refused[entry["id"]] = max(before, why, key=lambda text: not _is_absent(text))
@@ -123,7 +123,7 @@ def _is_absent(why: str) -> bool:
 
 
 async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
-    """Which nsqd has which message: all of a dry run."""
+    """Find out which nsqd has which message: this is the whole of a dry run."""
     found = Found()
     room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
@@ -142,7 +142,7 @@ async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
 
 
 async def _say(job: Job, ids: list[str], found: Found) -> int:
-    """What was done where; the exit status."""
+    """Report what was done where; return the exit status."""
     missing = [one for one in ids if one not in found.done]
     is_failure = bool(missing or job.errors)
     if job.options.json:

@@ -1,7 +1,7 @@
 """The command line of `sparq admin`: its verbs, their words and flags.
 
-What a verb does, and how it ends, stands in `sparq.tools.admin`. Words and flags may be mixed;
-after `--` come words only, as a topic's name may begin with a dash.
+`sparq.tools.admin` describes what a verb does and how it ends. Words and flags may be mixed. After
+`--` all arguments are words, because a topic's name may begin with a dash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PROGRAM: Final = "sparq admin"
 LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
 NSQD_VARIABLE: Final = "SPARQ_NSQD_HTTP_ADDRESS"
 COMPLETE: Final = "complete"
-"""What the shells' functions call: `sparq admin complete WORDS` prints what the last may be."""
+"""The verb that shell functions call: `sparq admin complete WORDS` completes the last word."""
 
 STATE: Final = choice("", "waiting", "in_flight", "deferred", "finished")
 FORMAT: Final = choice("jsonl", "csv")
@@ -33,7 +33,7 @@ FORMAT: Final = choice("jsonl", "csv")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(HttpOptions):
-    """Which cluster, and how it is asked: the flags of every verb."""
+    """Flags of every verb: which cluster to use, and how to ask it."""
 
     token: str = option("", "http token of the daemons; @FILE reads it from a file")
     json: bool = option(False, "print JSON instead of a table")
@@ -44,21 +44,21 @@ class Options(HttpOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOptions(Options):
-    """Of `list`."""
+    """Flags of `list`."""
 
     nodes: bool = option(False, "list the nsqds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeOptions(Options):
-    """Of verbs that change something."""
+    """Flags of verbs that change something."""
 
     dry_run: bool = option(False, "say what would be done, and do nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DangerOptions(ChangeOptions):
-    """Of verbs that lose messages."""
+    """Flags of verbs that lose messages."""
 
     yes: bool = option(
         False, "do not ask for the name to be typed; needed where nobody can type it"
@@ -67,7 +67,7 @@ class DangerOptions(ChangeOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeekOptions(Options):
-    """Of `peek`."""
+    """Flags of `peek`."""
 
     state: str = option("", "waiting, in_flight or deferred (default: waiting)", kind=STATE)
     limit: int = option(10, "messages to show", least=1, most=10_000)
@@ -79,7 +79,7 @@ class PeekOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions(Options):
-    """Which messages: all that is given must hold."""
+    """Flags that select messages; a message must match all of them."""
 
     text: str = option("", "the body has this text")
     where: str = option("", """a value of a JSON body: 'user.id = "7"', 'status >= 500'""")
@@ -92,7 +92,7 @@ class SearchOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOptions(SearchOptions):
-    """Of `find`."""
+    """Flags of `find`."""
 
     id: str = option("", "the message with this id")
     ids: bool = option(False, "print ids alone, for requeue, finish, cancel and copy")
@@ -101,7 +101,7 @@ class FindOptions(SearchOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions(SearchOptions):
-    """Of `export`."""
+    """Flags of `export`."""
 
     body_bytes: int = option(1_048_576, "bytes of each body to write", least=0, most=1_048_576)
     format: str = option("jsonl", "jsonl or csv", kind=FORMAT)
@@ -110,14 +110,14 @@ class ExportOptions(SearchOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CopyOptions(ChangeOptions):
-    """Of `copy`."""
+    """Flags of `copy`."""
 
     to: str = option("", "topic to copy to")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveOptions(ChangeOptions):
-    """Of `redrive`."""
+    """Flags of `redrive`."""
 
     rate: int = option(0, "letters a second, of all nsqds together; 0: no limit", least=0)
     limit: int = option(0, "letters to send back at most; 0: all that wait when it begins", least=0)
@@ -128,7 +128,7 @@ class RedriveOptions(ChangeOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditOptions(Options):
-    """Of `audit`."""
+    """Flags of `audit`."""
 
     nsqadmin_http_address: str = option(
         "127.0.0.1:4171", "nsqadmin that keeps the log: host:port or URL"
@@ -142,7 +142,7 @@ class AuditOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions(Options):
-    """Of `drain`."""
+    """Flags of `drain`."""
 
     exit: bool = option(False, "have the process end by itself once nothing is left")
     undo: bool = option(False, "have it take publishes again")
@@ -151,7 +151,7 @@ class DrainOptions(Options):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOptions(Options):
-    """Of `move`."""
+    """Flags of `move`."""
 
     source: str = option("", "nsqd to take it from: HOST:PORT of its HTTP", name="from")
     target: str = option("", "nsqd to bring it to", name="to")
@@ -164,7 +164,7 @@ class MoveOptions(Options):
 
 
 class Verb(NamedTuple):
-    """A verb: the words after it, what it does, its flags, and how many words it takes."""
+    """A verb: the words after it, what it does, its flags, and the allowed number of words."""
 
     words: str
     text: str
@@ -221,7 +221,7 @@ VERBS: Final = {
 
 
 class Request(NamedTuple):
-    """What is asked for on a command line."""
+    """A parsed command line."""
 
     verb: str
     words: tuple[str, ...]
@@ -229,7 +229,7 @@ class Request(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status."""
+    """Run the program; return the exit status."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == [COMPLETE]:
         return launch("sparq.tools.admin.completion", words[1:])
@@ -245,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def read(name: str, arguments: Sequence[str]) -> Request:
-    """A verb's command line. Raises SystemExit: 0 after ``--help``, 1 for a mistake."""
+    """Parse a verb's command line. Raises SystemExit: 0 after ``--help``, 1 for a mistake."""
     verb, program = VERBS[name], f"{PROGRAM} {name}"
     known = [*flags.flags_of(verb.options), HELP, VERSION]
     try:
@@ -267,7 +267,7 @@ def read(name: str, arguments: Sequence[str]) -> Request:
 def separated(
     program: str, arguments: Sequence[str], known: Sequence[flags.Flag]
 ) -> tuple[list[str], list[str]]:
-    """Words, and flags with their values, of a command line that mixes them.
+    """Split a command line that mixes words and flags into words and flags with their values.
 
     Raises:
         Mistake: a flag is unknown, or has no value.
@@ -291,12 +291,12 @@ def separated(
 
 
 def _is_word(text: str) -> bool:
-    """Whether it is no flag: a place such as -1h is none, and - stands for standard input."""
+    """Whether it is not a flag: a place such as -1h is a word, and so is - for standard input."""
     return not text.startswith("-") or text == "-" or text[1:2].isdigit()
 
 
 def with_environment(options: Any) -> Any:
-    """The options, with the addresses that the environment names where none is given."""
+    """Return the options; if no address was given, with those from the environment."""
     if options.nsqd_http_addresses or options.lookupd_http_addresses:
         return options
     changed = import_module("dataclasses").replace
@@ -310,7 +310,7 @@ def with_environment(options: Any) -> Any:
 
 
 def overview() -> str:
-    """The page that `sparq admin --help` prints."""
+    """Return the page that `sparq admin --help` prints."""
     page = import_module("sparq.program.help_page").page
     usages = {name: f"{name} {verb.words}".rstrip() for name, verb in VERBS.items()}
     width = max(map(len, usages.values()))
