@@ -1,5 +1,5 @@
-"""What is decided: topics, channels, sessions, and who gets which message when.
+"""The broker core: topics, channels, sessions, and which client gets which message when.
 
-Pure: no socket, no asyncio, no thread and no clock; time is an argument (`Instant`), the disk is
-reached through `sparq.log` only, and whatever may take long is handed out as a task.
+No socket, asyncio, thread or clock is used here. Time is an argument (`Instant`), the disk is
+reached only through `sparq.log`, and work that may take long is returned as a task.
 """

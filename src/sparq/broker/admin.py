@@ -1,15 +1,17 @@
-"""Create, delete, empty, pause, seek and intervene: what HTTP offers to administrators.
+"""Administrators' actions (HTTP): create, delete, empty, pause, seek, and act on single messages.
 
-Each refusal is a `RemoteError` with NSQ's HTTP code. What is done is durable, and the space that it
-frees is free, once `Topics.unsettled` says so: turns and the tasks that they hand out lead there.
+Each refusal is a `RemoteError` with NSQ's HTTP code. An action is complete (durable, and the disk
+space that it frees is free) once `Topics.unsettled` returns None. Turns, and the tasks that they
+hand out, lead there.
 
-Of what is done with single messages of a channel (requeue, finish, cancel):
+Rules for actions on single messages of a channel (requeue, finish, cancel):
 
-1. Each message is looked for where it is (see `channel`) and taken from there; what becomes of it
-   is told to the ledger, so that it outlives the process as a FIN or a REQ does.
-2. A consumer whose message is taken is told nothing; its FIN fails as after a timeout.
-3. A deferred publish that is taken before its time is `apart`: other channels still wait for it.
-4. A range reader's channel is its reader's alone.
+1. Each message is looked up wherever the channel holds it (see `channel`) and removed from there.
+   The result is noted in the ledger, so it survives a restart as a FIN or a REQ does.
+2. A consumer is not notified when a message in flight is taken from it; its FIN fails as it would
+   after a timeout.
+3. A deferred publish that is taken before it is due is `apart`: other channels still wait for it.
+4. These actions are refused on a channel that is read by ranges.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from sparq.protocol.instant import Instant
 
 Indexes = NDArray[np.int64]
 Refused = dict[int, str]
-"""Why, by index; what is not in it is done."""
+"""Refusals: reasons by message index; an index that is missing was processed."""
 
 IDS_MAX: Final = 1000
-"""So many messages of one request."""
+"""Maximum number of messages per request."""
 
 GONE: Final = "the log does not have it"
 UNSEEN: Final = "the channel does not see it yet, its topic is paused"
@@ -50,12 +52,12 @@ HELD: Final = "it is in flight"
 
 
 def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
-    """Have messages delivered as soon as possible, also those that are finished.
+    """Redeliver messages as soon as possible, even if they are finished.
 
     Args:
-        topic: the channel's.
-        channel: where.
-        indexes: which, ascending, at most IDS_MAX.
+        topic: the channel's topic.
+        channel: the channel.
+        indexes: the messages, ascending, at most IDS_MAX.
 
     Raises:
         RemoteError: the channel is read by ranges.
@@ -70,7 +72,7 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     gone = topic.stream.due.cancelled.intersection(rest.tolist()).difference(delayed)
     refused.update(dict.fromkeys(sorted(gone), CANCELLED))
     rest = rest[~np.isin(rest, np.array([*refused], np.int64))]
-    # Also what lies before the channel's start: it must not count as due for the others.
+    # Even before the channel's start: such a message must not count as due for other channels.
     pending = _take_apart(channel, rest, start=0)
     attempts = dict.fromkeys(rest.tolist(), 0) | delayed
     if len(rest):
@@ -83,7 +85,7 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
 
 
 def finish(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
-    """Finish messages wherever they are; parameters and errors as `requeue`'s."""
+    """Finish messages in any state; parameters and errors as in `requeue`."""
     refused, rest = _seen(topic, channel, indexes)
     flying = channel.in_flight.take(rest)
     channel.returned(flying)
@@ -101,7 +103,7 @@ def finish(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
 
 
 def cancel(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
-    """Drop deferred messages from a channel; parameters and errors as `requeue`'s."""
+    """Drop deferred messages from a channel; parameters and errors as in `requeue`."""
     _refuse_ranges(channel)
     delayed = [index for index, _ in channel.delays.take(set(indexes.tolist()))]
     pending = _take_apart(channel, indexes, channel.start)
@@ -111,8 +113,11 @@ def cancel(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
 
 
 def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
-    """Drop deferred publishes from all channels, also from those to come, and what REQ has deferred
-    from each channel that has it so."""
+    """Drop deferred messages from all channels.
+
+    Deferred publishes are dropped for future channels, too; a message that REQ has deferred, only
+    from each channel that holds it so.
+    """
     wanted = set(indexes.tolist())
     done = topic.stream.due.cancel(wanted)
     if done and topic.books is not None:
@@ -130,7 +135,7 @@ ACTIONS: Final[dict[str, Action]] = {"requeue": requeue, "finish": finish, "canc
 
 
 def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Refused:
-    """Have messages that wait given to nobody until they are sent back, or `unclaim`."""
+    """Withhold waiting messages from consumers until they are sent back or released (`unclaim`)."""
     refused, rest = _seen(topic, channel, indexes)
     held = channel.in_flight.rows_of(rest).indexes
     rest = np.setdiff1d(rest, held)
@@ -156,7 +161,7 @@ def _refuse_ranges(channel: Channel) -> None:
 
 
 def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, Indexes]:
-    """Refuse what is not stored, or is not for the channel's eyes yet; returns the others, too."""
+    """Refuse messages that are not stored or not yet visible; returns the other indexes, too."""
     _refuse_ranges(channel)
     looking, end = topic.stream.log.looking, topic.stream.end
     refused: Refused = {}
@@ -169,8 +174,10 @@ def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, In
 
 
 def _take_apart(channel: Channel, indexes: Indexes, start: int) -> Indexes:
-    """Of ascending indexes, the deferred publishes from `start` on that are not due yet: the
-    channel waits for them no more."""
+    """Have the channel stop waiting for some deferred publishes; returns their indexes.
+
+    These are the ones among the ascending `indexes`, from `start` on, that are not due yet.
+    """
     pending = channel.stream.due.pending
     found = [
         index
@@ -182,7 +189,7 @@ def _take_apart(channel: Channel, indexes: Indexes, start: int) -> Indexes:
 
 
 def _fresh(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
-    """Which of the indexes, which are nowhere else, the cursor will deliver."""
+    """Which of these indexes the cursor will still deliver; no queue may hold any of them."""
     skips, due = channel.skips, channel.stream.due
     return np.array(
         [
@@ -194,12 +201,12 @@ def _fresh(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
 
 
 def _waiting(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
-    """Which of the indexes wait already."""
+    """Which of the indexes are already waiting for delivery."""
     return np.isin(indexes, channel.again.having(indexes)) | _fresh(channel, indexes)
 
 
 def _finished(channel: Channel, pending: Indexes, indexes: Indexes) -> None:
-    """Note that ascending indexes are finished, of which the pending ones are apart now."""
+    """Note ascending indexes as finished, and the `pending` ones among them as apart."""
     if len(pending):
         channel.ledger.apart(channel.name, pending)
     if len(indexes):
@@ -214,7 +221,7 @@ class Admin:
         self._turn = turn
 
     def create_topic(self, name: str, now: Instant) -> None:
-        """Make sure that the topic exists."""
+        """Create the topic unless it exists."""
         try:
             topic = self._topics.get_or_create(name, now)
         except Leaving as leaving:
@@ -227,12 +234,12 @@ class Admin:
         self._settle(topic, now)
 
     def delete_topic(self, name: str, now: Instant) -> None:
-        """Drop the topic with its channels and messages, and end its consumers' connections."""
+        """Delete the topic with its channels and messages; its consumers' connections close."""
         self._topic(name)
         self._topics.delete(name)
 
     def empty_topic(self, name: str, now: Instant) -> None:
-        """Drop what no channel sees yet."""
+        """Drop the messages that no channel sees yet."""
         topic = self._topic(name)
         topic.empty()
         self._settle(topic, now, frees=True)
@@ -244,7 +251,7 @@ class Admin:
         self._settle(topic, now)
 
     def create_channel(self, topic_name: str, name: str, now: Instant) -> None:
-        """Make sure that the channel exists; its topic must."""
+        """Create the channel unless it exists; the topic must exist."""
         topic = self._topic(topic_name)
         try:
             topic.create_channel(name)
@@ -253,14 +260,14 @@ class Admin:
         self._settle(topic, now)
 
     def delete_channel(self, topic_name: str, name: str, now: Instant) -> None:
-        """Drop the channel and end its consumers' connections."""
+        """Delete the channel; its consumers' connections close."""
         topic, channel = self._channel(topic_name, name)
         self._topics.delete_channel(topic, channel.name)
         self._settle(topic, now, frees=True)
         self._topics.forget_if_unused(topic)
 
     def empty_channel(self, topic_name: str, name: str, now: Instant) -> None:
-        """Drop what waits, is in flight or is deferred."""
+        """Drop all messages that wait, are in flight or are deferred."""
         topic, channel = self._channel(topic_name, name)
         channel.empty()
         topic.wake(channel)
@@ -274,17 +281,18 @@ class Admin:
         self._settle(topic, now)
 
     def seek_channel(self, topic_name: str, name: str, target: SeekTarget, now: Instant) -> None:
-        """Do what `seek` does, for those who do not ask where the channel has gone."""
+        """Do what `seek` does, for callers that do not need the resulting position."""
         self.seek(topic_name, name, target, now)
 
     def seek(
         self, topic_name: str, name: str, target: SeekTarget, now: Instant, *, dry_run: bool = False
     ) -> Seek:
-        """Have the channel go on from another place of the log: replay, or a leap ahead.
+        """Move the channel to another place of the log: replay, or skip ahead.
 
-        What is in flight or deferred is forgotten. A time may need a look at the disk first; then
-        the channel moves when the task that is queued now is done. The result tells where it went
-        once the tasks of this turn and the next are done. A dry run only tells where it would go.
+        Messages in flight or deferred are dropped from the channel. Finding a time may need a disk
+        read: then the channel moves when the task that is queued now has run. The result has the
+        new position once the tasks of this turn and the next have run. A dry run reports the
+        position without moving.
         """
         topic, channel = self._channel(topic_name, name)
         if channel.hold is not None:
@@ -299,11 +307,11 @@ class Admin:
         """Requeue, finish or cancel single messages (`ACTIONS`).
 
         Args:
-            action: which.
-            topic_name: of which topic.
-            name: in which channel; None: in all, which only `cancel` does.
-            indexes: which messages, ascending.
-            now: the time.
+            action: a key of `ACTIONS`.
+            topic_name: the topic.
+            name: the channel; None: all channels, which only `cancel` supports.
+            indexes: the messages, ascending.
+            now: the current time.
         """
         if name is None:
             topic = self._topic(topic_name)
@@ -319,19 +327,19 @@ class Admin:
         return refused
 
     def claim(self, topic_name: str, name: str, indexes: Indexes, now: Instant) -> Refused:
-        """Have messages that wait in a channel kept for `Broker.send_back`, or `unclaim`.
+        """Reserve waiting messages of a channel for `Broker.send_back`, or until `unclaim`.
 
         Args:
             topic_name: the topic.
             name: the channel.
-            indexes: which, ascending, at most IDS_MAX.
-            now: the time.
+            indexes: the messages, ascending, at most IDS_MAX.
+            now: the current time.
         """
         topic, channel = self._channel(topic_name, name)
         return claim(topic, channel, indexes, now)
 
     def unclaim(self, channel: Channel, indexes: Indexes) -> None:
-        """Have claimed messages wait again, those that still are."""
+        """Make messages that are still claimed wait again."""
         unclaim(channel, indexes)
         topic = self._topics.by_name.get(channel.stream.topic)
         if topic is not None and not channel.is_retired:
@@ -339,7 +347,7 @@ class Admin:
             self._turn.touch(topic)
 
     def _settle(self, topic: Topic, now: Instant, *, frees: bool = False) -> None:
-        """Have a decision kept for good; `frees`: and what nobody needs any more deleted."""
+        """Have a decision made durable; `frees`: delete files that became unneeded, too."""
         topic.settle(now, frees=frees)
         self._turn.touch(topic)
 

@@ -1,12 +1,13 @@
-"""A topic's ledger as the broker uses it: written once a turn, synced in time, made smaller.
+"""A topic's ledger as the broker uses it: when it is written, synced and replaced by a checkpoint.
 
-1. What is noted in a turn is written before any reply of that turn leaves. A write that finds no
-   space waits for checkpoints that make some (see `health`). One that fails all the same keeps
-   everything for the next turn and is a matter of health, never of a FIN.
-2. What is written is synced after `sync_timeout` at the latest; who needs it sooner waits with
-   `wait_for_sync`, and all who wait share one sync. `wait_for_write` waits for the turn's end only.
-3. One work is under way at a time: its end begins the next that is needed.
-4. Who waits is a record: `written` and `finish` return those that need not wait any more.
+1. Records noted in a turn are written before any reply of that turn leaves. If a write finds no
+   disk space, checkpoints free some (see `health`). If it still fails, all records stay buffered
+   for the next turn; the failure shows in `/ping`, and no FIN is refused.
+2. Written records are synced after `sync_timeout` at the latest. A caller that needs the sync
+   sooner uses `wait_for_sync`; all such waiters share one sync. `wait_for_write` waits only for the
+   write at the end of the turn.
+3. Only one work runs at a time; when it ends, the next one that is needed begins.
+4. A waiter is any object: `written` and `finish` return the waiters whose wait is over.
 
 An ephemeral channel has a `Forgetful` instead of a ledger.
 """
@@ -30,54 +31,54 @@ Indexes = Sequence[int] | NDArray[np.int64]
 
 
 class Forgetful:
-    """The ledger of ephemeral channels: it takes every note, and keeps none.
+    """The ledger of ephemeral channels: it accepts every record and keeps none.
 
-    An ephemeral channel notes what a durable one does, but here, so that the code that delivers and
-    finishes has one path. Its methods are those of `log.ledger.Ledger` that a channel calls.
+    It lets ephemeral and durable channels share one code path for delivering and finishing. Its
+    methods are those of `log.ledger.Ledger` that a channel calls.
     """
 
     def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Forgotten, as all that follow."""
+        """Ignored, as in all methods below."""
 
     def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def seek(self, channel: str, index: int) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def cursor(self, channel: str, index: int) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def kept(self, channel: str, index: int | None) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def paused(self, channel: str, flag: bool) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def apart(self, channel: str, indexes: Indexes) -> None:
-        """Forgotten."""
+        """Ignored."""
 
     def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
-        """Forgotten."""
+        """Ignored."""
 
 
 Waiter = object
 Ended = list[tuple[Waiter, DiskError | None]]
-"""Who has waited, and why it cannot be; None: it is written, or synced, as was asked for."""
+"""Waiters whose wait is over: each with its error, or None if the write or sync succeeded."""
 
 WRITE_AGAIN_NS = SECOND_NS
-"""How long after a failed write the next is tried, if nothing else is noted meanwhile."""
+"""Delay before a failed write is retried, if no record is noted meanwhile."""
 
 
 class Books:
-    """Writes and syncs one ledger.
+    """Writes and syncs one topic's ledger.
 
     Attributes:
-        due_ns: when (mono ns) the ledger is to be synced, or written again; NEVER: nothing is.
-        has_failed: whether the last write has failed.
+        due_ns: when (mono ns) the ledger must be synced, or written again; NEVER: neither.
+        has_failed: whether a write, sync or checkpoint has failed since the last good write.
     """
 
     def __init__(self, ledger: Ledger, sync_timeout_ns: int) -> None:
@@ -91,25 +92,25 @@ class Books:
         self._working = False
 
     def is_synced(self) -> bool:
-        """Whether all that was ever noted is on the disk for good."""
+        """Whether every record noted so far is synced to disk."""
         return self.ledger.synced_mark >= self.ledger.appended_mark
 
     def is_written(self) -> bool:
-        """Whether all that was ever noted has at least been written."""
+        """Whether every record noted so far is written, though maybe not synced."""
         return self.ledger.written_mark >= self.ledger.appended_mark
 
     def wait_for_write(self, waiter: Waiter) -> None:
-        """Have `written` return this when all that is noted now is written, or cannot be."""
+        """Have `written` return this waiter once all records noted so far are written or failed."""
         self._for_write.append((self.ledger.appended_mark, waiter))
         self.ledger.has_news = True
 
     def wait_for_sync(self, waiter: Waiter) -> None:
-        """Have it returned when all that is noted now is synced, or cannot be."""
+        """Have the waiter returned once all records noted so far are synced or have failed."""
         self._for_sync.append((self.ledger.appended_mark, waiter))
         self.ledger.has_news = True
 
     def write(self) -> DiskError | None:
-        """Write what was noted; returns why that failed."""
+        """Write the buffered records; returns the error if that failed."""
         self.ledger.has_news = False
         try:
             self.ledger.flush()
@@ -118,7 +119,7 @@ class Books:
         return None
 
     def written(self, error: DiskError | None, now: Instant) -> Ended:
-        """All is written that was noted, or cannot be; returns who has waited for that."""
+        """Handle the result of a write; returns the waiters whose wait is over."""
         self.has_failed = error is not None
         if error is not None:
             self.due_ns = now.mono_ns + WRITE_AGAIN_NS
@@ -128,15 +129,15 @@ class Books:
 
     @property
     def is_awaited(self) -> bool:
-        """Whether somebody waits for a sync."""
+        """Whether a waiter waits for a sync."""
         return bool(self._for_sync)
 
     def needs_work(self) -> bool:
-        """Whether there is a sync or a checkpoint to be begun."""
+        """Whether a sync or a checkpoint must begin."""
         return bool(self._for_sync) or self.ledger.wants_checkpoint
 
     def on_time(self, now: Instant) -> bool:
-        """The sync timeout has passed, or a write is to be tried again: whether to sync now."""
+        """Handle a sync or write retry that is due; returns whether to sync now."""
         if now.mono_ns < self.due_ns:
             return False
         self.due_ns = NEVER
@@ -146,8 +147,11 @@ class Books:
         return False
 
     def sync(self) -> LedgerSync | None:
-        """The work that syncs what is written; None: it is, or other work is under way, or the file
-        is not to be trusted (`needs_checkpoint`)."""
+        """Return the work that syncs the written records.
+
+        None: they are synced, other work is running, or the file cannot be trusted any more (see
+        `needs_checkpoint`).
+        """
         if self._working:
             return None
         work = self.ledger.sync_task()
@@ -155,11 +159,11 @@ class Books:
         return work
 
     def needs_checkpoint(self, *, to_sync: bool) -> bool:
-        """Whether the records so far are to be replaced by the state that they have led to.
+        """Whether the records so far must be replaced by a checkpoint of the resulting state.
 
         Args:
-            to_sync: whether what is written is to be synced. After a sync has failed the file is
-                not to be trusted: a new one is.
+            to_sync: whether the written records must be synced. After a failed sync the file
+                cannot be trusted, and a new one must replace it.
         """
         ledger = self.ledger
         if self._working:
@@ -167,10 +171,10 @@ class Books:
         return ledger.wants_checkpoint or (to_sync and ledger.synced_mark < ledger.written_mark)
 
     def checkpoint(self, state: TopicState) -> Checkpoint | None:
-        """The work that replaces the records by their state; None: work is under way.
+        """Return the work that replaces the records by a checkpoint; None: work is running.
 
         Raises:
-            DiskError: nothing has changed: what there is goes on being appended to.
+            DiskError: it cannot begin; nothing has changed, and the old file is still appended to.
         """
         if self._working:
             return None
@@ -179,15 +183,15 @@ class Books:
         return work
 
     def refused(self, error: DiskError, now: Instant) -> Ended:
-        """A checkpoint could not be begun; returns who has waited for it."""
+        """Handle a checkpoint that could not begin; returns the waiters whose wait is over."""
         self.has_failed = True
         self.due_ns = min(self.due_ns, now.mono_ns + self._sync_timeout_ns)
         return self._ended(error)
 
     def shrink(self, state: TopicState) -> bool:
-        """Replace the records by their state at once, with the space that the reserve has aside.
+        """Replace the records by a checkpoint at once, using the space that the reserve holds.
 
-        False: there is not enough of it, or a checkpoint is under way already.
+        False: there is not enough space, the checkpoint failed, or one is running already.
         """
         try:
             work = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
@@ -200,7 +204,7 @@ class Books:
         return work.error is None
 
     def finish(self, work: LedgerSync | Checkpoint) -> Ended:
-        """Take over a work that has run; returns who need not wait any more."""
+        """Take over the results of a work; returns the waiters whose wait is over."""
         self._working = False
         self.ledger.finish(work)
         if work.error is not None:
@@ -211,7 +215,7 @@ class Books:
         return ended
 
     def _ended(self, error: DiskError | None) -> Ended:
-        """Those whose mark is reached, all of them on an error; the others go on waiting."""
+        """Remove the waiters whose mark is reached, or all of them on an error."""
         ended: Ended = []
         if self._for_write:
             self._for_write = _reached(self._for_write, self.ledger.written_mark, error, ended)
@@ -223,7 +227,7 @@ class Books:
 def _reached(
     waiters: list[tuple[int, Waiter]], mark: int, error: DiskError | None, ended: Ended
 ) -> list[tuple[int, Waiter]]:
-    """Move those whose mark is reached, all of them on an error; returns who still waits."""
+    """Move waiters whose mark is reached, or all on an error, to `ended`; returns the others."""
     waiting: list[tuple[int, Waiter]] = []
     for awaited, waiter in waiters:
         if awaited <= mark:

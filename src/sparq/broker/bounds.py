@@ -1,15 +1,15 @@
-"""How much a topic may hold, and how fast it takes that; what goes where it is full.
+"""Limits on the size of a topic and on its publish rates, and what is dropped from a full topic.
 
-1. Bytes count in whole files, and while some channel needs them (see `options`). Messages count
-   exactly: those that the channel has not finished that has most of them, and those that no channel
-   sees yet.
-2. A full topic refuses publishes, or with `drop_oldest` gives up its oldest unread messages: whole
-   files of them for the one limit, as many as are too many for the other. What is in flight,
-   requeued or deferred stays; where that alone is too much, publishes are refused all the same.
-3. Without a channel, and while a topic is paused, the oldest that no channel sees yet go, deferred
-   ones among them.
+1. Bytes are counted in whole files, as long as some channel needs them (see `options`). Messages
+   are counted exactly: the unfinished messages of the channel with most of them, plus the messages
+   that no channel sees yet.
+2. A full topic refuses publishes or, with `drop_oldest`, drops its oldest unread messages: whole
+   files for the limit in bytes, exactly the excess for the limit in messages. Messages in flight,
+   requeued or deferred stay; if those alone exceed the limit, publishes are still refused.
+3. Without a channel, and while a topic is paused, the oldest messages that no channel sees yet are
+   dropped, including deferred ones.
 4. An ephemeral topic has a bound of its own (decision 16).
-5. What is published too fast is held back, or refused (see `rates`).
+5. Publishes that exceed a rate are held back or refused (see `rates`).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from sparq.protocol.layout import FRAME_OVERHEAD
 
 
 def admit(topic: Topic, publish: Publish, now: Instant) -> int:
-    """Whether a publish may be stored, and when.
+    """Check a publish against the topic's limits.
 
     Returns:
-        0: now; else the time (mono ns) until which it is to be held back.
+        0: store it now; otherwise the time (mono ns) until which it must be held back.
 
     Raises:
-        LimitReached: it may not; the topic counts that.
+        LimitReached: it is refused; the topic counts that.
     """
     settings = topic.settings
     ready_ns = now.mono_ns
     if settings.max_publish_rate or settings.max_client_publish_rate:
         ready_ns = _paced(topic, publish, now)
-    # Behind the rates: nothing is given up for a publish that they refuse.
+    # After the rates: no message is dropped for a publish that a rate refuses.
     if settings.max_topic_bytes or settings.max_topic_messages:
         make_room(topic, publish)
     return ready_ns if ready_ns > now.mono_ns else 0
 
 
 def _paced(topic: Topic, publish: Publish, now: Instant) -> int:
-    """When a publish may be stored as its topic's rates have it; raises LimitReached: never."""
+    """When (mono ns) the rates allow a publish; raises LimitReached: a rate refuses it."""
     topic_rate = topic.settings.max_publish_rate
     client_rate = topic.settings.max_client_publish_rate
     client = 0 if publish.session is None else publish.session.id
@@ -60,10 +60,10 @@ def _paced(topic: Topic, publish: Publish, now: Instant) -> int:
 
 
 def make_room(topic: Topic, publish: Publish) -> None:
-    """Have room for a publish to a topic of limited size.
+    """Make sure that a topic of limited size has room for a publish, dropping messages if allowed.
 
     Raises:
-        LimitReached: there is none; the topic counts that.
+        LimitReached: there is no room; the topic counts that.
     """
     pending = topic.publishing
     messages = publish.messages + pending.pending_messages
@@ -77,13 +77,13 @@ def make_room(topic: Topic, publish: Publish) -> None:
 
 
 def _fits_alone(topic: Topic, size_bytes: int, messages: int) -> bool:
-    """Whether a topic that holds nothing else had room: else nothing is to be given up for it."""
+    """Whether an empty topic would have room for it; if not, dropping messages is useless."""
     most_bytes, most = topic.settings.max_topic_bytes, topic.settings.max_topic_messages
     return (not most_bytes or size_bytes <= most_bytes) and (not most or messages <= most)
 
 
 def full(topic: Topic, size_bytes: int, messages: int) -> str:
-    """Which limit would be passed by so much more, in words; empty: none."""
+    """Which limit this many more bytes or messages would exceed, as text; empty: none."""
     settings = topic.settings
     if topic.books is None:
         return ""
@@ -96,7 +96,7 @@ def full(topic: Topic, size_bytes: int, messages: int) -> str:
 
 
 def unfinished_count(topic: Topic) -> int:
-    """Messages that the channel with most of them has not finished, or that none sees yet."""
+    """Unseen messages plus the unfinished ones of the channel that has most of them."""
     return topic.depth() + max(map(_unfinished, topic.channels.values()), default=0)
 
 
@@ -105,7 +105,7 @@ def _unfinished(channel: Channel) -> int:
 
 
 def _give_up(topic: Topic, messages: int) -> int:
-    """Give up some of the oldest; how many, 0: there are none that can be given up."""
+    """Drop some of the oldest messages; returns how many, 0: none can be dropped."""
     most = topic.settings.max_topic_messages
     if not most or unfinished_count(topic) + messages <= most:
         return _give_up_file(topic)
@@ -120,12 +120,12 @@ def _give_up(topic: Topic, messages: int) -> int:
 
 
 def _behind(topic: Topic, ordinal: int, count: int) -> int:
-    """The index behind so many messages."""
+    """The index that is `count` messages after an ordinal."""
     return topic.stream.log.index_at_ordinal(ordinal + count)
 
 
 def _give_up_file(topic: Topic) -> int:
-    """Give up what is unread in the oldest file that has something unread."""
+    """Drop the unread messages of the oldest file that has any; returns how many."""
     for segment in topic.stream.log.segments():
         if not segment.sealed:
             break
@@ -148,7 +148,7 @@ def _overrun(channel: Channel, end: int) -> int:
 
 
 def limit_notes(topic: Topic, now: Instant) -> list[str]:
-    """What an operator should read of a topic's limits, once a minute."""
+    """Notes for the operator about a topic's limits, at most once a minute."""
     refused, given_up = topic.publishing.tell_limited(now.mono_ns)
     said = {"refused by its limits": refused, "given up unseen, as it was full": given_up}
     return [f"topic {topic.name}: messages {what}: {n}" for what, n in said.items() if n]

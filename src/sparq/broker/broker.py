@@ -1,14 +1,14 @@
-"""All topics, all sessions: commands become effects, once a turn effects become writes and output.
+"""All topics and sessions: executes commands, then once per turn starts writes and collects output.
 
-The shell's whole view of the broker. Its calls, in the order of a turn:
+This is the only broker interface that the I/O layer uses. The calls of a turn, in order:
 
-1. `execute` for each command (and `publish` for HTTP), `finish` for each task that has run: applied
-   in memory at once.
-2. `end_turn`: commits begin, ready sessions are handed messages, ledgers are written. It returns
-   the disk work for the threads; when a task has run, `finish` and a turn follow.
-3. `take_sessions`: those whose `take_output` has something to send.
+1. `execute` for each command (`publish` for HTTP) and `finish` for each completed task. They take
+   effect in memory at once.
+2. `end_turn`: begins commits, delivers messages to ready sessions and writes ledgers. It returns
+   the disk work for the threads; when a task has run, call `finish` and then run another turn.
+3. `take_sessions`: the sessions whose `take_output` has something to send.
 
-`tick` is called when something is due in time, and a turn follows it too.
+`tick` is called when a timer is due; run a turn after it, too.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ from sparq.protocol.identify import Limits
 from sparq.protocol.instant import Instant
 
 TRIM_EVERY_NS = SECOND_NS
-"""How often segments are looked at for whether somebody still needs them."""
+"""How often each topic looks for segments that no channel needs any more."""
 SHORT_TRIM_NS = SECOND_NS // 10
-"""How often on a disk that has no space."""
+"""The same interval while the disk has no space."""
 UNMOVED_TOLD_NS = 60 * SECOND_NS
-"""How long after a line about dead letters that are refused the next may follow."""
+"""Minimum time between two notes about refused dead letters."""
 
 
 class Broker:
     """Every topic and session of one nsqd.
 
     Attributes:
-        sessions: all that are connected.
-        turn: what this turn has come to so far; whoever drives the broker only looks at it.
-        drains: which publishes are refused so that producers go elsewhere.
-        execute: does what a command asks: see `Commands`, whose method this is.
-        create_topic ... act_on_messages: see `Admin`, whose methods these are.
+        sessions: all connected sessions, by id.
+        turn: the pending results of this turn; the I/O layer only reads it.
+        drains: which publishes are refused so that producers use another nsqd.
+        execute: executes a command: `Commands.execute`.
+        create_topic ... act_on_messages: the methods of `Admin`.
     """
 
     def __init__(
@@ -74,8 +74,7 @@ class Broker:
         server_facts: Mapping[str, object] | None = None,
         seed: int | None = None,
     ) -> None:
-        """`server_facts` are told to clients (see `protocol.identify.negotiate`); `seed` makes the
-        choice of a sampling client's messages repeatable."""
+        """`server_facts` go to clients (see `protocol.identify`); `seed`: repeatable sampling."""
         self.options = options
         self.sessions: dict[int, Session] = {}
         self.turn = turn = Turn(seed)
@@ -102,15 +101,15 @@ class Broker:
         self.claim, self.unclaim = admin.claim, admin.unclaim
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
-        """Open what the data path holds; returns what an operator should read about it.
+        """Open what is stored in the data path; returns notes for the operator.
 
         Args:
             now: the time.
-            run_all: runs the works that read the topics' files; None: one after the other.
+            run_all: runs the works that read the topics' files; None: run them one after another.
 
         Raises:
-            DiskError: the data path itself cannot be used.
-            CatalogError: it is not one that this version can open.
+            DiskError: the data path cannot be used.
+            CatalogError: this version cannot open the data path.
         """
         return self._topics.load(now, run_all)
 
@@ -121,50 +120,50 @@ class Broker:
 
     @property
     def journal(self) -> Journal:
-        """Runs the commits that wait together: see `Journal.run`."""
+        """Runs waiting commits together, so that they share a sync: see `Journal.run`."""
         return self._topics.journal
 
     @property
     def node_id(self) -> int:
-        """The node id of the data path, which stands in its message ids."""
+        """The node id of the data path; it is part of each message id."""
         return self._catalog.node_id
 
     @property
     def limits(self) -> Limits:
-        """What clients may ask for and send."""
+        """Limits on what clients may request and send."""
         return self.options.limits
 
     @property
     def changes(self) -> deque[Change]:
-        """Topics and channels that have come or gone, for whoever tells nsqlookupd."""
+        """Created and deleted topics and channels, to be reported to nsqlookupd."""
         return self.turn.changes
 
     @property
     def notes(self) -> list[str]:
-        """What an operator should read; whoever logs them clears the list."""
+        """Notes for the operator; the caller that logs them clears the list."""
         return self.turn.health.notes
 
     @property
     def backlog_bytes(self) -> int:
-        """Publishes of all sessions that are not on disk yet."""
+        """Size of all sessions' publishes that are not on disk yet."""
         return self.turn.backlog_bytes
 
     @property
     def busy(self) -> bool:
-        """Whether another turn should follow, though no event may be there to cause it."""
+        """Whether another turn should follow even if no event arrives."""
         return self.turn.is_busy
 
     # Connections
 
     def connect(self, remote_address: str, now: Instant) -> Session:
-        """A client has said that it speaks V2."""
+        """Create the session of a client that has sent the V2 magic."""
         self._next_session_id += 1
         session = Session(self._next_session_id, remote_address, now, self.options)
         self.sessions[session.id] = session
         return session
 
     def disconnect(self, session: Session, now: Instant) -> None:
-        """The connection is gone; what it had in flight waits for its timeouts, as NSQ has it."""
+        """Remove a session; its messages in flight wait for their timeouts, as in NSQ."""
         turn, commands = self.turn, self._commands
         del self.sessions[session.id]
         session.closing = True
@@ -183,22 +182,22 @@ class Broker:
             self._topics.forget_if_unused(topic)
 
     def fail(self, session: Session, error: RemoteError) -> None:
-        """The session's bytes are no command: it is told, after what it is told before."""
+        """Reply with an error to input that is not a command, after the replies before it."""
         session.reply_error(error)
         self.turn.sessions[session] = None
 
     def authorize(self, session: Session, permissions: Permissions) -> None:
-        """An authd has answered to the session's AUTH; its reply takes its place."""
+        """Apply the answer of an authd to the session's AUTH, and reply."""
         self._commands.authorize(session, permissions)
         self.turn.sessions[session] = None
 
     def names_subscribed(self, session: Session) -> tuple[str, str]:
-        """The topic and the channel that a session has subscribed to."""
+        """The names of the topic and the channel that a session has subscribed to."""
         topic, channel = self._commands.subscriptions[session]
         return topic.name, channel.name
 
     def writable(self, session: Session) -> None:
-        """The session takes messages again, or its output was taken."""
+        """The session accepts messages again, or its output has been taken."""
         subscription = self._commands.subscriptions.get(session)
         if subscription is not None:
             topic, channel = subscription
@@ -207,10 +206,10 @@ class Broker:
         self._commands.ranges.go_on(session)
 
     def take_output(self, session: Session) -> list[Buffer]:
-        """What a session is to be sent now: replies in their order, then messages."""
+        """Return what to send to a session now: replies in order, then messages."""
         has_reads = bool(self._commands.ranges.reads)
         if session.state == STATE_INIT and not has_reads:
-            return session.take_output()  # it waits for no messages
+            return session.take_output()  # no subscription, so no delivery depends on it
         was_blocked = session.is_blocked()
         output = session.take_output()
         if was_blocked and not session.is_blocked():
@@ -230,22 +229,22 @@ class Broker:
         defer_ms: int = 0,
         only: str = "",
     ) -> None:
-        """Publish for somebody who is no session; `take_published` has the ticket once it is done.
+        """Publish without a session; `take_published` returns the ticket once it is done.
 
-        All bodies are stored, or none. `only`: a channel, the others do not get them.
+        Either all bodies are stored or none. `only`: a channel name; other channels skip them.
         """
         due, size_bytes = due_after(defer_ms, now), bodies.size_bytes
         publish = Publish(topic, command, bodies, len(bodies), size_bytes, due, ticket=ticket)
         self._commands.publish(publish._replace(only=Only(only, [])) if only else publish, now)
 
     def inspect(self, topic: Topic, work: Work, ticket: Ticket) -> None:
-        """Have work done that only looks; `take_published` has the ticket once it has run."""
+        """Run read-only work; `take_published` returns the ticket once it has run."""
         self.turn.submit(work, topic, Inspected(ticket))
 
     # The turn
 
     def end_turn(self, now: Instant) -> list[Task]:
-        """See to what has become possible; returns the disk work that has come up."""
+        """Commit, deliver, write ledgers and reply where possible; returns the new disk work."""
         turn = self.turn
         topics, turn.topics = turn.topics, {}
         if turn.answers:
@@ -269,7 +268,7 @@ class Broker:
         return tasks
 
     def _go_on(self, topic: Topic) -> None:
-        """See to what waits for no event: most topics have nothing of the kind."""
+        """Continue work that no event triggers; most topics have none."""
         if topic.goes_on():
             self.turn.touch(topic)
         if topic.is_deleted:
@@ -283,7 +282,7 @@ class Broker:
         topic.ledger_written(error, now)
 
     def finish(self, task: Task, now: Instant) -> None:
-        """Take over what came of a task that has run; a turn is to follow."""
+        """Apply the results of a task that has run; the caller must run a turn afterwards."""
         topic = task.topic
         if topic is not None:
             if topic.finish(task.work, now):
@@ -293,7 +292,7 @@ class Broker:
             task.request.finish(self.turn, now)
 
     def _take(self, topic: Topic, now: Instant) -> None:
-        """Take what a topic has come to: answer, note, hand out."""
+        """Take a topic's outcome: send the answers, collect notes, hand out works."""
         turn, outcome = self.turn, topic.outcome
         if outcome.answers:
             answers, outcome.answers = outcome.answers, []
@@ -323,7 +322,7 @@ class Broker:
             turn.timers.schedule(topic, topic.due_ns)
 
     def _answer(self, answers: list[Answered], now: Instant) -> None:
-        """Answer publishes that are kept, or refused."""
+        """Answer publishes that were stored or refused."""
         turn = self.turn
         for publishes, reason, fatal in answers:
             for publish in publishes:
@@ -348,7 +347,7 @@ class Broker:
                 turn.sessions[session] = None
 
     def _tell(self, outcome: Outcome) -> None:
-        """Note what an operator should read."""
+        """Record failures and notes for the operator."""
         health = self.turn.health
         for failure in outcome.failures:
             health.fail(failure.note, failure.error)
@@ -356,20 +355,20 @@ class Broker:
         outcome.failures, outcome.notes = [], []
 
     def _move(self, topic: Topic, now: Instant) -> None:
-        """Publish dead letters; `_moved` has what came of each."""
+        """Publish dead letters; `_moved` handles the result of each publish."""
         found, topic.outcome.letters = topic.outcome.letters, []
         for letters in found:
             self._commands.publish(publish_of(letters, dead_letter_topic(topic.name)), now)
 
     def send_back(self, letters: Letters, to: str, now: Instant, ticket: Ticket) -> None:
-        """Publish dead letters, which are claimed, to the topic that they came from.
+        """Publish claimed dead letters to the topic that they came from.
 
-        `take_published` has the ticket once they are kept there, and finished here.
+        `take_published` returns the ticket once they are stored there and finished here.
         """
         self._commands.publish(publish_of(letters, to, ticket), now)
 
     def _moved(self, letters: Letters, to: str, reason: str | None, now: Instant) -> None:
-        """Dead letters, or what they are of, are kept, or refused."""
+        """Handle the result of publishing dead letters, or messages sent back from there."""
         channel = letters.channel
         settle(letters, now, is_kept=reason is None)
         if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_told_ns:
@@ -381,17 +380,17 @@ class Broker:
             self.turn.wake(topic, channel)
 
     def take_sessions(self) -> dict[Session, None]:
-        """The sessions that may have output, or are to be closed, since last asked."""
+        """Return the sessions that may have output or must be closed, since the last call."""
         sessions, self.turn.sessions = self.turn.sessions, {}
         return sessions
 
     def take_published(self) -> list[tuple[Ticket, RemoteError | None]]:
-        """The tickets of what is done, each with the refusal or None."""
+        """Return the tickets of completed requests, each with its refusal or None."""
         published, self.turn.published = self.turn.published, []
         return published
 
     def tick(self, now: Instant) -> int | None:
-        """See to what is due; returns when (mono ns) to call next, None: nothing is waiting."""
+        """Run what is due; returns the time (mono ns) of the next call, None: nothing waits."""
         turn = self.turn
         for topic in turn.timers.pop_due(now.mono_ns):
             topic.on_time(now)
@@ -412,9 +411,9 @@ class Broker:
         return None if next_ns == NEVER else next_ns
 
     def next_due_ns(self) -> int:
-        """When (mono ns) something is due that `tick` would see to; NEVER when nothing is.
+        """When (mono ns) `tick` next has something to do; NEVER: nothing is due.
 
-        Commands may bring this forward after `tick` has said when it is needed.
+        Commands may make this earlier than the time that `tick` returned.
         """
         return min(self.turn.timers.next_ns(), self._checkpoints.due_ns)
 
@@ -424,61 +423,61 @@ class Broker:
 
     @property
     def policies(self) -> Policies:
-        """What holds for topics and channels by their names."""
+        """The settings in force for topics and channels, by name pattern."""
         return self._topics.policies
 
     def configure_policies(self, configured: Iterable[Policy]) -> None:
-        """Have the file's policies hold, before those that were set at run time."""
+        """Apply the policies of the configuration file; run-time policies come after them."""
         self._topics.take_policies(self._topics.policies.with_configured(configured))
 
     def choose_policies(self, chosen: Iterable[Policy], ticket: Ticket) -> None:
-        """Have these policies hold instead of those that were set at run time before.
+        """Replace the policies that were set at run time.
 
-        They do once they are written, and then outlive the process. `take_published` has the
-        ticket, with the reason if they could not be written: then nothing has changed.
+        They take effect once they are written, and then survive a restart. `take_published`
+        returns the ticket, with the reason if the write failed: then nothing has changed.
         """
         self._topics.choose_policies(self._topics.policies.with_chosen(chosen), ticket)
 
     def set_has_lookupd(self, has_lookupd: bool) -> None:
-        """Whether topics that are made from now on wait for `channels_known`."""
+        """Set whether topics created from now on wait for `channels_known`."""
         self._topics.has_lookupd = has_lookupd
 
     def channels_known(self, topic_name: str, names: list[str], now: Instant) -> None:
-        """nsqlookupd has answered which channels a new topic has elsewhere."""
+        """Apply nsqlookupd's answer: the channels that a new topic has on other nsqds."""
         topic = self.topics.get(topic_name)
         if topic is not None:
             topic.channels_known(names)
             self.turn.touch(topic)
 
-    # Looking, and the end
+    # Health and shutdown
 
     def health(self) -> str:
-        """ "OK", or "NOK - " and what the disk last refused; on a full disk also what to do."""
+        """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
         return self.turn.health.text(self.room())
 
     def room(self) -> Room | None:
-        """How much room the reserve has for FINs on a full disk; None before `load`."""
+        """How much space the reserve has for FINs on a full disk; None before `load`."""
         return self._topics.room()
 
     def unsettled(self, topic_name: str) -> str | None:
-        """Why what was decided of a topic is not all done yet; None: it is, for good.
+        """Why an administrative change to a topic is not complete yet; None: it is complete.
 
-        Done is what create, delete, empty, pause and seek were called for: it outlives a crash,
-        and the space that it frees is free.
+        A create, delete, empty, pause or seek is complete once it would survive a crash and the
+        disk space that it frees is free.
         """
         return self._topics.unsettled(topic_name)
 
     @property
     def waited(self) -> Histogram:
-        """How long messages waited from their publish to their first delivery."""
+        """How long messages waited from publish to first delivery."""
         return self.turn.waited
 
     def close(self) -> bool:
-        """nsqd stops: have everything synced by the tasks of the turn that follows.
+        """Prepare to stop: the tasks of the following turn sync everything.
 
-        False: a commit is in flight, which may be one that does not sync. Let the tasks of the turn
-        that follows run, and call again. Publishes that wait for a commit are refused: there may be
-        minutes of them.
+        False: a commit is in flight, which may be one that does not sync. Run the tasks of the
+        following turn and call again. Publishes that wait for a commit are refused: committing
+        them could take minutes.
         """
         topics = self.topics.values()
         for topic in topics:
@@ -489,10 +488,10 @@ class Broker:
         for topic in topics:
             topic.sync_file()
             if topic.books is not None:
-                # Not only what is written: a write that failed a moment ago is to be tried again.
+                # Wait for all records, not only written ones: a failed write must be retried.
                 topic.books.wait_for_sync(Decided([], is_asked=False))
         return True
 
     def closed(self) -> None:
-        """The tasks of `close` have run."""
+        """Finish the shutdown after the tasks of `close` have run."""
         self.journal.close(is_clean=self._checkpoints.is_clean())

@@ -1,21 +1,23 @@
-"""What a data path holds beside the topics themselves: its own facts, the folders, the trash.
+"""The files and folders of a data path outside its topics: facts, policies, drains and trash.
 
-`sparq.json` has the format's version, the node id, and the index below which none may be given
-again: deleted topics retire theirs, lest a topic of the same name repeat an id (decision 2).
-It is replaced as a whole: temporary file, sync, rename, sync of the folder. Until it is, the index
-stands in the name that a deleted topic's folder has in the trash: so deleting needs no space.
+`sparq.json` has the format version, the node id, and the retired index: no index below it may be
+used again. Deleted topics retire their indexes, so that a new topic of the same name never repeats
+an id (decision 2). The file is replaced as a whole: temporary file, sync, rename, sync of the
+folder. Until then, the name of a deleted topic's folder in the trash holds the index: so deleting
+needs no space.
 
-`policies.json` has the policies that were set at run time, and is replaced in the same way; so does
-`drain.json` the drains, and there is no such file while there are none.
+`policies.json` has the policies that were set at run time; it is replaced in the same way. So is
+`drain.json`, which has the drains; it does not exist while there are none.
 
-`Checkpoints` syncs the files of topics whose commits have shared a sync, so that old journals can
-go:
+`Checkpoints` syncs the files of topics whose commits shared a sync in a journal, so that old
+journals can be deleted:
 
-1. It begins when a journal has ended: it was followed by the next, or has failed. All commits that
-   went to it have been taken over by then, since they are in the order in which they ran.
-2. A few files at a time, each in the thread that commits: no publish waits behind more than those.
-3. A topic with a commit in flight syncs its file with the next one. Whose file cannot be synced is
-   tried again; until all are done their journal stays, and no third one is begun.
+1. It begins when a journal has ended: the next one has begun, or it has failed. All its commits
+   have been taken over by then, since they are taken over in the order in which they ran.
+2. It syncs a few files at a time, each in the thread that commits, so that a publish waits for
+   those few syncs at most.
+3. A topic with a commit in flight syncs its file with the next one. A failed sync is retried;
+   until all files are synced their journal stays, and no third journal is begun.
 """
 
 from __future__ import annotations
@@ -43,18 +45,18 @@ DRAIN: Final = "drain.json"
 
 
 class CatalogError(Exception):
-    """The data path is not one that this version can open."""
+    """This version cannot open the data path."""
 
 
 class Catalog:
-    """A data path's facts.
+    """The facts stored in a data path, and its folders.
 
     Attributes:
-        node_id: what stands in its message ids; the data path's own wins over the option.
-        retired_index: no new log may give an index below this.
-        policies: those that were set at run time, as `load` has found them.
-        draining: the drains that were on, as `load` has found them.
-        reserve: space for a full disk, on which topics must be deletable above all.
+        node_id: the node id in its message ids; the one in the data path overrides the option.
+        retired_index: no new log may use an index below this.
+        policies: the policies set at run time, as found by `load`.
+        draining: the drains, as found by `load`.
+        reserve: space kept for a full disk; deleting topics must be possible even then.
     """
 
     def __init__(self, disk: Disk, data_path: str, node_id: int) -> None:
@@ -69,16 +71,16 @@ class Catalog:
         self._are_folders_synced = False
 
     def load(self) -> None:
-        """Read the facts, or begin a new data path.
+        """Read the facts, or initialize a new data path.
 
         Raises:
             DiskError: the data path cannot be read or written.
-            CatalogError: a newer version wrote it, or it is damaged.
+            CatalogError: it was written by a newer version, or it is damaged.
         """
         disk = self.disk
         for folder in (self.data_path, self._path(TOPICS), self._path(TRASH)):
             disk.make_directory(folder)
-        # An earlier run may have made a topic's folder and been killed before it was synced.
+        # An earlier run may have been killed after making a topic's folder, before syncing it.
         self._sync_folders()
         if disk.exists(self._path(FACTS)):
             self._read()
@@ -103,7 +105,7 @@ class Catalog:
         try:
             self.policies = policies.decode(self._contents(POLICIES))
         except policies.PolicyError as error:
-            # Without them a topic might lose what one of them keeps: nothing is guessed.
+            # Guessing would be unsafe: without the policies a topic might lose what they keep.
             raise CatalogError(
                 f"{self._path(POLICIES)} cannot be used: {error}. Move it away to start without the"
                 " policies that were set at run time"
@@ -113,7 +115,7 @@ class Catalog:
         try:
             self.draining = drain_file.decode(self._contents(DRAIN))
         except drain_file.DrainError as error:
-            # Publishes to an nsqd that was to be left would lie there: nothing is guessed.
+            # Guessing would be unsafe: publishes to an nsqd that is draining would be stranded.
             raise CatalogError(
                 f"{self._path(DRAIN)} cannot be used: {error}. Move it away to start without drains"
             ) from error
@@ -126,26 +128,26 @@ class Catalog:
             file.close()
 
     def facts(self) -> bytes:
-        """What `sparq.json` is to hold."""
+        """The contents of `sparq.json`."""
         return Facts(FORMAT, self.node_id, self.retired_index).encode()
 
     def save(self, facts: bytes) -> None:
-        """Write the facts, all or nothing."""
+        """Replace the facts atomically."""
         self._replace(FACTS, facts)
 
     def save_policies(self, text: bytes) -> None:
-        """Write the policies set at run time (`policies.encode`), all or nothing."""
+        """Replace the policies set at run time (`policies.encode`) atomically."""
         self._replace(POLICIES, text)
 
     def save_draining(self, draining: Draining) -> None:
-        """Write the drains, all or nothing; without one the file goes."""
+        """Replace the drains atomically; the file is deleted if there are none."""
         if draining.is_on:
             self._replace(DRAIN, drain_file.encode(draining))
             return
         if self.disk.exists(self._path(DRAIN)):
             self.disk.unlink(self._path(DRAIN))
-        # Also where it is gone already: the sync of an earlier try may have failed, and then a
-        # power cut would bring it back.
+        # Sync even if the file is gone: the sync of an earlier attempt may have failed, and then a
+        # power cut would bring the file back.
         self.disk.sync_directory(self.data_path)
 
     def _replace(self, name: str, text: bytes) -> None:
@@ -163,20 +165,20 @@ class Catalog:
         disk.sync_directory(self.data_path)
 
     def topic_names(self) -> list[str]:
-        """The topics that have a folder."""
+        """The topics that have a folder, sorted by name."""
         names = map(topic_of_directory, self.disk.listdir(self._path(TOPICS)))
         return sorted(name for name in names if name is not None)
 
     def topics_file_system(self) -> FileSystem | None:
-        """The file system of the topics' folders; None: it cannot be synced at once."""
+        """The file system of the topics' folders; None: it cannot be synced as a whole."""
         return self.disk.file_system(self._path(TOPICS))
 
     def folder(self, topic_name: str) -> str:
-        """Where a topic's files are."""
+        """The path of a topic's folder."""
         return f"{self._path(TOPICS)}/{directory_name(topic_name)}"
 
     def make_folder(self, topic_name: str) -> str:
-        """The folder of a topic, which is there for good when this returns."""
+        """Create a topic's folder unless it exists; it is durable when this returns."""
         folder = self.folder(topic_name)
         if not self.disk.exists(folder):
             self._are_folders_synced = False
@@ -186,12 +188,12 @@ class Catalog:
         return folder
 
     def _sync_folders(self) -> None:
-        """Bring the names of the topics' folders to the disk, some of which may be new."""
+        """Make the names of the topics' folders durable."""
         self.disk.sync_directory(self._path(TOPICS))
         self._are_folders_synced = True
 
     def trash_folder(self, retired_index: int) -> str:
-        """A new name in the trash, which tells the index."""
+        """A new path in the trash; its name contains the retired index."""
         taken = {name.partition("-")[0] for name in self.disk.listdir(self._path(TRASH))}
         while (number := f"{self._trashed:08x}") in taken:
             self._trashed += 1
@@ -199,7 +201,7 @@ class Catalog:
         return f"{self._path(TRASH)}/{number}-{retired_index:x}"
 
     def trashed(self) -> list[str]:
-        """What an earlier run has left in the trash."""
+        """Folders that an earlier run has left in the trash."""
         trash = self._path(TRASH)
         return [f"{trash}/{name}" for name in self.disk.listdir(trash)]
 
@@ -208,7 +210,7 @@ class Catalog:
 
 
 def retired_index_of(name: str) -> int:
-    """The index that the name of a folder in the trash tells; 0: none, as of an older version."""
+    """The retired index in the name of a trash folder; 0: none, from an older version."""
     try:
         return int(name.partition("-")[2], 16)
     except ValueError:
@@ -216,10 +218,10 @@ def retired_index_of(name: str) -> int:
 
 
 class Removal:
-    """Work: a topic's folder goes to the trash and is emptied there; its indexes are retired.
+    """Work: moves a topic's folder to the trash, empties it and retires the topic's indexes.
 
     Attributes:
-        is_deleted: whether the topic is gone for good, though files may be left in the trash.
+        is_deleted: whether the topic is durably deleted, though files may remain in the trash.
     """
 
     kind = TaskKind.HOUSEKEEPING
@@ -233,7 +235,7 @@ class Removal:
         self._folder = folder
 
     def run(self) -> None:
-        """The facts before the folder: once that is gone nothing else tells its indexes.
+        """Save the facts before the folder is removed: until then its name holds the index.
 
         May be run again after an error.
         """
@@ -250,7 +252,7 @@ class Removal:
             self.error = error
 
     def _discard(self) -> None:
-        """Move it to the trash; a disk without any space allows that."""
+        """Move the folder to the trash; this is possible even on a full disk."""
         catalog = self._catalog
         if not self._folder.startswith(f"{catalog.data_path}/{TRASH}/"):
             target = catalog.trash_folder(self._retired_index)
@@ -267,7 +269,7 @@ class Removal:
 
 
 class PolicySave:
-    """Work: the policies set at run time are written."""
+    """Work: writes the policies set at run time."""
 
     kind = TaskKind.HOUSEKEEPING
 
@@ -285,7 +287,7 @@ class PolicySave:
 
 
 class DrainSave:
-    """Work: the drains are written."""
+    """Work: writes the drains."""
 
     kind = TaskKind.HOUSEKEEPING
 
@@ -303,27 +305,27 @@ class DrainSave:
 
 
 AT_A_TIME: Final = 8
-"""Files whose sync is under way."""
+"""Maximum number of files being synced at a time."""
 RETRY_NS: Final = 50 * MILLISECOND_NS
 
 
 class Synced(NamedTuple):
-    """What goes on when a topic's file was synced."""
+    """The continuation after a topic's file was synced."""
 
     checkpoints: Checkpoints
     topic: Topic
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """The next file's turn."""
+        """Continue with the next file."""
         self.checkpoints.synced(self.topic, turn, now)
 
 
 class Checkpoints:
-    """The checkpoints of one broker's journal.
+    """Checkpoints of one broker's journal.
 
     Attributes:
-        ended: no commit goes to the journals up to this number any more.
-        due_ns: when (mono ns) those are tried again that could not be done; NEVER: there are none.
+        ended: number of the newest journal to which no commit goes any more.
+        due_ns: when (mono ns) failed syncs are retried; NEVER: there are none.
     """
 
     def __init__(self, journal: Journal, topics: dict[str, Topic]) -> None:
@@ -337,7 +339,7 @@ class Checkpoints:
         self._under_way = 0
 
     def begin(self, ended: int, turn: Turn, now: Instant) -> None:
-        """The journals up to this number are to go."""
+        """Have the journals up to number `ended` deleted, after syncing the topics' files."""
         self.ended = ended
         if self._limit or ended <= self._journal.cleaned:
             return
@@ -346,13 +348,13 @@ class Checkpoints:
         self._go_on(turn, now)
 
     def on_time(self, turn: Turn, now: Instant) -> None:
-        """Try those again that could not be done."""
+        """Retry the topics that could not be synced."""
         self.due_ns = NEVER
         self._waiting, self._again = self._again, []
         self._go_on(turn, now)
 
     def is_clean(self) -> bool:
-        """Whether what any journal holds is in synced files, too."""
+        """Whether everything in the journals is also in synced topic files."""
         return not any(topic.stream.log.unsynced.journal for topic in self._topics.values())
 
     def _concerns(self, topic: Topic) -> bool:
@@ -379,12 +381,12 @@ class Checkpoints:
         turn.submit(cleaning, None, self)
 
     def synced(self, topic: Topic, turn: Turn, now: Instant) -> None:
-        """A topic's file was synced, or could not be."""
+        """Handle the end of a topic's sync, successful or not."""
         self._under_way -= 1
         if self._concerns(topic):
             self._again.append(topic)
         self._go_on(turn, now)
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """The journals are deleted; others may have ended meanwhile."""
+        """Continue after journals were deleted; others may have ended meanwhile."""
         self.begin(self.ended, turn, now)

@@ -1,14 +1,14 @@
-"""A channel: a cursor over its topic's log, and what lies unfinished behind the cursor.
+"""A channel: a cursor over its topic's log, and the unfinished messages before the cursor.
 
-Finished is the complement: of the messages from `start` on and before the cursor, all are finished
-but those in flight, ready again, delayed, or pending in the topic's due list. Invariants:
+Finished messages are not listed. From `start` to the cursor, every message is finished except those
+in flight, ready again, delayed, or pending in the topic's due list. Invariants:
 
-1. An index is in at most one of these places, and in `skips` only when it lies ahead of the cursor.
+1. An index is in at most one of these places, and in `skips` only if it is at or after the cursor.
 2. `cursor <= stream.end`; `cursor_ordinal` is the number of messages in the log before the cursor.
-3. `ready` holds exactly the sessions whose window is open, the longest waiting first.
-4. What must be known after a restart is noted in `ledger` in the turn in which it happens.
-5. A channel calls its sessions and what it consists of. Whoever calls a channel has the turn's end
-   look at it (`Topic.wake`): there it is delivered from, and there `due_ns` is taken over.
+3. `ready` holds exactly the sessions whose window is open; the one waiting longest is first.
+4. Everything a restart needs is noted in `ledger` in the turn in which it happens.
+5. A channel calls only its sessions and its own components. The caller of a channel must also call
+   `Topic.wake`: the end of the turn then delivers messages and takes over `due_ns`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from sparq.protocol.instant import Instant
 from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 
 SeekTarget = Literal["earliest", "latest"] | int | tuple[Literal["time", "last"], int]
-"""A place in a log: an end of it, an index, the first message published at or after a wall time in
-ns, or the last so many messages."""
+"""A place in a log: an end of it, an index, the first message published at or after a wall time
+(ns), or the last N messages."""
 
 LOST_TOLD_NS: Final = 60 * SECOND_NS
-"""How long after a line about messages that a channel has lost the next may follow."""
+"""Minimum time between two notes about messages that a channel has lost."""
 
 
 class Hold(NamedTuple):
-    """Which range reader has a channel, and since which attach."""
+    """The range reader that holds a channel, and the epoch of its attach."""
 
     session: Session
     epoch: int
@@ -57,31 +57,31 @@ class Channel:
     """One channel of a topic.
 
     Attributes:
-        start: messages before it do not concern this channel.
-        cursor: the next index to be delivered for the first time.
-        sessions: the subscribers by the number that stands for them in `in_flight`.
-        range_epoch: the newest attach of a range reader, 0 once the channel is streamed again.
-        apart: deferred publishes that wait in the topic's due list, but no more for this channel:
-            it has finished them, or has them elsewhere already.
-        is_retired: whether it is deleted, and another of its name may be there.
-        hold: the range reader that has this channel, if one does.
-        settings: what holds for it; whoever has the channel replaces them.
-        kept: from where on the log keeps what one has read: the place of its commit before the last
-            (see `commit`); None: nothing is kept for that.
-        committed_mono_ns: when one has last committed; None: none has since nsqd started.
-        due_ns: when (mono ns) something is due here at the earliest; it may be too early.
-        outlook: what earlier looks at its figures have told.
-        latencies: of the messages finished lately; None: not measured.
-        finish_count: messages finished by whoever has subscribed so far.
-        voided_count: unread messages that a lag limit has taken from the channel.
-        expired_count: messages that nobody was given because they were too old.
+        start: messages before it do not belong to this channel.
+        cursor: the next index to deliver for the first time.
+        sessions: the subscribers, by the owner number that `in_flight` uses for them.
+        range_epoch: epoch of the newest range reader's attach; 0: the channel is streamed (again).
+        apart: deferred publishes in the topic's due list that this channel no longer waits for:
+            it has finished them or holds them elsewhere.
+        is_retired: whether it is deleted; a new channel of the same name may exist.
+        hold: the range reader that holds this channel; None: no reader does.
+        settings: the channel's settings; the topic replaces them when policies change.
+        kept: first index that the log keeps for a range reader: its last commit but one
+            (see `commit`); None: nothing is kept for a range reader.
+        committed_mono_ns: time of the last range commit; None: none since nsqd started.
+        due_ns: a lower bound (mono ns) of the next time at which something is due.
+        outlook: earlier depths and message times, for the age and time-to-clear figures.
+        latencies: publish-to-FIN times of recently finished messages; None: not measured.
+        finish_count: messages finished by subscribers, including those that have left.
+        voided_count: unread messages that a limit on lag or on the topic's size has dropped.
+        expired_count: messages finished undelivered because they were too old.
         dead_letter_count: messages that were moved to the dead-letter topic.
-        redriven_count: dead letters of this channel that were sent back to where they came from.
-        fates: how deliveries of messages ended that may become dead letters.
-        redriven: of messages that are dead letters sent back, how often they were.
-        zone_local_count, region_local_count, global_count: deliveries by where the consumer is;
+        redriven_count: dead letters of this channel that were sent back to their original topic.
+        fates: how the last deliveries of possible dead letters ended.
+        redriven: for messages that were sent back as dead letters, how many times.
+        zone_local_count, region_local_count, global_count: deliveries by the consumer's location;
             without topology-aware consumption all are global.
-        base_ordinal: messages before the first that was put to this channel (for message_count).
+        base_ordinal: number of messages before this channel's first one (for message_count).
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class Channel:
     # Subscribers
 
     def subscribe(self, session: Session) -> None:
-        """Give a session a place among the consumers."""
+        """Add a session to the consumers."""
         if self.range_epoch:
             self.range_epoch = 0
             self.join(self.stream.due.joined_from(self.cursor, self.stream.end))
@@ -141,7 +141,7 @@ class Channel:
         self.sessions[session.owner] = session
 
     def unsubscribe(self, session: Session, now: Instant, *, requeue: bool) -> None:
-        """Forget a session; its messages wait for their timeouts unless they are requeued."""
+        """Remove a session; its messages wait for their timeouts unless they are requeued."""
         if self.sessions.pop(session.owner, None) is None:
             return
         self.ready.pop(session, None)
@@ -153,14 +153,14 @@ class Channel:
             self.take_back(expired)
 
     def opened(self, session: Session) -> None:
-        """A session's window may have opened."""
+        """Mark a session as ready if its window is open."""
         if session not in self.ready and session.window() > 0:
             self.ready[session] = None
 
     # Commands of subscribers
 
     def finish(self, session: Session, command: Finish, now: Instant) -> None:
-        """FIN, a run of them; those that fail are answered with an error each."""
+        """FIN, a run of them; each one that fails is answered with an error."""
         indexes = self._indexes(command.raw_ids)
         if self.latencies is not None:
             published_ns = self.in_flight.published(indexes, session.owner)
@@ -178,11 +178,11 @@ class Channel:
             session.reply_error(refusal("FIN", command.id_text(position), why))
 
     def id_of(self, index: int) -> str:
-        """A message's id, as consumers see it."""
+        """Return a message's id in the form that consumers see."""
         return f"{self._id_base | index:016x}"
 
     def _indexes(self, raw: range | list[int] | NDArray[np.uint64]) -> Run | list[int]:
-        """What ids say here; another node's are indexes that no page can hold."""
+        """Convert ids to indexes; ids of another node become indexes outside every page."""
         base = self._id_base
         if isinstance(raw, list):
             return [number - base for number in raw]
@@ -193,10 +193,10 @@ class Channel:
         return (raw - self._raw_base).view(np.int64)
 
     def requeue(self, session: Session, command: Requeue, now: Instant) -> None:
-        """REQ: ready again at once, or after a while.
+        """REQ: make the message ready again, at once or after a delay.
 
         Raises:
-            RemoteError: the message is not this session's.
+            RemoteError: the message is not in flight with this session.
         """
         index = command.raw_id - self._id_base
         attempts = self.in_flight.release(index, session.owner)
@@ -217,10 +217,10 @@ class Channel:
         self.opened(session)
 
     def touch(self, session: Session, command: Touch, now: Instant, cap_ns: int) -> None:
-        """TOUCH: the message's full time again, but never beyond `cap_ns` from its delivery.
+        """TOUCH: restart the message's timeout, up to `cap_ns` after its delivery.
 
         Raises:
-            RemoteError: the message is not this session's.
+            RemoteError: the message is not in flight with this session.
         """
         index = command.raw_id - self._id_base
         deadline_ns = now.mono_ns + session.msg_timeout_ns
@@ -232,7 +232,7 @@ class Channel:
     # Time
 
     def on_time(self, now: Instant) -> None:
-        """Take back what timed out, and let go what was delayed until now."""
+        """Requeue messages that timed out, and those whose REQ delay is over."""
         expired = self.in_flight.expire(now.mono_ns)
         self.timeout_count += len(expired.indexes)
         self._note_fates(expired, now)
@@ -246,17 +246,17 @@ class Channel:
             self.fates.expired(expired, self.sessions, self.settings.max_attempts, now.wall_ns)
 
     def reschedule(self) -> None:
-        """Find out when the next message is due."""
+        """Recompute `due_ns`."""
         self.due_ns = min(self.in_flight.next_deadline_ns(), self.delays.next_due_ns())
 
     def take_back(self, expired: Expired) -> None:
-        """Have messages that came back delivered again."""
+        """Make returned messages ready for delivery again."""
         if len(expired.indexes):
             self.again.push_many(expired.indexes, expired.attempts)
             self.returned(expired)
 
     def returned(self, expired: Expired) -> None:
-        """Messages came back from their owners, who have room for others now."""
+        """Update the former owners of returned messages: their windows may have opened."""
         owners, counts = np.unique(expired.owners, return_counts=True)
         for owner, count in zip(owners.tolist(), counts.tolist(), strict=True):
             session = self.sessions.get(owner)
@@ -265,7 +265,7 @@ class Channel:
                 self.opened(session)
 
     def join(self, due: list[int]) -> None:
-        """Deferred publishes of the topic are due: those that concern this channel are ready."""
+        """Make deferred publishes that are due now ready, if they belong to this channel."""
         if self.range_epoch:
             return
         concerned = [index for index in due if index >= self.start]
@@ -278,7 +278,7 @@ class Channel:
     # Moving the cursor
 
     def fresh_count(self) -> int:
-        """Messages between cursor and P that the cursor will deliver."""
+        """Messages between the cursor and P that the cursor will deliver."""
         stream = self.stream
         count = stream.ordinal - self.cursor_ordinal
         if self.range_epoch:
@@ -294,7 +294,7 @@ class Channel:
         return max(0, self.fresh_count()) + len(self.again)
 
     def deferred_count(self) -> int:
-        """Messages that wait for their time, those of the topic's due list among them."""
+        """Messages that wait for a time: REQ delays and the topic's deferred publishes."""
         return len(self.delays) + len(self.pending_between(self.start, self.stream.end))
 
     def pending_between(self, first: int, end: int) -> NDArray[np.int64]:
@@ -305,7 +305,7 @@ class Channel:
         return pending
 
     def run_end(self) -> int:
-        """Let the cursor pass what it is not to deliver; where the run from there on ends."""
+        """Move the cursor past messages it must skip; returns the end of the run after it."""
         stream = self.stream
         due = stream.due
         if not self.skips and not due.skipped:
@@ -334,7 +334,7 @@ class Channel:
             self.cursor_ordinal = self.stream.log.ordinal_at(cursor)
 
     def seek(self, index: int) -> None:
-        """Begin anew at an index: nothing from there on is finished, everything before it is."""
+        """Restart at an index: everything before it is finished, nothing from it on is."""
         self.in_flight.clear()
         self.again.clear()
         self.delays.clear()
@@ -352,10 +352,11 @@ class Channel:
             self.opened(session)
 
     def commit(self, index: int) -> None:
-        """A range reader has finished everything before an index.
+        """Apply a range reader's commit: everything before an index is finished.
 
-        What it has read since its commit before this one stays in the log until the next: a reader
-        whose own record of this commit is lost (a file in Spark's `commits/`) reads that once more.
+        The log keeps what the reader has read since its previous commit until its next one: if the
+        reader loses its own record of this commit (a file in Spark's `commits/`), it reads that
+        part again.
         """
         before = self.cursor
         self.seek(index)
@@ -363,13 +364,13 @@ class Channel:
             self.keep(before)
 
     def keep(self, index: int | None) -> None:
-        """Have the log keep what was read from an index on; None: nothing of it."""
+        """Have the log keep messages already read, from an index on; None: keep none."""
         if index != self.kept:
             self.kept = index
             self.ledger.kept(self.name, index)
 
     def retire(self) -> None:
-        """The channel is deleted: whatever still calls finds nothing to do."""
+        """Clear the state of a deleted channel: later calls find nothing to do."""
         self.is_retired = True
         self.due_ns = NEVER
         self.in_flight.clear()
@@ -380,17 +381,18 @@ class Channel:
         self.hold = None
 
     def empty(self) -> None:
-        """Drop everything that waits, is in flight or is delayed."""
+        """Drop all messages that wait, are in flight or are delayed."""
         self.seek(self.stream.end)
 
     def void(self, first: int, end: int, *, kept: Sequence[int] = ()) -> None:
-        """The messages [first, end), which the cursor has not reached, are not for this channel.
+        """Skip the messages [first, end): they are not for this channel.
 
         Args:
-            first: where they begin.
-            end: where they end.
-            kept: those that it has elsewhere already, or still waits for, ascending. The cursor
-                passes them too, but the ledger must not have them as finished: a restart would.
+            first: first index of the range, at or after the cursor.
+            end: end of the range.
+            kept: ascending indexes in the range that this channel holds elsewhere or still waits
+                for. The cursor skips them too, but the ledger must not record them as finished,
+                or a restart would drop them.
         """
         log, due = self.stream.log, self.stream.due
         if self.cursor >= first:
@@ -403,9 +405,9 @@ class Channel:
             self.ledger.voided(self.name, [a + 1 for a, _ in gaps], [b for _, b in gaps])
 
     def overrun(self, end: int) -> int:
-        """Give up what is unread before an index; returns how many messages those were.
+        """Drop unread messages before an index; returns how many.
 
-        What waits once more, or for its time, stays; what a range reader has read does not.
+        Requeued, timed-out and deferred messages stay; what a range reader has read does not.
         """
         if self.kept is not None and self.kept < end:
             self.keep(end)
@@ -417,7 +419,7 @@ class Channel:
         return before - self.fresh_count()
 
     def _apart_between(self, first: int, end: int) -> list[int]:
-        """What the cursor, still before it, will not deliver, but the channel: ascending."""
+        """Unfinished messages in [first, end) that the cursor will not deliver, ascending."""
         if self.range_epoch:
             return []
         unfinished = self.unfinished()
@@ -426,23 +428,23 @@ class Channel:
         return found
 
     def expire(self, indexes: NDArray[np.int64]) -> None:
-        """Messages have come up for delivery that are too old: they are finished unread."""
+        """Finish messages undelivered because they are too old."""
         self.expired_count += len(indexes)
         ranges = ranges_of(indexes)
         self.forget(*ranges)
         self.ledger.finished(self.name, *ranges)
 
     def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        """What is remembered of messages that are finished now."""
+        """Drop what is remembered about messages that are finished now."""
         self.fates.forget(starts, ends)
         if self.redriven:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.redriven, first, end)
 
     def tell_lost(self, now: Instant) -> tuple[int, int]:
-        """How many messages were voided, and how many too old, since this last told of some.
+        """Return how many messages were voided, and how many were too old, since the last report.
 
-        (0, 0): none, or it told of some within the last minute.
+        (0, 0): none, or the last report was less than a minute ago.
         """
         counts = self.voided_count, self.expired_count
         if now.mono_ns < self._told_ns or counts == self._told:
@@ -452,7 +454,7 @@ class Channel:
         return voided, expired
 
     def bound(self, count_max: int) -> None:
-        """Drop the newest unread messages beyond a number of them (decision 16)."""
+        """Drop the newest unread messages beyond `count_max` (decision 16)."""
         excess = self.depth() - count_max
         if excess > 0:
             stream = self.stream
@@ -463,13 +465,13 @@ class Channel:
                 self.void(first, end)
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume deliveries; what is in flight goes on."""
+        """Stop or resume deliveries; messages in flight are not affected."""
         if paused != self.paused:
             self.paused = paused
             self.ledger.paused(self.name, paused)
 
     def unfinished(self) -> NDArray[np.int64]:
-        """The unfinished indexes that the cursor has passed or that stand outside it, ascending."""
+        """Unfinished messages that the cursor has passed or will not deliver itself, ascending."""
         parts = (
             self.in_flight.indexes(),
             self.again.indexes(),
@@ -479,7 +481,7 @@ class Channel:
         return np.sort(np.concatenate(parts))
 
     def latency(self, now: Instant) -> Latency:
-        """How long the messages took that were finished lately."""
+        """Publish-to-FIN latency of recently finished messages."""
         if self.latencies is None:
             return OFF
         return merged([self.latencies], self.latencies.quantiles, now.mono_ns)

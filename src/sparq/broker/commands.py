@@ -1,8 +1,9 @@
-"""What each command of a connection does.
+"""Executes the commands of a connection.
 
-One table: the command's class and what executes it. A refusal is a `RemoteError`, raised where it
-is found and made into a reply at one place, `Commands.execute`. Publishes and what must be synced
-before it is answered take a reply slot; all else is answered at once.
+One table maps each command class to the method that executes it. A refusal is a `RemoteError`; it
+is raised where the problem is found and turned into a reply in one place, `Commands.execute`.
+Publishes, and commands that must be synced before they are answered, take a reply slot; all others
+are answered at once.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ class Commands:
     """Executes commands against the topics.
 
     Attributes:
-        subscriptions: what each session has subscribed to.
-        ranges: what sessions read by ranges.
+        subscriptions: the topic and channel that each session has subscribed to.
+        ranges: the range readers' holds and reads, by session.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Commands:
     # Permissions
 
     def authorize(self, session: Session, permissions: Permissions) -> None:
-        """An authd has answered to AUTH."""
+        """Apply authd's answer to an AUTH command."""
         if not permissions.count:
             session.reply_error(RemoteError("E_UNAUTHORIZED", "AUTH no authorizations found"))
             return
@@ -96,7 +97,7 @@ class Commands:
     def _authenticate(
         self, session: Session, _command: commands.Authenticate, _now: Instant
     ) -> None:
-        """AUTH that no authd is to be asked about."""
+        """Refuse an AUTH that needs no request to an authd."""
         if session.permissions is not None:
             raise RemoteError("E_INVALID", "AUTH already set")
         raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
@@ -104,7 +105,7 @@ class Commands:
     def _check(
         self, session: Session, command: str, topic: str, channel: str = "", *, reads: bool = False
     ) -> None:
-        """Refuse what the client may not do; without a channel, to publish or to read ranges."""
+        """Check a permission. An empty channel means publish; `reads` means reading ranges."""
         if not self._options.auth_required:
             return
         if session.permissions is None:
@@ -116,7 +117,7 @@ class Commands:
     # Publishing
 
     def publish(self, publish: Publish, now: Instant) -> None:
-        """Have messages committed, or refused; either is answered once."""
+        """Have messages committed or refused; the publish is answered once, either way."""
         topic = self._topics.by_name.get(publish.topic)
         ready_ns = 0
         drains = self._topics.drains
@@ -180,7 +181,7 @@ class Commands:
             try:
                 self._topics.get_or_create(command.topic, now)
             except (Leaving, LimitReached, DiskError):
-                return  # the MPUB itself, which follows, is told
+                return  # the MPUB that follows is answered with this error
 
     # Consuming
 
@@ -208,7 +209,7 @@ class Commands:
         session.hold_messages()
 
     def _nearness(self, session: Session) -> Nearness | None:
-        """Where a consumer is; None when that does not count."""
+        """A consumer's location relative to this nsqd; None: delivery does not depend on it."""
         options = self._options
         if not options.topology_aware:
             return None
@@ -236,7 +237,7 @@ class Commands:
     def _answer_when_kept(
         self, session: Session, topic: Topic, is_new: bool, answer: bytes, command: str
     ) -> None:
-        """A channel that a command made is answered once it would survive a crash ."""
+        """Answer now, or once the ledger is written; for a new channel, once it is synced."""
         if topic.books is None or (not is_new and topic.books.is_written()):
             session.reply(answer)
             return
@@ -255,7 +256,7 @@ class Commands:
             self._turn.wake(topic, channel)
 
     def _finish(self, session: Session, command: commands.Finish, now: Instant) -> None:
-        # The parser lets FIN, REQ and TOUCH through only behind a SUB.
+        # The parser accepts FIN, REQ and TOUCH only after a SUB.
         topic, channel = self.subscriptions[session]
         channel.finish(session, command, now)
         self._turn.wake(topic, channel)
@@ -320,7 +321,7 @@ class Commands:
 
 
 def due_after(defer_ms: int, now: Instant) -> Instant | None:
-    """When what is deferred by so many milliseconds is due; None: it is not deferred."""
+    """When a message deferred by `defer_ms` is due; None: it is not deferred."""
     if not defer_ms:
         return None
     delay_ns = defer_ms * MILLISECOND_NS

@@ -1,4 +1,4 @@
-"""Dead letters as consumers are given them: the body alone, unless they ask for envelopes."""
+"""Dead letters as consumers receive them: only the body, unless they ask for envelopes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from sparq.protocol.envelope import MAGIC
 from sparq.protocol.layout import FRAME_OVERHEAD
 
 BURIAL: Final = 1
-"""Who has what is on its way to or from a dead-letter topic (see `letters`): no session."""
+"""Owner of messages on their way to or from a dead-letter topic (see `letters`): no session."""
 
 _SIZE_BYTES: Final = 4
 
 
 def opened(block: Block) -> Block:
-    """A block of a dead-letter topic with bodies in place of letters."""
+    """Return a block of a dead-letter topic with the bodies taken out of their envelopes."""
     frames = bytes(block.frames)
     if MAGIC not in frames:
         return block

@@ -1,25 +1,25 @@
-"""Who gets which messages: the turn's end for one channel.
+"""Delivery for one channel at the end of a turn: which consumer gets which messages.
 
-1. A burst is shared in equal parts over the sessions whose window is open; who has waited longest
-   comes first, and whoever was served goes to the end (decision 13).
+1. A burst is divided equally among the sessions whose window is open. The session that has waited
+   longest comes first; a session that was served goes to the end (decision 13).
 2. First deliveries are slices of the log's blocks in publishing order, noted by one array write.
-3. Of one run at most half are messages that were out before, while fresh ones can be had; a run of
-   one takes turns (decision 12). Those go by the copy path, since their attempts must be patched.
+3. While fresh messages are available, at most half of a run are redeliveries; runs of one message
+   alternate (decision 12). Redeliveries are copied, since their attempts must be patched.
 4. A run ends with the message that fills the session's output.
-5. With topology-aware consumption (NSQ's experiment: traffic between zones costs money) nobody is
-   served while somebody nearer has an open window. An empty zone is a zone too: where nobody names
-   one, all consumers are near.
-6. Messages once more (requeued, timed out, or due) lie scattered, so they are fetched in ascending
-   order, extent by extent (decision 21), those that are not in memory many extents at a time. They
-   are copied, since the number of attempts stands in each frame. The new number is told to the
-   ledger: after a crash it must go on from there (decision 11). However many blocks a run comes
-   from, it is one output, one note of what is in flight and one record of the ledger.
-7. With `message_ttl` nobody is given a message that was published longer ago, for the first time or
-   once more; it is finished instead. The time is that of its publish, also for a deferred one. It
-   is looked at where a message comes up for delivery; what nobody asks for goes in whole files
-   (see `trimming`). A clock that was set may have left old messages behind younger ones.
-8. With `max_attempts` a message that comes up for delivery after so many is a dead letter: it is
-   handed to `Handout.letters`, and to no consumer.
+5. With topology-aware consumption (NSQ's experiment: traffic between zones costs money) a session
+   is served only if no nearer session has an open window. An empty zone is a zone too: if neither
+   this nsqd nor any client names one, all consumers are near.
+6. Redeliveries (requeued, timed out or due messages) are scattered over the log. They are fetched
+   in ascending order, extent by extent (decision 21); extents that are not in memory are read many
+   at a time. They are copied because each frame contains the number of attempts. The new number is
+   noted in the ledger: after a crash, counting continues from it (decision 11). A run from several
+   blocks is still one output, one note of messages in flight and one record of the ledger.
+7. With `message_ttl`, a message published longer ago is not delivered, neither for the first time
+   nor again; it is finished instead. The publish time counts, also for deferred messages. The age
+   is checked when a message comes up for delivery; messages that no consumer asks for are removed
+   in whole files (see `trimming`). If the clock was set, old messages may follow younger ones.
+8. With `max_attempts`, a message that comes up for delivery after that many attempts is a dead
+   letter: it is added to `Handout.letters` and not sent to a consumer.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
 
 READS_MAX: Final = 64
-"""Extents that are asked for at a time: a task for fewer costs more than their reading."""
+"""Extents requested at a time: a task for fewer costs more than reading them."""
 
 TIMESTAMP = slice(8, ATTEMPTS_OFFSET)
-"""Where a frame says when it was published."""
+"""Position of the publish time in a frame."""
 
 
 class Sampler:
-    """Chooses the messages that sampling clients get: each with about rate + 1 percent.
+    """Chooses the messages for sampling clients: each one with a chance of (rate + 1) percent.
 
-    The choice is made for a whole run at once; with a seed it is the same every time.
+    The choice is made for a whole run at once; with a seed it is repeatable.
     """
 
     def __init__(self, seed: int | None = None) -> None:
         self._random = np.random.default_rng(seed)
 
     def keeps(self, count: int, rate: int) -> NDArray[np.bool_]:
-        """For each of so many messages whether it is delivered; the others are finished."""
+        """For each of `count` messages, whether it is delivered; the others are finished."""
         return self._random.integers(0, 100, count) <= rate
 
 
 class Handout(NamedTuple):
-    """From which channel, when, and who chooses and measures.
+    """The context of one delivery: the channel, the time, the sampler and the results.
 
     Attributes:
-        waited: how long messages have waited for their first delivery.
-        letters: takes what is to be moved to the dead-letter topic.
+        waited: histogram of the time from publish to first delivery.
+        letters: collects the messages to move to the dead-letter topic.
     """
 
     channel: Channel
@@ -81,19 +81,19 @@ class Handout(NamedTuple):
     letters: list[Letters]
 
     def deadline_ns(self, session: Session) -> int:
-        """When what the session is given now counts as lost; the channel notes that."""
+        """When messages delivered now to the session time out; updates the channel's `due_ns`."""
         channel = self.channel
         deadline_ns = self.now.mono_ns + session.msg_timeout_ns
         channel.due_ns = min(channel.due_ns, deadline_ns)
         return deadline_ns
 
     def oldest_ns(self) -> int:
-        """What was published (wall ns) before this is too old to be delivered."""
+        """Messages published before this time (wall ns) are too old to be delivered."""
         return self.now.wall_ns - self.channel.settings.message_ttl_ns
 
 
 def hand_out(handout: Handout) -> dict[Session, None]:
-    """Give the channel's ready sessions what there is; returns who got something."""
+    """Deliver available messages to ready sessions; returns the sessions that got some."""
     served: dict[Session, None] = {}
     channel = handout.channel
     if channel.paused or channel.hold is not None:
@@ -109,7 +109,7 @@ def hand_out(handout: Handout) -> dict[Session, None]:
 
 
 def _round(handout: Handout, available: int, served: dict[Session, None]) -> int:
-    """One equal share for each ready session; returns how many messages left the queue."""
+    """Give each ready session one equal share; returns how many messages left the queue."""
     channel = handout.channel
     ready = channel.ready
     sessions = nearest(tuple(ready))
@@ -144,7 +144,7 @@ def _give_shares(
     """Serve the first of many sessions at once, each with a slice of one block.
 
     Returns:
-        How many of them have had their turn, and how many messages left the queue.
+        How many sessions had their turn, and how many messages left the queue.
     """
     channel, now = handout.channel, handout.now
     shares = share_block(channel, sessions, bounds, now)
@@ -162,7 +162,7 @@ def _give_shares(
 
 
 def give(handout: Handout, session: Session, count: int) -> int:
-    """Give one session up to `count` messages; returns how many left the channel's queue."""
+    """Give a session up to `count` messages; returns how many left the channel's queue."""
     channel = handout.channel
     waiting = len(channel.again)
     if not waiting:
@@ -216,7 +216,10 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
 
 
 def _young_end(handout: Handout, block: Block, run: tuple[int, int]) -> int:
-    """Where a run ends without what is too old; what is so at its beginning the cursor passes."""
+    """Where the run must end before a message that is too old; expires such messages at its start.
+
+    Returns `first` if messages were expired: the cursor has moved past them.
+    """
     channel = handout.channel
     first, end = run
     indexes = np.arange(first, min(end, block.end), dtype=np.int64)
@@ -231,7 +234,7 @@ def _young_end(handout: Handout, block: Block, run: tuple[int, int]) -> int:
 
 
 def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
-    """Those that are nearest; all of them, when that does not count."""
+    """The nearest sessions; all of them if location is not used."""
     if sessions[0].nearness is None:
         return sessions
     least = min(session.nearness or 0 for session in sessions)
@@ -239,7 +242,7 @@ def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
 
 
 def count_by_place(channel: Channel, session: Session, messages: int) -> None:
-    """Count what a consumer was given by where it is: as other, where that does not count."""
+    """Count deliveries by the consumer's location; as global if location is not used."""
     if session.nearness is Nearness.ZONE:
         channel.zone_local_count += messages
     elif session.nearness is Nearness.REGION:
@@ -249,7 +252,7 @@ def count_by_place(channel: Channel, session: Session, messages: int) -> None:
 
 
 def _read_ahead(channel: Channel) -> None:
-    """A block is used up: have the next one read while the clients are busy with this one."""
+    """After a block is used up, request the next while clients are busy with this one."""
     cursor, stream = channel.cursor, channel.stream
     if cursor < stream.end and stream.log.block(cursor) is None:
         following = stream.log.next_stored(cursor)
@@ -258,8 +261,10 @@ def _read_ahead(channel: Channel) -> None:
 
 
 def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:
-    """Where a run from `first` ends: at `end`, with the block, or with what fills the output; and
-    its frames."""
+    """The end of a run from `first`, and its frames.
+
+    The run ends at `end`, at the block's end, or with the message that fills the output.
+    """
     ends = block.ends
     low = first - block.first
     high = min(end - block.first, block.count)
@@ -293,7 +298,7 @@ def _send_sample(handout: Handout, session: Session, block: Block, run: tuple[in
 
 
 class Run(NamedTuple):
-    """Messages of one block that a session is given."""
+    """Messages of one block for one session."""
 
     block: Block
     indexes: Indexes
@@ -301,10 +306,10 @@ class Run(NamedTuple):
 
 
 def give_again(handout: Handout, session: Session, count: int) -> int:
-    """Give a session up to `count` messages that wait to be delivered once more.
+    """Redeliver up to `count` waiting messages to a session.
 
-    Those that are not in memory are asked for and keep waiting; those that the log has lost are
-    dropped. Returns how many left the queue.
+    Messages that are not in memory are requested and keep waiting; messages that the log has lost
+    are dropped. Returns how many left the queue.
     """
     if count <= 0 or session.room_bytes() <= 0:
         return 0
@@ -326,10 +331,11 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
 def _collect(
     handout: Handout, session: Session, indexes: Indexes, attempts: Attempts
 ) -> tuple[list[Run], NDArray[np.bool_]]:
-    """The runs of these ascending messages that are in memory and fit; which messages must wait.
+    """Return the runs that are in memory and fit, and a mask of the messages that must wait.
 
-    What is not in memory is asked for, up to `READS_MAX` extents. While those have not come, only
-    as many messages are looked at: the queue may be long, and it is looked at in each turn.
+    Messages that are not in memory are requested, up to `READS_MAX` extents at a time. While those
+    reads are pending, at most `READS_MAX` misses are looked at: the queue may be long, and this
+    runs in each turn.
     """
     channel = handout.channel
     stream, log = channel.stream, channel.stream.log
@@ -361,7 +367,7 @@ def _collect(
             at += 1
             continue
         read = log.load(index)
-        if read.place is None:  # lost
+        if read.place is None:  # the log has lost it
             at += 1
             continue
         end = at + int(indexes[at:].searchsorted(read.place.extent.end))
@@ -383,7 +389,7 @@ def _bounds(block: Block, indexes: Indexes) -> tuple[NDArray[np.int64], NDArray[
 
 
 def _fitting(block: Block, indexes: Indexes, room_bytes: int) -> tuple[int, int]:
-    """How many of the messages go into the room, and their size; the last may be more than fits."""
+    """How many messages fit, and their size in bytes; the last one may exceed the room."""
     if len(indexes) == 1:
         first = int(indexes[0])
         return 1, block.start_of(first + 1) - block.start_of(first)
@@ -415,7 +421,7 @@ def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
 
 
 def _without_expired(handout: Handout, runs: list[Run]) -> list[Run]:
-    """The runs without what is too old, which is finished."""
+    """Finish the messages that are too old; returns the runs without them."""
     kept = []
     for run in runs:
         alive = run.block.timestamps(run.indexes) >= handout.oldest_ns()
@@ -427,7 +433,7 @@ def _without_expired(handout: Handout, runs: list[Run]) -> list[Run]:
 
 
 def _without_dead(handout: Handout, runs: list[Run]) -> list[Run]:
-    """The runs without what was delivered often enough, which is to be moved."""
+    """Take out the messages that become dead letters; returns the runs without them."""
     channel = handout.channel
     kept = []
     for block, indexes, attempts in runs:
@@ -443,7 +449,7 @@ def _without_dead(handout: Handout, runs: list[Run]) -> list[Run]:
 
 
 def _sample_again(handout: Handout, session: Session, runs: list[Run]) -> list[Run]:
-    """What a sampling client is given of the runs; the rest is finished (decision 15)."""
+    """Select a sampling client's messages from the runs and finish the rest (decision 15)."""
     kept = []
     for run in runs:
         keeps = handout.sampler.keeps(len(run.indexes), session.sample_rate)
@@ -456,7 +462,7 @@ def _sample_again(handout: Handout, session: Session, runs: list[Run]) -> list[R
 
 
 def copy_runs(runs: Sequence[tuple[Block, Indexes]], attempts: NDArray[np.integer]) -> bytearray:
-    """The frames of ascending indexes of each block as one run, attempts patched."""
+    """Copy the frames of ascending indexes of each block into one run, with patched attempts."""
     parts: list[bytes | bytearray | memoryview] = []
     sizes: list[int] = []
     for block, indexes in runs:

@@ -1,7 +1,7 @@
-"""Drains: which publishes this nsqd refuses so that producers go elsewhere, and since when.
+"""Drains: publishes that this nsqd refuses so that producers use another one, and since when.
 
-A drain is of the whole nsqd or of one topic. `drain.json` in the data path has those that are on,
-so that a restart knows them; without the file there is none.
+A drain applies to the whole nsqd or to one topic. `drain.json` in the data path lists the active
+drains, so that they survive a restart; without the file there are none.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from sparq.protocol.names import is_valid_name
 FORMAT: Final = 1
 TOPICS_MAX: Final = 10_000
 BY_MAX: Final = 256
-"""Letters of who has asked for a drain."""
+"""Maximum length of the requester's name, in characters."""
 
 
 class DrainError(ValueError):
-    """It is no file of drains; the text says why."""
+    """Invalid contents of a drain file; the text says why."""
 
 
 class Drain(NamedTuple):
@@ -29,8 +29,8 @@ class Drain(NamedTuple):
 
     Attributes:
         since_ns: when it began (wall ns).
-        by: who has asked for it.
-        exit: whether the process is to end once nothing is left; of a topic always False.
+        by: the requester's name.
+        exit: whether the process exits once nothing is left; always False for a topic.
     """
 
     since_ns: int
@@ -42,8 +42,8 @@ class Draining(NamedTuple):
     """All drains of one nsqd.
 
     Attributes:
-        node: that of the whole nsqd; None: there is none.
-        topics: those of single topics, by name.
+        node: the drain of the whole nsqd; None: there is none.
+        topics: the drains of single topics, by name.
     """
 
     node: Drain | None
@@ -51,7 +51,7 @@ class Draining(NamedTuple):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any drain."""
         return self.node is not None or bool(self.topics)
 
 
@@ -59,7 +59,7 @@ NONE: Final = Draining(None, {})
 
 
 def encode(draining: Draining) -> bytes:
-    """What `drain.json` is to hold.
+    """The contents of `drain.json`.
 
     A flipped bit must neither end a drain nor begin one: the file carries a checksum, XXH3-64 with
     seed 0 over the JSON text of its drains.
@@ -77,7 +77,7 @@ def _told(drain: Drain) -> dict[str, Any]:
 
 
 def decode(text: bytes) -> Draining:
-    """The drains of a `drain.json`; raises DrainError: damaged, or of a later format."""
+    """Read a `drain.json`; raises DrainError: it is damaged, or of a later format."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:

@@ -1,10 +1,10 @@
-"""Publishes that are refused because the nsqd, or their topic, drains.
+"""Refuses publishes while the nsqd, or their topic, is draining.
 
-1. A drain holds once it is written, and then outlives the process; so does its end.
-2. What was taken before is kept: commits, deliveries, FIN, REQ and channels go on as ever.
-3. Dead letters are taken all the same: they are no publish of a client, and their channel could
-   not finish them otherwise.
-4. Changes are written one after the other: each is made of what the one before has come to.
+1. A drain takes effect once it is written, and then survives a restart; so does the end of a drain.
+2. Messages accepted before are kept: commits, deliveries, FIN, REQ and channels work as usual.
+3. Dead letters are still accepted: they are not a client's publish, and their channel could not
+   finish them otherwise.
+4. Changes are written one after another: each one is applied to the result of the one before.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from sparq.protocol.errors import DRAINING, TOPIC_DRAINING, RemoteError
 from sparq.protocol.instant import Instant
 
 Make = Callable[[Draining], Draining]
-"""What a change makes of the drains that there are."""
+"""Returns the drains after a change, given the current ones."""
 
 
 class DrainsSaved(NamedTuple):
-    """What goes on when drains were written: they hold, or all is as before."""
+    """The continuation after drains were written: they take effect, or nothing has changed."""
 
     drains: Drains
     wanted: Draining
@@ -34,7 +34,7 @@ class DrainsSaved(NamedTuple):
     ticket: Ticket
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Whoever has asked is told."""
+        """Apply the result and answer the requester."""
         refused: RemoteError | None = None
         if (error := self.save.error) is None:
             self.drains.take(self.wanted)
@@ -49,9 +49,9 @@ class Drains:
     """The drains of one nsqd.
 
     Attributes:
-        now: those in force.
-        is_on: whether there is any; what publishes look at.
-        refused_count: messages that were refused for a drain since nsqd started.
+        now: the drains in force.
+        is_on: whether there is any drain; checked by each publish.
+        refused_count: messages refused because of a drain since nsqd started.
     """
 
     def __init__(self, catalog: Catalog, turn: Turn) -> None:
@@ -64,18 +64,18 @@ class Drains:
         self._is_saving = False
 
     def take(self, draining: Draining) -> None:
-        """From now on have these hold."""
+        """Put drains into force."""
         self.now = draining
         self.is_on = draining.is_on
 
     def change(self, make: Make, ticket: Ticket) -> None:
-        """Have others hold, once they are written; the ticket is answered once."""
+        """Write changed drains, then put them into force; the ticket is answered once."""
         self._waiting.append((make, ticket))
         if not self._is_saving:
             self._save_next()
 
     def saved(self) -> None:
-        """The last change is done, or has failed: the next one's turn."""
+        """Write the next waiting change, after the last one was written or has failed."""
         self._is_saving = False
         if self._waiting:
             self._save_next()
@@ -88,13 +88,13 @@ class Drains:
         self._turn.submit(save, None, DrainsSaved(self, wanted, save, ticket))
 
     def refusal(self, topic: str) -> str:
-        """Why nothing may be published to a topic; "": it may."""
+        """Why a topic accepts no publishes; "": it accepts them."""
         if self.now.node is not None:
             return DRAINING
         return TOPIC_DRAINING if topic in self.now.topics else ""
 
     def check(self, topic: str, messages: int) -> None:
-        """Refuse a publish, and count it; raises LimitReached."""
+        """Refuse and count a publish if a drain applies; raises LimitReached."""
         if reason := self.refusal(topic):
             self.refused_count += messages
             raise LimitReached(reason)

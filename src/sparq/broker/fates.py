@@ -1,8 +1,9 @@
-"""How the last delivery of a channel's messages ended, of those that may become dead letters.
+"""How the last deliveries of messages ended, for messages that may become dead letters.
 
-1. It is known in memory only: a restart forgets it.
-2. Nothing is noted without `max_attempts`. What a consumer has sent back is; what it did not answer
-   for is where the message may not be delivered again, or where the connection was lost.
+1. This is kept in memory only: a restart forgets it.
+2. Nothing is noted without `max_attempts`. A requeue by the consumer is always noted. A delivery
+   without an answer is noted only if the message may not be delivered again, or if the connection
+   was lost.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from sparq.protocol.dead_letters import TEXT_SIZE_MAX
 Indexes = NDArray[np.int64]
 
 LOST_MAX: Final = 3
-"""So many lost connections in a row are a message's fault."""
+"""After this many lost connections in a row, the message is considered the cause."""
 FATES_MAX: Final = 20_000
-"""Of so many messages of a channel is remembered how their last delivery ended."""
+"""Maximum number of messages per channel whose last delivery is remembered."""
 GONE_MAX: Final = 1_000
-"""So many consumers that have gone are known by what they called themselves."""
+"""Maximum number of disconnected consumers whose names are remembered."""
 
 REQUEUED: Final = "requeued"
 TIMED_OUT: Final = "timed out"
 CONNECTION_LOST: Final = "connection lost"
 UNKNOWN: Final = "not known: nsqd was restarted since"
-"""Reasons of a letter."""
+"""Reasons in a letter."""
 
 
 class Fate(NamedTuple):
     """How a message's last delivery ended.
 
     Attributes:
-        consumer: who had it, "" where nobody knows.
+        consumer: the consumer that had it; "": unknown.
         wall_ns: when it came back, ns since 1970.
-        lost: how many deliveries in a row, this one included, ended with the connection.
+        lost: how many deliveries in a row, including this one, ended with a lost connection.
     """
 
     reason: str
@@ -50,16 +51,16 @@ class Fate(NamedTuple):
 
 
 def told(session: Session) -> str:
-    """A consumer, as a letter tells of it."""
+    """Describe a consumer for a letter."""
     name = f"{session.client_id}@{session.hostname} ({session.remote_address})"
     return name[:TEXT_SIZE_MAX]
 
 
 class Fates:
-    """What is remembered of a channel's messages that may become dead letters.
+    """The last deliveries of a channel's messages that may become dead letters.
 
     Attributes:
-        by_index: how the last delivery of each ended.
+        by_index: how the last delivery of each message ended.
     """
 
     def __init__(self) -> None:
@@ -67,15 +68,15 @@ class Fates:
         self._gone: dict[int, str] = {}
 
     def get(self, index: int) -> Fate | None:
-        """How a message's last delivery ended; None: nobody knows."""
+        """How a message's last delivery ended; None: unknown."""
         return self.by_index.get(index)
 
     def requeued(self, index: int, session: Session, wall_ns: int) -> None:
-        """A consumer has sent a message back."""
+        """A consumer has requeued a message."""
         self._note(index, Fate(REQUEUED, told(session), wall_ns))
 
     def left(self, session: Session) -> None:
-        """A consumer has gone; what it had in flight comes back later."""
+        """A consumer has disconnected; its messages in flight come back later."""
         gone = self._gone
         gone[session.owner] = told(session)
         if len(gone) > GONE_MAX:
@@ -84,9 +85,9 @@ class Fates:
     def expired(
         self, expired: Expired, sessions: Mapping[int, Session], most: int, wall_ns: int
     ) -> None:
-        """Messages were not answered for: in time, or by consumers that have gone.
+        """Messages came back unanswered: they timed out, or their consumer has disconnected.
 
-        Of those that may be delivered again, and whose consumers are there, nothing is noted.
+        Nothing is noted for messages that may be delivered again and whose consumer is connected.
         """
         owners = expired.owners
         is_here = np.isin(owners, np.fromiter(sessions, np.uint32, len(sessions)))
@@ -113,17 +114,17 @@ class Fates:
             del fates[next(iter(fates))]
 
     def forget(self, starts: Sequence[int], ends: Sequence[int]) -> None:
-        """These ranges are finished."""
+        """Forget messages that are finished: the ranges [start, end)."""
         if self.by_index:
             for first, end in zip(starts, ends, strict=True):
                 drop_range(self.by_index, first, end)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget all messages."""
         self.by_index.clear()
 
     def is_killer(self, indexes: Indexes) -> NDArray[np.bool_]:
-        """Which of the messages take their consumers with them."""
+        """Which messages are assumed to crash their consumers."""
         fates = self.by_index
         return np.array(
             [index in fates and fates[index].lost >= LOST_MAX for index in indexes.tolist()],

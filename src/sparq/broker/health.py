@@ -1,18 +1,18 @@
-"""Whether the disk takes what it is given, and what is done about one that is full.
+"""Disk health, and how a full disk is handled.
 
-`Health` is what `/ping` says, and what an operator should read. On a full disk checkpoints make
-room for ledgers, and `SpaceWatch` notices when there is space again:
+`Health` is the state that `/ping` reports, and notes for the operator. On a full disk, checkpoints
+free space for ledgers, and `SpaceWatch` detects when there is space again:
 
-1. `make_room` is called when a ledger cannot be written: the replies of the turn wait for it, since
-   a FIN before an answered command is promised to be kept. `shrink_largest` is called while
-   publishes are refused: room for them may be what ledgers have taken.
-2. Each checkpoint takes the space that the reserve has aside, and gives back what its ledger took.
-3. The checkpoint of the ledger that could not be written holds what was to be written to it: so it
-   is the last that is tried.
-4. While `/ping` tells of a full disk, balancers send no publishers here, so the next publish must
-   not be what ends it: `SpaceWatch` looks, in the housekeeping thread. Only a disk that was full is
-   looked at; for other failures a success is the only proof. Space is enough when the reserve is
-   whole and the largest publish would fit beside it.
+1. `make_room` is called when a ledger cannot be written. The replies of the turn wait for it, since
+   a FIN sent before an answered command is guaranteed to be kept. `shrink_largest` is called while
+   publishes are refused: ledgers may occupy the space that publishes need.
+2. Each checkpoint uses the space that the reserve holds, and gives back what its ledger occupied.
+3. The checkpoint of the ledger that could not be written also contains the records that were to be
+   written to it. That checkpoint is therefore tried last.
+4. While `/ping` reports a full disk, load balancers send no publishers here. So recovery must not
+   depend on the next publish: `SpaceWatch` checks, in the housekeeping thread. It checks only a
+   disk that was full; after other failures only a successful write is proof. There is enough space
+   when the reserve is full and the largest publish would fit in addition.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
 
 SIZE_MIN: Final = 2 * BLOCK_BYTES
-"""A checkpoint and the ledger begun after it take this much themselves."""
+"""Space that a checkpoint and the ledger begun after it need themselves."""
 LARGE_BYTES: Final = 4 * BLOCK_BYTES
-"""An idle ledger of this size is worth a checkpoint on a full disk."""
+"""On a full disk, an idle ledger of at least this size is worth a checkpoint."""
 TRIED_MAX: Final = 8
-"""Where the largest ledgers cannot be made smaller, the others hardly can."""
+"""Number of ledgers to try: if the largest cannot shrink, smaller ones hardly can."""
 
 
 class Health:
     """The health of one data path.
 
     Attributes:
-        failure: why the disk last refused something, None after a success.
-        notes: what an operator should read; whoever logs them clears the list.
+        failure: why the disk last refused an operation; None after a success.
+        notes: notes for the operator; the caller that logs them clears the list.
     """
 
     def __init__(self) -> None:
@@ -49,23 +49,23 @@ class Health:
         self._number = 0
 
     def fail(self, note: str, error: DiskError) -> None:
-        """The disk refused something: the health is bad until it does not."""
+        """Record a disk error; the health is bad until an operation succeeds."""
         if self.failure != error.reason:
             self.notes.append(note)
         self.failure = error.reason
         self._number = error.number
 
     def recover(self) -> None:
-        """The disk takes what it is given."""
+        """Record that the disk works again."""
         self.failure = None
 
     @property
     def is_full(self) -> bool:
-        """Whether what the disk last refused, it refused for want of space."""
+        """Whether the last disk error was a lack of space."""
         return self.failure is not None and self._number == errno.ENOSPC
 
     def text(self, room: Room | None) -> str:
-        """ "OK", or "NOK - " and what the disk last refused; on a full disk also what to do."""
+        """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
         if self.failure is None:
             return "OK"
         if room is None or not self.is_full:
@@ -79,7 +79,7 @@ class Health:
 
 
 def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
-    """Have what is noted in a ledger written on a disk that has no space; False: it cannot be."""
+    """Write a topic's ledger on a full disk, by means of checkpoints; False: not possible."""
     large = [topic for topic in topics if topic is not needy and _ledger_bytes(topic) > SIZE_MIN]
     large.sort(key=_ledger_bytes, reverse=True)
     del large[TRIED_MAX:]
@@ -93,10 +93,10 @@ def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
 
 
 def shrink_largest(topics: Iterable[Topic], now: Instant) -> None:
-    """Make the largest ledger smaller by a checkpoint, if that halves it.
+    """Shrink the largest ledger by a checkpoint, if that at least halves it.
 
-    Ledgers alone can fill a small disk, and when all is finished nothing is written to them any
-    more that would ask for room.
+    Ledgers alone can fill a small disk. Once all messages are finished nothing is written to the
+    ledgers any more, so no failing write would trigger `make_room`.
     """
     large = [
         topic
@@ -116,12 +116,12 @@ def _state_bytes(topic: Topic) -> int:
 
 
 class SpaceWatch:
-    """Looks at one data path: a work for the housekeeping thread."""
+    """Checks the free space of one data path: a work for the housekeeping thread."""
 
     kind: Final = TaskKind.HOUSEKEEPING
 
     def __init__(self, reserve: Reserve, enough_bytes: int) -> None:
-        """`enough_bytes`: what the largest publish takes."""
+        """`enough_bytes`: the size of the largest publish."""
         self.error: DiskError | None = None
         self._reserve = reserve
         self._enough_bytes = enough_bytes
@@ -129,14 +129,14 @@ class SpaceWatch:
         self._enough = False
 
     def begins(self, health: Health) -> bool:
-        """Whether to have a look: the disk was full when it last refused something."""
+        """Whether to check: no check is running, and the disk was full or the reserve is short."""
         if self._under_way or not (health.is_full or self._reserve.is_short):
             return False
         self._under_way = True
         return True
 
     def run(self) -> None:
-        """Fill the reserve up, and see what is free beside it."""
+        """Refill the reserve, and check the free space in addition to it."""
         self.error = None
         try:
             self._enough = self._reserve.look(self._enough_bytes)
@@ -145,7 +145,7 @@ class SpaceWatch:
             self._enough = False
 
     def looked(self, topics: Iterable[Topic], health: Health, now: Instant) -> None:
-        """It has looked: while there is not enough, the largest ledger is made smaller."""
+        """Apply the result of a check; without enough space, shrink the largest ledger."""
         self._under_way = False
         if not self._enough and self.error is None:
             shrink_largest(topics, now)

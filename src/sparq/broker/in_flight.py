@@ -1,18 +1,18 @@
-"""Which messages of a channel are with whom, and until when: arrays over pages of indexes.
+"""A channel's messages in flight, with owner and deadline: arrays over pages of indexes.
 
-A page covers 4,096 indexes and exists only while one of them is in flight, so memory follows what
-is in flight and not the backlog. Pages with few messages are emptied into `slots.Scattered`, where
-a message costs 180 bytes and not 80 KiB. Owners are numbers that the channel gives its sessions; 0
-is nobody. Invariants:
+A page covers 4,096 indexes and exists only while one of them is in flight, so memory depends on the
+messages in flight and not on the backlog. Pages with few messages are emptied into
+`slots.Scattered`, where a message costs 180 bytes and not 80 KiB. Owners are numbers that the
+channel assigns to its sessions; 0 means no owner. Invariants:
 
-1. `owner[i] != 0` exactly for what is in flight in a page; `count` is how many are in flight in
+1. `owner[i] != 0` exactly for messages in flight in a page; `count` is the number in flight in
    all. A message is either in a page or in `scattered`, never in both.
 2. `deadline_min` of a page is never above the earliest deadline of its messages. Finishing does not
-   raise it, so looking at a page too early is possible and looking too late is not.
-3. An index that neither has is simply not in flight: indexes need no check beforehand.
-4. Beyond `pages_kept` pages, a page holds `PAGE_MESSAGES_MIN` messages on average, so that each
+   raise it, so a page may be checked too early but never too late.
+3. An index that is in neither place is simply not in flight: callers need not check indexes.
+4. Beyond `pages_kept` pages, pages hold `PAGE_MESSAGES_MIN` messages on average, so that each
    message costs at most 200 bytes there, too.
-5. Functions over runs have an array path and, below 16 items, a plain one with the same answer.
+5. Functions over runs have an array path and, below 16 items, a plain one with the same result.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ Indexes = NDArray[np.int64]
 
 SPARE_PAGES_MAX: Final = 16
 PAGES_KEPT: Final = 16
-"""So many pages are kept however few messages they hold: 1.4 MiB."""
+"""This many pages are kept however few messages they hold: 1.4 MiB."""
 PAGE_MESSAGES_MIN: Final = 448
-"""A page of this many messages costs 200 bytes for each: 20 bytes a slot, and 2 for attempts."""
+"""A page with this many messages costs 200 bytes each: 20 bytes per slot, and 2 for attempts."""
 RUN_FOR_PAGE: Final = 64
-"""Fewer redeliveries than this begin no page of their own."""
+"""A group of redeliveries smaller than this gets no new page."""
 
 NOT_IN_FLIGHT: Final = 0
 NOT_OWNED: Final = -1
 
 
 class Freed(NamedTuple):
-    """What a run of finishes came to.
+    """The result of finishing a run of messages.
 
     Attributes:
         starts, ends: the finished indexes as ranges [start, end), ascending.
-        freed: how many indexes those are.
+        freed: number of finished indexes.
         failures: (position in the run, NOT_IN_FLIGHT or NOT_OWNED), ascending.
     """
 
@@ -59,7 +59,7 @@ class Freed(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """Messages that came back: their indexes (ascending), deliveries so far, and owners."""
+    """Messages that were taken back: indexes (ascending), deliveries so far and owners."""
 
     indexes: Indexes
     attempts: NDArray[np.uint16]
@@ -67,12 +67,12 @@ class Expired(NamedTuple):
 
 
 _SPARE_PAGES: Final[list[Page]] = []
-"""Pages without a message, of all channels: one that keeps up empties its page in every turn, and
+"""Empty pages, shared by all channels: a channel that keeps up empties its page in every turn, and
 needs one in the next."""
 
 
 class InFlight:
-    """What a channel has handed out and not heard of again."""
+    """The messages that a channel has delivered and that are not finished or requeued."""
 
     def __init__(self, pages_kept: int = PAGES_KEPT) -> None:
         self.count = 0
@@ -80,10 +80,10 @@ class InFlight:
         self._pages_kept = pages_kept
         self._scattered = Scattered()
 
-    # Handing out
+    # Delivering
 
     def note_run(self, first: int, end: int, owner: int, *, now_ns: int, deadline_ns: int) -> None:
-        """Note the first delivery of all of [first, end) to one owner."""
+        """Note the first delivery of all messages [first, end) to one owner."""
         self.count += end - first
         while first < end:
             page = self._page(first >> PAGE_BITS)
@@ -103,7 +103,7 @@ class InFlight:
     def note_shares(
         self, first: int, counts: list[int], owners: list[int], deadlines: list[int], now_ns: int
     ) -> None:
-        """Note the first delivery of messages of a page, from `first` on: some to each owner."""
+        """Note first deliveries within one page, from `first` on: `counts[i]` to `owners[i]`."""
         page, total = self._page(first >> PAGE_BITS), sum(counts)
         places = slice(first & PAGE_MASK, (first & PAGE_MASK) + total)
         page.owner[places] = np.repeat(np.array(owners, np.uint32), counts)
@@ -153,7 +153,7 @@ class InFlight:
             self._thin_out()
 
     def note_published(self, indexes: Indexes, wall_ns: Indexes) -> None:
-        """Remember when messages had been published; of those that are not in flight it is lost."""
+        """Store when messages were published; ignored for messages that are not in flight."""
         if len(self._scattered):
             self._scattered.note_published(indexes.tolist(), wall_ns.tolist())
         for key, low, high in page_groups(indexes):
@@ -165,7 +165,7 @@ class InFlight:
             page.published[indexes[low:high] & PAGE_MASK] = wall_ns[low:high]
 
     def published(self, indexes: Run | list[int], owner: int) -> Indexes:
-        """When those of the messages were published that are with this owner, each told once."""
+        """Publish times of those messages that this owner has; duplicates count once."""
         ascending = np.unique(np.asarray(indexes, np.int64))
         mine = ascending[self._owners(ascending) == owner]
         found = np.zeros(len(mine), np.int64)
@@ -181,13 +181,13 @@ class InFlight:
         return found
 
     def take(self, indexes: Indexes) -> Expired:
-        """Take back those of these ascending indexes that are in flight, whoever has them."""
+        """Take back those of these ascending indexes that are in flight, from any owner."""
         rows = self.rows_of(indexes)
         self._free_many(rows.indexes)
         return self._taken([Expired(rows.indexes, rows.attempts, rows.owners)])
 
     def _thin_out(self) -> None:
-        """Empty pages of few messages into `scattered`, when there are too many of those."""
+        """Move sparsely filled pages into `scattered` if there are too many of them."""
         beyond = len(self._pages) - self._pages_kept
         if beyond * PAGE_MESSAGES_MIN <= self.count - len(self._scattered):
             return
@@ -207,10 +207,10 @@ class InFlight:
             page = self._pages[key] = _SPARE_PAGES.pop() if _SPARE_PAGES else Page()
         return page
 
-    # Coming back
+    # Taking back
 
     def finish(self, indexes: Run | list[int], owner: int) -> Freed:
-        """Free a run of messages; a message named twice is freed once and fails once."""
+        """Free a run of messages; an index that occurs twice is freed once and fails once."""
         if isinstance(indexes, list):
             freed = self._finish_few(indexes, owner)
         else:
@@ -228,7 +228,7 @@ class InFlight:
             return self._finish_many(indexes, owner)
         count, first = len(indexes), int(indexes[0])
         end = first + count
-        # Bytes are compared in a fraction of the time that (a == b).all() takes for few items.
+        # For few items, comparing bytes takes a fraction of the time of (a == b).all().
         consecutive = (
             int(indexes[-1]) == end - 1 and indexes.tobytes() == np.arange(first, end).tobytes()
         )
@@ -260,7 +260,7 @@ class InFlight:
             first += high - low
 
     def _finish_few(self, indexes: list[int], owner: int) -> Freed:
-        if len(indexes) == 1:  # RDY 1: nothing to put in order
+        if len(indexes) == 1:  # RDY 1: nothing to sort
             key, offset = divmod(indexes[0], PAGE_SIZE)
             alone = self._pages.get(key)
             if alone is not None and alone.owner.item(offset) == owner:
@@ -309,7 +309,7 @@ class InFlight:
         return Freed(starts, ends, len(freed), failures)
 
     def _free_many(self, freed: Indexes) -> None:
-        """Free messages that are in flight, in ascending order."""
+        """Free messages that are in flight; `freed` is ascending."""
         if not len(freed):
             return
         self.count -= len(freed)
@@ -375,7 +375,7 @@ class InFlight:
         return attempts
 
     def touch(self, index: int, owner: int, deadline_ns: int, cap_ns: int) -> int:
-        """Move one message's deadline, to at most `cap_ns` behind its delivery.
+        """Move one message's deadline, to at most `cap_ns` after its delivery.
 
         Returns:
             1, or NOT_IN_FLIGHT or NOT_OWNED.
@@ -396,7 +396,7 @@ class InFlight:
         return 1
 
     def expire(self, now_ns: int) -> Expired:
-        """Take back everything whose deadline has come."""
+        """Take back all messages whose deadline has passed."""
         found = [
             self._take(key, page, self._due_offsets(page, now_ns))
             for key, page in self._sorted()
@@ -414,7 +414,7 @@ class InFlight:
         return np.flatnonzero(due)
 
     def release_owner(self, owner: int) -> Expired:
-        """Take back everything that one owner has."""
+        """Take back all messages of one owner."""
         found = [
             self._take(key, page, np.flatnonzero(page.owner == owner))
             for key, page in self._sorted()
@@ -445,20 +445,20 @@ class InFlight:
         return Expired(offsets + (key << PAGE_BITS), attempts, owners)
 
     def clear(self) -> None:
-        """Forget everything, as emptying a channel does."""
+        """Drop all messages, for example when a channel is emptied."""
         self.count = 0
         self._pages.clear()
         self._scattered.clear()
 
-    # Looking
+    # Inspecting
 
     def next_deadline_ns(self) -> int:
-        """No message is due before this; NEVER when none is in flight."""
+        """A lower bound of the earliest deadline; NEVER: no message is in flight."""
         found = self._scattered.deadline_min if len(self._scattered) else NEVER
         return min([found, *(page.deadline_min for page in self._pages.values())])
 
     def all(self) -> tuple[Indexes, NDArray[np.uint16]]:
-        """Everything in flight, ascending, with its deliveries so far."""
+        """All messages in flight, ascending, with their deliveries so far."""
         offsets = [(key, page, np.flatnonzero(page.owner)) for key, page in self._sorted()]
         found = [
             Expired(at + (key << PAGE_BITS), page.attempts_at(at), page.owner[at])
@@ -472,7 +472,7 @@ class InFlight:
         return joined.indexes, joined.attempts
 
     def rows(self, first: int, count: int) -> Rows:
-        """The first `count` messages at or behind an index, with who has them until when."""
+        """The first `count` messages at or after an index, with owners and deadlines."""
         return slots.rows_from(self._pages, self._scattered, first, count)
 
     def rows_of(self, indexes: Indexes) -> Rows:
@@ -480,7 +480,7 @@ class InFlight:
         return slots.rows_of(self._pages, self._scattered, indexes)
 
     def indexes(self) -> Indexes:
-        """Everything in flight, ascending."""
+        """The indexes of all messages in flight, ascending."""
         found = [np.flatnonzero(page.owner) + (key << PAGE_BITS) for key, page in self._sorted()]
         if not len(self._scattered):
             return np.concatenate(found) if found else np.empty(0, np.int64)
@@ -488,7 +488,7 @@ class InFlight:
 
 
 def _joined(found: list[Expired]) -> Expired:
-    """One of several, ascending."""
+    """Join several results into one, ascending."""
     if not found:
         return Expired(np.empty(0, np.int64), np.empty(0, np.uint16), np.empty(0, np.uint32))
     if len(found) == 1:

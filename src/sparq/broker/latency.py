@@ -1,18 +1,18 @@
-"""How long messages took, from publish to FIN or first delivery; how far behind a channel is.
+"""Message latency from publish to FIN or first delivery, and the lag of a channel.
 
-`Window` has NSQ's rolling percentiles of a channel: a window of two halves; samples go into the
-newer one, which takes the place of the older when half the window's time has passed.
+`Window` computes NSQ's rolling percentiles for a channel. It has two halves: samples go into the
+newer one, which replaces the older one when half of the window's time has passed.
 
-1. Memory is bounded: a half is one array of counts, however many messages there were, and exists
-   only once it has a sample. Neighbouring bins differ by 2 %, so a percentile is off by 1 %.
-2. A run of FINs is one logarithm over an array; below 16 samples plain code gives the same bins.
-3. Windows merge by adding counts: a topic is the sum of its channels.
+1. Memory is bounded: a half is one array of counts, however many messages there are, and exists
+   only once it has a sample. Neighboring bins differ by 2 %, so a percentile is off by 1 %.
+2. A run of FINs costs one logarithm over an array; below 16 samples plain code gives the same bins.
+3. Windows are merged by adding their counts: a topic is the sum of its channels.
 
-`Histogram` counts waits for the first delivery for Prometheus. One observation stands for a whole
-run of messages, so that a delivery of 2,500 costs what one does.
+`Histogram` counts the waits for the first delivery, for Prometheus. One observation covers a whole
+run of messages, so that a run of 2,500 costs the same as a single one.
 
-`Outlook` has the age of the oldest message that waits, and the time to clear. Both come from memory
-alone, since they are asked for with every look at thousands of channels.
+`Outlook` computes the age of the oldest waiting message, and the time until the channel is empty.
+Both use only memory, since monitoring requests them repeatedly for thousands of channels.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Counts = NDArray[np.int64]
 
 UNIT_NS: Final = 1000
-"""What is quicker than this is told as this: clocks are no better."""
+"""Shorter times are recorded as this: clocks are not more precise."""
 
 LONGEST_NS: Final = 366 * 86_400 * 1_000_000_000
 GROWTH: Final = 1.02
@@ -47,9 +47,9 @@ FEW: Final = 16
 
 @dataclass(slots=True)
 class Latency:
-    """Samples in the window and, in the configured order, `quantile` with `value` in ns.
+    """Number of samples in the window; in configured order, each `quantile` with its `value` (ns).
 
-    `percentiles` is None when none are configured: NSQ's empty form.
+    `percentiles` is None if none are configured: NSQ's empty form.
     """
 
     count: int = 0
@@ -60,24 +60,24 @@ OFF: Final = Latency()
 
 
 def bin_of(latency_ns: int) -> int:
-    """The bin of one sample: the smallest that does not end before it."""
+    """The bin of one sample: the first bin whose upper end is not below the sample."""
     units = min(max(latency_ns, UNIT_NS), LONGEST_NS) / UNIT_NS
     return math.ceil(math.log(units) * _SCALE)
 
 
 def bins_of(latencies_ns: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bins of a run of samples."""
+    """The bins of several samples."""
     units = np.clip(latencies_ns, UNIT_NS, LONGEST_NS) / UNIT_NS
     return np.ceil(np.log(units) * _SCALE).astype(np.int64)
 
 
 def value_of(position: int) -> int:
-    """The latency in ns that a bin stands for: off by the same share at both of its ends."""
+    """The latency (ns) that a bin represents: the relative error is equal at both of its ends."""
     return round(UNIT_NS * 2 * GROWTH**position / (GROWTH + 1)) if position else UNIT_NS
 
 
 class Window:
-    """The samples of one channel in the last `window_ns`, to within half of it."""
+    """One channel's samples of the last `window_ns`, accurate to half of that."""
 
     def __init__(self, quantiles: Sequence[float], window_ns: int) -> None:
         self.quantiles = quantiles
@@ -87,7 +87,7 @@ class Window:
         self._turns_ns = 0
 
     def add(self, latencies_ns: NDArray[np.int64], mono_ns: int) -> None:
-        """Take the samples of a run in."""
+        """Add the samples of a run."""
         if not len(latencies_ns):
             return
         self._turn(mono_ns)
@@ -100,14 +100,14 @@ class Window:
             self._newer += np.bincount(bins_of(latencies_ns), minlength=BINS)
 
     def counts(self, mono_ns: int) -> list[Counts]:
-        """What is in the window now."""
+        """The counts in the window now."""
         self._turn(mono_ns)
         return [half for half in (self._older, self._newer) if half is not None]
 
     def _turn(self, mono_ns: int) -> None:
         if mono_ns < self._turns_ns:
             return
-        # Without a sample for a whole window, both halves are of the past.
+        # After a whole window without samples, both halves are outdated.
         late = mono_ns >= self._turns_ns + self._half_ns
         self._older = None if late else self._newer
         self._newer = None
@@ -115,7 +115,7 @@ class Window:
 
 
 def merged(windows: Iterable[Window], quantiles: Sequence[float], mono_ns: int) -> Latency:
-    """The percentiles of all windows together."""
+    """The percentiles over all windows together."""
     halves = [half for window in windows for half in window.counts(mono_ns)]
     if not halves:
         return Latency(0, [_percentile(quantile, 0) for quantile in quantiles])
@@ -139,16 +139,16 @@ DELIVERY_BOUNDS_NS: Final = tuple(
         *(1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 21600, 86400),
     )
 )
-"""From the turn of a loop to a backlog of a day."""
+"""From the duration of one event loop turn to a backlog of a day."""
 
 
 class Histogram:
-    """Counts of what took at most so long, and beyond all bounds.
+    """Counts durations by bucket, with one more bucket beyond all bounds.
 
     Attributes:
-        bounds_ns: the upper ends of the buckets, ascending.
-        counts: of each bucket alone, and one more for what is beyond.
-        total_ns: the sum of all.
+        bounds_ns: the upper bounds of the buckets, ascending.
+        counts: the count of each bucket alone; the last one is for longer durations.
+        total_ns: the sum of all durations.
     """
 
     def __init__(self, bounds_ns: Sequence[int] = DELIVERY_BOUNDS_NS) -> None:
@@ -157,24 +157,24 @@ class Histogram:
         self.total_ns = 0
 
     def observe(self, took_ns: int, count: int) -> None:
-        """So many took so long; a clock that was set back counts as no time."""
+        """Add `count` equal durations; a negative one (clock set back) counts as 0."""
         took_ns = max(0, took_ns)
         self.counts[bisect_left(self.bounds_ns, took_ns)] += count
         self.total_ns += took_ns * count
 
 
 TREND_NS: Final = 15 * SECOND_NS
-"""A depth is compared with one of at least so long ago, if there is one."""
+"""A depth is compared with one that is at least this old, if there is one."""
 
 TREND_MIN_NS: Final = SECOND_NS
-"""What is younger than this tells nothing yet."""
+"""A depth younger than this is not compared."""
 
 TREND_MAX_NS: Final = 60 * SECOND_NS
-"""What is older than this tells nothing any more."""
+"""A depth older than this is discarded."""
 
 
 class Outlook:
-    """What earlier looks at a channel have told: its depth then, and a message's time."""
+    """Values from earlier checks of a channel: its depths, and one message's publish time."""
 
     __slots__ = ("_known", "_newer", "_older")
 
@@ -183,14 +183,14 @@ class Outlook:
         self._known = (-1, 0)
 
     def oldest_waiting_ns(self, index: int | None, looking: Looking, now: Instant) -> int | None:
-        """How long ago the oldest message was published that waits; None: none waits.
+        """The age of the oldest waiting message in ns; None: unknown, or no message waits.
 
-        Where its own time is not in memory, the time of the youngest of its extent counts.
+        If its own publish time is not in memory, that of the newest message in its extent is used.
 
         Args:
-            index: of that message; None: none waits.
-            looking: into the topic's log.
-            now: the wall clock decides.
+            index: that message's index; None: no message waits.
+            looking: view of the topic's log.
+            now: the current time; the wall clock counts.
         """
         if index is None:
             return None
@@ -204,7 +204,7 @@ class Outlook:
         return max(0, now.wall_ns - self._known[1])
 
     def clear_ns(self, depth: int, now: Instant) -> int | None:
-        """How long until nothing waits, if the depth goes on to fall as it did; None: unknown."""
+        """Time (ns) until the depth is 0 if it keeps falling at its recent rate; None: unknown."""
         since = now.mono_ns - self._newer[0]
         if self._newer[1] < 0 or since > TREND_MAX_NS:
             self._older = self._newer = now.mono_ns, depth

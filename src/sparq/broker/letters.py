@@ -1,13 +1,13 @@
-"""Dead letters on their way: from a channel to the dead-letter topic, and back.
+"""Dead letters in transit: from a channel to the dead-letter topic, and back.
 
-1. With `max_attempts` a message that was delivered so often is not delivered once more: it is
-   published to the dead-letter topic and then finished. Until that is kept it is in flight with
-   nobody (`BURIAL`); where it is refused it is tried again. A message whose last deliveries,
-   `LOST_MAX` of them, all ended with the connection is taken for one that kills its consumers, and
-   goes there too.
-2. A letter that is sent back is published to its topic for its channel alone, with the number of
-   times that it was: another letter of it tells that.
-3. If nsqd dies in between, a letter may be there twice, and none is lost.
+1. With `max_attempts`, a message that was delivered that many times is not delivered again: it is
+   published to the dead-letter topic and then finished. Until it is stored there, it is in flight
+   with no consumer (`BURIAL`); if the publish is refused, it is tried again. A message whose last
+   `LOST_MAX` deliveries all ended with a lost connection is assumed to crash its consumers, and is
+   moved too.
+2. A letter that is sent back is published to its topic for its channel only, with the number of
+   times it was sent back. A later letter of the same message contains that number.
+3. If nsqd dies in between, a letter may be duplicated, but none is lost.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ Indexes = NDArray[np.int64]
 Attempts = NDArray[np.uint16]
 
 BURY_AGAIN_NS: Final = SECOND_NS
-"""How long after it was refused there it is tried again."""
+"""Delay before a refused dead letter is published again."""
 
 
 class Letters(NamedTuple):
-    """Messages of one channel that are to be published as dead letters, or sent back.
+    """Messages of one channel to be published as dead letters, or sent back.
 
     Attributes:
-        channel: whose they are, in flight with BURIAL.
-        indexes: which, ascending.
-        bodies: theirs, as they are to be published.
-        only: where they are sent back to; None: they are new dead letters.
+        channel: the channel that has them in flight with BURIAL.
+        indexes: their indexes, ascending.
+        bodies: their bodies in the form in which they are published.
+        only: the channel that they are sent back to; None: they are new dead letters.
     """
 
     channel: Channel
@@ -52,11 +52,11 @@ class Letters(NamedTuple):
 
 
 class Only(NamedTuple):
-    """Messages are published for one channel of their topic alone.
+    """Restricts published messages to one channel of their topic.
 
     Attributes:
         channel: its name.
-        times: how often each was sent back; none of them where it is empty.
+        times: how often each message was sent back; empty: none of them was.
     """
 
     channel: str
@@ -64,7 +64,7 @@ class Only(NamedTuple):
 
 
 def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None:
-    """Messages that no channel sees yet are for one of them, if it is there; else for all."""
+    """Void messages that no channel sees yet for all channels but one, if that one exists."""
     one = channels.get(only.channel)
     if one is None:
         return
@@ -78,7 +78,7 @@ def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None
 
 
 def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attempts) -> Letters:
-    """Ascending messages that a block has, as the dead letters of a channel."""
+    """Make dead letters of a channel from ascending messages of a block."""
     bodies = []
     stamps = block.timestamps(indexes).tolist()
     for index, count, published_ns in zip(indexes.tolist(), attempts.tolist(), stamps, strict=True):
@@ -99,14 +99,14 @@ def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attem
 
 
 def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -> None:
-    """These messages are published elsewhere: nobody else may have them meanwhile."""
+    """Mark messages as being published elsewhere, so that no consumer gets them meanwhile."""
     channel.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
 
 
 def settle(letters: Letters, now: Instant, *, is_kept: bool) -> None:
-    """They are kept there, so they are finished here; or they come up again after a while.
+    """Finish messages whose letters were stored; otherwise schedule them to be tried again.
 
-    Those that were taken away meanwhile are let alone.
+    Messages that were removed from BURIAL meanwhile are left alone.
     """
     channel = letters.channel
     if not is_kept:
@@ -124,16 +124,16 @@ def settle(letters: Letters, now: Instant, *, is_kept: bool) -> None:
 
 
 def not_buried(channel: Channel, indexes: Indexes, now: Instant) -> None:
-    """They were not taken: they come up again after a while."""
+    """Schedule messages whose letters were refused: they are tried again after a delay."""
     ours = _take(channel, indexes)
     for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
-        # The ledger has it as requeued since its last delivery: nothing new is to be noted.
+        # The ledger has it as requeued since its last delivery: there is nothing new to note.
         channel.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
     channel.reschedule()
 
 
 def unclaim(channel: Channel, indexes: Indexes) -> None:
-    """Nothing is done with them after all: they wait as before."""
+    """Make claimed messages wait for delivery as before."""
     ours = _take(channel, indexes)
     channel.again.push_many(ours.indexes, ours.attempts)
 

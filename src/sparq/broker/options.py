@@ -1,13 +1,14 @@
-"""What a broker may be told: limits, sizes and sync policy, with NSQ's defaults.
+"""Broker options: limits, sizes and the sync policy, with NSQ's defaults.
 
-1. Every limit that a client or a disk can reach is named here, with where it comes from.
-2. Times are in nanoseconds here and in milliseconds where the protocol says them so.
-3. How much clients may have nsqd make (topics, channels of a topic, bytes of a topic) is 0 where
-   there is no limit; NSQ has none of them. What is there already stays, also when a limit is set
-   below it; only more is refused. A publish that is refused for a limit keeps its connection, as
-   one for which the disk is full.
-4. Bytes of a topic count while some channel needs them, in whole files: what all have finished is
-   about to go, or stays by an option of its own, or until a range reader's next commit.
+1. Every limit that a client or a disk can reach is named here, with its origin.
+2. Times are in nanoseconds here, and in milliseconds where the protocol uses milliseconds.
+3. Limits on what clients may create (topics, channels per topic, bytes per topic) default to 0, no
+   limit; NSQ has none of them. Existing topics, channels and bytes stay, even if a limit is then
+   set below them; only new ones are refused. A publish that a limit refuses does not close its
+   connection, like one refused because the disk is full.
+4. A topic's bytes count in whole files, as long as some channel needs them. Files that all channels
+   have finished are about to be deleted, or kept by a separate option or until a range reader's
+   next commit.
 """
 
 from __future__ import annotations
@@ -22,36 +23,36 @@ from sparq.protocol.option import option
 SECOND_NS = 1_000_000_000
 MILLISECOND_NS = 1_000_000
 NEVER: Final = (1 << 63) - 1
-"""The time, or the index, of what does not come."""
+"""A time or an index that is never reached."""
 
 FILES_OF_FULL_TOPIC = 4
-"""A topic of limited size has about so many files at least, so that room comes back bit by bit."""
+"""A topic of limited size has about this many files at least, so that space is freed gradually."""
 
 FILE_BYTES_MIN = 64 << 10
-"""A file has some KiB of its own; smaller ones would hold little else."""
+"""Each file has some KiB of overhead; smaller files would hold little else."""
 
 
 class LimitReached(Exception):
-    """There may be no more of something; the text says what."""
+    """A limit refuses one more of something; the text says which limit."""
 
 
 def check_limit(count: int, most: int, what: str) -> None:
-    """Refuse one more of what there are `count` already; raises LimitReached."""
+    """Refuse one more when there are `count` already; raises LimitReached."""
     if 0 < most <= count:
         raise LimitReached(f"the limit of {most} {what} is reached")
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What holds for a topic or a channel: for all of them by flags, for some by policies.
+    """Settings of a topic or a channel: flags set them for all, policies for some.
 
     Attributes:
-        max_channels, max_topic_bytes: limits of a topic, see above.
+        max_channels, max_topic_bytes: topic limits, see above.
         max_topic_messages, drop_oldest: see `bounds`.
         max_publish_rate, max_client_publish_rate: see `rates`.
-        max_channel_consumers: limit of a channel.
-        max_channel_lag_bytes, max_channel_lag_time_ns: of a channel, decision 32.
-        max_attempts, message_ttl_ns: of a channel; see `dead_letters` and `delivery`.
+        max_channel_consumers: channel limit.
+        max_channel_lag_bytes, max_channel_lag_time_ns: channel limits, decision 32.
+        max_attempts, message_ttl_ns: channel settings; see `letters` and `delivery`.
     """
 
     max_channels: int = option(0, "channels that one topic may have", least=0)
@@ -117,29 +118,29 @@ TOPIC_SETTINGS: Final = (
     *("max_publish_rate", "max_client_publish_rate"),
     *("retention_bytes", "retention_time_ns"),
 )
-"""Those that a channel does not have."""
+"""The settings that apply only to topics."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """A broker's options: those that are flags of nsqd, and what nsqd or a test sets.
+    """A broker's options: the flags of nsqd, and values that nsqd or a test sets.
 
     Attributes:
-        limits: what clients may ask for and send (also the parser's limits).
-        mem_queue_size: also splits `depth` from `backend_depth` where there is a log.
+        limits: what clients may request and send (also the parser's limits).
+        mem_queue_size: also, where there is a log, `backend_depth` is `depth` beyond this.
         max_topics: a limit, see above.
-        settings: what holds for topics and channels that no policy says anything else of.
+        settings: default settings of topics and channels; policies override them.
         node_id: the default node id (0..1023) of a data path that has none yet (decision 33).
-        auth_required: whether clients must say AUTH before they publish or consume.
-        topology_aware: whether clients of this nsqd's zone come first, then those of its region.
+        auth_required: whether clients must send AUTH before they publish or consume.
+        topology_aware: whether clients in this nsqd's zone come first, then those in its region.
         has_lookupd: whether a new topic waits for `channels_known` before it flows (decision 8).
-        lookup_wait_ns: how long it waits at most.
+        lookup_wait_ns: maximum time that it waits.
         ephemeral_bytes_max: bound in bytes of one ephemeral topic (decision 16).
         commit_bytes, commit_count: a batch is closed at these sizes (decision 20).
-        output_bytes_max: what one session may have waiting to be sent (decision 13).
-        topics_synced_together: with so many topics, what a start finds is synced by one sync of
-            their file system, which also waits for what other programs have written to it.
-        cache_bytes: the shared cache of verified blocks (decision 21).
+        output_bytes_max: maximum output queued for one session (decision 13).
+        topics_synced_together: with at least this many topics, a start syncs their data with one
+            sync of their file system, which also waits for other programs' writes to it.
+        cache_bytes: size of the shared cache of verified blocks (decision 21).
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -147,7 +148,7 @@ class BrokerOptions:
         10_000, "messages that a queue without a log (#ephemeral) holds", least=0
     )
     max_bytes_per_file: int = option(100 << 20, "size at which a log begins a new file", least=1)
-    # NSQ: 2500. Here an OK means "on disk", unless told otherwise.
+    # NSQ: 2500. Here an OK means "on disk" by default.
     sync_every: int = option(1, "sync to disk after so many messages; 1: before each OK", least=1)
     sync_timeout_ns: int = option(
         2 * SECOND_NS,
@@ -187,7 +188,7 @@ class BrokerOptions:
 
 
 def file_bytes(max_bytes_per_file: int, max_topic_bytes: int) -> int:
-    """The size at which a log begins a new file."""
+    """The size at which a log begins a new file; smaller if the topic's size is limited."""
     if max_topic_bytes <= 0:
         return max_bytes_per_file
     part = max(FILE_BYTES_MIN, max_topic_bytes // FILES_OF_FULL_TOPIC)

@@ -1,14 +1,14 @@
-"""What a client may do, as an authd or the line of its token has said it.
+"""A client's permissions, from an authd's answer or from its token's line in the token file.
 
 An authd's answer is JSON: `ttl` (seconds), `identity`, `identity_url`, and `authorizations`, each
 with a `topic` pattern, `channels` patterns and `permissions` (reference: wire.md 1.8). Here:
 
-1. An answer that is not exactly of that form is no answer: nothing is guessed.
-2. Patterns are searched for, unanchored. To publish, an entry of `channels` must match the empty
-   string; an entry without channels lets nobody publish.
-3. What was asked once is remembered: publishing asks with each command.
-4. An answer is bounded in what it may hold, and a question in the steps that it may take: one that
-   takes more is answered with no. So nobody's patterns stop the other clients.
+1. An answer that does not have exactly this form is rejected: nothing is guessed.
+2. Patterns are searched for, unanchored. To publish, a pattern in `channels` must match the empty
+   string; an entry without channels allows no publishing.
+3. Results are cached: each publish checks its permission.
+4. The size of an answer is bounded, and so are the steps of one check: a check that takes more is
+   denied. So no client's patterns can stall the other clients.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from sparq.protocol.patterns import Patience, Pattern, PatternError, TooLong
 AUTHORIZATIONS_MAX: Final = 1_000
 PATTERNS_MAX: Final = 5_000
 INSTRUCTIONS_MAX: Final = 20_000
-"""The programs of all patterns of one answer; they bound what it costs in memory."""
+"""Total size of the compiled patterns of one answer; this bounds its memory."""
 
 QUESTION_STEPS_MAX: Final = 60_000
-"""About 25 ms; a thousand anchored patterns take 3,000, a thousand others 30,000 for most names."""
+"""About 25 ms. For most names, 1,000 anchored patterns take 3,000 steps, 1,000 others 30,000."""
 
 HEAVY_STEPS: Final = 20_000
-"""From here on questions are asked one at a time, with pauses (nsqd/auth.py)."""
+"""From this size on, checks run one at a time, with pauses (nsqd/auth.py)."""
 
 REMEMBERED_MAX: Final = 1_024
 TTL_MAX: Final = 10 * 365 * 86_400
-"""Beyond it an answer holds as good as for ever."""
+"""Seconds; a longer `ttl` is cut to this, which is practically unlimited."""
 
 PUBLISH: Final = "publish"
 SUBSCRIBE: Final = "subscribe"
 
 COMPILED_MAX: Final = 1_024
 COMPILED_SIZE_MAX: Final = 200
-"""Characters, and instructions, of a pattern that is kept for the next client's answer."""
+"""Maximum length, in characters and in instructions, of a pattern that is cached for reuse."""
 
 _compiled: dict[str, Pattern] = {}
 
 
 class AnswerError(ValueError):
-    """An authd's answer that says nothing."""
+    """An invalid answer from an authd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authorization:
-    """Topics and channels by pattern, and what may be done with them."""
+    """Topic and channel patterns, and the permissions that they grant."""
 
     topic: Pattern
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
     def allows(self, permission: str, topic: str, channel: str | None, patience: Patience) -> bool:
-        """Whether this entry allows it; the channel is empty for publishing, None for any.
+        """Whether this entry grants the permission; channel "": publishing, None: any channel.
 
         Raises:
-            TooLong: it cannot be told in so many steps.
+            TooLong: the check takes more steps than `patience` allows.
         """
         if permission not in self.permissions or not self.topic.search(topic, patience):
             return False
@@ -73,10 +73,10 @@ class Authorization:
 
 
 class Permissions:
-    """One answer of an authd, or what a token gives.
+    """The permissions from one authd answer, or from a token.
 
     Attributes:
-        identity, identity_url: whom the authd took the client for.
+        identity, identity_url: the client's identity according to the authd.
         count: the number of authorizations.
     """
 
@@ -94,22 +94,22 @@ class Permissions:
         self._is_heavy = size * NAME_SIZE_MAX > HEAVY_STEPS
 
     def begin(self, mono_ns: int) -> None:
-        """The time to live begins."""
+        """Start the time to live."""
         self._expires_ns = mono_ns + self._ttl_ns
 
     def has_expired(self, mono_ns: int) -> bool:
-        """Whether the authd must be asked again."""
+        """Whether the time to live is over, so that the authd must be asked again."""
         return mono_ns >= self._expires_ns
 
     def is_heavy(self, topic: str, channel: str | None) -> bool:
-        """Whether the answer to this may take milliseconds."""
+        """Whether checking this may take milliseconds."""
         return self._is_heavy and (topic, channel) not in self._known
 
     def allows(self, topic: str, channel: str | None = "") -> bool:
         """Whether the client may subscribe to the channel.
 
-        Without a channel: whether it may publish to the topic. None: whether it may subscribe to
-        some channel of the topic, and so read its log.
+        Channel "": whether it may publish to the topic. None: whether it may subscribe to some
+        channel of the topic, and may therefore read its log.
         """
         key = topic, channel
         known = self._known.get(key)
@@ -128,7 +128,7 @@ class Permissions:
             return False
 
     def reply_data(self) -> bytes:
-        """The data of the response frame to AUTH."""
+        """The data of the response frame for AUTH."""
         answer = {
             "identity": self.identity,
             "identity_url": self.identity_url,
@@ -138,13 +138,13 @@ class Permissions:
 
 
 def granted(identity: str, granted: Iterable[tuple[str, str]], ttl_ns: int) -> Permissions:
-    """What a token gives, for channels of any name.
+    """The permissions of a token, for channels of any name.
 
     Args:
         identity: the token's name.
-        granted: patterns of topics, in which `*` stands for any text and `?` for one character,
-            each with a permission.
-        ttl_ns: how long it holds.
+        granted: topic patterns, each with a permission; `*` matches any text and `?` one
+            character.
+        ttl_ns: how long the permissions are valid.
     """
     entries = tuple(
         Authorization(_pattern(_anchored(topics)), (_pattern(""),), frozenset((permission,)))
@@ -157,15 +157,15 @@ _WILD: Final = {"*": ".*", "?": ".", ".": r"\."}
 
 
 def _anchored(topics: str) -> str:
-    """A pattern of topics as an authd would write it."""
+    """Convert a token's topic pattern to an anchored regular expression."""
     return f"^{''.join(_WILD.get(letter, letter) for letter in topics)}$"
 
 
 def read(body: bytes) -> Permissions:
-    """Read an authd's answer. It may take a while; nothing here is shared with other threads.
+    """Read an authd's answer. This may be slow; the parsed data is not shared with other threads.
 
     Raises:
-        AnswerError: it says nothing; the text tells why, and nothing of what the client sent.
+        AnswerError: the answer is invalid; the text gives the reason, but no client data.
     """
     try:
         answer = json.loads(body.decode("utf-8", "replace"))
@@ -183,7 +183,7 @@ def read(body: bytes) -> Permissions:
 
 
 def _entries(said: list[dict[str, Any]]) -> tuple[Authorization, ...]:
-    """The authorizations, counted as they are read: too many are never held."""
+    """Parse the authorizations; limits are checked while reading, before too many are held."""
     if len(said) > AUTHORIZATIONS_MAX:
         raise AnswerError(f"more than {AUTHORIZATIONS_MAX} authorizations")
     entries = []
@@ -231,7 +231,7 @@ def _pattern(text: str) -> Pattern:
 
 
 def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:
-    """A value of exactly this type; one that is missing or null is the default."""
+    """A value of exactly this type; the default if it is missing or null."""
     value = answer.get(key)
     if value is None:
         return default

@@ -1,12 +1,13 @@
-"""Settings of topics and channels by pattern: what holds for each, and what a restart knows of it.
+"""Settings of topics and channels by name pattern: which apply to each, and how they are stored.
 
-1. A policy has a pattern for topics, perhaps one for channels, and settings. Without a pattern for
-   channels it holds for its topics and all their channels; with one for these channels alone, and
-   then it has no setting that only topics have.
-2. Policies are read from the first to the last, those of the file before those set at run time; of
-   several that say something of one setting the last counts. Where none does, the flags count.
-3. A pattern is a name in which `*` stands for any text, also none, and `?` for one character.
-4. A set of policies is never changed, but replaced as a whole, so that nobody sees half a change.
+1. A policy has a topic pattern, an optional channel pattern, and settings. Without a channel
+   pattern it applies to the matching topics and all their channels. With one it applies only to
+   the matching channels, and then it has no topic-only setting.
+2. Policies apply from first to last: the configuration file's before those set at run time. If
+   several define a setting, the last one wins; if none does, the flags apply.
+3. A pattern is a name in which `*` matches any text, including none, and `?` matches one character.
+4. A set of policies is never modified, only replaced as a whole, so that no reader sees half of a
+   change.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sparq.protocol.names import NAME_SIZE_MAX
 
 POLICIES_MAX: Final = 1_000
 PATTERNS_MAX: Final = 100
-"""So many policies may have a topic with a wildcard: each is compared with each topic's name."""
+"""Maximum number of policies with a wildcard topic: each is compared with each topic's name."""
 
 FORMAT: Final = 1
 NAMES: Final = frozenset(field.name for field in fields(Settings))
@@ -36,15 +37,15 @@ _WILD: Final = re.compile(r"[*?]")
 
 
 class PolicyError(ValueError):
-    """It is no policy; the text says what is wrong, and names the policy by its place from 1 on."""
+    """An invalid policy; the text says what is wrong, and which policy (counted from 1)."""
 
 
 class Policy(NamedTuple):
     """One policy.
 
     Attributes:
-        topic: a pattern.
-        channel: a pattern; empty: it holds for the topics themselves, and all their channels.
+        topic: a name pattern.
+        channel: a name pattern; empty: the policy applies to the topics and all their channels.
         settings: fields of `Settings` with their values, in the fields' units.
     """
 
@@ -54,11 +55,11 @@ class Policy(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """A setting that a policy has decided.
+    """A setting's value, and the policy that defines it.
 
     Attributes:
         value: in the unit of the field of `Settings`.
-        place: of the policy, from 0, among all of a `Policies`.
+        place: index of the policy (from 0) in `Policies.all`.
     """
 
     value: int
@@ -66,7 +67,7 @@ class Origin(NamedTuple):
 
 
 class Change(NamedTuple):
-    """What other policies mean for a setting of a topic, or of a channel; None: of the topic."""
+    """A setting that new policies change for a topic (`channel` is None) or for a channel."""
 
     topic: str
     channel: str | None
@@ -76,17 +77,17 @@ class Change(NamedTuple):
 
 
 class Scope:
-    """What holds for one topic and its channels.
+    """The settings of one topic and its channels.
 
     Attributes:
         topic: the topic's settings.
-        is_limited: whether publishes have to be looked at for a limit (see `bounds`).
+        is_limited: whether publishes must be checked against a limit (see `bounds`).
     """
 
     def __init__(
         self, topic: str, default: Settings, policies: Sequence[tuple[int, Policy]]
     ) -> None:
-        """`policies`: those that fit the topic, with their places, in their order."""
+        """`policies`: the policies that match the topic, each with its place, in order."""
         if is_dead_letter_topic(topic):
             default = replace(default, max_attempts=0)
             policies = [(at, _without_attempts(policy)) for at, policy in policies]
@@ -103,7 +104,7 @@ class Scope:
         return self._settings(self.origins(name)) if self._has_channels else self.topic
 
     def origins(self, channel: str | None) -> dict[str, Origin]:
-        """What policies have decided of the topic, or of one of its channels, by setting."""
+        """The settings that policies define for the topic or a channel, with their origins."""
         decided: dict[str, Origin] = {}
         for place, policy in self._policies:
             if not policy.channel or (channel is not None and fits(policy.channel, channel)):
@@ -123,9 +124,9 @@ class Policies:
     """All policies of one nsqd.
 
     Attributes:
-        default: what holds where no policy says anything.
-        configured: those of the file.
-        chosen: those that were set at run time.
+        default: the settings where no policy defines any.
+        configured: the configuration file's policies.
+        chosen: the policies that were set at run time.
     """
 
     def __init__(
@@ -143,41 +144,41 @@ class Policies:
                 self._named.setdefault(policy.topic, []).append(place)
 
     def scope(self, topic: str) -> Scope:
-        """What holds for the topic of this name."""
+        """The settings of the topic of this name."""
         places = [*self._named.get(topic, ())]
         places += (place for place, pattern in self._patterns if pattern.match(topic))
         return Scope(topic, self.default, [(place, self.all[place]) for place in sorted(places)])
 
     def with_chosen(self, chosen: Iterable[Policy]) -> Policies:
-        """The same with others that were set at run time."""
+        """A copy with other run-time policies."""
         return Policies(self.default, self.configured, chosen)
 
     def with_configured(self, configured: Iterable[Policy]) -> Policies:
-        """The same with others of the file."""
+        """A copy with other policies from the configuration file."""
         return Policies(self.default, configured, self.chosen)
 
 
 def _without_attempts(policy: Policy) -> Policy:
-    """What a policy says of a dead-letter topic: there is none of another one."""
+    """A copy without `max_attempts`: a dead-letter topic has no dead-letter topic of its own."""
     settings = {name: value for name, value in policy.settings.items() if name != "max_attempts"}
     return policy._replace(settings=settings)
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a pattern fits a name."""
+    """Whether a pattern matches a name."""
     if _WILD.search(pattern) is None:
         return pattern == name
-    return re.match(translate(pattern), name) is not None  # `re` keeps what it has compiled
+    return re.match(translate(pattern), name) is not None  # `re` caches compiled patterns
 
 
 def changes(
     before: Policies, after: Policies, names: Mapping[str, Iterable[str]]
 ) -> Iterator[Change]:
-    """What the new policies change for the topics and channels that there are.
+    """Find the settings that new policies change for existing topics and channels.
 
     Args:
         before: the policies in force.
-        after: those to come.
+        after: the new policies.
         names: the channels of each topic.
     """
     for topic, channels in names.items():
@@ -201,7 +202,7 @@ def _differences(
 
 
 def check(policies: Sequence[Policy]) -> None:
-    """Refuse what cannot be a set of policies; raises PolicyError."""
+    """Refuse an invalid set of policies; raises PolicyError."""
     if len(policies) > POLICIES_MAX:
         raise PolicyError(f"there are {len(policies)} policies: at most {POLICIES_MAX} may be")
     patterns = sum(_WILD.search(policy.topic) is not None for policy in policies)
@@ -231,10 +232,10 @@ def _is_pattern(text: str) -> bool:
 
 
 def encode(policies: Iterable[Policy]) -> bytes:
-    """What a data path's `policies.json` is to hold of policies set at run time.
+    """The contents of a data path's `policies.json`, for policies set at run time.
 
-    Policies may hold back what would be deleted, so a flipped bit must not pass for one: the file
-    carries a checksum, XXH3-64 with seed 0 over the JSON text of its policies.
+    Policies may keep messages from deletion, so a flipped bit must be detected: the file carries a
+    checksum, XXH3-64 with seed 0 over the JSON text of its policies.
     """
     listed = [
         {"topic": policy.topic, "channel": policy.channel, "settings": dict(policy.settings)}
@@ -245,7 +246,7 @@ def encode(policies: Iterable[Policy]) -> bytes:
 
 
 def decode(text: bytes) -> tuple[Policy, ...]:
-    """The policies of a `policies.json`; raises PolicyError: damaged, or of a later format."""
+    """Read a `policies.json`; raises PolicyError: it is damaged, or of a later format."""
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:

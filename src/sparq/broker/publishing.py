@@ -1,14 +1,14 @@
-"""Publishes on their way to the disk: gathered per topic, one commit at a time.
+"""Publishes waiting for the disk: collected per topic, one commit at a time.
 
-1. While a commit is in flight, what arrives gathers; the next batch takes it in order of arrival,
-   up to 256 KiB or 4,096 messages. One publish is never split, and may alone be larger.
-2. Each publish is answered exactly once: after its messages are kept by the sync policy, or with
-   the reason why none of them is stored.
-3. An ephemeral topic's log is memory: its commits are done at once, and what it has no room for is
-   dropped without a word, as NSQ does.
+1. While a commit is in flight, new publishes wait; the next batch takes them in order of arrival,
+   up to 256 KiB or 4,096 messages. A publish is never split, and a single one may be larger.
+2. Each publish is answered exactly once: after its messages are stored as the sync policy requires,
+   or with the reason why none of them is stored.
+3. An ephemeral topic's log is memory: its commits finish at once, and messages that do not fit are
+   dropped silently, as in NSQ.
 
-`Outcome` is what a topic has come to since the broker last looked, answered publishes among it:
-lists, taken at the turn's end. A topic calls nobody above it; `Broker.end_turn` does each thing
+`Outcome` collects a topic's results since the broker last took them, answered publishes included.
+A topic never calls the layer above it: `Broker.end_turn` takes the outcome and handles each part
 once.
 """
 
@@ -33,29 +33,29 @@ from sparq.protocol.frames import Bodies
 from sparq.protocol.instant import Instant
 
 LIMITED_TOLD_NS: Final = 60 * SECOND_NS
-"""How long after a line about a topic's limits the next may follow."""
+"""Minimum time between two notes about a topic's limits."""
 
 
 class Ticket(Protocol):
-    """Whoever waits outside the broker: an HTTP request."""
+    """A requester outside the broker that waits for a result, such as an HTTP request."""
 
     def answered(self, error: RemoteError | None) -> None:
-        """What was asked for is done, or refused."""
+        """Report that the request is done (None), or why it was refused."""
 
 
 class Publish(NamedTuple):
-    """One publish that waits for its commit, and whom its answer is for.
+    """One publish that waits for its commit, and the destination of its answer.
 
     Attributes:
         topic: the topic's name.
-        command: PUB, MPUB or DPUB: how a refusal is worded.
-        messages, size_bytes: how many bodies there are, and their size.
-        due: when it may be delivered, None at once.
-        session, slot: who has sent it, and the place of the answer; None: it came by HTTP.
-        oks: how many OKs answer it: one for each message of a run of PUBs.
-        ticket: who is answered where it came by HTTP.
-        letters: what it has the bodies of, where they are dead letters, or were.
-        only: the channel that it is for; None: for all.
+        command: PUB, MPUB or DPUB: used in the text of a refusal.
+        messages, size_bytes: number of bodies, and their total size.
+        due: when it may be delivered; None: at once.
+        session, slot: the sender, and the place of the answer; None: it came by HTTP.
+        oks: number of OKs in the answer: one for each message of a run of PUBs.
+        ticket: receives the answer if it came by HTTP.
+        letters: the dead letters, or the messages sent back, whose bodies are published.
+        only: the one channel that gets it; None: all channels.
     """
 
     topic: str
@@ -73,7 +73,7 @@ class Publish(NamedTuple):
 
 
 def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Publish:
-    """Dead letters, or what they are of, as a publish."""
+    """Make a publish of dead letters, or of messages sent back from there."""
     bodies = Bodies.of(letters.bodies)
     count, size_bytes = len(bodies), bodies.size_bytes
     return Publish(
@@ -82,11 +82,11 @@ def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Pu
 
 
 class Answered(NamedTuple):
-    """Publishes of one commit, or of a topic that goes: kept, or refused for a reason.
+    """The result for publishes of one commit, or of a topic that is deleted: stored or refused.
 
     Attributes:
-        reason: None: they are kept.
-        fatal: whether the refusal ends a connection.
+        reason: why they were refused; None: they are stored.
+        fatal: whether the refusal closes the connection.
     """
 
     publishes: list[Publish]
@@ -95,7 +95,7 @@ class Answered(NamedTuple):
 
 
 def refusal(command: str, reason: str, fatal: bool) -> RemoteError:
-    """The error for a publish that was not stored."""
+    """The error reply for a publish that was not stored."""
     return RemoteError(f"E_{command}_FAILED", f"{command} failed {reason}", fatal)
 
 
@@ -103,15 +103,15 @@ class Publishing:
     """The publishes of one topic.
 
     Attributes:
-        waiting: those that no commit has taken yet.
-        batch: those of the commit that is in flight.
-        commit: that commit; None: none is.
-        pending_bytes, pending_messages: what is not in the log yet.
-        rates: how fast is published, where that has a limit.
-        held: those that were too fast, with their times: a heap of (mono ns, number, publish).
-        held_count: messages that were held back so far.
-        refused_count: messages for which the topic was full, or that were too fast.
-        given_up_count: messages that no channel saw yet, given up when the topic was full.
+        waiting: publishes that no commit has taken yet.
+        batch: the publishes of the commit in flight.
+        commit: the commit in flight; None: there is none.
+        pending_bytes, pending_messages: size and number of messages that are not in the log yet.
+        rates: the use of the publish rate limits.
+        held: publishes held back by a rate limit: a heap of (mono ns, number, publish).
+        held_count: number of messages held back so far.
+        refused_count: messages refused because the topic was full or a rate was exceeded.
+        given_up_count: messages that no channel had seen, dropped because the topic was full.
     """
 
     def __init__(self, options: BrokerOptions) -> None:
@@ -126,28 +126,28 @@ class Publishing:
         self._options = options
 
     def add(self, publish: Publish) -> None:
-        """Have a publish committed with the turn's end."""
+        """Have a publish committed at the end of the turn."""
         self.waiting.append(publish)
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
 
     def hold(self, publish: Publish, ready_ns: int) -> None:
-        """Have a publish committed not before a time (mono ns)."""
+        """Have a publish committed, but not before `ready_ns` (mono ns)."""
         self.held_count += publish.messages
         self.pending_bytes += publish.size_bytes
         self.pending_messages += publish.messages
         heapq.heappush(self.held, (ready_ns, self.held_count, publish))
 
     def release(self, mono_ns: int) -> int:
-        """Let those go on whose time has come; returns the next one's, NEVER: there is none."""
+        """Release held publishes that are ready; returns the next one's time, or NEVER."""
         while self.held and self.held[0][0] <= mono_ns:
             self.waiting.append(heapq.heappop(self.held)[2])
         return self.held[0][0] if self.held else NEVER
 
     def tell_limited(self, mono_ns: int) -> tuple[int, int]:
-        """How many messages were refused, and how many given up, since this last told of some.
+        """Return how many messages were refused and how many given up since the last report.
 
-        (0, 0): none, or it told of some within the last minute.
+        (0, 0): none, or the last report was less than a minute ago.
         """
         counts = self.refused_count, self.given_up_count
         if counts == self._told or mono_ns < self._told_ns:
@@ -157,9 +157,9 @@ class Publishing:
         return refused, given_up
 
     def begin(self, log: Log, now: Instant) -> Commit:
-        """The next commit of what waits, for a log that is not busy."""
+        """Begin the next commit of the waiting publishes; the log must not be busy."""
         if len(self.waiting) == 1 and (publish := self.waiting[0]).due is None:
-            # What most turns of a publisher come to that waits for each OK.
+            # The usual case of a publisher that waits for each OK.
             self.waiting.clear()
             self.batch = [publish]
             self.commit = log.begin([publish.bodies], now)
@@ -170,9 +170,9 @@ class Publishing:
         return self.commit
 
     def begin_bounded(self, log: Log, now: Instant, room: int) -> Commit:
-        """What `begin` does, of an ephemeral topic: the newest messages beyond `room` are dropped.
+        """Do what `begin` does, for an ephemeral topic: drop the newest messages beyond `room`.
 
-        Deferred ones keep no due time: they are forgotten with the process.
+        Due times are not stored: deferred messages are lost when the process ends.
         """
         batch = self.batch = self._next_batch()
         pieces: list[Bodies] = []
@@ -200,7 +200,7 @@ class Publishing:
         return batch
 
     def take(self) -> list[Publish]:
-        """The commit has run: the publishes that it was for."""
+        """Take the publishes of the commit, which has run."""
         batch, self.batch, self.commit = self.batch, [], None
         for publish in batch:
             self.pending_bytes -= publish.size_bytes
@@ -208,7 +208,7 @@ class Publishing:
         return batch
 
     def take_waiting(self) -> list[Publish]:
-        """The topic goes: the publishes that will not be stored."""
+        """Take the publishes that will not be stored, since the topic is deleted or nsqd stops."""
         held = [publish for _, _, publish in sorted(self.held, key=itemgetter(0, 1))]
         waiting, self.waiting, self.held = [*self.waiting, *held], deque(), []
         for publish in waiting:
@@ -232,25 +232,25 @@ Change = tuple[str, str, str | None]
 
 
 class Failure(NamedTuple):
-    """The disk has refused something: a note for the operator, and the reason."""
+    """A refusal by the disk: a note for the operator, and the error."""
 
     note: str
     error: DiskError
 
 
 class Outcome:
-    """What one topic has come to.
+    """The results of one topic since the broker last took them.
 
     Attributes:
         works: disk work to hand out.
-        answers: publishes that are kept or refused.
-        replies: who has waited for the ledger, and why it cannot be written; None: it is.
-        letters: what is to be moved to the dead-letter topic.
-        changes: channels that have come or gone.
-        notes: what an operator should read.
-        failures: what the disk has refused.
-        has_recovered: whether the disk has taken something.
-        journals_ended: commits have shown that nothing is added to journals up to this number.
+        answers: publishes that were stored or refused.
+        replies: waiters for the ledger, each with the disk error or None if it was written.
+        letters: messages to move to the dead-letter topic.
+        changes: created and deleted channels.
+        notes: notes for the operator.
+        failures: disk errors.
+        has_recovered: whether a disk write has succeeded.
+        journals_ended: number of the newest journal that is complete, according to the commits.
     """
 
     __slots__ = (
@@ -277,5 +277,5 @@ class Outcome:
         self.journals_ended = 0
 
     def fail(self, note: str, error: DiskError) -> None:
-        """The disk has refused something."""
+        """Record a disk error."""
         self.failures.append(Failure(note, error))

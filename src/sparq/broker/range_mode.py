@@ -1,13 +1,14 @@
-"""Range reading: the log itself, read by index ranges, with a channel as the reader's bookmark.
+"""Range reading: clients read the log by index ranges; a channel stores the reader's position.
 
-1. A channel is streamed to subscribers or held by a range reader, never both (decision 30). The
-   newest attach wins by its epoch; a hold ends when the connection that made it does.
-2. In range mode a channel knows only its cursor: everything before it is finished. Segments go that
-   lie before the commit before the last. What a stream left unfinished behind the cursor is read
-   again.
+1. A channel is either streamed to subscribers or held by a range reader, never both (decision 30).
+   The newest attach wins by its epoch. A hold ends with the connection that made it.
+2. In range mode a channel has only its cursor: everything before it is finished. Segments before
+   the last commit but one are deleted. Messages before the cursor that streaming left unfinished
+   are read again.
 3. A range reader sees synced data up to P (decision 10), deferred publishes at their place in the
-   log, and how many messages damage cost.
-4. Refusals leave the connection open; indexes are strings in JSON, for browsers keep 53 bits.
+   log, and the number of messages lost by damage.
+4. Refusals leave the connection open. Indexes are strings in JSON, since browsers handle integers
+   exactly only up to 53 bits.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 
 READ_BYTES_MAX: Final = 16 << 20
-"""One answer to READ holds at most this, whatever is asked for (one batch may be larger)."""
+"""Upper limit of one READ answer, whatever is requested; a single batch may be larger."""
 
 _FRAME: Final = struct.Struct(">ii")
 _RANGE: Final = struct.Struct(">qq")
 
 
 def readable_end(topic: Topic) -> int:
-    """What range readers see: synced, and before P."""
+    """The end of the messages that range readers see: synced, and before P."""
     return min(topic.stream.end, max(topic.stream.log.synced_end, topic.stream.log.first_index))
 
 
@@ -67,7 +68,8 @@ def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
     """Move a held channel's cursor.
 
     Raises:
-        RemoteError: a newer attach, or a subscriber, has the channel; or the index is nowhere.
+        RemoteError: a newer attach or a subscriber has the channel, or the index is outside the
+            readable log.
     """
     epoch, index = command.epoch, command.index
     if channel.range_epoch > epoch:
@@ -90,7 +92,7 @@ def _refuse_commit(reason: str) -> NoReturn:
 
 
 class EndsAsked(NamedTuple):
-    """An ENDS whose answer needs a look at the disk: what goes on when that was read."""
+    """The continuation of an ENDS whose answer needs a disk read."""
 
     ranges: Ranges
     session: Session
@@ -100,7 +102,7 @@ class EndsAsked(NamedTuple):
     read: BlockRead
 
     def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Answer, or look once more: what was read may have gone again."""
+        """Answer, or read again if the data was evicted meanwhile."""
         self.topic.stream.log.store(self.read)
         if self.read.error is not None:
             self.ranges.fail(self.session, self.slot, "ENDS", self.read.error)
@@ -109,7 +111,7 @@ class EndsAsked(NamedTuple):
 
 
 class ReadAsked(NamedTuple):
-    """A READ: what goes on when its range was read."""
+    """The continuation of a READ after its range was read."""
 
     ranges: Ranges
     session: Session
@@ -117,12 +119,12 @@ class ReadAsked(NamedTuple):
     work: RangeRead
 
     def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Answer."""
+        """Send the answer."""
         self.ranges.have_read(self)
 
 
 class Reads:
-    """One session's READs: those that wait, and whether one is under way."""
+    """One session's waiting READs, and whether one is running."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Topic, Read, Slot]] = deque()
@@ -130,10 +132,10 @@ class Reads:
 
 
 class Ranges:
-    """What sessions hold and read by ranges.
+    """The holds and range reads of all sessions.
 
-    Of a session's READs one is under way at a time, and the next begins only when the answer of the
-    one before was taken: a client that asks for much and reads nothing costs one answer's memory.
+    Each session has at most one READ running, and the next begins only when the previous answer was
+    taken. So a client that requests much and reads nothing costs the memory of one answer.
     """
 
     def __init__(self, turn: Turn) -> None:
@@ -144,10 +146,10 @@ class Ranges:
     def attach(
         self, topic: Topic, channel: Channel, session: Session, epoch: int, *, created: bool
     ) -> bytes:
-        """Take hold of a channel, which this attach may have created; returns the answer.
+        """Hold a channel, which this attach may have created; returns the answer.
 
         Raises:
-            RemoteError: the channel has subscribers, or nothing to read by ranges.
+            RemoteError: the channel has subscribers, or its topic is ephemeral and has no log.
         """
         _log(topic, "ATTACH")
         if channel.sessions:
@@ -165,22 +167,22 @@ class Ranges:
         return json.dumps(answer).encode()
 
     def release(self, session: Session) -> None:
-        """A connection ends, with its holds and what it has asked for."""
+        """Drop the holds and waiting READs of a connection that ends."""
         self.reads.pop(session, None)
         for topic, channel in self._holds.pop(session, []):
             if _holds(channel, session):
                 channel.hold = None
                 self._turn.wake(topic, channel)
 
-    # ENDS and READ: the answer may have to wait for the disk
+    # ENDS and READ: the answer may need a disk read
 
     def ends(self, session: Session, topic: Topic, command: Ends) -> None:
-        """ENDS: where the log begins and ends, and where a time, a count or a size leads."""
+        """ENDS: first and end index, and the index for a time, a message count or a size."""
         _log(topic, "ENDS")
         self.answer_ends(session, session.slot(), topic, command)
 
     def answer_ends(self, session: Session, slot: Slot, topic: Topic, command: Ends) -> None:
-        """Answer an ENDS, or have read first what its time needs."""
+        """Answer an ENDS, or first read what its time needs from disk."""
         log = topic.stream.log
         at: int | None = None
         if command.kind == "time":
@@ -199,7 +201,7 @@ class Ranges:
         """READ: the stored batches of a range.
 
         Raises:
-            RemoteError: another log, or a range that it does not (or no longer) hold.
+            RemoteError: the log id differs, or the log does not (or no longer) hold the range.
         """
         _check_range(topic, command)
         reads = self.reads.setdefault(session, Reads())
@@ -207,7 +209,7 @@ class Ranges:
         self.go_on(session)
 
     def go_on(self, session: Session) -> None:
-        """Begin the session's next READ, if it may: output was taken, or the client reads again."""
+        """Begin the session's next READ if its previous answer was taken and it reads output."""
         reads = self.reads.get(session)
         if reads is None or not reads.waiting or reads.is_reading:
             return
@@ -216,7 +218,7 @@ class Ranges:
         topic, command, slot = reads.waiting.popleft()
         try:
             _check_range(topic, command)
-        except RemoteError as error:  # its segment has gone while it waited
+        except RemoteError as error:  # the segment was deleted while the READ waited
             self._answer(session, slot, layout.error(error.frame_text()))
             return
         reads.is_reading = True
@@ -226,7 +228,7 @@ class Ranges:
         self._turn.submit(work, topic, ReadAsked(self, session, slot, work))
 
     def have_read(self, asked: ReadAsked) -> None:
-        """A range was read, or could not be."""
+        """Send the answer for a range that was read, or the error."""
         session, slot, work = asked.session, asked.slot, asked.work
         reads = self.reads.get(session)
         if reads is not None:
@@ -244,7 +246,7 @@ class Ranges:
         self._turn.sessions[session] = None
 
     def fail(self, session: Session, slot: Slot, command: str, error: DiskError) -> None:
-        """The disk refuses what an answer needs."""
+        """Answer with the disk error that prevents the result."""
         refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
         self._answer(session, slot, layout.error(refused.frame_text()))
 

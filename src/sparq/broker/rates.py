@@ -1,12 +1,12 @@
-"""How fast is published to one topic, by all and by each client.
+"""Publish rates of one topic: of all clients together and of each client.
 
-1. A rate is messages a second. A burst of one second's messages is taken at once, what comes
-   faster is held until its time, and what would be held for more than `HELD_NS` is refused.
-2. One publish is taken or refused as a whole, whatever its size; the next ones wait for the time
-   that a large one takes.
-3. A client is a connection; all publishes over HTTP together are one.
-4. What is held leaves in the order of its times, which are ascending for each client: so a
-   connection's messages stay in their order.
+1. A rate is messages per second. A burst of one second's messages is accepted at once. Faster
+   messages are held until their time; those that would be held longer than `HELD_NS` are refused.
+2. One publish is accepted or refused as a whole, whatever its size; the next ones wait for the time
+   that a large one uses.
+3. A client is a connection; all publishes over HTTP together count as one client.
+4. Held publishes are released in order of their times, which ascend for each client: so the
+   messages of a connection keep their order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from sparq.broker.options import SECOND_NS
 BURST_NS: Final = SECOND_NS
 HELD_NS: Final = SECOND_NS
 CLIENTS_KEPT: Final = 1_024
-"""Beyond so many, clients are forgotten that have used up nothing; looked for each time that there
-are twice as many as were left, so that it costs no publish more than another."""
+"""Above this number, clients that have used up nothing are forgotten. A search for them runs only
+when the number has doubled since the last one, so the average cost per publish stays constant."""
 
 
 class Rates:
-    """What a topic's publishers have used up; times are of the monotonic clock."""
+    """How much of the rates publishers have used; times are of the monotonic clock (ns)."""
 
     def __init__(self) -> None:
         self._topic_ns = 0
@@ -33,14 +33,14 @@ class Rates:
     def ready_ns(
         self, client: int, count: int, now_ns: int, topic_rate: int, client_rate: int
     ) -> int | None:
-        """When messages may go on to the log, at the earliest now; None: they are refused.
+        """When messages may go to the log, now at the earliest; None: they are refused.
 
         Args:
             client: a session's id; 0: HTTP.
-            count: how many messages.
-            now_ns: the time.
-            topic_rate: messages a second of all clients; 0: any number.
-            client_rate: messages a second of this one; 0: any number.
+            count: number of messages.
+            now_ns: the current time.
+            topic_rate: messages per second for all clients; 0: unlimited.
+            client_rate: messages per second for this client; 0: unlimited.
         """
         of_topic = max(self._topic_ns, now_ns)
         of_client = max(self._clients.get(client, 0), now_ns)

@@ -1,13 +1,13 @@
-"""A channel from its topic's ledger, and back: what a restart knows of it.
+"""Converts a channel's state to its topic's ledger and back, for checkpoints and restarts.
 
-After a start, a channel's unfinished messages below its cursor are ready again: those have been
-with a consumer, so they go out with attempts + 1 (decision 11). Exceptions:
+After a start, a channel's unfinished messages before its cursor are ready again. They were with a
+consumer, so they are delivered with attempts + 1 (decision 11). Exceptions:
 
 1. A deferred publish that is not due yet stays in the topic's due list.
-2. One that is due has been with nobody unless the ledger says so, for whenever it is delivered the
-   ledger is told; it is ready with attempts 0, wherever the cursor stands.
-3. What the ledger has as requeued keeps its due time and its attempts, also below `start`: then
-   somebody has had a finished message delivered again.
+2. A deferred publish that is due was not delivered unless the ledger has it, since each delivery of
+   one is noted. It is ready with attempts 0, wherever the cursor is.
+3. A message that the ledger has as requeued keeps its due time and attempts, even before `start`:
+   then an administrator has requeued a finished message.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from sparq.protocol.names import is_ephemeral
 
 Indexes = NDArray[np.int64]
 Ranges = tuple[Indexes, Indexes]
-"""Firsts and ends of ranges that ascend and do not overlap."""
+"""First indexes and ends of ranges that ascend and do not overlap."""
 
 
 def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Instant) -> None:
-    """Give a new channel the state that the ledger has.
+    """Apply the state from the ledger to a new channel.
 
     Args:
-        channel: fresh; its stream's end is where P is.
-        state: what the ledger knows.
-        past_due: the topic's deferred publishes that are due already, ascending.
-        now: due times on disk are wall time, in memory they run on the mono clock.
+        channel: a new channel; P is the end of its stream.
+        state: the state from the ledger.
+        past_due: the topic's deferred publishes that are already due, ascending.
+        now: converts due times, which are wall time on disk and monotonic time in memory.
     """
     stream = channel.stream
     channel.paused, channel.kept = state.paused, state.kept
@@ -45,7 +45,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     if channel.cursor == state.start and not (
         state.finished or state.requeued or stream.due.skipped
     ):
-        return  # nobody has been given anything: of thousands of topics most are like this
+        return  # nothing was delivered: of thousands of topics most are like this
     requeued, dues, attempts = _requeued_arrays(state)
     is_ready = dues <= now.wall_ns
     channel.delays.add_all(
@@ -77,10 +77,10 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
 
 
 def seen_end(state: ChannelState) -> int:
-    """The index behind all that a channel has been given: P was there, or beyond.
+    """The end of everything delivered to a channel; P was there or further.
 
-    The mark of a pause alone may be older: the disk failed when a later one was written, or a power
-    cut took the record that the pause was over and left the channel's.
+    The mark of a pause alone may be older: the disk failed when a later mark was written, or a
+    power cut lost the record that ended the pause but kept the channel's records.
     """
     finished_end = max((end for _, end in state.finished), default=0)
     requeued_end = max(state.requeued, default=-1) + 1
@@ -88,7 +88,7 @@ def seen_end(state: ChannelState) -> int:
 
 
 def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
-    """Index, due time in ns since 1970 and attempts of what the ledger has as requeued."""
+    """Indexes, due times (ns since 1970) and attempts of the ledger's requeued messages."""
     count = len(state.requeued)
     indexes = np.fromiter(state.requeued, np.int64, count)
     told = np.array(list(state.requeued.values()), np.int64).reshape(-1, 2)
@@ -97,7 +97,7 @@ def _requeued_arrays(state: ChannelState) -> tuple[Indexes, Indexes, Indexes]:
 
 
 def _unfinished(channel: Channel, done: Ranges) -> Ranges:
-    """The stored ranges of [start, cursor) that the ledger does not have as finished."""
+    """The stored ranges of [start, cursor) that are not finished according to the ledger."""
     firsts, ends = done
     lows = np.append(channel.start, ends)
     highs = np.minimum(np.append(firsts, channel.cursor), channel.cursor)
@@ -110,7 +110,7 @@ def _unfinished(channel: Channel, done: Ranges) -> Ranges:
 
 
 def _indexes_of(ranges: Ranges) -> Indexes:
-    """Every index of the ranges."""
+    """All indexes of the ranges."""
     firsts, ends = ranges
     counts = ends - firsts
     before = np.cumsum(counts) - counts
@@ -118,7 +118,7 @@ def _indexes_of(ranges: Ranges) -> Indexes:
 
 
 def _within(indexes: Indexes, ranges: Ranges) -> NDArray[np.bool_]:
-    """Which of the indexes lie in one of the ranges."""
+    """Which of the indexes are in one of the ranges."""
     firsts, ends = ranges
     if not len(firsts):
         return np.zeros(len(indexes), bool)
@@ -127,7 +127,7 @@ def _within(indexes: Indexes, ranges: Ranges) -> NDArray[np.bool_]:
 
 
 def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
-    """What is ahead of the cursor and must not be delivered by it."""
+    """Have the cursor skip finished ranges ahead of it, and the `outside` indexes."""
     firsts, ends = done
     ahead = ends > channel.cursor
     low = np.concatenate((np.maximum(firsts[ahead], channel.cursor), outside))
@@ -141,9 +141,9 @@ def _skip_ahead(channel: Channel, done: Ranges, outside: Indexes) -> None:
 
 
 def recover_due(stream: Stream, state: TopicState, now: Instant) -> Indexes:
-    """Refill a topic's due list; returns the deferred publishes that were due by now, ascending.
+    """Refill a topic's due list; returns the deferred publishes that are due already, ascending.
 
-    One that some channel has seen has been due, even if the wall clock was set back since.
+    A publish that some channel has seen was due, even if the wall clock was set back since.
     """
     found = stream.log.due_entries
     if not found:
@@ -159,20 +159,20 @@ def recover_due(stream: Stream, state: TopicState, now: Instant) -> Indexes:
 
 
 def were_due(indexes: Indexes, state: TopicState) -> NDArray[np.bool_]:
-    """Which of these deferred publishes some channel has been given, or has finished."""
+    """Which of these deferred publishes were delivered to or finished by some channel."""
     found = np.zeros(len(indexes), bool)
     for channel in state.channels.values():
         finished = np.array(channel.finished, np.int64).reshape(-1, 2)
         seen = _within(indexes, (finished[:, 0], finished[:, 1]))
         seen |= np.isin(indexes, np.fromiter(channel.requeued, np.int64, len(channel.requeued)))
-        if channel.apart:  # what became of those was decided before their time
+        if channel.apart:  # an administrator decided about these before they were due
             seen &= ~np.isin(indexes, np.fromiter(channel.apart, np.int64, len(channel.apart)))
         found |= seen
     return found
 
 
 def state_of(channel: Channel, now: Instant) -> ChannelState:
-    """What the ledger has to know of a channel, for a checkpoint."""
+    """Return a channel's state for a ledger checkpoint."""
     unfinished = channel.unfinished()
     unfinished = unfinished[unfinished < channel.cursor]
     starts, ends = ranges_of(unfinished)
@@ -186,7 +186,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
         requeued=_requeued(channel, now),
         paused=channel.paused,
         kept=channel.kept,
-        # A start that is told to be lower must not make the channel wait for more.
+        # The noted start may be lower: the channel must not wait for more deferred publishes.
         apart=channel.apart | set(due.pending_between(bounds[0], channel.start).tolist()),
         redriven=dict(channel.redriven),
     )
@@ -195,7 +195,7 @@ def state_of(channel: Channel, now: Instant) -> ChannelState:
 def topic_state(
     stream: Stream, channels: dict[str, Channel], *, paused: bool, now: Instant
 ) -> TopicState:
-    """What the ledger has to know of a topic, for a checkpoint."""
+    """Return a topic's state for a ledger checkpoint."""
     return TopicState(
         mark=stream.end,
         paused=paused,
@@ -209,9 +209,9 @@ def topic_state(
 
 
 def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
-    """What the cursor will pass: skipped ranges, and deferred publishes that overtook it.
+    """Finished ranges ahead of the cursor: skips, and deferred publishes delivered before it.
 
-    Of the skipped some are not finished: what a start found requeued ahead of the cursor.
+    Some skipped messages are not finished: those that a start found requeued ahead of the cursor.
     """
     unfinished = channel.unfinished()
     skipped = _cut_out(channel.skips.ranges(), unfinished[unfinished >= channel.cursor].tolist())
@@ -226,7 +226,7 @@ def _finished_ahead(channel: Channel) -> list[tuple[int, int]]:
 
 
 def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[int, int]]:
-    """The ranges without these indexes; both ascend."""
+    """Remove indexes from ranges; both ascend."""
     kept: list[tuple[int, int]] = []
     at = 0
     for first, end in ranges:
@@ -241,12 +241,12 @@ def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[in
 
 
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
-    """What is not told by the cursor alone: delays, and how often a message was delivered."""
+    """Messages for which the cursor is not enough: with delays, or with a known attempts count."""
     requeued: dict[int, tuple[int, int]] = {}
     for indexes, attempts in (channel.in_flight.all(), channel.again.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
-            # One that is apart, or cancelled for the others, would else be taken for one of theirs.
+            # Unrecorded, a restart would take it for a message that is only deferred, or cancelled.
             is_own = index in channel.apart or index in channel.stream.due.cancelled
             if (count and not told) or is_own:
                 requeued[index] = (0, count)

@@ -1,8 +1,8 @@
-"""Moves a channel to another place of its topic's log, and tells what that came to.
+"""Moves a channel to another place of its topic's log, and reports the result.
 
-1. Indexes and ends are known at once; a time, also that of the message at the new place, may need a
-   look at the disk. The channel moves as soon as its place is known.
-2. `Seek.landing` is there when the tasks are done that the next turns hand out.
+1. An index or an end of the log is found at once. A time may need a disk read; so may the publish
+   time of the message at the new place. The channel moves as soon as its place is known.
+2. `Seek.landing` is set when the tasks that the next turns hand out have run.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from sparq.protocol.instant import Instant
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where a channel has gone.
+    """The position that a channel has moved to, and what it will deliver.
 
     Attributes:
-        index: the index at which it goes on.
-        time_ns: when the first message from there on was published, ns since 1970; None: there is
-            none yet, or it cannot be read.
-        again: messages from there on that it had passed before, or that were finished ahead of it:
-            they are delivered again.
-        waiting: messages from there on that it will deliver now, those of `again` among them.
-        oldest_index: the oldest message that the log keeps; None: it keeps none.
-        oldest_time_ns: when that was published, ns since 1970; None: it keeps none.
-        older_are_gone: whether the topic has had older messages, which are deleted (or lost).
+        index: the index at which it continues.
+        time_ns: publish time (ns since 1970) of the first message from there on; None: there is no
+            message yet, or it cannot be read.
+        again: number of messages from there on that are delivered again: the cursor had passed
+            them, or they were finished ahead of it.
+        waiting: number of messages from there on to deliver now, including `again`.
+        oldest_index: the oldest message in the log; None: the log is empty.
+        oldest_time_ns: its publish time, ns since 1970; None: the log is empty.
+        older_are_gone: whether the topic had older messages that were deleted or lost.
     """
 
     index: int
@@ -48,12 +48,12 @@ class Landing:
 
 @dataclass(slots=True, eq=False)
 class Seek:
-    """A seek that was asked for.
+    """A requested seek.
 
     Attributes:
-        landing: what it came to; None: it has not moved yet, or could not.
-        error: why its place could not be found; the channel has not moved then.
-        moves: whether the channel moves; else only what it would come to is told.
+        landing: the result; None: the channel has not moved yet, or could not.
+        error: why the place could not be found; the channel has not moved then.
+        moves: whether the channel moves; False: a dry run that only reports the result.
     """
 
     moves: bool = True
@@ -62,7 +62,7 @@ class Seek:
 
 
 class Asked(NamedTuple):
-    """A seek that is under way."""
+    """A seek in progress."""
 
     topic: Topic
     channel: Channel
@@ -71,13 +71,13 @@ class Asked(NamedTuple):
 
 
 class PlaceRead(NamedTuple):
-    """What goes on when that was read which tells a seek's place."""
+    """The continuation after the disk read that finds a seek's place."""
 
     asked: Asked
     read: BlockRead
 
     def finish(self, turn: Turn, _now: Instant) -> None:
-        """Find the place, unless the channel has gone meanwhile."""
+        """Find the place, unless the channel was deleted meanwhile."""
         topic, channel, _, seek = self.asked
         topic.stream.log.store(self.read)
         if self.read.error is not None:
@@ -88,7 +88,7 @@ class PlaceRead(NamedTuple):
 
 
 class FirstRead(NamedTuple):
-    """What goes on when the first message at the new place was read: its time is known."""
+    """The continuation after the first message at the new place was read."""
 
     topic: Topic
     first: int
@@ -96,7 +96,7 @@ class FirstRead(NamedTuple):
     read: BlockRead
 
     def finish(self, _turn: Turn, _now: Instant) -> None:
-        """Tell it."""
+        """Add its publish time to the result."""
         self.topic.stream.log.store(self.read)
         _note_time(self.topic, self.first, self.seek)
 
@@ -104,14 +104,14 @@ class FirstRead(NamedTuple):
 def begin(
     turn: Turn, topic: Topic, channel: Channel, target: SeekTarget, *, moves: bool = True
 ) -> Seek:
-    """Have the channel go on from another place, as soon as that place is known."""
+    """Move the channel to another place as soon as that place is known."""
     seek = Seek(moves)
     _find(Asked(topic, channel, target, seek), turn)
     return seek
 
 
 def place_of(log: Log, target: SeekTarget, end: int) -> int | BlockRead:
-    """The index of a place in what lies before `end`, or what must be read first to know it."""
+    """The index of a place before `end`, or the disk read that is needed to find it."""
     if target == "latest":
         return end
     if target == "earliest":
@@ -165,7 +165,7 @@ def _go(asked: Asked, index: int, turn: Turn) -> None:
 
 
 def _ahead(channel: Channel, first: int, end: int) -> int:
-    """How many messages of [first, end) a channel is to deliver that begins anew at `first`."""
+    """How many messages of [first, end) a channel delivers after it restarts at `first`."""
     log, due = channel.stream.log, channel.stream.due
     if first >= end:
         return 0
@@ -176,9 +176,9 @@ def _ahead(channel: Channel, first: int, end: int) -> int:
 
 
 def _finished_ahead(channel: Channel, index: int) -> int:
-    """How many messages from an index on a channel has finished, though its cursor is before them.
+    """How many messages from an index on the channel has finished ahead of its cursor.
 
-    Of what the cursor is to pass over some may wait all the same: see `recovery`.
+    Some messages in `skips` are not finished but still waiting: see `recovery`.
     """
     if channel.range_epoch or not channel.skips:
         return 0
@@ -192,9 +192,9 @@ def _finished_ahead(channel: Channel, index: int) -> int:
 
 
 def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
-    """The parts of [first, end) whose messages were deleted or lost, which no channel gets.
+    """The parts of [first, end) whose messages were deleted or lost; no channel gets those.
 
-    They may lie in the middle: a file that nobody needs goes while one before it is still needed.
+    They may be in the middle: an unneeded file is deleted while an earlier one is still needed.
     """
     firsts, ends = log.stored_runs(first, end)
     begins, stops = np.append(first, ends), np.append(firsts, end)
@@ -203,7 +203,7 @@ def gone(log: Log, first: int, end: int) -> list[tuple[int, int]]:
 
 
 def _note_time(topic: Topic, index: int, seek: Seek) -> bool:
-    """Tell when a message was published; False: it is not in memory."""
+    """Add a message's publish time to the result; False: the message is not in memory."""
     block = topic.stream.log.block(index)
     if block is None or seek.landing is None:
         return False

@@ -1,11 +1,12 @@
-"""One connection as the broker knows it: its RDY window, its options, and what it is to be sent.
+"""One client connection as the broker sees it: its RDY window, its options and its output.
 
-1. Replies leave in the order of the commands, though commits finish out of order: each takes a slot
-   at once, which is filled later. Messages may overtake replies, except for the reply to a SUB.
-2. Nothing leaves but through `take_output`, which is called after the turn's writes to the disk.
-3. After `closing` is set no command is executed any more; what has a slot is still answered.
-4. A session knows neither its channel nor its topic: `broker.subscriptions` does. Channels call
-   sessions, sessions call nobody.
+1. Replies leave in the order of the commands, although commits finish out of order: each reply
+   takes a slot at once, and the slot is filled later. Messages may overtake replies, except for the
+   reply to a SUB.
+2. Output leaves only through `take_output`, which is called after the turn's disk writes.
+3. After `closing` is set, no command is executed any more; replies that have a slot are still sent.
+4. A session knows neither its channel nor its topic: `Commands.subscriptions` does. Channels call
+   sessions; sessions call neither channels nor topics.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Nearness(IntEnum):
-    """Where a consumer is, seen from this nsqd; the smaller, the nearer."""
+    """Where a consumer is relative to this nsqd; a smaller value is nearer."""
 
     ZONE = 0
     REGION = 1
@@ -40,44 +41,44 @@ class Slot:
     """A place in the order of replies; `data` is None until the answer is known.
 
     Attributes:
-        data: the answer's first bytes, or all of them.
-        more: what follows them, of an answer too large to be copied together.
+        data: the first bytes of the answer, or all of it.
+        more: the rest, if the answer is too large to be copied into one buffer.
     """
 
-    # One is made for each publish: without an `__init__` no function is called for that.
+    # One slot is made per publish: class defaults avoid the cost of calling an `__init__`.
     data: Buffer | None = None
     more: Sequence[Buffer] = ()
 
 
 class TlsFacts(NamedTuple):
-    """What a TLS handshake came to, in the words of `/stats`."""
+    """The result of a TLS handshake, named as in `/stats`."""
 
     cipher_suite: str
     version: str
     negotiated_protocol: str = ""
     negotiated_protocol_is_mutual: bool = False
     common_name: str = ""
-    """Whom a verified certificate of the client names."""
+    """Common name of the client's verified certificate."""
 
 
 class Session:
     """A connected client.
 
     Attributes:
-        state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`); in it the parser
-            checks the next command.
-        ready_count: the client's RDY; messages flow while `in_flight_count` is below it.
-        nearness: where it is, seen from this nsqd; None when that does not count.
-        owner: the number that stands for it in its channel.
-        uncommitted_bytes: its publishes that are not on disk yet.
-        tls, deflate, snappy: what the shell speaks with the client, for `/stats`.
-        upgrade: what IDENTIFY granted and the shell has to change to, behind the reply; until it
-            has, no command is executed. The shell sets it back to None.
-        auth_identity, auth_identity_url: whom an authd took it for; empty without AUTH.
-        permissions: what the authd allows; None before AUTH.
-        takes_envelopes: whether it is given dead letters in their envelopes.
-        paused_writing: set by the shell while the client does not keep up with what it is sent.
-        closing: the connection ends once `is_drained`.
+        state: 0 before SUB, 3 subscribed, 4 after CLS (the numbers of `/stats`); the parser checks
+            the next command against it.
+        ready_count: the client's RDY; messages are delivered while `in_flight_count` is below it.
+        nearness: the client's location relative to this nsqd; None: not used for delivery.
+        owner: the number that identifies this session in its channel.
+        uncommitted_bytes: size of its publishes that are not on disk yet.
+        tls, deflate, snappy: the layers in use with the client, for `/stats`.
+        upgrade: layers granted by IDENTIFY that the I/O layer must switch to after the reply; no
+            command is executed until it has. The I/O layer then resets this to None.
+        auth_identity, auth_identity_url: the client's identity from authd; empty without AUTH.
+        permissions: the permissions from authd; None before AUTH.
+        takes_envelopes: whether it receives dead letters in their envelopes.
+        paused_writing: set by the I/O layer while the client reads too slowly.
+        closing: whether the connection ends as soon as `is_drained` is true.
     """
 
     def __init__(
@@ -122,10 +123,10 @@ class Session:
         self.paused_writing = False
 
     def identify(self, granted: Granted) -> None:
-        """Take over what IDENTIFY settled; how to deliver, only the first time (wire.md 1.5).
+        """Apply what IDENTIFY negotiated; delivery options only the first time (wire.md 1.5).
 
         Raises:
-            RemoteError: it asks for a layer below or beside one that is there already.
+            RemoteError: it requests a layer under or next to one that is active already.
         """
         is_compressed = self.deflate or self.snappy
         if granted.upgrades:
@@ -145,7 +146,7 @@ class Session:
             self.takes_envelopes = granted.dead_letter_envelopes
 
     def window(self) -> int:
-        """How many more messages the client may be handed now."""
+        """How many more messages the client may receive now."""
         if self.paused_writing or self.closing or self.outbox_bytes >= self._output_bytes_max:
             return 0
         if self._messages_behind is not None and any(slot.data is None for slot in self._replies):
@@ -153,46 +154,46 @@ class Session:
         return self.ready_count - self.in_flight_count
 
     def is_blocked(self) -> bool:
-        """Whether taking the output may open the window: it is full, or waits for SUB's reply."""
+        """Whether taking output may open the window: it is full or waits for the reply to SUB."""
         return self._messages_behind is not None or self.outbox_bytes >= self._output_bytes_max
 
     def room_bytes(self) -> int:
-        """How much output may still be put out for this client."""
+        """How many more bytes of output may be queued for this client."""
         return self._output_bytes_max - self.outbox_bytes
 
     def reply(self, data: Buffer) -> None:
-        """Answer a command at once, behind the answers of the commands before it."""
+        """Answer a command now; the reply follows those of earlier commands."""
         self.slot().data = data
 
     def reply_error(self, error: RemoteError) -> None:
-        """Answer a command with an error; a fatal one ends the connection behind it."""
+        """Answer a command with an error; a fatal error also ends the connection after it."""
         self.slot().data = layout.error(error.frame_text())
         if error.fatal:
             self.closing = True
 
     def slot(self) -> Slot:
-        """Take the place of an answer that comes later."""
+        """Reserve the place of an answer that comes later."""
         slot = Slot()
         self._replies.append(slot)
         return slot
 
     def hold_messages(self) -> None:
-        """Let no message overtake the answer that was asked for last: SUB's."""
+        """Send no message before the most recently requested answer, the one to SUB."""
         self._messages_behind = self._replies[-1]
 
     def send(self, run: Buffer, size_bytes: int, count: int) -> None:
-        """Put out a run of messages, which are in flight from now on."""
+        """Queue a run of messages as output; they count as in flight from now on."""
         self._outbox.append(run)
         self.outbox_bytes += size_bytes
         self.in_flight_count += count
         self.message_count += count
 
     def has_answers(self) -> bool:
-        """Whether there are answers that nobody has taken yet."""
+        """Whether some answer is known but not yet taken."""
         return any(slot.data is not None for slot in self._replies)
 
     def is_drained(self) -> bool:
-        """Whether everything that was asked has been answered and taken."""
+        """Whether all commands have been answered and all output has been taken."""
         return not self._replies and not self._outbox
 
     def take_output(self) -> list[Buffer]:

@@ -1,8 +1,8 @@
-"""The next messages of a channel for many consumers at once.
+"""Delivers the next messages of a channel to many consumers at once.
 
-Fifty consumers with RDY 1 that have finished their messages in the same turn are each given one. To
-look for the block, to note what is in flight and to count, for each of them, took a fifth of the
-server's time for a message. Here all of it is done once.
+Fifty consumers with RDY 1 that finish their messages in the same turn each get one message. Finding
+the block, noting the message in flight and counting it once per consumer took a fifth of the
+server's time per message. Here all of this is done once for all of them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SHARERS_MIN: Final = 4
 
 
 class Shares(NamedTuple):
-    """What sessions were given of a block.
+    """The slices of a block that sessions were given.
 
     Attributes:
-        first, block: the first message, and the block that has it; None: there was none to be had.
-        seen: how many sessions have had their turn.
-        sessions, counts, deadlines: who got something, how many messages, and until when (ns).
+        first, block: the first message and its block; None: no message was available.
+        seen: how many sessions had their turn.
+        sessions, counts, deadlines: the sessions that got messages, how many, and until when (ns).
     """
 
     first: int
@@ -40,15 +40,15 @@ class Shares(NamedTuple):
 def share_block(
     channel: Channel, sessions: Sequence[Session], bounds: tuple[int, int], now: Instant
 ) -> Shares:
-    """Give each session its share of the next messages, as far as one block and one page go.
+    """Give each session its share of the next messages, within one block and one page.
 
-    It ends before the first session that wants something else than a slice of the block: one that
-    takes samples or envelopes, whose share goes beyond, or whose output would be overfilled.
+    Stops before the first session that cannot take a slice of the block: it samples, takes
+    envelopes, its share exceeds the block or page, or its output would overflow.
 
     Args:
-        channel: without messages that were out before.
-        sessions: in their order; all are in `channel.ready`.
-        bounds: messages for each at most, and for all.
+        channel: a channel without redeliveries waiting.
+        sessions: the sessions in order; all are in `channel.ready`.
+        bounds: maximum number of messages per session, and in total.
         now: this turn's time.
     """
     each, available = bounds
@@ -59,7 +59,7 @@ def share_block(
     frames, start = memoryview(block.frames), block.start_of(first)
     seen = given = 0
     for session in sessions:
-        # Looked at here, and not in a function: this is done for each message.
+        # Checked inline and not in a function: this runs for each message.
         if given == available or session.sample_rate or session.takes_envelopes:
             break
         window = session.window()
@@ -88,9 +88,9 @@ def share_block(
 
 
 def _next_slice(channel: Channel, count: int) -> tuple[Block | None, int, list[int]]:
-    """The block of the next messages, the first of them, and where the frames of up to `count` end.
+    """The block of the next messages, the first index, and where up to `count` frames end.
 
-    None where they are not in memory, or where each message is looked at: too old, or timed.
+    None: the block is not in memory, or each message must be checked for its age or timed.
     """
     end = channel.run_end()
     first = channel.cursor

@@ -1,16 +1,15 @@
-"""Where the messages in flight of a channel stand: dense ones in pages, others scattered.
+"""Storage for a channel's messages in flight: dense ones in pages, sparse ones in `Scattered`.
 
-`in_flight` keeps neighbouring indexes in pages of 4,096 slots, which cost 80 KiB even for a single
-message (`Page`). What is left of a page when most of it is finished is stored in `Scattered`, at
-about 180 bytes each, wherever they lie: a dictionary finds the row of an index, and the rows'
-columns are arrays. Invariants of `Scattered`:
+`in_flight` keeps neighboring indexes in pages of 4,096 slots, which cost 80 KiB even for a single
+message (`Page`). When most of a page is finished, the rest moves to `Scattered`, at about 180 bytes
+per message, wherever their indexes are: a dictionary maps an index to a row, and the columns of the
+rows are arrays. Invariants of `Scattered`:
 
 1. `owner[row] == 0` exactly for free rows: those listed in `free`, and all from `used` on.
-2. `deadline_min` is never above the earliest deadline of the messages here.
-3. Memory is given back once more than half of the rows are free.
+2. `deadline_min` is never above the earliest deadline of its messages.
+3. Memory is released once more than half of the rows are free.
 
-Those in flight are told as `Rows`, from pages and from `Scattered` alike: a copy, ascending by
-index.
+Messages from pages and from `Scattered` are both returned as `Rows`: a copy, ascending by index.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ Indexes = NDArray[np.int64]
 Item = TypeVar("Item", bound=np.generic)
 
 ROWS_MIN: Final = 256
-"""Fewer rows are neither given back nor made anew."""
+"""A smaller number of rows is never released or reallocated."""
 
 
 def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
-    """Ascending indexes without doubles as ranges: (starts, ends)."""
+    """Convert ascending indexes without duplicates to ranges: (starts, ends)."""
     if not len(indexes):
         return [], []
     breaks = np.flatnonzero(indexes[1:] - indexes[:-1] != 1)
@@ -42,7 +41,7 @@ def ranges_of(indexes: Indexes) -> tuple[list[int], list[int]]:
 
 
 def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
-    """What `ranges_of` does, one by one."""
+    """Do what `ranges_of` does, without numpy."""
     starts: list[int] = []
     ends: list[int] = []
     for index in indexes:
@@ -55,7 +54,7 @@ def ranges_of_few(indexes: list[int]) -> tuple[list[int], list[int]]:
 
 
 class Rows(NamedTuple):
-    """Messages by columns, each of shape (n,); `published` is None where nobody asks for it."""
+    """Messages as columns, each of shape (n,); `published` is None if it was not requested."""
 
     indexes: Indexes
     owners: NDArray[np.uint32]
@@ -66,7 +65,7 @@ class Rows(NamedTuple):
 
 
 class Scattered:
-    """The messages by index; `len` is how many there are."""
+    """Messages in flight by index; `len` is their number."""
 
     def __init__(self) -> None:
         self.clear()
@@ -75,7 +74,7 @@ class Scattered:
         return len(self._rows)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all messages."""
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
         self._used = 0
@@ -90,7 +89,7 @@ class Scattered:
     # Adding
 
     def add(self, added: Rows) -> None:
-        """Add messages, none of which is here."""
+        """Add messages; none of them may be here already."""
         indexes = added.indexes.tolist()
         if not indexes:
             return
@@ -116,7 +115,7 @@ class Scattered:
         now_ns: int,
         deadline_ns: int,
     ) -> None:
-        """Add messages, none of which is here, that one owner has been given at one moment."""
+        """Add messages that were delivered to one owner at one time; none may be here already."""
         count = len(indexes)
         self.add(
             Rows(
@@ -130,7 +129,7 @@ class Scattered:
         )
 
     def _take_rows(self, count: int) -> list[int]:
-        """Free rows for so many messages."""
+        """Allocate free rows for `count` messages."""
         free = self._free
         kept = max(0, len(free) - count)
         rows = free[kept:]
@@ -143,7 +142,7 @@ class Scattered:
         return rows
 
     def _grow(self, larger: int) -> None:
-        """Make the columns this long."""
+        """Extend the columns to `larger` rows."""
         self._index = _resized(self._index, larger)
         self._owner = _resized(self._owner, larger)
         self._deadline = _resized(self._deadline, larger)
@@ -158,7 +157,7 @@ class Scattered:
         return self._published
 
     def note_published(self, indexes: Iterable[int], wall_ns: Iterable[int]) -> None:
-        """Remember when messages had been published; others than those here are passed over."""
+        """Store when messages were published; messages that are not here are ignored."""
         column = self._published_column()
         for index, published_ns in zip(indexes, wall_ns, strict=True):
             row = self._rows.get(index)
@@ -168,12 +167,12 @@ class Scattered:
     # One message
 
     def owner_of(self, index: int) -> int:
-        """Who has the message; 0: it is not here."""
+        """The owner of a message; 0: the message is not here."""
         row = self._rows.get(index)
         return 0 if row is None else self._owner.item(row)
 
     def remove(self, index: int) -> int:
-        """Forget a message that is here; returns its deliveries so far."""
+        """Remove a message, which must be here; returns its deliveries so far."""
         row = self._rows.pop(index)
         self._owner[row] = 0
         self._free.append(row)
@@ -182,7 +181,7 @@ class Scattered:
         return attempts
 
     def touch(self, index: int, deadline_ns: int, cap_ns: int) -> None:
-        """Move the deadline of a message that is here, to at most `cap_ns` behind its delivery."""
+        """Move the deadline of a message, which must be here, to at most delivery + `cap_ns`."""
         row = self._rows[index]
         deadline = min(deadline_ns, self._delivered_at.item(row) + cap_ns)
         self._deadline[row] = deadline
@@ -191,7 +190,7 @@ class Scattered:
     # Many messages
 
     def owners(self, indexes: Indexes) -> NDArray[np.uint32]:
-        """Who has each of the messages; 0 for those that are not here."""
+        """The owner of each message; 0 for messages that are not here."""
         rows = self._rows_of(indexes)
         found = rows >= 0
         owners = np.zeros(len(indexes), np.uint32)
@@ -199,7 +198,7 @@ class Scattered:
         return owners
 
     def rows(self, indexes: Indexes) -> Rows:
-        """All that is known of these messages, which are here, but for their publishing."""
+        """The columns of these messages, which must be here, without the publish times."""
         rows = self._rows_of(indexes)
         return Rows(
             indexes,
@@ -211,18 +210,18 @@ class Scattered:
         )
 
     def published(self, indexes: Indexes) -> Indexes:
-        """When these messages, which are here, had been published."""
+        """The publish times of these messages, which must be here."""
         return self._published_column()[self._rows_of(indexes)]
 
     def remove_many(self, indexes: Indexes) -> None:
-        """Forget messages that are here."""
+        """Remove messages, which must be here."""
         rows = list(map(self._rows.pop, indexes.tolist()))
         self._owner[rows] = 0
         self._free += rows
         self._shrink()
 
     def due(self, now_ns: int) -> Indexes:
-        """The messages whose deadline has come, ascending; `deadline_min` becomes exact."""
+        """The messages whose deadline has passed, ascending; `deadline_min` becomes exact."""
         taken = self._owner != 0
         due = taken & (self._deadline <= now_ns)
         later = self._deadline[taken & ~due]
@@ -230,24 +229,24 @@ class Scattered:
         return np.sort(self._index[due])
 
     def of_owner(self, owner: int) -> Indexes:
-        """The messages that one owner has, ascending."""
+        """The messages of one owner, ascending."""
         return np.sort(self._index[self._owner == owner])
 
     def indexes(self) -> Indexes:
-        """All that are here, ascending."""
+        """The indexes of all messages, ascending."""
         return np.sort(self._index[self._owner != 0])
 
     def attempts(self, indexes: Indexes) -> NDArray[np.uint16]:
-        """The deliveries so far of these messages, which are here."""
+        """The deliveries so far of these messages, which must be here."""
         return self._attempts[self._rows_of(indexes)]
 
     def _rows_of(self, indexes: Indexes) -> NDArray[np.int64]:
-        """The row of each message, -1 for those that are not here."""
+        """The row of each message; -1 for messages that are not here."""
         found = self._rows.get
         return np.array([found(index, -1) for index in indexes.tolist()], np.int64)
 
     def _shrink(self) -> None:
-        """Give back the memory of free rows when few others are left."""
+        """Release the memory of free rows when most rows are free."""
         if self._used <= 2 * max(len(self._rows), ROWS_MIN):
             return
         rows = np.flatnonzero(self._owner)
@@ -265,7 +264,7 @@ class Scattered:
 
 
 def _resized(column: NDArray[Item], size: int) -> NDArray[Item]:
-    """A copy of the column with this many rows, new ones 0."""
+    """Copy a column to this number of rows; new rows are 0."""
     larger = np.zeros(size, column.dtype)
     larger[: len(column)] = column
     return larger
@@ -277,7 +276,7 @@ PAGE_MASK: Final = PAGE_SIZE - 1
 
 
 class Page:
-    """The state of 4,096 neighbouring indexes; without `attempts` all are at their first."""
+    """The state of 4,096 neighboring indexes; `attempts` None: all are at their first delivery."""
 
     __slots__ = (
         "attempts",
@@ -299,7 +298,7 @@ class Page:
         self.deadline_min = NEVER
 
     def rows(self, key: int, offsets: NDArray[np.int64]) -> Rows:
-        """The messages at these offsets; `key` is the page's."""
+        """The messages at these offsets; `key` is the page's key."""
         return Rows(
             offsets + (key << PAGE_BITS),
             self.owner[offsets],
@@ -325,7 +324,7 @@ def page_groups(indexes: Indexes) -> Iterator[tuple[int, int, int]]:
 
 
 def rows_from(pages: Mapping[int, Page], scattered: Scattered, first: int, count: int) -> Rows:
-    """The first `count` messages at or behind an index; fewer where there are no more."""
+    """The first `count` messages at or after an index; fewer if there are no more."""
     found: list[Rows] = []
     taken = 0
     for key in sorted(key for key in pages if key >= first >> PAGE_BITS):
@@ -357,7 +356,7 @@ def rows_of(pages: Mapping[int, Page], scattered: Scattered, indexes: Indexes) -
 
 
 def _ascending(found: list[Rows], count: int) -> Rows:
-    """One of several, without the times of publishing; at most `count` rows."""
+    """Join several results into one, ascending; at most `count` rows, without publish times."""
     if not found:
         none = np.empty(0, np.int64)
         return Rows(none, none.astype(np.uint32), none, none, none.astype(np.uint16), None)

@@ -1,10 +1,10 @@
-"""The figures of everything, for HTTP, statsd and Prometheus.
+"""Statistics of topics, channels and clients, for HTTP, statsd and Prometheus.
 
-Field names are the keys of NSQ's `/stats` (reference: http.md 1.1) in NSQ's order; what sparq adds
-stands behind them. Text and JSON forms are made from these by the nsqd room.
+Field names are the keys of NSQ's `/stats` (reference: http.md 1.1), in NSQ's order; sparq's own
+fields follow them. The text and JSON forms are made from these in `sparq.nsqd`.
 
-`of_topic`, `of_channel` and `of_client` look at one thing each, so that whoever shows thousands may
-pause in between.
+`of_topic`, `of_channel` and `of_client` each handle one object, so that a caller that reports
+thousands may pause in between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sparq.broker.latency import OFF, Latency, merged
 from sparq.broker.options import SECOND_NS
 
 LOOKS_MAX: Final = 64
-"""So many stretches that the cursor passes over are looked past."""
+"""Maximum number of gaps that are skipped in the search for the cursor's next message."""
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
@@ -37,7 +37,7 @@ class PubCount:
 
 @dataclass(slots=True)
 class ClientStats:
-    """One connection."""
+    """One client connection."""
 
     client_id: str
     hostname: str
@@ -69,9 +69,9 @@ class ClientStats:
 
 @dataclass(slots=True)
 class ChannelStats:
-    """One channel; depth as decision 17 has it. `ready_count` is the sum of its clients'.
+    """One channel; depth as in decision 17. `ready_count` is the sum over its clients.
 
-    Of those behind `voided_count`: see `outlook`, and `channel.Hold`.
+    For some fields after `voided_count`, see `Channel.outlook` and `channel.Hold`.
     """
 
     channel_name: str
@@ -105,7 +105,7 @@ class ChannelStats:
 
 @dataclass(slots=True)
 class TopicStats:
-    """One topic; depth is what its channels may not see yet (from P to the log's end)."""
+    """One topic; depth counts messages that its channels may not see yet (P to the log's end)."""
 
     topic_name: str
     channels: list[ChannelStats]
@@ -129,7 +129,7 @@ class TopicStats:
 
 
 def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
-    """All topics by name, or the one that is named; None when there is none of that name."""
+    """All topics by name, or the named one; None: no topic has that name."""
     if topic_name is None:
         return [topic for _, topic in sorted(broker.topics.items())]
     topic = broker.topics.get(topic_name)
@@ -137,7 +137,7 @@ def selected(broker: Broker, topic_name: str | None) -> list[Topic] | None:
 
 
 def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
-    """A topic's channels by name, or the one that is named."""
+    """A topic's channels by name, or the named one; empty: no channel has that name."""
     if channel_name is None:
         return [channel for _, channel in sorted(topic.channels.items())]
     channel = topic.channels.get(channel_name)
@@ -150,7 +150,7 @@ def producers_of(broker: Broker) -> list[Session]:
 
 
 def of_topic(topic: Topic, now: Instant) -> TopicStats:
-    """A topic's own figures; `channels` is left empty."""
+    """A topic's own statistics; `channels` is left empty."""
     log, depth = topic.stream.log, topic.depth()
     return TopicStats(
         topic_name=topic.name,
@@ -176,7 +176,7 @@ def of_topic(topic: Topic, now: Instant) -> TopicStats:
 
 
 def latency_of(topic: Topic, now: Instant) -> Latency:
-    """How long messages took to be finished lately, over all channels of a topic."""
+    """Publish-to-FIN latency of recently finished messages, over all channels of a topic."""
     quantiles = topic.options.e2e_percentiles
     if not quantiles:
         return OFF
@@ -185,7 +185,7 @@ def latency_of(topic: Topic, now: Instant) -> Latency:
 
 
 def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelStats:
-    """A channel's figures; `clients` is left out."""
+    """A channel's statistics; `clients` is left out."""
     depth, hold = channel.depth(), channel.hold
     return ChannelStats(
         channel_name=channel.name,
@@ -219,13 +219,13 @@ def of_channel(channel: Channel, mem_queue_size: int, now: Instant) -> ChannelSt
 
 
 def _oldest_waiting_ns(channel: Channel, now: Instant) -> int | None:
-    """How long ago the oldest message was published that waits; None: none does."""
+    """The age (ns) of the oldest waiting message; None: unknown, or no message waits."""
     looking = channel.stream.log.looking
     return channel.outlook.oldest_waiting_ns(oldest_waiting(channel), looking, now)
 
 
 def _since_commit(channel: Channel, now: Instant) -> int | None:
-    """How long ago a range reader has last committed; None: none has, or none has the channel."""
+    """Time (ns) since a range reader's last commit; None: no reader holds it, or no commit yet."""
     committed_ns = channel.committed_mono_ns
     return None if channel.hold is None or committed_ns is None else now.mono_ns - committed_ns
 
@@ -235,13 +235,13 @@ def _seconds(nanoseconds: int | None) -> float | None:
 
 
 def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats]:
-    """Each subscriber's figures, one by one."""
+    """Each subscriber's statistics, one by one."""
     for session in tuple(channel.sessions.values()):
         yield of_client(session, topic_name)
 
 
 def of_client(session: Session, topic_name: str | None) -> ClientStats:
-    """One connection's figures; of its publishes those to one topic, if it is named."""
+    """One connection's statistics; with `topic_name`, only its publishes to that topic."""
     counts = [
         PubCount(topic, count)
         for topic, count in session.pub_counts.items()
@@ -279,7 +279,7 @@ def of_client(session: Session, topic_name: str | None) -> ClientStats:
 
 
 def oldest_waiting(channel: Channel) -> int | None:
-    """The index of the oldest message that waits; None: none waits, or it is hard to find."""
+    """The index of the oldest waiting message; None: none waits, or it takes too long to find."""
     again = channel.again.oldest()
     fresh = _oldest_fresh(channel) if channel.fresh_count() > 0 else None
     if fresh is None or again is None:
@@ -288,7 +288,7 @@ def oldest_waiting(channel: Channel) -> int | None:
 
 
 def _oldest_fresh(channel: Channel) -> int | None:
-    """The first message that the cursor will deliver."""
+    """The first message that the cursor will deliver; None: none, or not found in `LOOKS_MAX`."""
     log, due, end = channel.stream.log, channel.stream.due, channel.stream.end
     index = channel.cursor
     for _ in range(LOOKS_MAX):

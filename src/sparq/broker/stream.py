@@ -1,20 +1,20 @@
-"""What the channels of one topic read from, and the ranges ahead that a channel leaves out.
+"""A topic's log as its channels read it, and the ranges ahead of a channel's cursor to skip.
 
 `Stream` is the topic's log up to the mark P, and its due list:
 
-1. `end` is P (decision 8): channels see what lies before it. It never falls, and never passes what
-   the sync policy lets consumers see (decision 10).
-2. An extent of the log that is not in memory is read once, whichever channels need it; `loaded`
-   names them when it has come. What one channel needs at one moment is read by one work: a work for
-   each would cost more than the reading. A read that fails is tried again after a while: it must
-   not keep the disk busy.
-3. Reads stand in `reads` until the topic hands them out. Channels are known here by their names: a
-   new channel of an old name is woken once for nothing.
+1. `end` is P (decision 8): channels see the messages before it. It never decreases, and never
+   passes what the sync policy lets consumers see (decision 10).
+2. An extent of the log that is not in memory is read once, even if several channels need it;
+   `loaded` returns those channels when it has been read. All extents that one channel needs at one
+   moment are read by one work, since one work per extent would cost more than the reading. A
+   failed read is retried after a delay, so that it does not keep the disk busy.
+3. Reads are listed in `reads` until the topic hands them out. Channels are identified by name here:
+   a new channel with the name of a deleted one may be woken once without need.
 
 `Skips` are ranges ahead of a channel's cursor that are voided, or finished already:
 
-1. Ranges are ascending and do not touch; all lie at or behind the cursor.
-2. Each range knows how many messages it holds, since indexes are not dense: depth needs the count.
+1. Ranges are ascending and do not touch; all are at or after the cursor.
+2. Each range stores its number of messages, since indexes are not dense: depth needs the count.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Indexes = NDArray[np.int64]
 
 
 class Skips:
-    """What the cursor will jump; `count` is how many messages that is."""
+    """Ranges that the cursor will skip; `count` is the number of messages in them."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -50,7 +50,7 @@ class Skips:
         return bool(self._ranges)
 
     def add(self, first: int, end: int, count: int) -> None:
-        """Add [first, end), which holds `count` messages, behind every range that is there."""
+        """Add [first, end) with `count` messages; it must not begin before the last range's end."""
         self.count += count
         if self._ranges and self._ranges[-1][1] == first:
             first, _, before = self._ranges.pop()
@@ -58,13 +58,13 @@ class Skips:
         self._ranges.append((first, end, count))
 
     def add_all(self, firsts: Indexes, ends: Indexes, counts: Indexes) -> None:
-        """Add ranges that ascend and do not touch, while there is none yet."""
+        """Add ascending ranges that do not touch; there must be no range yet."""
         assert not self._ranges
         self.count = int(counts.sum())
         self._ranges.extend(zip(firsts.tolist(), ends.tolist(), counts.tolist(), strict=True))
 
     def insert(self, indexes: Sequence[int]) -> None:
-        """Add messages, ascending, none of which is in a range: each wherever it lies."""
+        """Add single messages, ascending and at any place, none of which is in a range."""
         self.count += len(indexes)
         ranges = sorted([*self._ranges, *((index, index + 1, 1) for index in indexes)])
         joined: list[tuple[int, int, int]] = []
@@ -77,15 +77,15 @@ class Skips:
         self._ranges = deque(joined)
 
     def end(self, default: int) -> int:
-        """The end of the last range."""
+        """The end of the last range; `default` if there is none."""
         return self._ranges[-1][1] if self._ranges else default
 
     def next_start(self) -> int:
-        """Where the next range begins; NEVER when there is none."""
+        """Where the next range begins; NEVER: there is none."""
         return self._ranges[0][0] if self._ranges else NEVER
 
     def jump(self, cursor: int) -> tuple[int, int]:
-        """(new cursor, messages jumped) of a cursor that may stand at a range's start."""
+        """Skip ranges that begin at or before a cursor; returns (new cursor, skipped messages)."""
         jumped = 0
         while self._ranges and self._ranges[0][0] <= cursor:
             _, end, count = self._ranges.popleft()
@@ -95,7 +95,7 @@ class Skips:
         return cursor, jumped
 
     def end_at(self, index: int) -> int:
-        """Where the range ends that the index lies in; the index itself, if it lies in none."""
+        """The end of the range that contains the index; the index itself if none does."""
         for first, end, _ in self._ranges:
             if first > index:
                 break
@@ -108,21 +108,21 @@ class Skips:
         return [(first, end) for first, end, _ in self._ranges]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all ranges."""
         self._ranges.clear()
         self.count = 0
 
 
 GATHER_BYTES_MAX: Final = 8 << 20
 GATHER_CACHE_PARTS: Final = 8
-"""What a channel has read at a time for redeliveries, at most, and as a part of the cache."""
+"""Limits on what a channel reads at a time for redeliveries: bytes, and a fraction of the cache."""
 
 READ_AGAIN_NS: Final = SECOND_NS
-"""How long after a failed read the next is tried."""
+"""Delay before a failed read is retried."""
 
 
 class Reads:
-    """Work: several extents are read, one after the other; each keeps its own error."""
+    """Work: reads several extents, one after another; each keeps its own error."""
 
     kind: Final = TaskKind.READ
     error: Final = None
@@ -143,11 +143,11 @@ class Stream:
         topic: the topic's name.
         has_letters: whether it is a dead-letter topic.
         end: the mark P, the first index that channels do not see.
-        ordinal: messages in the log before P.
-        reads: what is to be read and has not been handed out.
-        due_ns: when (mono ns) a read that has failed is tried again; NEVER: none has.
-        gather_bytes_max: so much, and one extent, is asked for by one `gather` at most: it must
-            still be in the cache when it is sent.
+        ordinal: number of messages in the log before P.
+        reads: reads that have not been handed out yet.
+        due_ns: when (mono ns) failed reads are retried; NEVER: none has failed.
+        gather_bytes_max: bytes after which one `gather` requests no further extent: all of it must
+            still be in the cache when it is delivered.
     """
 
     def __init__(self, log: Log, cache_bytes: int, topic: str) -> None:
@@ -162,14 +162,14 @@ class Stream:
         self.due_ns = NEVER
         self.gather_bytes_max = min(GATHER_BYTES_MAX, cache_bytes // GATHER_CACHE_PARTS)
         self._readers: dict[int, dict[str, None]] = {}
-        self._asked: dict[int, int] = {}  # an index asked for, and its extent's first one
+        self._asked: dict[int, int] = {}  # requested index -> first index of its extent
         self._gathering: dict[str, set[int]] = {}
         self._failed: dict[str, None] = {}
 
     def block(self, index: int, *, sealed: bool = False) -> Block | None:
-        """The block that has a message, as consumers are given it; None: it is not in memory.
+        """The block of a message, as consumers receive it; None: it is not in memory.
 
-        `sealed`: dead letters stay in their envelopes.
+        `sealed`: leave dead letters in their envelopes.
         """
         block = self.log.block(index)
         if sealed or not self.has_letters or block is None:
@@ -179,15 +179,15 @@ class Stream:
         return self._opened[1]
 
     def is_failing(self, channel: str) -> bool:
-        """Whether a read for this channel has failed: nothing is read for it for a while."""
+        """Whether a read for this channel has failed: it reads nothing until the retry."""
         return channel in self._failed
 
     def is_gathering(self, channel: str) -> bool:
-        """Whether what `gather` was asked for has not come yet."""
+        """Whether reads that `gather` requested are still running."""
         return channel in self._gathering
 
     def gather(self, reads: list[BlockRead], channel: str) -> None:
-        """Do what `want` does; `is_gathering` says so until all of them have come."""
+        """Do what `want` does; `is_gathering` is true until all these reads are done."""
         if channel not in self._failed:
             self._gathering[channel] = {_extent_of(read) for read in reads}
             self.want(reads, channel)
@@ -195,7 +195,7 @@ class Stream:
     def want_next(self, index: int, channel: str) -> None:
         """Do what `want` does for the extent of a stored index.
 
-        A channel asks with every turn, until it has come: where to read is found out once.
+        Channels call this in every turn until it is read, so the lookup in the log is done once.
         """
         if channel in self._failed:
             return
@@ -208,7 +208,7 @@ class Stream:
             self._readers[extent][channel] = None
 
     def want(self, reads: list[BlockRead], channel: str) -> None:
-        """Have extents read (as `log.load` gave them) for a channel."""
+        """Request extents (from `log.load`) for a channel."""
         if channel in self._failed:
             return
         begun = []
@@ -224,7 +224,7 @@ class Stream:
         """Take over what was read.
 
         Returns:
-            The channels that wait for it, and what an operator should read.
+            The channels that wait for it, and notes for the operator.
         """
         woken: dict[str, None] = {}
         notes: list[str] = []
@@ -251,7 +251,7 @@ class Stream:
                 del self._gathering[channel]
 
     def retry(self) -> list[str]:
-        """Read again what could not be read; returns the channels that wait for it."""
+        """Allow failed reads again; returns the channels that wait for them."""
         failed, self._failed = list(self._failed), {}
         self.due_ns = NEVER
         return failed

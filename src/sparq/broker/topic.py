@@ -1,12 +1,12 @@
-"""A topic: a log, the channels that read it, and the mark between what they see and what waits.
+"""A topic: its log, the channels that read the log, and the mark P up to which they may read.
 
-1. The mark P (`stream.end`) stands still while the topic is paused, has no channel, or waits for
-   the channels that nsqlookupd knows. Else it follows what the sync policy allows.
-2. New channels start at P, so the first one gets what had gathered.
-3. A segment goes when every channel has finished all of it (see `trimming`).
-4. A topic calls what it consists of, and nobody above it. What its commands and works make
-   possible stands in `woken` and `outcome` until the turn's end: `end_turn` hands out messages, and
-   the broker takes the outcome.
+1. The mark P (`stream.end`) does not move while the topic is paused, has no channel, or waits for
+   the channels that nsqlookupd knows. Otherwise it follows what the sync policy allows.
+2. A new channel starts at P, so the first channel gets the messages stored before it existed.
+3. A segment is deleted once every channel has finished all its messages (see `trimming`).
+4. A topic calls its own components and never the layer above. The results of its commands and
+   works are collected in `woken` and `outcome` until the end of the turn: then `end_turn` delivers
+   messages and the broker takes the outcome.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
 SYNC_RETRY_NS: Final = 10 * MILLISECOND_NS
-"""How long after a sync that had to wait for a commit the next is tried."""
+"""Delay before a sync is retried that could not begin because a commit was in flight."""
 
 
 class Topic:
@@ -47,15 +47,15 @@ class Topic:
 
     Attributes:
         books: writes the ledger; None for an ephemeral topic.
-        scope: what holds for its channels and, `settings`, for itself.
-        waits_for_lookup: whether nsqlookupd's channels are still awaited.
-        flows: whether what is published goes on to the channels.
-        had_channel: an ephemeral topic goes with its last channel, once it has had one.
-        is_deleted: whether it is on its way out; `is_closed`: its files are closed.
-        woken: channels that may have something for someone.
-        outcome: what it has come to since the broker last took that.
-        due_ns: when (mono ns) something is due here at the earliest; it may be too early.
-        under_way: works that were handed out and are not finished.
+        scope: the settings of its channels and, as `settings`, its own.
+        waits_for_lookup: whether nsqlookupd's answer about channels is still pending.
+        flows: whether channels may see newly published messages.
+        had_channel: an ephemeral topic that has had a channel is deleted with its last one.
+        is_deleted: whether it is being deleted; `is_closed`: whether its files are closed.
+        woken: channels to look at when the turn ends: they may have messages to deliver.
+        outcome: results since the broker last took them.
+        due_ns: a lower bound (mono ns) of the next time at which something is due.
+        under_way: number of works that were handed out and have not finished.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Topic:
         self.under_way = 0
 
     def begin(self, now: Instant, *, wait_for_lookup: bool) -> None:
-        """A new topic: nothing before its log's first index concerns it."""
+        """Start a new topic: nothing before its log's first index belongs to it."""
         self._set_mark(self.stream.log.written_end)
         if wait_for_lookup:
             self.waits_for_lookup = True
@@ -87,7 +87,7 @@ class Topic:
             self.expect(self._lookup_deadline_ns)
 
     def recover(self, state: TopicState, now: Instant) -> None:
-        """A topic as its log and ledger have it."""
+        """Restore the state that was found in its log and ledger."""
         stream = self.stream
         self.paused = state.paused
         self.flows = bool(state.channels) and not state.paused
@@ -108,11 +108,11 @@ class Topic:
     # The turn
 
     def wake(self, channel: Channel) -> None:
-        """Have the turn's end look whether the channel has something for someone."""
+        """Have the end of the turn check whether the channel can deliver messages."""
         self.woken[channel] = None
 
     def expect(self, at_ns: int) -> None:
-        """Something is due at this time (mono ns)."""
+        """Make sure that `on_time` runs at this time (mono ns) at the latest."""
         self.due_ns = min(self.due_ns, at_ns)
 
     def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[Session, None]:
@@ -137,20 +137,20 @@ class Topic:
         return served
 
     def goes_on(self) -> bool:
-        """Whether another turn should follow, though no event may be there to cause it."""
+        """Whether another turn should follow even if no event arrives."""
         return bool(self.woken or (self.publishing.waiting and self.stream.log.flight is None))
 
     def _commit_bounded(self, now: Instant) -> None:
-        """Commit one batch to memory: consumers take some before the next; so less is dropped."""
+        """Commit one batch to memory: consumers take messages before the next, so fewer drop."""
         commit = self.publishing.begin_bounded(self.stream.log, now, self._ephemeral_room(now))
         commit.run()
         self._take_commit(commit, now)
 
     def finish(self, work: Work, now: Instant) -> bool:
-        """Take over the results of a work that has run; reads for others have none here.
+        """Take over the results of a work that has run; reads for a `Request` have none here.
 
         Returns:
-            Whether the turn's end has something to do here.
+            Whether the topic must take part in the next end of turn.
         """
         self.under_way -= 1
         if take := self._TAKEN.get(type(work)):
@@ -178,7 +178,7 @@ class Topic:
             self.due_ns = min(self.due_ns, now.mono_ns + self.options.sync_timeout_ns)
 
     def _answer(self, commit: Commit) -> None:
-        """The publishes of a commit are stored, or refused."""
+        """Record whether the publishes of a commit were stored or refused."""
         batch, reason = self.publishing.take(), None
         if commit.error is None:
             self.outcome.has_recovered = True
@@ -200,7 +200,7 @@ class Topic:
         self.outcome.answers.append(Answered(batch, reason))
 
     def _defer(self, indexes: range, due: Instant) -> None:
-        """Hold these messages back until they are due."""
+        """Defer these messages until they are due."""
         for index in indexes:
             self.stream.due.add(due.mono_ns, index)
         self.expect(due.mono_ns)
@@ -215,12 +215,12 @@ class Topic:
         self.woken |= {self.channels[name]: None for name in names if name in self.channels}
 
     def _open_or_close(self) -> None:
-        """Find out whether what is published goes on to the channels, and have it do so."""
+        """Recompute whether messages flow to the channels, and let them flow if so."""
         self.flows = bool(self.channels) and not self.paused and not self.waits_for_lookup
         self.advance()
 
     def advance(self) -> None:
-        """Let the channels see what they may."""
+        """Move P as far as the sync policy allows, if messages flow."""
         stream = self.stream
         end = stream.log.written_end
         if end <= stream.end or not self.flows:
@@ -245,10 +245,10 @@ class Topic:
     # Channels
 
     def create_channel(self, name: str) -> Channel:
-        """The channel of this name; a new one starts at P.
+        """Return the channel of this name; a new channel starts at P.
 
         Raises:
-            LimitReached: it would be a new one, and there may be no more.
+            LimitReached: the channel does not exist and the topic has its maximum of channels.
         """
         channel = self.channels.get(name)
         if channel is None:
@@ -270,7 +270,7 @@ class Topic:
         return channel
 
     def delete_channel(self, name: str) -> list[Session]:
-        """Drop a channel; returns the sessions of its consumers, which are to end."""
+        """Delete a channel; returns the sessions of its consumers, which must be closed."""
         channel = self.channels.pop(name)
         consumers = list(channel.sessions.values())
         for session in consumers:
@@ -280,13 +280,13 @@ class Topic:
         if self.books is not None and not is_ephemeral(name):
             self.books.ledger.deleted(name)
         if not self.channels:
-            self._set_mark(self.stream.end)  # where it stands still: a restart must know
+            self._set_mark(self.stream.end)  # P stops here; a restart must find it
             self.flows = False
         self.outcome.changes.append(("deleted", self.name, name))
         return consumers
 
     def channels_known(self, names: list[str]) -> None:
-        """nsqlookupd has answered: the channels that exist elsewhere exist here too."""
+        """Create the channels that nsqlookupd has reported from other nsqds."""
         if self.waits_for_lookup:
             for name in names:
                 try:
@@ -300,37 +300,37 @@ class Topic:
     # Administration
 
     def pause(self, paused: bool) -> None:
-        """Stop or resume the flow to the channels."""
+        """Stop or resume the flow of messages to the channels."""
         if paused == self.paused:
             return
         self.paused = paused
         if self.books is not None:
             self.books.ledger.paused(None, paused)
         if paused:
-            self._set_mark(self.stream.end)  # where it stands still: a restart must know
+            self._set_mark(self.stream.end)  # P stops here; a restart must find it
         self._open_or_close()
 
     def take_scope(self, scope: Scope) -> None:
-        """Other policies are in force."""
+        """Apply changed policies."""
         self.scope = scope
         self.settings = self.trimming.settings = scope.topic
-        self.publishing.release(NEVER)  # by other rates later ones might pass those that are held
+        self.publishing.release(NEVER)  # under new rates, later publishes could overtake held ones
         for channel in self.channels.values():
             channel.settings = scope.channel(channel.name)
 
     def empty(self) -> None:
-        """Void what no channel sees yet."""
+        """Void the messages that no channel sees yet."""
         self.drop_unseen(self.stream.log.written_end)
 
     def drop_unseen(self, end: int) -> int:
-        """Void what no channel sees yet before an index; returns how many messages those were."""
+        """Void messages before an index that no channel sees yet; returns how many."""
         stream = self.stream
         first, end = stream.end, min(end, stream.log.written_end)
         if end <= first:
             return 0
         count = stream.log.ordinal_at(end) - stream.ordinal
         self._set_mark(end)
-        # First: channels count what they skip, and must not count it a second time as deferred.
+        # Before the channels: they count skipped messages and must not count these as deferred too.
         stream.due.void(first, end)
         for channel in self.channels.values():
             channel.void(first, end)
@@ -339,9 +339,9 @@ class Topic:
     # Time
 
     def on_time(self, now: Instant) -> None:
-        """See to what is due: deferred publishes, timeouts, syncs, reads, nsqlookupd's answer."""
+        """Handle what is due: deferred publishes, timeouts, syncs, reads, the wait for lookup."""
         self.due_ns = NEVER
-        if self.is_closed:  # deleted since: what was unsynced went with its files
+        if self.is_closed:  # deleted since: unsynced data was deleted with its files
             return
         stream = self.stream
         due = stream.due.hold_back(stream.due.pop_due(now.mono_ns), stream.end)
@@ -369,16 +369,16 @@ class Topic:
             self.expect(books.due_ns)
 
     def _sync_log(self, now: Instant) -> int:
-        """Sync the log if that is due; returns when to look again."""
+        """Sync the log if a sync is due; returns when (mono ns) to check again."""
         if self.stream.log.sync_due(now) and not self.sync_file():
             # Another commit is in flight, which may be one that does not sync.
             return now.mono_ns + SYNC_RETRY_NS
         return now.mono_ns + self.options.sync_timeout_ns
 
     def sync_file(self) -> bool:
-        """Have what is written synced in the log's own file.
+        """Submit a sync of the log's own file.
 
-        False: all of it is, or a commit is in flight.
+        False: everything written is synced already, or a commit is in flight.
         """
         if (commit := self.stream.log.sync_task()) is not None:
             self.outcome.works.append(commit)
@@ -387,7 +387,7 @@ class Topic:
     # The ledger
 
     def ledger_written(self, error: DiskError | None, now: Instant) -> None:
-        """What the turn has noted is in the ledger, or why not; answers who waits for that."""
+        """Handle the result of the turn's ledger write, and answer the waiters it completes."""
         books = self.books
         if books is None:
             return
@@ -402,7 +402,7 @@ class Topic:
         self.due_ns = min(self.due_ns, books.due_ns)
 
     def _work_on_ledger(self, books: Books, now: Instant, *, to_sync: bool) -> None:
-        """Hand out the sync or the checkpoint that the ledger needs, unless one is under way."""
+        """Submit the sync or checkpoint that the ledger needs, unless one is running."""
         work: LedgerSync | Checkpoint | None = books.sync() if to_sync else None
         if work is None and books.needs_checkpoint(to_sync=to_sync):
             try:
@@ -420,7 +420,7 @@ class Topic:
             self._end_waits(self.books.finish(work), now)
 
     def shrink_ledger(self, now: Instant) -> bool:
-        """Replace the ledger's records by their state at once; False: that cannot be."""
+        """Replace the ledger's records by their state at once; False: it was not possible."""
         return self.books is not None and self.books.shrink(self.state(now))
 
     def _end_waits(self, ended: Ended, now: Instant) -> None:
@@ -430,14 +430,14 @@ class Topic:
             else:
                 self.outcome.replies.append((waiter, error))
 
-    # Files that nobody needs
+    # Deleting finished files
 
     def settle(self, now: Instant, *, frees: bool) -> None:
-        """Have what an administrator has decided done for good; `frees`: and files deleted."""
+        """Have an administrator's change made durable; `frees`: delete freed files, too."""
         self.outcome.works += self.trimming.settle(now, frees=frees)
 
     def trim(self, now: Instant) -> bool:
-        """Drop the files that nobody needs any more and nothing keeps; False: nothing to do."""
+        """Delete files that no channel needs and no rule keeps; False: nothing to do."""
         outcome, books = self.outcome, self.books
         self._keep_up()
         outcome.notes += self.trimming.limit_lag(self.name, now)
@@ -448,7 +448,7 @@ class Topic:
         self.outcome.notes += self.trimming.dropped(drop)
 
     def _keep_up(self) -> None:
-        """Hand out what the log has to do beside its commits."""
+        """Submit the log's maintenance work that is separate from commits."""
         log = self.stream.log
         self.outcome.works += log.upkeep.tasks(log.active, log.synced_end)
 
@@ -460,23 +460,23 @@ class Topic:
             self._keep_up()
 
     def refuse_publishes(self) -> None:
-        """The topic goes: nothing that waits will be stored."""
+        """Refuse all waiting publishes: the topic is deleted or nsqd stops."""
         if waiting := self.publishing.take_waiting():
             self.outcome.answers.append(Answered(waiting, "exiting", fatal=True))
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.is_closed, self.due_ns = True, NEVER
         self.stream.log.close()
         if self.books is not None:
             self.books.ledger.close()
 
     def state(self, now: Instant) -> TopicState:
-        """What the ledger has to know, for a checkpoint."""
+        """Return the topic's state for a ledger checkpoint."""
         return topic_state(self.stream, self.channels, paused=self.paused, now=now)
 
     def _ephemeral_room(self, now: Instant) -> int:
-        """How many messages more an ephemeral topic takes now."""
+        """How many more messages an ephemeral topic accepts now."""
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max // 2:
             self.trim(now)
         if self.stream.log.size_bytes >= self.options.ephemeral_bytes_max:

@@ -1,10 +1,11 @@
-"""All topics of a data path: opened at the start, created when first used, deleted.
+"""All topics of a data path: opened at the start, created at first use, deleted.
 
-1. A name has at most one topic. While the files of a deleted one are on their way out, what would
-   create it anew is refused as `exiting`; that takes milliseconds. What fails is tried again.
-2. Deleting waits for the topic's commit in flight: its files must not be renamed under it.
-3. A topic that cannot be opened is reported and left alone: nothing is guessed over, and its name
-   is refused, so that its data stay as they are.
+1. At most one topic has a given name. While the files of a deleted topic are being removed,
+   creating a topic of that name is refused as `exiting`; this takes milliseconds. A failed removal
+   is retried.
+2. Deleting waits for the topic's commit in flight: its files must not be renamed while in use.
+3. A topic that cannot be opened is reported and left untouched: nothing is guessed, and its name is
+   refused, so that its data stay as they are.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_ephemeral
 
 FILE_BYTES_MIN: Final = 256 << 10
-"""Of a journal, on a small disk."""
+"""Minimum size of a journal file, used on a small disk."""
 
 Files = tuple[Ledger, TopicState, Log]
 
@@ -46,7 +47,7 @@ class Leaving(Exception):
 
 
 class Opening:
-    """Work: the files of one topic are read."""
+    """Work: reads the files of one topic."""
 
     kind: Final = TaskKind.READ
 
@@ -57,14 +58,14 @@ class Opening:
         self._open_files = open_files
 
     def run(self) -> None:
-        """Read them."""
+        """Read the files."""
         try:
             self.found = self._open_files()
         except DiskError as error:
             self.error = error
 
     def sync(self) -> None:
-        """Sync them one by one: syncing all topics at once has failed."""
+        """Sync this topic's files alone, after syncing all topics at once has failed."""
         if self.found is None:
             return
         ledger, _, log = self.found
@@ -81,40 +82,40 @@ RunAll = Callable[[Sequence[Opening]], None]
 
 
 class Removed(NamedTuple):
-    """What goes on when a deleted topic's files were removed; empty name: an earlier run's."""
+    """The continuation after a deleted topic's files were removed; `name` is the topic's."""
 
     topics: Topics
     name: str
     removal: Removal
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """The name is free again, or it is tried again."""
+        """Free the topic's name, or schedule a retry."""
         self.topics.removed(self)
 
 
 class SpaceLooked(NamedTuple):
-    """What goes on when a full disk was looked at."""
+    """The continuation after the space on a full disk was checked."""
 
     topics: Topics
     space: SpaceWatch
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """There is space again, or a ledger is made smaller."""
+        """Apply the result: the disk has space again, or a ledger is made smaller."""
         self.space.looked(self.topics.all(), turn.health, now)
 
 
 class JournalEnded(NamedTuple):
-    """What goes on when nothing is added to a journal any more."""
+    """The continuation after a journal has ended."""
 
     end: End
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Its topics' files are to be synced."""
+        """Have the files of its topics synced."""
         turn.journals_ended = max(turn.journals_ended, self.end.number)
 
 
 class PoliciesSaved(NamedTuple):
-    """What goes on when policies were written: they hold, or not one of them does."""
+    """The continuation after policies were written: all of them take effect, or none."""
 
     topics: Topics
     policies: Policies
@@ -122,10 +123,10 @@ class PoliciesSaved(NamedTuple):
     ticket: Ticket
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Whoever has set them is told."""
+        """Apply the result and answer the requester."""
         refused: RemoteError | None = None
         if self.save.error is None:
-            # Those of the file may have changed meanwhile.
+            # The configuration file's policies may have changed meanwhile.
             self.topics.take_policies(self.topics.policies.with_chosen(self.policies.chosen))
         else:
             turn.health.fail(f"writing policies failed: {self.save.error}", self.save.error)
@@ -137,12 +138,12 @@ class Topics:
     """The topics by name.
 
     Attributes:
-        by_name: those that exist.
-        unopened: names whose data could not be opened, and why.
-        has_lookupd: whether a new topic waits for what nsqlookupd says of it.
-        journal: what commits that wait together are synced in.
-        policies: those in force.
-        drains: why publishes may be refused, though there is a topic for them.
+        by_name: the existing topics.
+        unopened: names of topics that could not be opened, each with the reason.
+        has_lookupd: whether a new topic waits for nsqlookupd's answer.
+        journal: the journal in which waiting commits share a sync.
+        policies: the policies in force.
+        drains: the drains, which may refuse publishes to an existing topic, too.
     """
 
     def __init__(self, catalog: Catalog, turn: Turn, options: BrokerOptions) -> None:
@@ -160,20 +161,20 @@ class Topics:
         self._space: SpaceWatch | None = None
         self._leaving: dict[str, Topic] = {}
         self._refusals: dict[str, str] = {}
-        """Why topics that are leaving are still there."""
+        """Why topics that are being deleted still exist."""
         self._again: list[Removed] = []
 
     def load(self, now: Instant, run_all: RunAll | None = None) -> list[str]:
-        """Open everything that the data path has; returns what an operator should read.
+        """Open everything in the data path; returns notes for the operator.
 
         Args:
-            now: the time.
-            run_all: runs works, in threads of its own, and returns when all have run; None: one
-                after the other.
+            now: the current time.
+            run_all: runs works, in its own threads, and returns when all have run; None: run them
+                one after another.
 
         Raises:
-            DiskError: the data path itself cannot be used.
-            CatalogError: it is not one that this version can open.
+            DiskError: the data path cannot be used.
+            CatalogError: this version cannot open the data path.
         """
         catalog, report = self._catalog, []
         catalog.load()
@@ -187,7 +188,7 @@ class Topics:
         names = catalog.topic_names()
         file_system = None
         if len(names) >= self._options.topics_synced_together:
-            # What it is to report of is written from here on.
+            # Opened before the topics: its sync covers only what is written from here on.
             file_system = catalog.topics_file_system()
         openings = [Opening(name, partial(self._open, name, now, file_system)) for name in names]
         for opening in openings:
@@ -199,13 +200,13 @@ class Topics:
         for opening in openings:
             report += self._opened(opening, now)
         for folder in catalog.trashed():
-            # What stays in the trash is tried again at the next start.
+            # Folders that cannot be removed stay in the trash until the next start.
             self._turn.submit(Removal(catalog, folder, in_trash=True), None)
         self.journal.file_bytes = min(FILE_BYTES, max(FILE_BYTES_MIN, reserve.target_bytes // 2))
         return report
 
     def _opened(self, opening: Opening, now: Instant) -> list[str]:
-        """Take a topic in whose files were read."""
+        """Add a topic whose files were read; returns notes for the operator."""
         name = opening.name
         if opening.found is None:
             self.unopened[name] = str(opening.error)
@@ -226,12 +227,12 @@ class Topics:
         return report
 
     def _open(self, name: str, now: Instant, file_system: FileSystem | None = None) -> Files:
-        """A topic's files; may run in any thread, beside others.
+        """Open a topic's files; may run in any thread, in parallel with other topics.
 
         Args:
-            name: the topic's.
-            now: the time.
-            file_system: what is synced afterwards, with what this finds; None: this syncs it.
+            name: the topic's name.
+            now: the current time.
+            file_system: will be synced afterwards, including what this finds; None: sync here.
         """
         catalog, options = self._catalog, self._options
         folder = catalog.make_folder(name)
@@ -255,12 +256,12 @@ class Topics:
         return ledger, state, log
 
     def get_or_create(self, name: str, now: Instant) -> Topic:
-        """The topic of this name; a new one waits for nsqlookupd's channels, if there is one.
+        """Return the topic of this name; a new one waits for nsqlookupd's channels, if configured.
 
         Raises:
-            Leaving: a topic of this name is on its way out.
-            LimitReached: it would be a new one, and there may be no more.
-            DiskError: its files cannot be made.
+            Leaving: a topic of this name is being deleted, or could not be opened.
+            LimitReached: the topic does not exist, and the maximum number of topics is reached.
+            DiskError: its files cannot be created.
         """
         topic = self.by_name.get(name)
         return topic if topic is not None else self._create(name, now)
@@ -285,12 +286,12 @@ class Topics:
         return topic
 
     def choose_policies(self, policies: Policies, ticket: Ticket) -> None:
-        """Have the chosen ones of these written, and then hold; the ticket is answered once."""
+        """Write the run-time policies, then put them into force; the ticket is answered once."""
         save = PolicySave(self._catalog, policies.chosen)
         self._turn.submit(save, None, PoliciesSaved(self, policies, save, ticket))
 
     def take_policies(self, policies: Policies) -> None:
-        """From now on have these hold."""
+        """Put policies into force."""
         self.policies = policies
         for name, topic in self.by_name.items():
             topic.take_scope(policies.scope(name))
@@ -302,11 +303,11 @@ class Topics:
         return file_bytes(self._options.max_bytes_per_file, settings.max_topic_bytes)
 
     def all(self) -> list[Topic]:
-        """Those that exist, and those whose files are on their way out."""
+        """Existing topics, and deleted ones whose files are not removed yet."""
         return [*self.by_name.values(), *self._leaving.values()]
 
     def delete(self, name: str) -> None:
-        """Drop a topic, its channels, their clients' connections, and its files."""
+        """Delete a topic, its channels and files, and close its clients' connections."""
         topic, turn = self.by_name.pop(name), self._turn
         for channel in tuple(topic.channels):
             turn.end_sessions(topic.delete_channel(channel))
@@ -319,12 +320,12 @@ class Topics:
         if topic.ephemeral:
             turn.forget(topic)
         else:
-            # Its files must not be renamed under a thread that uses them: see `go_on`.
+            # The files must not be renamed while a thread uses them: see `go_on`.
             self._leaving[name] = topic
             turn.touch(topic)
 
     def go_on(self, topic: Topic) -> None:
-        """A deleted topic's files can go, once nothing is under way that uses them."""
+        """Remove a deleted topic's files, once no work uses them."""
         if self._leaving.get(topic.name) is topic and not topic.is_closed and not topic.under_way:
             self._remove(topic)
 
@@ -335,22 +336,22 @@ class Topics:
 
     @property
     def has_work(self) -> bool:
-        """Whether something that has failed is to be tried again."""
+        """Whether a failed operation must be retried."""
         return bool(self._again)
 
     def room(self) -> Room | None:
-        """How much room there is for FINs; None before `load`."""
+        """How much space there is for FINs; None before `load`."""
         return None if self._reserve is None else self._reserve.room()
 
     def unsettled(self, name: str) -> str | None:
-        """Why what was decided of a topic is not all done and on disk; None: it is."""
+        """Why an administrative change to a topic is not complete yet; None: it is complete."""
         if name in self._leaving:
             return self._refusals.get(name, "exiting")
         topic = self.by_name.get(name)
         return None if topic is None else topic.trimming.unsettled()
 
     def look_after(self) -> None:
-        """Try again what has failed, and see whether a disk that was full has space again."""
+        """Retry failed removals, and check whether a full disk has space again."""
         again, self._again = self._again, []
         for removed in again:
             self._turn.submit(removed.removal, None, removed)
@@ -364,17 +365,17 @@ class Topics:
             self._turn.submit(space, None, SpaceLooked(self, space))
 
     def _end_journal(self) -> None:
-        """Have the journals deleted: on a full disk their space is wanted."""
+        """Have the journals deleted: a full disk needs their space."""
         end = End(self.journal)
         self._turn.submit(end, None, JournalEnded(end))
 
     def delete_channel(self, topic: Topic, name: str) -> None:
-        """Drop a channel; its consumers' connections end."""
+        """Delete a channel; its consumers' connections close."""
         self._turn.end_sessions(topic.delete_channel(name))
         self._turn.touch(topic)
 
     def forget_if_unused(self, topic: Topic) -> None:
-        """An ephemeral topic goes with its last channel."""
+        """Delete an ephemeral topic that has lost its last channel."""
         if topic.ephemeral and not topic.channels and topic.had_channel:
             self.delete(topic.name)
 
@@ -388,7 +389,7 @@ class Topics:
         self._turn.submit(removal, None, Removed(self, topic.name, removal))
 
     def removed(self, removed: Removed) -> None:
-        """A deleted topic's files are removed, or are to be tried again."""
+        """Handle the result of a removal: free the name, or schedule a retry."""
         name, removal = removed.name, removed.removal
         if removal.is_deleted:
             self._leaving.pop(name, None)
@@ -408,10 +409,10 @@ def _one_by_one(openings: Sequence[Opening]) -> None:
 
 
 def _sync_together(file_system: FileSystem, openings: Sequence[Opening]) -> list[str]:
-    """Have what all topics have found on the disk; where that fails, find out whose is not.
+    """Sync the file system of all opened topics; if that fails, sync each topic alone.
 
     Returns:
-        What an operator should read.
+        Notes for the operator.
     """
     try:
         file_system.sync()

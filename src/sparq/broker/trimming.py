@@ -1,20 +1,21 @@
-"""Which files of a topic's log nobody needs any more, and which are kept all the same.
+"""Decides which files of a topic's log to delete, and which finished files to keep.
 
-1. A file goes when it lies before P, every channel has finished all of it, and neither retention
-   nor a range reader's last commits keep it; never before the ledger that says so is synced. Where
-   the disk is short, what a range reader has read goes at once.
-2. It is enough that the ledger is synced up to the records which finished the file: consumers that
-   go on finishing others, and so noting more, do not hold it back.
-3. The file that is appended to goes, too, where the disk is short or a channel was emptied; else
-   the next commit would have to make a new one.
-4. When the disk has not even space for the ledger, finished files go all the same: nothing else
-   gives space back, and what is deleted cannot come again.
-5. Retention, and the limit of a channel's lag, work on whole files, as deleting does; a file is as
-   old as its newest message. Retention only keeps: what a channel still needs stays anyway, and two
-   options together keep what either of them would. A lag limit takes from a channel what its cursor
-   has not reached, oldest first, so that a channel which nobody reads does not fill the disk. What
-   is in flight, requeued or deferred stays: it pins its own file only. The file that is being
-   written to is neither deleted nor taken from a channel.
+1. A file is deleted when it lies before P, every channel has finished all its messages, and neither
+   retention nor a range reader's last commits keep it; never before the ledger records that prove
+   this are synced. On a disk short of space, files that a range reader has read are deleted at
+   once.
+2. The ledger needs to be synced only up to the records that finished the file. Consumers that go
+   on finishing messages, and so add records, do not delay the deletion.
+3. The active file is deleted, too, if the disk is short of space or a channel was emptied;
+   otherwise it stays, since the next commit would have to create a new one.
+4. If the disk has no space even for the ledger, finished files are deleted anyway: nothing else
+   frees space, and deleted messages cannot be delivered again.
+5. Retention and lag limits work on whole files, as deletion does; a file is as old as its newest
+   message. Retention only keeps files: files that a channel needs stay anyway, and a file stays if
+   either of the two options keeps it. A lag limit voids a channel's messages that its cursor has
+   not reached, oldest first, so that a channel without consumers does not fill the disk. Messages
+   in flight, requeued or deferred stay; each keeps only its own file. The active file is neither
+   deleted nor voided.
 """
 
 from __future__ import annotations
@@ -40,10 +41,10 @@ Works = list[Drop | Commit]
 
 
 class Decided(NamedTuple):
-    """Waits for the ledger: what an administrator has decided, or files that are finished.
+    """Waits for the ledger's sync: an administrator's change, or files that are finished.
 
     Attributes:
-        finished: files that nobody needs, to be deleted once the ledger says so for good.
+        finished: unneeded files, to be deleted once the synced ledger proves that.
         is_asked: whether an administrator waits for it (see `Trimming.unsettled`).
     """
 
@@ -52,10 +53,10 @@ class Decided(NamedTuple):
 
 
 class Trimming:
-    """The files of one topic, and what was decided of them.
+    """The files of one topic and the pending decisions about them.
 
     Attributes:
-        settings: the topic's; whoever owns the topic replaces them.
+        settings: the topic's settings; the topic replaces them when policies change.
     """
 
     def __init__(
@@ -65,8 +66,7 @@ class Trimming:
         books: Books | None,
         settings: Settings,
     ) -> None:
-        """For a topic's stream and its channels; `books` is None for an ephemeral topic, to which
-        the settings on retention and lag do not apply."""
+        """`books` is None for an ephemeral topic; retention and lag do not apply to it."""
         self._stream = stream
         self._channels = channels
         self._books = books
@@ -78,17 +78,17 @@ class Trimming:
         self._refusal = NOT_ON_DISK
 
     def unsettled(self) -> str | None:
-        """Why what an administrator has decided is not all done; None: it is.
+        """Why an administrator's change is not complete yet; None: it is complete.
 
-        It is done when the ledger that says it is synced, and the files that it has freed are
-        deleted. What cannot be written is tried again; meanwhile this says why.
+        It is complete when its ledger records are synced and the files that it freed are deleted.
+        A failed write is retried; meanwhile this returns the reason.
         """
         if self._undecided:
             return self._refusal
         return NOT_ON_DISK if self._drops else None
 
     def settle(self, now: Instant, *, frees: bool) -> Works:
-        """Have what is noted synced; `frees`: and what nobody needs any more deleted."""
+        """Have noted records synced; `frees`: delete files that became unneeded, too."""
         finished = self.finished(now, ends_file=True) if frees else []
         if self._books is None:
             return self._drop(finished)
@@ -98,7 +98,7 @@ class Trimming:
         return []
 
     def trim(self, now: Instant) -> Works:
-        """Delete what nobody needs and nothing keeps, now or once the ledger is synced."""
+        """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
         if finished and (self._books is None or self._books.is_synced()):
             return self._drop(finished)
@@ -108,7 +108,7 @@ class Trimming:
         return []
 
     def decided(self, decided: Decided, error: DiskError | None, *, is_closed: bool) -> Works:
-        """The ledger says what was decided, or why not; `is_closed`: the topic has gone."""
+        """Handle the result of a ledger sync; `is_closed`: the topic has been deleted."""
         if decided.is_asked:
             self._undecided -= 1
             self._refusal = NOT_ON_DISK if error is None else error.reason
@@ -122,7 +122,7 @@ class Trimming:
         return self._drop(decided.finished) if error is None or error.is_full else []
 
     def dropped(self, drop: Drop) -> list[str]:
-        """A file is deleted, or not; returns what an operator should read."""
+        """Handle the result of deleting a file; returns notes for the operator."""
         self._drops -= 1
         if drop.error is None:
             return []
@@ -135,7 +135,7 @@ class Trimming:
         return reserve is not None and reserve.is_short
 
     def finished(self, now: Instant, *, ends_file: bool) -> list[SegmentInfo]:
-        """What nobody needs and nothing keeps; `ends_file`: the active file, too."""
+        """Unneeded files that no rule keeps; `ends_file`: may include the active file."""
         segments = self._stream.log.segments()
         unneeded = self.unneeded([found for found in segments if found.sealed or ends_file])
         if self._books is None:
@@ -164,18 +164,19 @@ class Trimming:
         return passed
 
     def _with_indexes(self, finished: list[SegmentInfo]) -> list[SegmentInfo]:
-        """What of it may go, once the ledger is synced.
+        """Those of the files that may be deleted once the ledger is synced.
 
-        Where no file is to be left, the ledger has to say which indexes were given; until then the
-        ceilings of the files do. What a power cut took may have been delivered, and nothing else
-        in the ledger tells of it: a clock that is set back would have its index given again.
+        If no file would be left, the ledger must first record which indexes were used; until then
+        the ceilings in the files do. Messages lost in a power cut may have been delivered, and
+        nothing else in the ledger shows that: after the clock is set back their indexes would be
+        used again.
         """
         stream, books = self._stream, self._books
         log, end = stream.log, stream.log.end_index
         if not finished or books is None or len(finished) < len(log.segments()):
             return finished
         if log.flight is not None:
-            return []  # the file that it begins may not be there yet
+            return []  # the file that the commit begins may not exist yet
         if self._noted_end < end:
             self._noted_end = end
             log.pass_over()
@@ -184,9 +185,9 @@ class Trimming:
         return finished
 
     def _drop(self, finished: Sequence[SegmentInfo]) -> Works:
-        """Take these files from the log, which the ledger says for good to be finished.
+        """Delete files from the log that are finished according to the synced ledger.
 
-        Not those to which a channel has gone back since, or that have grown.
+        Files to which a channel has gone back since, or that have grown, stay.
         """
         if not finished:
             return []
@@ -199,14 +200,14 @@ class Trimming:
                 self._drops += 1
                 works.append(log.drop(segment))
             elif (commit := log.sync_task()) is not None:
-                # What is written is synced first; then it is tried again.
+                # Unsynced messages must be synced first; a later call deletes the file.
                 works.append(commit)
         cursors = [channel.cursor for channel in self._channels.values()]
         due.compact(min(cursors, default=self._stream.end), log.first_index)
         return works
 
     def has_room(self, wanted_bytes: int) -> bool:
-        """Whether the topic may grow by so many bytes (see `limits`)."""
+        """Whether the topic may grow by this many bytes (see `bounds`)."""
         most = self.settings.max_topic_bytes
         log = self._stream.log
         if most <= 0 or self._books is None or log.size_bytes + wanted_bytes <= most:
@@ -215,7 +216,7 @@ class Trimming:
         return log.size_bytes - free + wanted_bytes <= most
 
     def limit_lag(self, topic: str, now: Instant) -> list[str]:
-        """Void what channels have not read within the limits; returns notes for an operator."""
+        """Void unread messages beyond the channels' limits; returns notes for the operator."""
         notes: list[str] = []
         if self._books is None:
             return notes
@@ -241,13 +242,13 @@ def expired(
     settings: Settings,
     now: Instant,
 ) -> list[SegmentInfo]:
-    """Of the files that no channel needs those that retention does not keep either.
+    """Filter the unneeded files: return those that retention does not keep.
 
     Args:
         unneeded: files of `segments`, ascending.
         segments: all files of the log, ascending.
         settings: `retention_bytes` and `retention_time_ns`; 0: keep nothing for that reason.
-        now: the wall clock decides, since publish times are of the wall clock.
+        now: the current time; the wall clock counts, since publish times use it.
     """
     keep_bytes, keep_ns = settings.retention_bytes, settings.retention_time_ns
     if not keep_bytes and not keep_ns:
@@ -261,7 +262,7 @@ def expired(
 
 
 def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
-    """What an operator should read of messages that a channel has lost, once a minute."""
+    """Notes for the operator about messages that a channel has lost, at most once a minute."""
     voided, expired = channel.tell_lost(now)
     name, notes = f"channel {topic}:{channel.name}", []
     if voided:
@@ -272,7 +273,7 @@ def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
 
 
 def has_lag_limit(channel: Channel) -> bool:
-    """Whether a channel may fall behind only so far."""
+    """Whether a channel's lag is limited."""
     settings = channel.settings
     return bool(
         settings.max_channel_lag_bytes
@@ -282,13 +283,13 @@ def has_lag_limit(channel: Channel) -> bool:
 
 
 def lag_floor(segments: Sequence[SegmentInfo], most_bytes: int, most_ns: int, now: Instant) -> int:
-    """The index before which no channel may have anything unread; 0: no limit is reached.
+    """The index before which a channel may have nothing unread; 0: no limit is reached.
 
     Args:
         segments: all files of the log, ascending.
-        most_bytes: what may be unread; 0: any number.
-        most_ns: how old it may be; 0: any age.
-        now: the wall clock decides.
+        most_bytes: maximum unread bytes; 0: unlimited.
+        most_ns: maximum age of unread messages; 0: unlimited.
+        now: the current time; the wall clock counts.
     """
     floor = 0
     if not most_bytes and not most_ns:
@@ -303,7 +304,7 @@ def lag_floor(segments: Sequence[SegmentInfo], most_bytes: int, most_ns: int, no
 
 
 def _newer_bytes(segments: Sequence[SegmentInfo]) -> dict[str, int]:
-    """What the files behind each file take in all."""
+    """For each file, by path, the total size in bytes of the files after it."""
     newer: dict[str, int] = {}
     total = 0
     for segment in reversed(segments):

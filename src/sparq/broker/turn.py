@@ -1,17 +1,18 @@
-"""The turn: what commands and finished works have made possible, seen to once, at its end.
+"""The turn: collects the effects of commands and finished works, and processes them at its end.
 
-nsqd does nothing directly in reaction to an event. Commands put down here what they have changed,
-and `Broker.end_turn` does each thing once, in this order, for the topics that were touched:
+nsqd does not act directly on each event. Commands record what they have changed here, and
+`Broker.end_turn` does each step once for the topics that were touched, in this order:
 
-1. commits begin, messages are handed out (`Topic.end_turn`);
+1. commits begin and messages are delivered (`Topic.end_turn`);
 2. ledgers are written: what the turn has finished or requeued, before any reply leaves;
-3. what has become known is answered: publishes, and those that waited for a ledger;
-4. works for the disk are listed with their topics, and times with the timers.
+3. answers are given where the result is known: to publishes and to requests that waited for a
+   ledger;
+4. disk works are listed with their topics, and due times are passed to the timers.
 
-Only the broker's own level puts something down here: `broker`, `commands`, `admin`, `topics` and
-what they call beside them. Topics, channels and sessions return what they have come to.
+Only the broker's own level records things here: `broker`, `commands`, `admin`, `topics` and the
+modules at the same level that they call. Topics, channels and sessions return their results.
 
-`Timers` says when topics want to be looked at though nothing happens: a heap of times.
+`Timers` tells when a topic must be looked at even without an event: a heap of times.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 
 STALE_MIN: Final = 64
-"""So many entries that no longer count are not worth making the heap anew."""
+"""The heap is not rebuilt for fewer stale entries than this."""
 
 
 class Timed(Protocol):
-    """Something that is due at a time (mono ns); NEVER: it is not."""
+    """An object that is due at a time (mono ns); NEVER: no time is scheduled."""
 
     scheduled_ns: int
 
@@ -49,14 +50,13 @@ T = TypeVar("T", bound=Timed)
 
 
 class Timers(Generic[T]):
-    """The times of all topics.
+    """The due times of all topics.
 
-    1. A time is a lower bound: being called too early is harmless, too late is not. Whoever is
-       called looks whether there is something to do.
-    2. Of the entries of the heap one counts for each topic: the one at its `scheduled_ns`. The
-       others are left over from wishes that were replaced by earlier ones; when they are the most,
-       the heap is made anew. So it is bounded by the number of topics, however often their times
-       change.
+    1. A time is a lower bound: a call that is too early is harmless, one that is too late is not.
+       The object that is called checks whether it has something to do.
+    2. For each topic one heap entry is valid: the one at its `scheduled_ns`. The others are stale:
+       they were replaced by an earlier time. When most entries are stale the heap is rebuilt, so
+       its size is bounded by the number of topics, however often their times change.
     """
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class Timers(Generic[T]):
         self._numbers = count()
 
     def schedule(self, timed: T, at_ns: int) -> None:
-        """Have it returned by `pop_due` at this time, unless it is to be earlier anyway."""
+        """Have `pop_due` return it at this time, unless an earlier time is scheduled already."""
         if at_ns < timed.scheduled_ns:
             self._scheduled_count += timed.scheduled_ns == NEVER
             timed.scheduled_ns = at_ns
@@ -74,13 +74,13 @@ class Timers(Generic[T]):
                 self._drop_stale()
 
     def cancel(self, timed: T) -> None:
-        """Do not return it any more, unless it is scheduled again."""
+        """Cancel its scheduled time; it may be scheduled again."""
         if timed.scheduled_ns != NEVER:
             timed.scheduled_ns = NEVER
             self._scheduled_count -= 1
 
     def _drop_stale(self) -> None:
-        """Keep the one entry of each that is scheduled."""
+        """Rebuild the heap with only the valid entry of each scheduled object."""
         kept = {
             id(timed): (at_ns, number, timed)
             for at_ns, number, timed in self._heap
@@ -90,7 +90,7 @@ class Timers(Generic[T]):
         heapq.heapify(self._heap)
 
     def pop_due(self, mono_ns: int) -> list[T]:
-        """Those whose time has come, in its order."""
+        """Remove and return the objects that are due, earliest first."""
         heap = self._heap
         due: list[T] = []
         while heap and heap[0][0] <= mono_ns:
@@ -101,23 +101,23 @@ class Timers(Generic[T]):
         return due
 
     def next_ns(self) -> int:
-        """When somebody is due; NEVER when nobody is."""
+        """A lower bound of the next due time; NEVER: nothing is scheduled."""
         return self._heap[0][0] if self._heap else NEVER
 
 
 class Request(Protocol):
-    """Something that goes on when its work has run: a seek, a read of a range, a checkpoint."""
+    """An operation that continues after its work has run: a seek, a range read, a checkpoint."""
 
     def finish(self, turn: Turn, now: Instant) -> None:
-        """Go on; the work's results have been taken over."""
+        """Continue; the work's results have already been taken over."""
 
 
 class Task(NamedTuple):
-    """Work for a thread, and for whom it is.
+    """Work for a thread, with its topic and its continuation.
 
     Attributes:
-        topic: whose files it uses: they are not closed before it has run; None: nobody's.
-        request: what goes on behind it; None: nothing but the topic itself.
+        topic: the topic whose files it uses, which stay open until it has run; None: no topic.
+        request: the operation that continues afterwards; None: only the topic uses the result.
     """
 
     work: Work
@@ -126,12 +126,12 @@ class Task(NamedTuple):
 
 
 class Inspected(NamedTuple):
-    """Work that only looks has run: whoever has asked for it goes on."""
+    """The continuation of a read-only work: its requester is notified."""
 
     ticket: Ticket
 
     def finish(self, turn: Turn, _now: Instant) -> None:
-        """Nothing went wrong but what the work tells itself."""
+        """Report success; the work itself holds any error."""
         turn.published.append((self.ticket, None))
 
 
@@ -144,7 +144,7 @@ class Reply(NamedTuple):
     command: str
 
     def settle(self, error: DiskError | None) -> Session:
-        """Fill the slot, now that the ledger is written, or is not; returns whose it is."""
+        """Fill the slot after the ledger was written or has failed; returns the session."""
         if error is None:
             self.slot.data = self.answer
         else:
@@ -159,17 +159,18 @@ class Turn:
     """One broker's turn.
 
     Attributes:
-        topics: those that something has happened to.
-        sessions: those that may have output, or are to be closed.
+        topics: topics that were touched in this turn.
+        sessions: sessions that may have output or must be closed.
         tasks: disk work to hand out.
-        answers: publishes that are refused before a topic has them.
-        published: (ticket, refusal or None) of publishes by HTTP that are kept, or refused.
-        changes: topics and channels that have come or gone, for whoever tells nsqlookupd.
-        backlog_bytes: publishes that are not on disk yet.
-        journals_ended: nothing is added any more to the journals up to this number.
-        health: why the disk last refused something, and what an operator should read.
-        waited: how long messages waited from their publish to their first delivery.
-        sampler: chooses the messages of consumers that take only some.
+        answers: publishes that were refused before they reached a topic.
+        published: (ticket, refusal or None) of completed requests outside sessions, such as HTTP.
+        changes: created and deleted topics and channels, to be reported to nsqlookupd.
+        backlog_bytes: size of the publishes that are not on disk yet.
+        journals_ended: number of the newest journal that is complete: no commit is added to it or
+            to an older one any more.
+        health: the last disk error, and notes for the operator.
+        waited: how long messages waited from publish to first delivery.
+        sampler: chooses the messages for sampling consumers.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -186,36 +187,36 @@ class Turn:
         self.timers: Timers[Topic] = Timers()
         self.sampler = Sampler(seed)
 
-    # What commands put down
+    # Recording changes
 
     def touch(self, topic: Topic) -> None:
-        """Something has happened to a topic."""
+        """Have a topic processed at the end of the turn."""
         self.topics[topic] = None
 
     def wake(self, topic: Topic, channel: Channel) -> None:
-        """A channel may have something for someone."""
+        """Have the end of the turn check whether a channel can deliver messages."""
         topic.woken[channel] = None
         self.topics[topic] = None
 
     def submit(self, work: Work, topic: Topic | None, request: Request | None = None) -> None:
-        """Hand work out with the turn's end."""
+        """Hand out work at the end of the turn."""
         if topic is not None:
             topic.under_way += 1
         self.tasks.append(Task(work, topic, request))
 
     def end_sessions(self, sessions: list[Session]) -> None:
-        """Connections are to be closed."""
+        """Have connections closed."""
         for session in sessions:
             self.sessions[session] = None
 
     def forget(self, topic: Topic) -> None:
-        """A topic is gone."""
+        """Remove a topic that is gone."""
         self.topics.pop(topic, None)
         self.timers.cancel(topic)
 
     @property
     def is_busy(self) -> bool:
-        """Whether another turn should follow, though no event may be there to cause it."""
+        """Whether another turn should follow even if no event arrives."""
         if not self.topics:
             return bool(self.tasks)
         return bool(self.tasks) or any(topic.goes_on() for topic in self.topics)

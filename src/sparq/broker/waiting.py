@@ -1,18 +1,18 @@
-"""What waits to be delivered, beside the log ahead of a cursor: ready again, delayed, or due later.
+"""Messages that wait outside a cursor's path: ready again, delayed by REQ, or deferred by DPUB.
 
 `ReadyAgain` is a channel's FIFO of indexes with their deliveries so far: requeued, timed-out and
 due messages (decision 12), and those that a restart found unfinished. A burst is kept as the arrays
-it came in, single messages in plain lists until they are taken: half a million timeouts cost
+it came in; single messages are in plain lists until they are taken. So half a million timeouts cost
 10 bytes each.
 
-`Delays` has what one channel is not to deliver yet (REQ), `DueList` a topic's deferred publishes
-(DPUB). A deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over
-it, and when it is due it joins the ready list of each channel that it was published for. Invariants
-of the due list, for every channel and every index of `skipped` that its cursor has not passed:
+`Delays` has one channel's messages delayed by REQ, `DueList` a topic's deferred publishes (DPUB). A
+deferred publish belongs to the topic, not to its channels (decision 9): cursors pass over it, and
+when it is due it joins the ready list of each channel that it was published for. Invariants of the
+due list, for every channel and every index in `skipped` that its cursor has not passed:
 
 1. it is pending, or it has joined that channel's ready list, or it waits in `overdue` for P, or it
    was cancelled;
-2. so a cursor never delivers an index that stands in `skipped`, and none is delivered twice.
+2. so a cursor never delivers an index that is in `skipped`, and no message is delivered twice.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Chunk = tuple[Indexes, Attempts]
 
 
 class ReadyAgain:
-    """First in, first out; `len` is how many wait."""
+    """A FIFO of messages ready for redelivery; `len` is their number."""
 
     def __init__(self) -> None:
         self._chunks: deque[Chunk] = deque()
@@ -46,26 +46,26 @@ class ReadyAgain:
         return self._count
 
     def push(self, index: int, attempts: int) -> None:
-        """Put one message at the end."""
+        """Append one message."""
         self._indexes.append(index)
         self._attempts.append(attempts)
         self._count += 1
 
     def push_many(self, indexes: Indexes, attempts: Attempts) -> None:
-        """Put a burst at the end, in its order."""
+        """Append several messages in this order."""
         if len(indexes):
             self._settle()
             self._chunks.append((indexes, attempts))
             self._count += len(indexes)
 
     def push_front(self, indexes: Indexes, attempts: Attempts) -> None:
-        """Put back what was taken and could not be delivered."""
+        """Put taken messages that could not be delivered back at the front."""
         if len(indexes):
             self._chunks.appendleft((indexes, attempts))
             self._count += len(indexes)
 
     def take(self, count: int) -> Chunk:
-        """Take the first `count` messages (fewer when fewer wait), in order of waiting."""
+        """Take the first `count` messages, or fewer if fewer wait, in order of waiting."""
         self._settle()
         taken: list[Chunk] = []
         while count > 0 and self._chunks:
@@ -79,13 +79,13 @@ class ReadyAgain:
         return _joined(taken)
 
     def having(self, indexes: Indexes) -> Indexes:
-        """Those of these ascending indexes that wait here, in no order."""
+        """Those of these ascending indexes that wait here, in no particular order."""
         self._settle()
         found = [waiting[among(waiting, indexes)] for waiting, _ in self._chunks]
         return np.concatenate(found) if found else indexes[:0]
 
     def remove(self, indexes: Indexes) -> Chunk:
-        """Take these ascending indexes out wherever they stand; returns those that were here."""
+        """Remove these ascending indexes at any position; returns those that were here."""
         self._settle()
         removed: list[Chunk] = []
         kept: deque[Chunk] = deque()
@@ -103,29 +103,29 @@ class ReadyAgain:
         return gone
 
     def oldest(self) -> int | None:
-        """The lowest index that waits; None: none does."""
+        """The lowest waiting index; None: no message waits."""
         if not self._count:
             return None
         self._settle()
         return min(int(indexes.min()) for indexes, _ in self._chunks)
 
     def indexes(self) -> Indexes:
-        """All that wait, ascending."""
+        """All waiting indexes, ascending."""
         self._settle()
         return np.sort(_joined(list(self._chunks))[0])
 
     def all(self) -> Chunk:
-        """All that wait, in their order, with their deliveries so far."""
+        """All waiting messages in queue order, with their deliveries so far."""
         self._settle()
         return _joined(list(self._chunks))
 
     def chunks(self) -> list[Chunk]:
-        """All that wait, in their order; nobody changes these arrays."""
+        """All waiting messages in queue order; callers must not modify the arrays."""
         self._settle()
         return list(self._chunks)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all messages."""
         self._chunks.clear()
         self._indexes, self._attempts = [], []
         self._count = 0
@@ -158,11 +158,11 @@ def _joined(chunks: list[Chunk]) -> Chunk:
 
 
 COMPACT_MIN = 1024
-"""So many passed entries are kept before the list of skipped indexes is made anew."""
+"""Fewer passed entries than this stay in the list of skipped indexes: no compaction."""
 
 
 SWEPT_PER_TAKEN: Final = 2
-"""Entries looked at for each that is taken out: the whole heap, by the time that half is gone."""
+"""Heap entries checked per removed message: the whole heap by the time half of it was removed."""
 
 _NOTHING: Final = np.empty(0, np.int64)
 _Numbers = NDArray[np.int64]
@@ -171,37 +171,37 @@ _Entry = tuple[int, int, int]
 
 
 class Delays:
-    """Requeued messages of one channel that wait for their time; due times on the mono clock.
+    """Requeued messages of one channel that wait for their time; due times are monotonic (ns).
 
-    An entry that was taken out before its time stays in the heap until that time, or until it is
-    swept: looking for it in a heap of hundreds of thousands would hold the loop up for as many
-    milliseconds. So `take` costs what it is asked for, and a sweep goes on a few entries at a time.
+    An entry that is taken out early stays in the heap until it is due or swept: searching for it in
+    a heap of hundreds of thousands would block the event loop for as many milliseconds. So `take`
+    costs only in proportion to its argument, and a sweep checks a few entries at a time.
     """
 
     def __init__(self) -> None:
         self._heap: list[_Entry] = []
         self._unswept: list[_Entry] = []
-        """A second heap, of which each `take` moves the end into the first."""
+        """A second heap; each `take` moves entries from its end to the first heap."""
         self._by_index: dict[int, _Entry] = {}
 
     def __len__(self) -> int:
         return len(self._by_index)
 
     def add(self, due_ns: int, index: int, attempts: int) -> None:
-        """Keep a message until its time."""
+        """Hold a message until it is due."""
         entry = due_ns, index, attempts
         self._by_index[index] = entry
         heapq.heappush(self._heap, entry)
 
     def add_all(self, delays: Iterable[tuple[int, int, int]]) -> None:
-        """Keep many: (due, index, attempts) each."""
+        """Hold many messages, each as (due, index, attempts)."""
         added = list(delays)
         self._by_index.update((entry[1], entry) for entry in added)
         self._heap.extend(added)
         heapq.heapify(self._heap)
 
     def pop_due(self, now_ns: int) -> list[tuple[int, int]]:
-        """(index, attempts) of what is due, earliest first."""
+        """Remove what is due; returns (index, attempts) of each message, earliest first."""
         due = self._pop(self._heap, now_ns)
         if self._unswept:
             due = sorted(due + self._pop(self._unswept, now_ns))
@@ -217,17 +217,17 @@ class Delays:
         return due
 
     def next_due_ns(self) -> int:
-        """No message is due before; NEVER when none waits."""
+        """A lower bound of the earliest due time; NEVER: no message waits."""
         if not self._by_index:
             return NEVER
         return min(heap[0][0] for heap in (self._heap, self._unswept) if heap)
 
     def entries(self) -> list[tuple[int, int, int]]:
-        """(due, index, attempts) of all, in no order."""
+        """(due, index, attempts) of all messages, in no particular order."""
         return list(self._by_index.values())
 
     def take(self, indexes: Collection[int]) -> list[tuple[int, int]]:
-        """Take some messages out before their time; (index, attempts) of those that were here."""
+        """Take out messages early; returns (index, attempts) of those that were here."""
         taken = [self._by_index.pop(index) for index in indexes if index in self._by_index]
         if self._by_index:
             self._sweep(len(taken) * SWEPT_PER_TAKEN)
@@ -236,7 +236,7 @@ class Delays:
         return [(index, attempts) for _, index, attempts in taken]
 
     def _sweep(self, count: int) -> None:
-        """Look at so many entries of the heap, at its end, where they are taken off at no cost."""
+        """Check `count` entries at the end of the old heap, where removing one is cheap."""
         for _ in range(count):
             if not self._unswept:
                 self._heap, self._unswept = [], self._heap
@@ -247,11 +247,11 @@ class Delays:
                 heapq.heappush(self._heap, entry)
 
     def indexes(self) -> NDArray[np.int64]:
-        """All that wait, ascending."""
+        """All waiting indexes, ascending."""
         return np.sort(np.fromiter(self._by_index, np.int64, len(self._by_index)))
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Remove all messages."""
         self._heap.clear()
         self._unswept.clear()
         self._by_index.clear()
@@ -262,11 +262,11 @@ class DueList:
 
     Attributes:
         pending: the indexes that are not due yet.
-        skipped: ascending; what cursors pass over (see the module's text).
-        overdue: due, but not yet visible to channels since P stands before them.
-        cancelled: those of `skipped` that no channel is ever to get.
-        withdrawn: those of them whose entry is still in the heap, where it stays until it is due:
-            looking for it would hold the loop up.
+        skipped: the indexes that cursors pass over, ascending (see the module's docstring).
+        overdue: indexes that are due but not yet visible to channels, since they are not before P.
+        cancelled: those of `skipped` that must not be delivered to any channel.
+        withdrawn: those of `cancelled` whose heap entry still exists. It stays until it is due,
+            since searching for it would block the event loop.
     """
 
     def __init__(self) -> None:
@@ -277,10 +277,10 @@ class DueList:
         self.withdrawn: set[int] = set()
         self._heap: list[tuple[int, int]] = []
         self._sorted: NDArray[np.int64] | None = None
-        """The pending indexes, while they are known in order."""
+        """The pending indexes in ascending order; None: not computed."""
 
     def add(self, due_ns: int, index: int) -> None:
-        """Add a deferred publish; indexes come in rising order."""
+        """Add a deferred publish; indexes must be added in ascending order."""
         self._sorted = None
         heapq.heappush(self._heap, (due_ns, index))
         self.pending.add(index)
@@ -298,10 +298,10 @@ class DueList:
 
         Args:
             indexes: the deferred publishes, ascending.
-            dues_ns: when each is due.
-            are_past: which are due already; their channels are told apart from this.
+            dues_ns: their due times.
+            are_past: which ones are due already; channels get those separately.
             visible_end: P.
-            are_cancelled: which are to be delivered to nobody.
+            are_cancelled: which ones must not be delivered.
         """
         assert not self.skipped
         self.skipped = indexes.tolist()
@@ -315,11 +315,11 @@ class DueList:
         self._sorted = waiting
         order = np.lexsort((waiting, dues_ns[~are_past]))
         dues_ns = dues_ns[~are_past][order]
-        # What ascends is a heap.
+        # An ascending list is a valid heap.
         self._heap = list(zip(dues_ns.tolist(), waiting[order].tolist(), strict=True))
 
     def pop_due(self, now_ns: int) -> list[int]:
-        """The indexes whose time has come, earliest first; they stay in `skipped`."""
+        """Return the indexes that are due, earliest first; they stay in `skipped`."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= now_ns:
             index = heapq.heappop(self._heap)[1]
@@ -332,7 +332,7 @@ class DueList:
         return due
 
     def cancel(self, indexes: set[int]) -> set[int]:
-        """Have messages delivered to nobody; returns those of them that were not due yet."""
+        """Cancel deliveries; returns those of the messages that were still pending."""
         found = indexes & self.pending
         if found:
             self.pending -= found
@@ -343,28 +343,28 @@ class DueList:
         return found
 
     def _drop_withdrawn(self, count_max: int) -> None:
-        """Take what was withdrawn off the heap's top, where it would have nobody to wake."""
+        """Remove withdrawn entries from the heap's top, so that no timer runs for them."""
         for _ in range(count_max):
             if not self._heap or self._heap[0][1] not in self.withdrawn:
                 return
             self.withdrawn.remove(heapq.heappop(self._heap)[1])
 
     def entries(self) -> list[tuple[int, int]]:
-        """(due, index) of all that are pending, in no order."""
+        """(due, index) of all pending messages, in no particular order."""
         return [entry for entry in self._heap if entry[1] not in self.withdrawn]
 
     def entries_with_withdrawn(self) -> list[tuple[int, int]]:
-        """The same and those of `withdrawn`: a copy, which takes a fraction of the time."""
+        """The same plus withdrawn entries: a plain copy, which takes a fraction of the time."""
         return list(self._heap)
 
     def hold_back(self, due: list[int], visible_end: int) -> list[int]:
-        """Of what is due, and of what was held back before, what lies before `visible_end`."""
+        """Add due messages, keep those from `visible_end` on overdue; returns the others."""
         candidates = self.overdue + due
         self.overdue = [index for index in candidates if index >= visible_end]
         return [index for index in candidates if index < visible_end]
 
     def next_due_ns(self) -> int:
-        """No message is due before; NEVER when none is pending."""
+        """A lower bound of the earliest due time; NEVER: no message is pending."""
         return self._heap[0][0] if self.pending else NEVER
 
     def contains(self, index: int) -> bool:
@@ -373,16 +373,16 @@ class DueList:
         return at < len(self.skipped) and self.skipped[at] == index
 
     def next_skipped(self, index: int) -> int:
-        """The first skipped index at or behind `index`; NEVER when there is none."""
+        """The first skipped index at or after `index`; NEVER: there is none."""
         at = bisect_left(self.skipped, index)
         return self.skipped[at] if at < len(self.skipped) else NEVER
 
     def next_unskipped(self, index: int) -> int:
-        """The first index at or behind `index` that cursors do not pass over."""
+        """The first index at or after `index` that cursors do not pass over."""
         skipped = self.skipped
         at = bisect_left(skipped, index)
         low, high = at, len(skipped)
-        # As long as they follow each other, each is as far from the first as its place is.
+        # Consecutive entries are exactly as far from `index` as their position is from `at`.
         while low < high:
             middle = (low + high) // 2
             if skipped[middle] - index == middle - at:
@@ -392,7 +392,7 @@ class DueList:
         return index + low - at
 
     def count_between(self, first: int, end: int) -> int:
-        """How many skipped indexes lie in [first, end)."""
+        """Number of skipped indexes in [first, end)."""
         return bisect_left(self.skipped, end) - bisect_left(self.skipped, first)
 
     def counts_between(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> _Numbers:
@@ -412,7 +412,7 @@ class DueList:
         return self._sorted[low:high]
 
     def joined_from(self, first: int, end: int) -> list[int]:
-        """Skipped indexes in [first, end) that were due already: a cursor set back needs them."""
+        """Skipped indexes in [first, end) that are due already, for a cursor that is set back."""
         low, high = bisect_left(self.skipped, first), bisect_left(self.skipped, end)
         waiting = set(self.overdue)
         return [
@@ -422,7 +422,7 @@ class DueList:
         ]
 
     def void(self, first: int, end: int) -> None:
-        """Forget every entry in [first, end): the topic was emptied."""
+        """Remove all entries in [first, end), because the topic was emptied."""
         self.pending = {index for index in self.pending if not first <= index < end}
         self._heap = [entry for entry in self._heap if entry[1] in self.pending]
         heapq.heapify(self._heap)
@@ -433,8 +433,11 @@ class DueList:
         del self.skipped[bisect_left(self.skipped, first) : bisect_left(self.skipped, end)]
 
     def compact(self, cursor_min: int, first_index: int = 0) -> None:
-        """Drop what every cursor has passed and nobody waits for; what was cancelled, only once its
-        file is gone (the log begins at `first_index`): a channel may go back to it."""
+        """Drop entries that every cursor has passed and that are neither pending nor overdue.
+
+        A cancelled entry is kept until its file is deleted (the log begins at `first_index`), since
+        a channel may be set back to it.
+        """
         if self.cancelled:
             self.cancelled = {index for index in self.cancelled if index >= first_index}
         passed = bisect_left(self.skipped, cursor_min)
