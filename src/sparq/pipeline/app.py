@@ -3,15 +3,16 @@
     sparq pipeline --data URI --lookupd-http-address HOST:PORT
     spark-submit .../sparq/pipeline/app.py --data URI ...
 
-1. It may be killed at any moment and started again: each query goes on from its checkpoint, which
-   is all that it needs.
-2. SIGTERM and Ctrl-C stop the queries. The next start goes on, and runs a batch that was under way
-   again.
-3. With `--run-dir` it ends by itself when the file `finish` is in that folder: what has come is
-   processed, the queries stop, the open minutes and visits are closed, and only then is its stage
-   `done`. What it says of itself there is for people and supervisors; no query needs it.
-4. A query that fails ends the application with status 1; who started it may start it again.
-5. A mistake in a setting ends it in one sentence, before any query starts.
+1. It may be killed at any moment and started again: each query continues from its checkpoint, and
+   needs nothing else.
+2. SIGTERM and Ctrl-C stop the queries. The next start continues, and repeats a batch that was
+   interrupted.
+3. With `--run-dir` it ends by itself when the file `finish` appears in that folder: it processes
+   the messages that have come, stops the queries, closes the open minutes and visits, and only then
+   reports the stage `done`. The files that it writes there are for people and supervisors; no query
+   needs them.
+4. A query that fails ends the application with status 1; a supervisor may start it again.
+5. A wrong setting ends it with one sentence, before any query starts.
 """
 
 from __future__ import annotations
@@ -61,28 +62,28 @@ POLL_SECONDS = 0.25
 SAMPLES_SECONDS = 2.0
 SOURCE_SECONDS = 60.0
 INITIALIZING = "nitializing"
-"""In Spark's words for what a query does before it has its source."""
+"""Part of Spark's status message while a query does not have its source yet."""
 
 TOO_LATE = "connect back"
-"""In Spark's error for a Python process that did not connect within ten seconds."""
+"""Part of Spark's error when a Python process did not connect within ten seconds."""
 
 LATE_MAX = 3
-"""How often a query is started again for that, in one process."""
+"""Maximum restarts of a query for that reason, in one process."""
 
 FINISH = "finish"
 OWN_ERROR = re.compile(r"^(sparq\.[\w.]+: .+)$", re.M)
-"""An error of sparq's in what Spark tells of a query: its words need no traceback."""
+"""An error raised by sparq, inside Spark's message; its text is shown without a traceback."""
 
 
 class QueryError(Mistake):
-    """A query has failed for a reason that sparq has words for; the text is one sentence."""
+    """A query has failed with an error of sparq's own; the text is one sentence."""
 
 
 class Counter:
     """A query, and how many batches and rows it has processed in this process.
 
     Attributes:
-        late: how often it was started again because a Python process was too late.
+        late: restarts because a Python process connected too late.
     """
 
     def __init__(self, query: StreamingQuery) -> None:
@@ -93,7 +94,7 @@ class Counter:
         self._last = -1
 
     def update(self) -> dict[str, int]:
-        """Take in what the query says of its newest batches."""
+        """Count the query's newest batches."""
         for progress in self.query.recentProgress:
             if progress.batchId > self._last and progress.numInputRows:
                 self._last = progress.batchId
@@ -103,7 +104,7 @@ class Counter:
 
 
 def wait_for_source(query: StreamingQuery) -> None:
-    """Return when a query has its source, or has ended."""
+    """Return when a query has its source, or has ended, or after SOURCE_SECONDS."""
     deadline = time.monotonic() + SOURCE_SECONDS
     while query.isActive and time.monotonic() < deadline:
         if query.lastProgress is not None or INITIALIZING not in query.status["message"]:
@@ -112,7 +113,7 @@ def wait_for_source(query: StreamingQuery) -> None:
 
 
 def was_late(query: StreamingQuery) -> bool:
-    """Whether a query has ended because a Python process was too late for Spark."""
+    """Whether a query has ended because a Python process connected too late."""
     return not query.isActive and TOO_LATE in str(query.exception())
 
 
@@ -121,9 +122,9 @@ class Plan:
     """A query before it is started.
 
     Attributes:
-        rows: the stream that its batches are made of.
-        sink: what foreachBatch calls.
-        close: writes what is still open, as the batch of this number; None: nothing is.
+        rows: the stream that its batches come from.
+        sink: the function for foreachBatch.
+        close: writes open minutes or visits as the batch of this number; None: the query has none.
     """
 
     rows: DataFrame
@@ -133,24 +134,24 @@ class Plan:
 
 @dataclass
 class RunDir:
-    """The local folder through which a supervisor looks at the application, and ends it."""
+    """The local folder through which a supervisor watches the application and ends it."""
 
     folder: Path
     said: dict[str, Any] = field(default_factory=dict)
     samples_at: float = 0.0
 
     def wants_end(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the supervisor has asked the application to finish."""
         return (self.folder / FINISH).exists()
 
     def say(self, figures: dict[str, Any]) -> None:
-        """Write `app.json`."""
+        """Write `app.json` if anything has changed."""
         if figures != self.said:
             write_json(self.folder / "app.json", figures)
             self.said = figures
 
     def keep(self, timeline: Timeline) -> None:
-        """Write `samples.json`, not more often than people can look at it."""
+        """Write `samples.json`, at most every SAMPLES_SECONDS."""
         if time.monotonic() - self.samples_at >= SAMPLES_SECONDS:
             write_json(self.folder / "samples.json", timeline.as_json())
             self.samples_at = time.monotonic()
@@ -161,9 +162,9 @@ class Application:
 
     Args:
         spark: the session.
-        settings: which queries, and how.
+        settings: the pipeline's settings.
         figures: the metrics of the queries.
-        server: shows them to Prometheus; None: nobody does.
+        server: serves the metrics to Prometheus; None: they are not served.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class Application:
         return ResultTopics(options, topics["metrics"], topics["rejected"], topics["spam"])
 
     def start(self) -> None:
-        """Start the queries, each where its checkpoint says."""
+        """Start the queries, each from its checkpoint."""
         self._spark.streams.addListener(ProgressListener(self._figures, self._timeline))
         self._say("starting")
         for name in self._settings.queries:
@@ -238,12 +239,12 @@ class Application:
         return options
 
     def _sizes(self) -> Sizes | None:
-        """When files of the archive are merged."""
+        """When files of the archive are merged; None: never."""
         target = self._settings.archive_file_bytes
         return Sizes(target // 2, target, 8 * target) if target else None
 
     def _buckets(self, name: str) -> int:
-        """As many as at the query's first start, on however many cores it runs today."""
+        """The number of buckets, fixed at the query's first start, whatever the cores are now."""
         frozen = shuffle_partitions(self._files, self._places.checkpoint_of(name))
         if frozen is None:
             frozen = int(self._spark.conf.get(PARTITIONS) or 0)
@@ -252,7 +253,7 @@ class Application:
     def _begin(self, name: str, **trigger: Any) -> StreamingQuery:
         plan = self._plans[name]
         register_nsq(self._spark)
-        # A pool of its own: a long job of one query leaves tasks to the others.
+        # A scheduler pool of its own: a long job of one query leaves task slots to the others.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", name)
         query = (
             plan.rows.writeStream.foreachBatch(plan.sink)
@@ -265,10 +266,10 @@ class Application:
         return query
 
     def _wait_for_sources(self) -> None:
-        """Let the sources' Python processes come up.
+        """Wait until the Python processes of all sources run.
 
-        They load their libraries side by side, which is the quickest. Those that were late are
-        started again one after the other.
+        They load their libraries in parallel, which is fastest. Queries whose process was too late
+        are started again one after the other.
         """
         for counter in self._counters.values():
             wait_for_source(counter.query)
@@ -277,10 +278,10 @@ class Application:
                 wait_for_source(counter.query)
 
     def _begin_again(self, name: str) -> bool:
-        """Start a query again if a Python process was too late for it; whether that was so.
+        """Start a query again if a Python process was too late for it; returns whether it did.
 
-        Spark gives such a process ten seconds, which no option changes. On a busy machine that is
-        too little, but no reason to end.
+        Spark gives such a process ten seconds, and has no option for it. On a busy machine that can
+        be too short, which is no reason to end the application.
         """
         counter = self._counters[name]
         if counter.late >= LATE_MAX or not was_late(counter.query):
@@ -290,7 +291,7 @@ class Application:
         return True
 
     def run(self) -> None:
-        """Process until told to end.
+        """Process messages until a signal or the file `finish` ends the application.
 
         Raises:
             QueryError, StreamingQueryException: a query has failed.
@@ -305,14 +306,14 @@ class Application:
             counter.query.stop()
 
     def _finish(self) -> None:
-        """Process what has come, stop, and close what is open."""
+        """Process the messages that have come, stop the queries, close minutes and visits."""
         waits = {archive.QUERY} if self._settings.archive_min_offsets else set()
         for name in self._counters.keys() - waits:
             self._counters[name].query.processAllAvailable()
         for counter in self._counters.values():
             counter.query.stop()
         for name in self._counters.keys() & waits:
-            # It may be waiting for more messages: a last run takes what is there.
+            # The query may be waiting for more messages: a last run processes those that are there.
             self._begin(name, availableNow=True).awaitTermination()
         self._say("closing")
         for name, plan in self._plans.items():
@@ -322,15 +323,15 @@ class Application:
         self._say("done")
 
     def _watch(self) -> None:
-        # The thread ends for good when this process has no file left for a connection. Then the
-        # JVM waits for `foreachBatch` without end, and no query fails.
+        # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
+        # Then the JVM waits for `foreachBatch` forever, and no query fails.
         if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
             raise RuntimeError("Py4J takes no calls of the JVM any more: see its message above")
         for name, counter in self._counters.items():
             if counter.query.isActive or self._begin_again(name):
                 continue
             try:
-                counter.query.awaitTermination()  # raises what ended it
+                counter.query.awaitTermination()  # raises the query's error
             except StreamingQueryException as error:
                 said = OWN_ERROR.findall(str(error))
                 if not said:
@@ -355,13 +356,13 @@ class Application:
 
 
 def run(settings: Settings) -> int:
-    """The application, from its session to its end; the exit status.
+    """Run the application; returns its exit status.
 
     Raises:
-        Mistake: a setting is wrong, or a query has failed for a reason that sparq has words for.
+        Mistake: a setting is wrong, or a query has failed with an error of sparq's own.
         StreamingQueryException: a query has failed.
     """
-    # Where it is missing, Spark says of a stateful query that a worker "crashed", and no more.
+    # Without this package a stateful query fails, and Spark says only that a worker "crashed".
     import_module("google.protobuf")
     if archive.QUERY in settings.queries:
         archive_formats.check_packages(settings.archive_format)
@@ -374,7 +375,7 @@ def run(settings: Settings) -> int:
     try:
         spark = session(settings)
         if settings.run_dir:
-            check_cluster(settings)  # only now: nsqlookupd and Spark start side by side
+            check_cluster(settings)  # only now: nsqlookupd and Spark start at the same time
         application = Application(spark, settings, figures, server)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: application.ending.set())
@@ -387,10 +388,10 @@ def run(settings: Settings) -> int:
 
 
 def check_run_dir(folder: str) -> None:
-    """Make the folder of `--run-dir`, if one is named.
+    """Create the folder of `--run-dir`, if one is given.
 
     Raises:
-        SettingsError: it cannot be made, or nobody may write there.
+        SettingsError: it cannot be created, or is not writable.
     """
     if not folder:
         return

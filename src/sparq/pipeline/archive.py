@@ -3,11 +3,12 @@
     data/archive/date=2026-03-02/hour=10/*.parquet    columns of ARCHIVE_COLUMNS
     data/archive/_spark_metadata                      which of the files count (`archive_log`)
 
-1. Exactly once: a batch's files count once they are in the log, in one commit. Their names begin
-   with the query's id and the batch's, so a batch that Spark repeats is found there and left out.
+1. Exactly once: a batch's files count once they are in the log, by one commit. Their names begin
+   with the query's id and the batch's number, so a batch that Spark repeats is found there and
+   skipped.
 2. Read the folder through Spark, which follows the log by itself: files of a killed write, and
    files that have been merged into larger ones, do not count.
-3. Between two batches small files are merged (`compaction`).
+3. Small files are merged between two batches (`compaction`).
 4. Messages that cannot be read are not clicks; the query `metrics` keeps them in `data/rejected`.
 """
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 QUERY = "archive"
 
-# Message id and place, the click, and the body as it came.
+# Message id and place, the click, and the unchanged body.
 ARCHIVE_COLUMNS = (
     *("id", "nsqd", "index", "timestamp"),
     *(name for name in click.CLICK_COLUMNS if name != "reason"),
@@ -47,7 +48,7 @@ _TYPES = {"index": pa.int64(), "timestamp": pa.timestamp("us", "UTC"), "body": p
 _TYPES |= {field.name: field.type for field in click.CLICK_SCHEMA}
 FILE_SCHEMA = pa.schema([(name, _TYPES.get(name, pa.string())) for name in ARCHIVE_COLUMNS])
 ARCHIVE_SCHEMA = pa.schema([*FILE_SCHEMA, *zip(PARTITIONS, (pa.date32(), pa.int32()), strict=True)])
-# What readers of a local archive are given.
+# Columns for readers of a local archive.
 _READ = ("id", "address", "user_agent", "page", "status", "bytes", "body")
 READ_SCHEMA = pa.schema([FILE_SCHEMA.field(name) for name in _READ])
 
@@ -56,18 +57,18 @@ QUERY_ID_CHARACTERS = 8
 
 
 def archived(messages: DataFrame) -> DataFrame:
-    """The readable clicks of some messages, as they are archived: ARCHIVE_COLUMNS, date, hour."""
+    """The readable clicks in the form of the archive: ARCHIVE_COLUMNS, date, hour."""
     from pyspark.sql import functions as F  # noqa: PLC0415 - reading needs no Spark
 
     clicks = click.readable(click.parse(messages)).select(*ARCHIVE_COLUMNS)
-    # Not by F.to_date and F.hour: these follow the session's time zone.
+    # Not with F.to_date and F.hour: these depend on the session's time zone.
     day = F.date_from_unix_date(F.floor(F.unix_seconds("time") / 86_400).cast("int"))
     hour = F.floor(F.pmod(F.unix_seconds("time"), F.lit(86_400)) / 3_600).cast("string")
     return clicks.withColumns({"date": day, "hour": F.lpad(hour, 2, "0")})
 
 
 class ArchiveSink:
-    """What foreachBatch calls: one batch of archived clicks into the archive.
+    """A function for foreachBatch: writes a batch of clicks into the archive.
 
     Args:
         root: the archive's folder, a path or a URI of any Hadoop file system.
@@ -79,10 +80,10 @@ class ArchiveSink:
         self._sizes = sizes
 
     def __call__(self, clicks: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more.
+        """Process one micro-batch, also if it is repeated.
 
         Raises:
-            FileExistsError: another query writes into the same archive.
+            FileExistsError: another query writes to the same archive.
         """
         spark = clicks.sparkSession
         files = HadoopFiles(spark)
@@ -94,8 +95,8 @@ class ArchiveSink:
             written, left = self._write(clicks, files, prefix)
             if written:
                 log.commit(before, before.changed(added=written))
-                # Only now: what another driver of this query has written, and not yet committed,
-                # cannot come to count any more.
+                # Only now: files that another driver of this query has written, but not yet
+                # committed, can no longer come to count.
                 _delete(files, left, log)
         if self._sizes is not None:
             now_ms = int(time.time() * 1000)
@@ -107,8 +108,8 @@ class ArchiveSink:
         """Write a batch's files, which do not count yet.
 
         Returns:
-            These files, and those of the same batch that others have written: an attempt that was
-            killed, or another driver of the query that is at work, one of the two taken for dead.
+            These files, and files of the same batch from other attempts: a killed attempt, or a
+            second driver of this query that still runs, where one of the two was presumed dead.
         """
         from pyspark.sql import Observation  # noqa: PLC0415 - reading needs no Spark
         from pyspark.sql import functions as F  # noqa: PLC0415 - the same
@@ -130,7 +131,7 @@ class ArchiveSink:
 
 
 def _delete(files: HadoopFiles, left: list[FileStatus], log: ArchiveLog) -> None:
-    """Delete files that do not count."""
+    """Delete those of the files that do not count."""
     live = {one.uri for one in log.read().files} if left else set()
     for one in left:
         if one.uri not in live:
@@ -141,7 +142,7 @@ def query_id(spark: SparkSession, what: str) -> str:
     """The id of the streaming query, which its checkpoint keeps.
 
     Raises:
-        RuntimeError: this is not called by a streaming query.
+        RuntimeError: the caller is not a streaming query.
     """
     found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if not found:
@@ -168,7 +169,7 @@ def spark_schema() -> StructType:
 
 
 def committed_files(directory: Path) -> list[Path]:
-    """The files of an archive on a local disk that count."""
+    """The files that count, of an archive on a local disk."""
     log = directory / METADATA
     names = [path.name for path in log.glob("[0-9]*")] if log.is_dir() else []
     return [
@@ -179,7 +180,7 @@ def committed_files(directory: Path) -> list[Path]:
 
 
 def read(folders: Folders) -> pa.Table:
-    """The archived clicks of an archive on a local disk, columns of READ_SCHEMA."""
+    """The clicks of an archive on a local disk, columns of READ_SCHEMA."""
     tables = [READ_SCHEMA.empty_table()]
     for path in committed_files(folders.archive):
         found = pq.read_table(path, columns=READ_SCHEMA.names, partitioning=None)

@@ -3,21 +3,21 @@
     data/archive/date=2026-03-02/hour=10/*.parquet    data files, written by executors
     data/archive/_delta_log                           which of them count, commit by commit
 
-It is what `archive.ArchiveSink` is for Parquet: the same rows and columns, and `date` DATE and
-`hour` INT (event time, UTC), for readers that know Delta. No jars are needed.
+This is the counterpart of `archive.ArchiveSink` for readers that support Delta: the same rows and
+columns, and `date` DATE and `hour` INT (event time, UTC). No jars are needed.
 
-1. Exactly once: a batch is one commit, which also carries a Delta transaction: the application is
-   the query's id, its version the batch's number. A batch that Spark repeats is found by it and
-   left out, before any of its clicks is read.
-2. Of two drivers of one query, one of them taken for dead, the second to commit a batch is refused,
-   since a transaction of the same application came in between. It finds the batch in the table, and
-   its own files do not count.
-3. The driver gets one row a file, never clicks.
-4. A column that a later sparq adds is added to the table; rows from before have null there. A
-   column of another type is refused.
-5. Between two batches small files are merged (`delta_compaction`).
+1. Exactly once: a batch is one commit, which also has a Delta transaction: the application is the
+   query's id, its version the batch's number. A batch that Spark repeats is recognised by it and
+   skipped before any of its clicks is read.
+2. If two drivers run one query, because one was presumed dead, the second to commit a batch is
+   refused, since a transaction of the same application came in between. It then finds the batch in
+   the table, and its own files do not count.
+3. The driver gets one row per file, never clicks.
+4. A column that a later version of sparq adds is added to the table; older rows have null there. A
+   column with another type is refused.
+5. Small files are merged between two batches (`delta_compaction`).
 6. The log is kept for LOG_KEPT: a query with a batch a second makes 3,600 commits an hour, and
-   listing many is slow. Who wants to read older versions sets the table's own properties.
+   listing many commits is slow. To read older versions, set the table's own properties.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ COMMIT_ATTEMPTS = 3
 
 
 class DeltaSink:
-    """What foreachBatch calls: one batch of archived clicks into a Delta table.
+    """A function for foreachBatch: writes a batch of clicks into a Delta table.
 
     Args:
         root: the table's folder, a path or a URI of any Hadoop file system.
         sizes: when files are merged; None: never.
-        storage_options: of `deltalake`, beyond what Spark has been told of S3.
+        storage_options: options of `deltalake`, in addition to Spark's configuration of S3.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class DeltaSink:
         self._compaction: DeltaCompaction | None = None
 
     def __call__(self, clicks: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more.
+        """Process one micro-batch, also if it is repeated.
 
         Raises:
-            RuntimeError: this is not called by a streaming query.
-            ValueError: the folder holds something else than such a table.
-            deltalake.exceptions.CommitFailedError: others keep changing the table.
+            RuntimeError: the caller is not a streaming query.
+            ValueError: the folder does not hold such a table, but something else.
+            deltalake.exceptions.CommitFailedError: other writers keep changing the table.
         """
         spark = clicks.sparkSession
         query = query_id(spark, "a Delta archive")
@@ -105,7 +105,7 @@ class DeltaSink:
             self._compaction.between_batches(spark, table, now_ms)
 
     def _table(self, spark: SparkSession) -> tuple[TablePlace, DeltaTable]:
-        """The table in its newest version; the first call makes it if need be."""
+        """The table in its newest version; the first call creates it if needed."""
         if self._opened is None:
             place = place_of(spark, self._root, self._options)
             if not place.exists():
@@ -118,7 +118,7 @@ class DeltaSink:
         return self._opened
 
     def _write(self, clicks: DataFrame, place: TablePlace, prefix: str) -> list[AddAction]:
-        """Let the executors write a batch's files, which do not count yet."""
+        """Have the executors write a batch's files, which do not count yet."""
 
         def written(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from write_hours(batches, place, prefix)
@@ -128,10 +128,10 @@ class DeltaSink:
 
 
 def opened(place: TablePlace) -> DeltaTable:
-    """The table of a folder, made if there is none, with all columns of ARCHIVE_SCHEMA.
+    """Open the table of a folder, with all columns of ARCHIVE_SCHEMA; creates it if needed.
 
     Raises:
-        ValueError: one of its columns has another type, or it is partitioned otherwise.
+        ValueError: a column has another type, or the table is partitioned differently.
     """
     table = DeltaTable.create(
         place.address,
@@ -163,18 +163,18 @@ def opened(place: TablePlace) -> DeltaTable:
 
 
 def has_batch(table: DeltaTable, query: str, batch_id: int) -> bool:
-    """Whether a batch of a query, or a later one, is in the table."""
+    """Whether the table has this batch of a query, or a later one."""
     newest: int | None = table.transaction_version(query)
     return newest is not None and newest >= batch_id
 
 
 def _commit(table: DeltaTable, added: list[AddAction], query: str, batch_id: int) -> None:
-    """Make a batch's files count, unless the batch is in the table meanwhile."""
+    """Make a batch's files count, unless the table has the batch by now."""
     properties = CommitProperties(app_transactions=[Transaction(query, batch_id)])
     for attempts_left in reversed(range(COMMIT_ATTEMPTS)):
         try:
-            # Refused where a commit since the version at hand has a transaction of this query, or
-            # has changed the columns; other commits, such as merges, do no harm.
+            # Refused if a commit since our version of the table has a transaction of this query or
+            # has changed the columns; other commits, such as merges, do not matter.
             table.create_write_transaction(
                 added,
                 mode="append",
@@ -196,7 +196,7 @@ def refuse_parquet(spark: SparkSession, root: str) -> None:
     """Refuse a folder that holds a Parquet archive.
 
     Raises:
-        ValueError: it does.
+        ValueError: the folder holds one.
     """
     if HadoopFiles(spark).list(f"{root}/{PARQUET_LOG}"):
         raise ValueError(
@@ -209,7 +209,7 @@ def frame(
 ) -> DataFrame:
     """The archived clicks of a table: ARCHIVE_COLUMNS, date DATE and hour INT.
 
-    Spark reads the files that count when this is called. No rows before the first batch.
+    Fixes the files to read when it is called. No rows before the first batch.
     """
     root = root.rstrip("/")
     place = place_of(spark, root, storage_options)

@@ -1,9 +1,9 @@
-"""The archive in the format that was chosen: Parquet files, or a Delta table.
+"""Select the archive's format: Parquet files, or a Delta table.
 
-1. `deltalake` (the extra `sparq-mq[delta]`) is loaded only where an archive is a Delta table, or is
-   to become one.
-2. Readers look into the folder to tell which of the two it holds. Writers are told the format, and
-   refuse a folder that holds the other.
+1. `deltalake` (the extra `sparq-mq[delta]`) is loaded only if an archive is a Delta table or is
+   going to be one.
+2. Readers find the format of a folder by its content. Writers are given the format, and refuse a
+   folder that has the other one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DELTA_LOG = "_delta_log"
 
 
 def check_packages(archive_format: str) -> None:
-    """Find out early whether a format can be written here.
+    """Check early whether this format can be written here.
 
     Raises:
         SettingsError: its package is missing, or is too old.
@@ -43,10 +43,10 @@ def check_packages(archive_format: str) -> None:
 def sink(
     spark: SparkSession, archive_format: str, root: str, sizes: Sizes | None
 ) -> Callable[[DataFrame, int], None]:
-    """What foreachBatch calls: one batch of archived clicks into the archive.
+    """A function for foreachBatch: writes a batch of clicks into the archive.
 
     Args:
-        spark: a session that reaches the archive.
+        spark: a session that can access the archive.
         archive_format: "parquet" or "delta".
         root: the archive's folder, a path or a URI of any Hadoop file system.
         sizes: when files are merged; None: never.
@@ -91,7 +91,7 @@ def frame(spark: SparkSession, root: str) -> DataFrame:
 
 
 def read(folders: Folders) -> pa.Table:
-    """The archived clicks of an archive on a local disk, columns of READ_SCHEMA."""
+    """The clicks of an archive on a local disk, columns of READ_SCHEMA."""
     if (folders.archive / DELTA_LOG).is_dir():
         place = import_module("sparq.pipeline.delta_place")
         return _delta().read(place.TablePlace(str(folders.archive.absolute())))

@@ -1,12 +1,12 @@
-"""Which files of the archive count: `archive/_spark_metadata`, in the format of Spark's file sink.
+"""The archive's log of live files: `archive/_spark_metadata`, in the format of Spark's file sink.
 
     _spark_metadata/41.compact      "v1", then a JSON object for each live file
 
-Each commit is one new file that names all live files, so what a reader sees changes as a whole, by
-the creation of a file. Spark reads the log by itself when it reads the folder.
+Each commit is one new file that names all live files. So it takes effect for readers as a whole, at
+the moment when the file is created. Spark uses the log by itself when it reads the folder.
 
-1. Commits are numbered without a gap. Two of them in a row tell Spark that each one is complete.
-2. A commit never replaces a file: of two writers the second gets an error.
+1. Commits are numbered without gaps. Two consecutive ones tell Spark that each one is complete.
+2. A commit never replaces a file: the second of two writers gets an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparq.pipeline.hadoop_files import HadoopFiles
 
 FOLDER = "_spark_metadata"
-COMMITS_KEPT = 20  # for readers that have found a commit and not yet read it
+COMMITS_KEPT = 20  # for readers that have listed a commit but not read it yet
 
 _VERSION = "v1"
 _COMPLETE = ".compact"
@@ -30,16 +30,16 @@ _COMPLETE = ".compact"
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The live files after a commit; number -1 is an archive without any."""
+    """The live files after a commit; number -1 means an archive without commits."""
 
     number: int = -1
     files: tuple[FileStatus, ...] = ()
-    is_complete: bool = field(default=True, compare=False)  # False: Spark's sink has written it
+    is_complete: bool = field(default=True, compare=False)  # False: Spark's sink wrote it
 
     def changed(
         self, removed: Iterable[FileStatus] = (), added: Iterable[FileStatus] = ()
     ) -> tuple[FileStatus, ...]:
-        """The files without some and with others."""
+        """The files without the removed ones and with the added ones."""
         gone = {one.uri for one in removed}
         return (*(one for one in self.files if one.uri not in gone), *added)
 
@@ -57,7 +57,7 @@ class ArchiveLog:
         self._folder = f"{root.rstrip('/')}/{FOLDER}"
 
     def read(self) -> Snapshot:
-        """What counts now.
+        """Read the live files.
 
         Raises:
             FileNotFoundError: a part of the log is missing.
@@ -66,7 +66,8 @@ class ArchiveLog:
         try:
             return self._snapshot(names)
         except FileNotFoundError:
-            # Another writer has made so many commits since that this one is gone: look once more.
+            # Another writer has since made enough commits that this one was deleted: list once
+            # more.
             return self._snapshot([one.name for one in self._files.list(self._folder)])
 
     def _snapshot(self, names: list[str]) -> Snapshot:
@@ -77,14 +78,15 @@ class ArchiveLog:
         return Snapshot(number, files, len(parts) < 2 and all(map(_is_complete, parts)))
 
     def commit(self, before: Snapshot, files: tuple[FileStatus, ...]) -> Snapshot:
-        """Make some files the live ones.
+        """Make these files the live ones.
 
         Raises:
             FileExistsError: another writer has committed since `before` was read.
         """
         after = self._put(before.number + 1, files)
         if not before.is_complete:
-            # After Spark's own sink one complete commit would look like the end of an interval.
+            # After commits of Spark's own sink, a single complete one looks like the end of an
+            # interval.
             after = self._put(after.number + 1, files)
         if after.number >= COMMITS_KEPT:
             self._files.delete(self._address(after.number - COMMITS_KEPT))
@@ -99,9 +101,9 @@ class ArchiveLog:
 
 
 def parts_of(names: Iterable[str]) -> list[str]:
-    """Of the names in a log's folder those that are the newest snapshot, the oldest first.
+    """The files of a log that form the newest snapshot, oldest first, given all names.
 
-    One is enough where sparq has written it; Spark's own sink writes small ones in between.
+    If sparq wrote the log, this is one file; Spark's own sink writes small ones in between.
     """
     numbers = {_number(name): name for name in sorted(names) if _number(name) >= 0}
     complete = max((n for n, name in numbers.items() if _is_complete(name)), default=-1)
@@ -109,16 +111,16 @@ def parts_of(names: Iterable[str]) -> list[str]:
 
 
 def encoded(files: Iterable[FileStatus]) -> bytes:
-    """A commit as Spark's file sink writes it."""
+    """Encode a commit in the form of Spark's file sink."""
     lines = (json.dumps(_as_json(one), separators=(",", ":")) for one in files)
     return "\n".join((_VERSION, *lines)).encode()
 
 
 def decoded(content: bytes) -> list[FileStatus]:
-    """The files of a commit.
+    """Decode the files of a commit.
 
     Raises:
-        ValueError: it is of another version.
+        ValueError: the commit has another version.
     """
     version, *lines = content.decode().splitlines()
     if version != _VERSION:

@@ -1,10 +1,10 @@
-"""The audit: what was acknowledged, what the logs hold and what the archive has, held together.
+"""The audit: compares acknowledged messages, messages in the logs, and archived clicks.
 
-Pure: tables and figures in, an `Audit` out. The books come out even when
+Pure: tables and figures in, an `Audit` out. The audit passes if
 
-1. archived + rejected = messages that the logs hold, and no id stands twice;
-2. every acknowledged body is there as often as it was acknowledged, and none oftener than that and
-   its sends without an answer;
+1. archived + rejected = messages in the logs, and no id occurs twice;
+2. every acknowledged body is stored as often as it was acknowledged, and none more often than that
+   plus its sends without an answer;
 3. clicks of the minutes' newest revisions + late = archived.
 """
 
@@ -22,9 +22,10 @@ Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What the publisher wrote down: hashes of acknowledged and of re-sent bodies.
+    """The publisher's records: hashes of acknowledged and of re-sent bodies.
 
-    `acknowledged` is None where somebody else published (`sparq up`): rule 2 is not asked then.
+    `acknowledged` is None if the clicks did not come from the publisher (`sparq up`): rule 2 is
+    then not checked.
     """
 
     acknowledged: Hashes | None
@@ -33,7 +34,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The figures, and what does not hold; empty `failures` mean that everything does."""
+    """The figures, and the rules that do not hold; if `failures` is empty, all of them hold."""
 
     logged: int
     archived: int
@@ -48,18 +49,18 @@ class Audit:
 
     @property
     def exactly_once(self) -> bool:
-        """Whether the books come out even."""
+        """Whether all rules hold."""
         return not self.failures
 
 
 def body_hashes(bodies: pa.ChunkedArray) -> Hashes:
-    """The hash of each body, as the publisher writes it down."""
+    """The hash of each body, computed as in the publisher."""
     hashed = (xxhash.xxh3_64_intdigest(body.as_buffer()) for body in bodies)
     return np.fromiter(hashed, np.uint64, len(bodies))
 
 
 def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int, int]:
-    """(acknowledged but not there, there without a reason), counted with their multiplicity."""
+    """(acknowledged but not stored, stored without a reason), duplicates counted."""
     every, places = np.unique(np.concatenate([acknowledged, resent, present]), return_inverse=True)
     first, second = len(acknowledged), len(acknowledged) + len(resent)
     counts = [
@@ -73,7 +74,7 @@ def compare(acknowledged: Hashes, resent: Hashes, present: Hashes) -> tuple[int,
 
 
 def newest_rows(rows: pa.Table) -> pa.Table:
-    """The newest revision of each minute, by time."""
+    """The newest revision of each minute, ordered by time."""
     if not len(rows):
         return rows
     ordered = rows.sort_by([("minute", "ascending"), ("revision", "ascending")])
@@ -92,15 +93,15 @@ def audit(
     *,
     published: Published,
 ) -> Audit:
-    """Hold everything together.
+    """Check all rules.
 
     Args:
-        logged: messages that the topic's logs have taken.
-        archive: columns `id`, `body`, one row a click.
-        rejected: columns `id`, `body`, one row a message that could not be read.
+        logged: number of messages that the topic's logs have taken.
+        archive: columns `id`, `body`, one row per click.
+        rejected: columns `id`, `body`, one row per message that could not be read.
         minutes: rows of the metrics, all revisions: `minute`, `revision`, `clicks`.
         late: rows with `clicks`.
-        published: what the publisher wrote down.
+        published: the publisher's records.
     """
     distinct = pc.count_distinct(archive["id"]).as_py()
     rejected_distinct = pc.count_distinct(rejected["id"]).as_py()

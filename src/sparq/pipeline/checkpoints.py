@@ -1,4 +1,4 @@
-"""What Spark's own checkpoint of a query says that the next start of the query must know."""
+"""Facts from Spark's own checkpoint of a query that the next start of the query needs."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 def shuffle_partitions(files: HadoopFiles, checkpoint: str) -> int | None:
-    """The number of shuffle partitions of a query, which Spark keeps from its first batch on.
+    """The number of shuffle partitions of a query, which Spark fixes at its first batch.
 
-    None before that. It stands in the second line of each file of the offset log: a JSON object
-    whose `conf` has the settings that a query keeps over its restarts.
+    None before that. The second line of each file of the offset log has it: a JSON object whose
+    `conf` holds the settings that a query keeps over restarts.
 
     Raises:
-        ValueError: the newest file is not of that form.
+        ValueError: the newest file does not have that form.
     """
     address = _newest(files, f"{checkpoint}/offsets")
     if address is None:
@@ -39,18 +39,18 @@ def shuffle_partitions(files: HadoopFiles, checkpoint: str) -> int | None:
 
 
 def next_batch(files: HadoopFiles, checkpoint: str) -> int:
-    """The number of the batch that Spark would begin next."""
+    """The number of the batch that Spark would start next."""
     address = _newest(files, f"{checkpoint}/commits")
     return 0 if address is None else int(address.rpartition("/")[2]) + 1
 
 
 @contextmanager
 def readable_as_state(checkpoint: str) -> Iterator[str]:
-    """A name of the checkpoint that `spark.read.format("statestore")` can load.
+    """Give the checkpoint a name that `spark.read.format("statestore")` can load.
 
-    Spark 4.3 makes a URI of the name that it is given, and then takes the URI for a path: for the
-    folder `my clicks` it looks in `my%20clicks`. Where a name has such characters and is that of a
-    local folder, this is a link to it, which is gone afterwards.
+    Spark 4.3 turns the name into a URI and then uses the URI as a path: for the folder `my clicks`
+    it looks in `my%20clicks`. For a local folder whose name has such characters, yield a symbolic
+    link to it, which is deleted afterwards; otherwise yield the name unchanged.
     """
     folder = _local_path(checkpoint)
     if folder is None or _SAME_IN_A_URI.fullmatch(folder):

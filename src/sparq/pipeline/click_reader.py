@@ -1,12 +1,13 @@
-"""What a click is, one message at a time: plain Python, which accepts all that can be read.
+"""The careful reader: reads one message at a time, in plain Python, and accepts all readable forms.
 
-This is the definition. Few messages come here: `ordinary_lines` and `ordinary_json` read nearly all
-of them, a batch at a time, and give the same columns.
+It defines what a click is. Few messages get here: `ordinary_lines` and `ordinary_json` read nearly
+all of them, a batch at a time, and give the same columns.
 
-1. Any bytes have an answer: a click, or the reason why they are none. No pattern here takes more
-   than linear time.
-2. Patterns mean what they mean in Java, where the pipeline first read its clicks: `\\s` and `\\d`
-   are ASCII, `.` stops at any line terminator, and `$` stands before one at the end, too.
+1. Every message gives a result: a click, or the reason why it is none. Every pattern here takes
+   linear time at most.
+2. Patterns have the meaning that they have in Java, where the pipeline first read its clicks:
+   `\\s` and `\\d` match ASCII only, `.` does not match any line terminator, and `$` also matches
+   before a line terminator at the end.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from sparq.pipeline.click_times import event_micros
 from sparq.pipeline.lenient_json import NotJson, read_object
 
-# JSON keys, the first that is there wins. The names are those of nginx, Apache's and Logstash's
+# JSON keys; the first one present wins. The names are those of nginx and of Apache's and Logstash's
 # common JSON formats. Values may be strings or numbers.
 JSON_KEYS: dict[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "@timestamp", "time_iso8601", "time_local", "ts"),
@@ -33,7 +34,7 @@ JSON_KEYS: dict[str, tuple[str, ...]] = {
 }
 ALL_KEYS = frozenset(key for names in JSON_KEYS.values() for key in names)
 
-CONTROL = "\u0001"  # a line that has it is refused: it once joined the parts of a line
+CONTROL = "\u0001"  # a line with this character is refused: it once joined the parts of a line
 
 _END = r"(?=(?:\r\n|[\n\r\u0085\u2028\u2029])?\Z)"
 _QUOTED = r'"[^"\\]*(?:\\[^\n\r\u0085\u2028\u2029][^"\\]*)*"'
@@ -63,7 +64,7 @@ _ORIGIN = _pattern(r"(?i:https?)://[^/]*")
 
 BAD_STATUS = "the status is not three digits"
 
-# How far a line that does not match can be followed: the first prefix that fails names the reason.
+# To explain a line that does not match: the first of these prefixes that fails gives the reason.
 _AFTER_TIME = rf"{_HEAD} \[[^\[\]]+\] "
 _AFTER_REQUEST = rf"{_AFTER_TIME}{_QUOTED} "
 _AFTER_SIZE = rf"{_AFTER_REQUEST}(?:\d{{3}}|-) (?:\d+|-)"
@@ -103,12 +104,12 @@ class Click(NamedTuple):
 
 
 def read(body: bytes) -> Click:
-    """The click that a message is; one with a `reason` where it is none."""
+    """Read a message as a click; the click has a `reason` if the message could not be read."""
     line = body.decode("utf-8", "replace").rstrip("\r\n")
     is_json = line.lstrip(" \t\r\n").startswith("{")
     fields = _json_fields(body, line) if is_json else _line_fields(line)
     if fields is None:
-        # What a missing size gives, in a message of which nothing could be read.
+        # A missing size counts as 0, also in a message from which nothing could be read.
         return Click(bytes=0, reason=_unmatched_reason(line, is_json))
     return _click(fields, is_json)
 
@@ -135,7 +136,7 @@ def _line_fields(line: str) -> Fields | None:
     head, time, request, status, size, referer, agent = found.groups("")
     agent += line[found.end() :]  # a line terminator such as U+2028
     proxies = _PROXIES.match(head)
-    if proxies:  # X-Forwarded-For in the address's place is a list: the first is the visitor
+    if proxies:  # X-Forwarded-For in place of the address is a list: its first is the visitor
         head = f"{proxies[1]} {head[proxies.end() :]}"
     words = head.split(" ")
     named = len(words) > 3 and bool(_HOST_ADDRESS.match(head) or _HOST_PORT.match(head))
@@ -193,7 +194,7 @@ def _integer(text: str) -> int | None:
 
 
 def _page(path: str | None) -> str | None:
-    """The path without its query; of a proxy's `http://host/path` the path alone."""
+    """The path without its query; of a proxy's `http://host/path` only the path."""
     if path is None:
         return None
     bare = path.partition("?")[0]
@@ -202,7 +203,7 @@ def _page(path: str | None) -> str | None:
 
 
 def _reason(fields: Fields, click: Click) -> str | None:
-    """Why a click cannot be used, the first of all that holds; None where it can."""
+    """The first reason why a click cannot be used; None if it can."""
     address, status = click.address, fields["status"]
     checks = (
         (fields["time"] is None, "the time is missing"),
@@ -220,7 +221,7 @@ def _reason(fields: Fields, click: Click) -> str | None:
 
 
 def _unmatched_reason(line: str, is_json: bool) -> str:
-    """Why a message has no fields at all."""
+    """Why no field of a message could be read."""
     if not line.strip(" "):
         return "the message is empty"
     if is_json:

@@ -1,8 +1,10 @@
-"""When a click happened, as microseconds since 1970 (UTC): of one text, or of a column of them.
+"""Event times as microseconds since 1970 (UTC), read from one text or from a column of texts.
 
-1. A time is one of an access log (`02/Mar/2026:10:00:00 +0000`), ISO 8601 (UTC where it names no
-   offset), or in JSON a number: seconds, milliseconds or microseconds of the epoch, by its size.
-2. Years are 1970 to 9999. Offsets reach 18 hours. What is no time is None, and nothing raises.
+1. A time has the form of an access log (`02/Mar/2026:10:00:00 +0000`) or of ISO 8601 (UTC if it has
+   no offset). In JSON it may also be a number: seconds, milliseconds or microseconds of the epoch,
+   depending on its size.
+2. Years are 1970 to 9999. Offsets are at most 18 hours. Text that is no time gives None; nothing
+   raises an error.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _FIRST_DAYS = (
 
 
 def event_micros(text: str | None, is_json: bool) -> int | None:
-    """The time that a text states; None where it states none."""
+    """Read a time; None if the text is no time."""
     if text is None:
         return None
     found = _CLF.match(text)
@@ -66,7 +68,7 @@ def event_micros(text: str | None, is_json: bool) -> int | None:
 
 
 def _micros(clock: Iterable[str], fraction: str, offset: Iterable[str]) -> int | None:
-    """From year to second, the digits of a fraction, and an offset's sign, hours and minutes."""
+    """Combine year to second, the digits of a fraction, and an offset's sign, hours and minutes."""
     year, month, day, hour, minute, second = (int(part or 0) for part in clock)
     sign, hours, minutes = offset
     shift = int(hours or 0) * 60 + int(minutes or 0)
@@ -84,7 +86,7 @@ def _micros(clock: Iterable[str], fraction: str, offset: Iterable[str]) -> int |
 
 
 def _epoch_micros(number: Decimal) -> int | None:
-    """Seconds up to 10^11, milliseconds up to 10^14, else microseconds."""
+    """Read a number as seconds below 10^11, as milliseconds below 10^14, else as microseconds."""
     if number.adjusted() >= _WHOLE_DIGITS_MAX:
         return None
     number = number.quantize(_SIX_PLACES, context=_EXACT)
@@ -94,7 +96,7 @@ def _epoch_micros(number: Decimal) -> int | None:
 
 
 def clf_times(text: Text, at: Integers) -> tuple[Integers, Mask]:
-    """Of access-log times that begin at some places: microseconds, and which can be relied on."""
+    """Read access-log times at some places: microseconds, and which of them are certain."""
     grid = text.grid(at, CLF_BYTES)
     ok = _has_form(grid, "dd/aaa/dddd:dd:dd:dd +dddd")
     code = grid[3].astype(np.int64) << 16 | grid[4].astype(np.int64) << 8 | grid[5]
@@ -109,12 +111,12 @@ def clf_times(text: Text, at: Integers) -> tuple[Integers, Mask]:
 
 
 def iso_times(text: Text, spans: Spans) -> tuple[Integers, Mask]:
-    """The same of stretches of ISO 8601; those that are too short cannot be relied on."""
+    """Read stretches of ISO 8601, like `clf_times`; one that is too short is not certain."""
     long = spans.ends - spans.starts >= ISO_BYTES
     starts = np.where(long, spans.starts, 0)
     grid = text.grid(starts, ISO_BYTES)
     ok = long & (_has_form(grid, "dddd-dd-ddTdd:dd:dd"))
-    # Few forms follow the second: what each adds is found once, by the careful way.
+    # Few different forms follow the second: the careful reader computes once what each one adds.
     rest = Spans(np.where(ok, starts + ISO_BYTES, -1), spans.ends)
     forms = text.strings(rest).dictionary_encode()
     base = event_micros(_ANY_SECOND, is_json=True)
@@ -131,7 +133,7 @@ def iso_times(text: Text, spans: Spans) -> tuple[Integers, Mask]:
 
 
 def epoch_times(numbers: Integers) -> tuple[Integers, Mask]:
-    """The same of whole numbers: seconds, milliseconds or microseconds."""
+    """Read whole numbers of seconds, milliseconds or microseconds, like `clf_times`."""
     scale = np.where(numbers < 10**11, MICROS, np.where(numbers < 10**14, 1_000, 1))
     ok = (numbers >= 0) & (numbers < 10**17)
     micros = np.where(ok, numbers, 0) * scale
@@ -139,7 +141,7 @@ def epoch_times(numbers: Integers) -> tuple[Integers, Mask]:
 
 
 def _has_form(grid: Bytes, form: str) -> Mask:
-    """Which columns of a grid are of a form: d is a digit, + a sign, T also a space, a anything."""
+    """Which columns of a grid match a form: d = digit, + = sign, T = T or space, a = any byte."""
     ok = np.ones(grid.shape[1], bool)
     for row, sign in zip(grid, form, strict=True):
         if sign == "d":
@@ -161,7 +163,7 @@ def _number(grid: Bytes, place: int, digits: int) -> Integers:
 
 
 def _days(year: Integers, month: Integers, day: Integers) -> tuple[Integers, Mask]:
-    """Days since 1970, and which dates there are."""
+    """Days since 1970, and which dates exist."""
     at = (year - 1970) * 12 + month - 1
     ok = (year >= 1970) & (year < 10_000) & (month >= 1) & (month <= 12)
     at = np.where(ok, at, 0)

@@ -1,21 +1,22 @@
-"""What a click is: one message of topic `clicks`, read as JSON or as a line of an access log.
+"""The definition of a click: a message of topic `clicks`, in JSON or as an access-log line.
 
     messages -> mapInArrow(parse_arrow) -> the same rows with some of CLICK_COLUMNS
 
 numpy and Arrow read the text in the executors' Python, a batch of rows at a time. Nearly all
-messages have an ordinary form (`ordinary_lines`, `ordinary_json`). Each of the others, from escaped
-quotes to nonsense, is read alone and with care (`click_reader`), and gets a reason if it cannot be
-read. The careful reading defines what a click is; the ordinary ones are faster and give the same.
+messages have an ordinary form (`ordinary_lines`, `ordinary_json`). Each other message, from escaped
+quotes to nonsense, is read on its own by the careful reader (`click_reader`), and gets a reason if
+it cannot be read. The careful reader defines what a click is; the ordinary ones are faster and
+give the same result.
 
-Spark's own functions were tried first: one regular expression and `from_json` took five times the
-time of this (docs/performance.md), and planning them took ten seconds before the first batch.
+Spark's own functions were tried first: one regular expression and `from_json` took five times as
+long (docs/performance.md), and planning them took ten seconds before the first batch.
 
 Invariants:
-1. Every row that goes in comes out, once, in its place. `reason` is null for a click that could be
-   read, else it says in words why not; no input raises.
-2. `body` is handed on untouched, byte for byte.
+1. Every input row comes out, once, in its place. `reason` is null for a click that could be read;
+   otherwise it says in words why not. No input raises an error.
+2. `body` is passed on unchanged, byte for byte.
 3. Nothing depends on the session's time zone: event times are UTC instants.
-4. A column that is not asked for is not made.
+4. A column that is not requested is not made.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
-# What `parse` adds after the columns it is given, in this order.
+# The columns that `parse` can add after those of its input, in this order.
 CLICK_SCHEMA = pa.schema(
     [
         ("time", pa.timestamp("us", "UTC")),  # event time
         ("address", pa.string()),  # the visitor's address as the log states it
         ("user", pa.string()),  # "-" or the authenticated user; null in JSON
         ("vhost", pa.string()),  # only where the log has it
-        ("method", pa.string()),  # null where the request line is broken, like the two below
+        ("method", pa.string()),  # null if the request line is broken, like the next two
         ("path", pa.string()),  # with its query
         ("page", pa.string()),  # the path without its query
-        ("protocol", pa.string()),  # as "HTTP/1.1"
+        ("protocol", pa.string()),  # such as "HTTP/1.1"
         ("status", pa.int32()),  # null where the log has "-"
         ("bytes", pa.int64()),  # 0 where the log has "-"
         ("referer", pa.string()),  # as written, "-" included; null in the common format
@@ -64,11 +65,11 @@ _OPENING_BRACE = ord("{")
 def parse(messages: DataFrame, columns: Collection[str] = CLICK_COLUMNS) -> DataFrame:
     """Add some of CLICK_COLUMNS to rows that have a BINARY column `body`.
 
-    One row in, one row out. Name the columns that you need: Spark cannot tell from a later `select`
-    that the others need not be made.
+    One row in, one row out. Name only the columns that you need: Spark cannot tell from a later
+    `select` that the others need not be made.
 
     Raises:
-        ValueError: a column is none of CLICK_COLUMNS.
+        ValueError: a column is not one of CLICK_COLUMNS.
     """
     from pyspark.sql import types as T  # noqa: PLC0415 - executors need not load it
 
@@ -86,7 +87,7 @@ def spark_fields(columns: Collection[str] = CLICK_COLUMNS) -> list[StructField]:
     """Some of CLICK_COLUMNS with Spark's types.
 
     Raises:
-        ValueError: a column is none of CLICK_COLUMNS.
+        ValueError: a column is not one of CLICK_COLUMNS.
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415 - the same
 
@@ -99,7 +100,7 @@ def readable(clicks: DataFrame) -> DataFrame:
 
 
 def rejected(clicks: DataFrame) -> DataFrame:
-    """The messages that could not be read, with their reason."""
+    """The messages that could not be read, with the reason."""
     return clicks.where("reason IS NOT NULL")
 
 
@@ -109,12 +110,12 @@ def parse_arrow(
     """Add some of CLICK_COLUMNS to rows that have a binary column `body`.
 
     Args:
-        messages: any number of rows; other columns are handed on.
-        columns: what to add, in the order of CLICK_COLUMNS.
+        messages: any number of rows; their other columns are passed on.
+        columns: the columns to add; they are added in the order of CLICK_COLUMNS.
     Returns:
-        One row for each row, in the same order, with types as in CLICK_SCHEMA.
+        One row for each input row, in the same order, with types as in CLICK_SCHEMA.
     Raises:
-        ValueError: a column is none of CLICK_COLUMNS.
+        ValueError: a column is not one of CLICK_COLUMNS.
     """
     fields = _fields(columns)
     table = pa.table(messages) if isinstance(messages, pa.RecordBatch) else messages
@@ -139,7 +140,7 @@ def _bodies(column: pa.ChunkedArray) -> pa.BinaryArray:
 
 
 class _Columns:
-    """The clicks of a batch of messages, as columns that are made when they are asked for."""
+    """The clicks of a batch of messages, as columns that are made on request."""
 
     def __init__(self, bodies: pa.BinaryArray) -> None:
         self._rows = len(bodies)
@@ -173,7 +174,7 @@ class _Columns:
         return texts.cast(field.type)
 
     def _with_odd(self, numbers: Integers, name: str) -> pa.Int64Array:
-        """The numbers of all messages, given those of the ordinary ones."""
+        """The numbers of all messages, given the numbers of the ordinary ones."""
         if not self._read:
             return pa.array(numbers)
         values = [getattr(click, name) for click in self._read]
@@ -208,7 +209,7 @@ class _Columns:
         )
 
     def _placed(self, lines: Integers, json: Integers, otherwise: int) -> Integers:
-        """What lines and JSON messages have, each in its row."""
+        """Values of lines and of JSON messages, each in the row of its message."""
         if len(lines) == self._rows:
             return lines
         placed = np.full(self._rows, otherwise, np.int64)

@@ -1,11 +1,11 @@
-"""The processes of a run: one nsqlookupd and some nsqds, and nsqadmin beside those of `sparq up`.
+"""The processes of a run: one nsqlookupd and some nsqds, and for `sparq up` nsqadmin.
 
-1. The standard ports are taken where they are free, free ones where they are not; a process that is
-   started again comes back on its own ports and data.
+1. The standard ports are used if they are free, otherwise any free ones. A process that is started
+   again keeps its ports and data.
 2. Every process started here is ended here. Nothing else is touched.
-3. What runs where stands in `cluster.json` of the run's folder, for people and for proofs.
-4. The pipeline does not need nsqadmin: neither one that ends nor one that cannot start ends it.
-   It listens on this machine only: whoever is on it may administer, as nsqadmin has it by itself.
+3. `cluster.json` in the run's folder lists all processes, for people and for the proofs.
+4. The pipeline does not need nsqadmin: if it ends or cannot start, the run continues. It listens on
+   this machine only, and every user of the machine may administer, which is nsqadmin's default.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOST = "127.0.0.1"
 LOOKUPD_PORTS = (4160, 4161)
 NSQD_PORTS = (4150, 4151)
 PORT_STEP = 100
-"""The second nsqd's standard ports lie so far above the first's, clear of all of NSQ's own."""
+"""Distance between the standard ports of two nsqds, large enough to avoid NSQ's other ports."""
 
 ADMIN_PORT = 4171
 ADMIN_STARTS_MAX = 4
@@ -42,11 +42,11 @@ REQUEST_SECONDS = 10.0
 
 
 class ClusterError(Exception):
-    """A process does not start, or does not answer; the text says which, and where its log is."""
+    """A process does not start, or does not answer; the text names it and its log."""
 
 
 def is_free(port: int) -> bool:
-    """Whether one may listen on a port of this machine."""
+    """Whether a port of this machine is free to listen on."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -57,29 +57,29 @@ def is_free(port: int) -> bool:
 
 
 def any_free_port() -> int:
-    """A port that nobody listens on."""
+    """A port on which no process listens."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])
 
 
 def ports_near(standard: tuple[int, int]) -> tuple[int, int]:
-    """The standard ports if both are free, else two that are."""
+    """The standard ports if both are free, otherwise two free ones."""
     if all(map(is_free, standard)):
         return standard
     return any_free_port(), any_free_port()
 
 
 def free_port(standard: int) -> int:
-    """The standard port if it is free, else one that is."""
+    """The standard port if it is free, otherwise a free one."""
     return standard if is_free(standard) else any_free_port()
 
 
 def spawn(module: str, flags: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a program of ours; what it prints is added to its log."""
+    """Start a program of sparq; its output is appended to its log."""
     command = [sys.executable, "-m", module, *flags]
     with log.open("ab") as out:
-        # A session of its own: Ctrl-C reaches the runner, which ends all in order.
+        # A session of its own: Ctrl-C reaches only the runner, which ends all processes in order.
         return subprocess.Popen(  # noqa: S603 - our own program, no shell
             command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
         )
@@ -98,16 +98,16 @@ class Daemon:
 
     @property
     def http(self) -> str:
-        """Where it answers HTTP."""
+        """The address where it answers HTTP."""
         return f"{HOST}:{self.http_port}"
 
     def start(self) -> None:
-        """Start the process; `is_ready` says when it can be used."""
+        """Start the process; use `is_ready` to wait for it."""
         self.process = spawn(self.module, [f"--http-address={self.http}", *self.flags], self.log)
         self.starts += 1
 
     def has_ended(self) -> bool:
-        """Whether the process was started and is gone."""
+        """Whether the process was started and has ended."""
         return self.process is not None and self.process.poll() is not None
 
     def is_ready(self, seconds: float) -> bool:
@@ -121,10 +121,10 @@ class Daemon:
         return False
 
     def request(self, method: str, path: str) -> tuple[int, bytes]:
-        """One HTTP request: status and body.
+        """Send one HTTP request; returns status and body.
 
         Raises:
-            OSError, http.client.HTTPException: it is not to be reached.
+            OSError, http.client.HTTPException: the process cannot be reached.
         """
         connection = http.client.HTTPConnection(HOST, self.http_port, timeout=REQUEST_SECONDS)
         try:
@@ -135,7 +135,7 @@ class Daemon:
             connection.close()
 
     def stop(self) -> None:
-        """End the process, gently first; one that has ended is left as it is."""
+        """End the process, first with SIGTERM, after STOP_SECONDS with SIGKILL."""
         process, self.process = self.process, None
         if process is None or process.poll() is not None:
             return
@@ -147,7 +147,7 @@ class Daemon:
             process.wait()
 
     def state(self) -> dict[str, Any]:
-        """Process id, address, number of starts and log."""
+        """Process id, address, number of starts, and log."""
         pid = self.process.pid if self.process else None
         return {"pid": pid, "http": self.http, "starts": self.starts, "log": str(self.log)}
 
@@ -164,11 +164,11 @@ class Member(Daemon):
 
     @property
     def tcp(self) -> str:
-        """Where its TCP clients connect."""
+        """The address for its TCP clients."""
         return f"{HOST}:{self.tcp_port}"
 
     def wait_until_ready(self) -> None:
-        """Return when the process answers.
+        """Wait until the process answers.
 
         Raises:
             ClusterError: it ends, or does not answer in time.
@@ -179,12 +179,12 @@ class Member(Daemon):
 
 
 class Console(Daemon):
-    """nsqadmin of a run. One that ends is started again, ADMIN_STARTS_MAX times in all.
+    """nsqadmin of a run. If it ends it is started again, up to ADMIN_STARTS_MAX starts in total.
 
     Args:
-        run_dir: where its audit log goes.
-        log: where what it prints goes.
-        lookupd: the nsqlookupd that it asks, `host:port`.
+        run_dir: the folder for its audit log.
+        log: the file for its output.
+        lookupd: the nsqlookupd that it uses, `host:port`.
         module: the program.
     """
 
@@ -198,11 +198,11 @@ class Console(Daemon):
 
     @property
     def url(self) -> str:
-        """Where a browser finds it."""
+        """Its URL for a browser."""
         return f"http://{self.http}/"
 
     def watch(self) -> str:
-        """Start it again if it has ended; what is to be told of it, "" for nothing."""
+        """Start it again if it has ended; returns a message about it, or ""."""
         if self.is_given_up or not self.has_ended():
             return ""
         if self.starts >= ADMIN_STARTS_MAX:
@@ -212,7 +212,7 @@ class Console(Daemon):
         return f"nsqadmin ended and is started again; its log: {self.log}"
 
     def state(self) -> dict[str, Any]:
-        """The same, and where its audit log is."""
+        """The state of the process, and the path of its audit log."""
         return {**super().state(), "audit_log": str(self.audit_log)}
 
 
@@ -220,9 +220,9 @@ class Cluster:
     """One nsqlookupd and several nsqds.
 
     Args:
-        run_dir: where logs and `cluster.json` go.
-        data_dir: where the nsqds keep their logs, a folder each.
-        nsqds: how many.
+        run_dir: the folder for logs and `cluster.json`.
+        data_dir: the folder of the nsqds' data paths.
+        nsqds: number of nsqds.
     """
 
     def __init__(self, run_dir: Path, data_dir: Path, nsqds: int = 2) -> None:
@@ -238,7 +238,8 @@ class Cluster:
                 f"--data-path={folder}",
                 f"--lookupd-tcp-address={self.lookupd.tcp}",
                 f"--broadcast-address={HOST}",
-                # Their own numbers: two hashes may collide, and message ids must not.
+                # Distinct ids: by default two could get the same hash, and message ids must be
+                # unique.
                 f"--node-id={number + 1}",
             ]
             tcp, http = (port + number * PORT_STEP for port in NSQD_PORTS)
@@ -255,10 +256,10 @@ class Cluster:
         return [self.lookupd, *self.nsqds]
 
     def start(self) -> None:
-        """Start everything.
+        """Start all processes.
 
         Raises:
-            ClusterError: something does not start; then nothing is left running.
+            ClusterError: a process does not start; then none is left running.
         """
         try:
             for member in self.members:
@@ -273,15 +274,15 @@ class Cluster:
         self.write_state()
 
     def stop(self) -> None:
-        """End everything, the nsqds first."""
+        """End all processes, the nsqds first."""
         for member in reversed(self.members):
             member.stop()
 
     def restart_dead(self) -> list[str]:
-        """Start again what has ended by itself; returns the names.
+        """Start processes again that have ended by themselves; returns their names.
 
         Raises:
-            ClusterError: it does not come back.
+            ClusterError: a process does not come back.
         """
         dead = [member for member in self.members if member.has_ended()]
         for member in dead:
@@ -306,7 +307,7 @@ class Cluster:
         """(nsqd, its part of `/stats` for the topic) for each nsqd that has the topic.
 
         Raises:
-            OSError, http.client.HTTPException: an nsqd is not to be reached just now.
+            OSError, http.client.HTTPException: an nsqd cannot be reached at the moment.
         """
         for member in self.nsqds:
             path = f"/stats?format=json&include_clients=false&include_mem=false&topic={topic}"
@@ -315,17 +316,17 @@ class Cluster:
                 yield member.name, found
 
     def depths(self, topic: str) -> dict[str, dict[str, int]]:
-        """What each channel has before it, on each nsqd: {nsqd: {channel: depth}}."""
+        """The depth of each channel on each nsqd: {nsqd: {channel: depth}}."""
         return {
             name: {channel["channel_name"]: channel["depth"] for channel in found["channels"]}
             for name, found in self.topics(topic)
         }
 
     def message_counts(self, topic: str) -> dict[str, int]:
-        """Messages that each nsqd's log of the topic has ever taken, dropped segments included.
+        """Messages that each nsqd's log of the topic has ever taken, incl. dropped segments.
 
         Raises:
-            OSError: an nsqd is not to be reached just now.
+            OSError: an nsqd cannot be reached at the moment.
             RemoteError: an nsqd does not have the topic.
         """
         counts = {}

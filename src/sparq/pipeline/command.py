@@ -5,9 +5,9 @@
 1. A flag overrides the file, and the file overrides the default. `--spark` and `--source` override
    single keys of the tables `[spark]` and `[source]`.
 2. The keys of the file are the names of the flags. `spark.executor.cores = 2` at the top of the
-   file sets this option of Spark.
-3. Help, version and mistakes load neither Spark nor an event loop. A mistake is one sentence and
-   ends the program with status 1.
+   file sets this Spark option.
+3. `--help`, `--version` and errors load neither Spark nor an event loop. An error is one sentence
+   and ends the program with status 1.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: the command line without the program's name; None: that of this process.
     Returns:
-        The exit status: 1 for a mistake.
+        The exit status: 1 for an error, INTERRUPTED for Ctrl-C, else that of the application.
     Raises:
         SystemExit: after `--help` and `--version`.
     """
@@ -111,7 +111,7 @@ _PAIR_FIELDS: Final = ("spark", "source")
 
 
 def _positive(arguments: Sequence[str]) -> list[str]:
-    """The words with `--no-publish` as `--publish=false`."""
+    """The arguments, with `--no-publish` replaced by `--publish=false`."""
     names = [flag.name for flag in flags() if flag.kind is kinds.TRUTH]
     meant = {f"{dashes}no-{name}": f"--{name}=false" for name in names for dashes in ("-", "--")}
     return [meant.get(word, word) for word in arguments]
@@ -165,7 +165,7 @@ def _unknown(key: str, value: Any, known: Mapping[str, Flag]) -> str:
 
 
 def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
-    """The keys and values of a table. TOML turns dotted keys into tables within tables."""
+    """The keys and values of a table. TOML turns dotted keys into nested tables."""
     if flag.kind not in _PAIRS:
         raise SettingsError(f"{origin} is a table: write {key_form(flag)}")
     found: dict[str, str] = {}

@@ -1,15 +1,15 @@
-"""Small files of the archive become large ones, hour by hour, without any reader noticing.
+"""Merges small files of the archive into large ones, hour by hour; readers are not affected.
 
-    archive/_compaction/<token>.json                       the note of a merge: what it replaces
-    archive/date=D/hour=H/compacted-<token>-*.parquet      what it makes
+    archive/_compaction/<token>.json                       record of a merge: the files it replaces
+    archive/date=D/hour=H/compacted-<token>-*.parquet      the merged files
 
-1. A merge takes effect by one commit to the archive's log: before it readers see the small files,
+1. A merge takes effect with one commit to the archive's log: before it readers see the small files,
    after it the large ones.
-2. Killed at any point, a merge has either taken effect or left files that do not count. Its note
-   names them all, and a later clean-up deletes those that are not live.
-3. What has been replaced stays for `keep_s`, for readers that are at work.
-4. The newest batch of the query that writes the archive is left alone: its files tell whether
-   Spark, which may run that batch again, has it already.
+2. If it is killed at any point, a merge has either taken effect or left files that do not count.
+   Its record names them all, and a later clean-up deletes those that are not live.
+3. Replaced files stay for `keep_s`, for readers that are still reading them.
+4. Files of the newest batch of the query that writes the archive are not merged: Spark may run that
+   batch again, and these files show that the archive has it already.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Sizes:
     """When files are merged.
 
     Attributes:
-        small_bytes: a file of fewer bytes is small.
-        target_bytes: small files of so many bytes together are merged at once.
-        merge_bytes_max: at most so many bytes are merged at a time.
-        settle_s: an hour without a new file for so long is taken to be over.
-        final_s: after so long, small files that came late join a large one.
-        small_count: so many small files are merged beside a large one.
-        keep_s: how long files stay that have been replaced.
+        small_bytes: a file with fewer bytes is small.
+        target_bytes: small files with this many bytes in total are merged at once.
+        merge_bytes_max: maximum bytes of one merge.
+        settle_s: an hour without a new file for this time is considered over.
+        final_s: after this time, small files that came late are merged with a large one.
+        small_count: this many small files are merged in an hour that also has a large one.
+        keep_s: how long replaced files stay.
     """
 
     small_bytes: int = 64 * MIB
@@ -62,7 +62,7 @@ SIZES = Sizes()
 
 
 def due(files: Iterable[FileStatus], sizes: Sizes, now_ms: int) -> list[list[FileStatus]]:
-    """Which files should be merged, a list for each hour, the one with most small files first."""
+    """Files to merge, a list for each hour; the hour with the most files first."""
     ordered = sorted(files, key=lambda one: (one.directory, one.modified_ms, one.uri))
     hours = [list(hour) for _, hour in groupby(ordered, lambda one: one.directory)]
     found = [chosen for hour in hours if (chosen := _due_in_hour(hour, sizes, now_ms))]
@@ -70,7 +70,7 @@ def due(files: Iterable[FileStatus], sizes: Sizes, now_ms: int) -> list[list[Fil
 
 
 def _due_in_hour(hour: list[FileStatus], sizes: Sizes, now_ms: int) -> list[FileStatus]:
-    """The files of one hour that should be merged into one or more; empty if none should."""
+    """The files of one hour to merge into one or more files; empty if none."""
     small = [one for one in hour if one.size < sizes.small_bytes]
     large = sorted((one for one in hour if one.size >= sizes.small_bytes), key=lambda one: one.size)
     if not small or len(hour) < 2:
@@ -89,7 +89,7 @@ def _due_in_hour(hour: list[FileStatus], sizes: Sizes, now_ms: int) -> list[File
 
 
 def _within(files: list[FileStatus], bytes_max: int) -> list[FileStatus]:
-    """The first files, two at least, that have no more bytes together."""
+    """The first files up to `bytes_max` bytes in total, but at least two."""
     chosen, in_all = files[:2], sum(one.size for one in files[:2])
     for one in files[2:]:
         in_all += one.size
@@ -101,7 +101,7 @@ def _within(files: list[FileStatus], bytes_max: int) -> list[FileStatus]:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What has been done: how many live files there were and are, and how many were deleted."""
+    """The result of a compaction: live files before and after, and files deleted."""
 
     files_before: int
     files_after: int
@@ -112,9 +112,9 @@ class Compaction:
     """Merges the files of one archive.
 
     Args:
-        spark: the session whose jobs read and write them.
+        spark: the session whose jobs read and write the files.
         root: the archive's folder, a path or a URI of any Hadoop file system.
-        sizes: what is due.
+        sizes: when files are merged.
     """
 
     def __init__(self, spark: SparkSession, root: str, sizes: Sizes = SIZES) -> None:
@@ -125,13 +125,13 @@ class Compaction:
         self._log = ArchiveLog(self._files, root)
 
     def between_batches(self, prefix: str, now_ms: int) -> int:
-        """Merge what is due in one hour, and delete what was replaced long ago.
+        """Merge files of one hour if due, and delete files that were replaced long ago.
 
         Args:
-            prefix: with which the names of the newest batch's files begin; these are left alone.
+            prefix: prefix of the names of the newest batch's files, which are not merged.
             now_ms: milliseconds since 1970.
         Returns:
-            How many files were merged.
+            The number of merged files.
         """
         free = [one for one in self._log.read().files if not one.name.startswith(prefix)]
         chosen = next(iter(due(free, self._sizes, now_ms)), [])
@@ -141,10 +141,10 @@ class Compaction:
         return len(chosen)
 
     def all_due(self, now_ms: int) -> Compacted:
-        """Merge all that is due, hour after hour.
+        """Merge all files that are due, hour by hour.
 
-        A query may write into the archive meanwhile where the checkpoint's file manager refuses to
-        replace files, as on a local disk and HDFS.
+        A query may write to the archive at the same time if the checkpoint's file manager refuses
+        to replace files, as on a local disk and HDFS.
         """
         before = self._log.read().files
         while chosen := next(iter(due(_settled(self._log.read()), self._sizes, now_ms)), []):
@@ -157,19 +157,19 @@ class Compaction:
         """Replace some files of one hour by one or more larger ones.
 
         Returns:
-            Whether it took effect; not if one of the files has been replaced meanwhile.
+            Whether the merge took effect; it does not if one of the files was replaced meanwhile.
         Raises:
-            RuntimeError: what was written has another number of rows; it does not count then.
+            RuntimeError: the written files have another number of rows; they do not count then.
         """
         token = uuid.uuid4().hex
         hour = self._files.path_of(chosen[0].directory)
         uris = [one.uri for one in chosen]
         note = {"at_ms": now_ms, "hour": hour, "token": token, "replaced": uris}
         self._files.create(f"{self._root}/{FOLDER}/{token}.json", json.dumps(note).encode())
-        # All columns that any of the files has, also one that came later.
+        # All columns of any of the files, including columns that a later version added.
         reader = self._spark.read.option("mergeSchema", "true")
         clicks = reader.parquet(*map(self._files.path_of, uris))
-        # Fewer files than before in any case, so that merging comes to an end.
+        # Always fewer files than before, so that merging comes to an end.
         in_all = sum(one.size for one in chosen)
         count = max(1, min(in_all // self._sizes.target_bytes, len(chosen) - 1))
         writer = clicks.coalesce(count).write.mode("append")
@@ -181,10 +181,10 @@ class Compaction:
         return self._commit(chosen, made)
 
     def clean_up(self, now_ms: int) -> int:
-        """Delete what merges have replaced, or left when they were killed, `keep_s` ago.
+        """Delete files that merges replaced, or left when they were killed, more than `keep_s` ago.
 
         Returns:
-            How many files were deleted.
+            The number of deleted files.
         """
         notes = self._files.list(f"{self._root}/{FOLDER}")
         last_ms = now_ms - self._sizes.keep_s * 1000
@@ -213,12 +213,12 @@ class Compaction:
             try:
                 self._log.commit(before, before.changed(replaced, made))
             except FileExistsError:
-                continue  # the writer of the clicks was first: look again
+                continue  # the writer of the clicks committed first: read again
             return True
 
 
 def _settled(snapshot: Snapshot) -> list[FileStatus]:
-    """The files that are not of the newest batch of any query."""
+    """The files that do not belong to the newest batch of any query."""
     batches = [batch_of(one) for one in snapshot.files]
     newest = dict(sorted(batch for batch in batches if batch is not None))
     return [
@@ -229,6 +229,6 @@ def _settled(snapshot: Snapshot) -> list[FileStatus]:
 
 
 def batch_of(file: FileStatus) -> tuple[str, int] | None:
-    """The query and the batch that have written a file; None for a merged one."""
+    """The query and batch that wrote a file; None for a merged file."""
     found = _OF_A_BATCH.match(file.name)
     return (found[1], int(found[2])) if found else None

@@ -1,18 +1,18 @@
-"""Small files of a Delta table become large ones, an hour at a time, and old files are deleted.
+"""Merges small files of a Delta table into large ones, an hour at a time, and deletes old files.
 
-Which hours are due says `compaction.due`, as for the Parquet archive. Executors merge the files of
-an hour, and the driver commits the change.
+`compaction.due` chooses the hours, as for the Parquet archive. Executors merge the files of an
+hour, and the driver commits the change.
 
-1. The commit replaces the small files by the large ones at once and changes no rows, which it says
-   in the log: who follows the table as a stream sees nothing new. A writer that adds files
-   meanwhile is not disturbed.
-2. Of two mergers at work at once the second to commit is refused, since each commit carries a
-   transaction of MERGES. `deltalake`'s own `optimize.compact` drops such a transaction and lets two
-   replace the same files (seen with 1.6.6), whose rows are then there twice. So it is not used
-   here, and must not be used on a table that a query writes.
-3. Killed at any point, a merge has either taken effect or left files that do not count.
-4. Files that do not count, replaced or left by what was killed, are deleted after `keep_s`. So a
-   batch must not take longer from its first file to its commit, and neither must a reader.
+1. The commit replaces the small files by the large ones at once and changes no rows, and is marked
+   so in the log: readers that follow the table as a stream see nothing new. Writers that add files
+   at the same time are not disturbed.
+2. If two merges run at the same time, the second to commit is refused, since each commit has
+   a transaction of MERGES. `deltalake`'s own `optimize.compact` drops such a transaction and lets
+   two merges replace the same files (seen with 1.6.6), so their rows are in the table twice. It is
+   therefore not used here, and must not be used on a table that a query writes.
+3. If it is killed at any point, a merge has either taken effect or left files that do not count.
+4. Files that do not count, replaced or left by a killed process, are deleted after `keep_s`. So
+   neither a batch, from its first file to its commit, nor a reader may take longer than that.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 SIZES = Sizes(keep_s=86_400)
 MERGES = "sparq merges"
-"""The application of all merges, as a Delta log names it."""
+"""Name of the application of all merges in the Delta log."""
 
-CHECKS_PER_SETTLING = 20  # how often hours are looked at while one settles
-CLEAN_UPS_PER_KEEPING = 24  # how often files are deleted while one is kept
+CHECKS_PER_SETTLING = 20  # checks for due merges within `settle_s`
+CLEAN_UPS_PER_KEEPING = 24  # clean-ups within `keep_s`
 
 PREFIX = "merged-"
 
@@ -57,7 +57,7 @@ class DeltaCompaction:
 
     Args:
         place: the table.
-        sizes: what is due.
+        sizes: when files are merged.
     """
 
     def __init__(self, place: TablePlace, sizes: Sizes = SIZES) -> None:
@@ -67,16 +67,16 @@ class DeltaCompaction:
         self._cleaned_ms: int | None = None
 
     def between_batches(self, spark: SparkSession, table: DeltaTable, now_ms: int) -> int:
-        """Merge what is due in one hour, and delete what has not counted for long.
+        """Merge files of one hour if due, and delete files that have not counted for `keep_s`.
 
-        Most calls do nothing: hours are looked at `CHECKS_PER_SETTLING` times in `settle_s`.
+        Most calls do nothing: hours are checked `CHECKS_PER_SETTLING` times within `settle_s`.
 
         Args:
-            spark: the session whose executor merges.
-            table: the table, which is brought up to date.
+            spark: the session whose executors merge.
+            table: the table; it is updated to its newest version.
             now_ms: milliseconds since 1970.
         Returns:
-            How many files were replaced.
+            The number of replaced files.
         """
         pause_ms = self._sizes.settle_s * 1000 // CHECKS_PER_SETTLING
         if self._checked_ms is not None and now_ms < self._checked_ms + pause_ms:
@@ -90,7 +90,7 @@ class DeltaCompaction:
         return removed
 
     def all_due(self, spark: SparkSession, now_ms: int) -> Compacted:
-        """Merge all that is due, hour after hour; a query may write into the table meanwhile."""
+        """Merge all files that are due, hour by hour; a query may write to the table meanwhile."""
         table = self._place.table()
         before = len(files_of(table))
         while self._merge_next(spark, table, now_ms):
@@ -99,14 +99,14 @@ class DeltaCompaction:
         return Compacted(before, len(files_of(table)), deleted)
 
     def _merge_next(self, spark: SparkSession, table: DeltaTable, now_ms: int) -> int:
-        """Merge in the first hour where that is due; how many files were replaced."""
+        """Merge files of the first hour that is due; returns the number of replaced files."""
         table.update_incremental()
         chosen = next(iter(due(files_of(table), self._sizes, now_ms)), [])
         return merge(spark, self._place, table, chosen, self._sizes) if chosen else 0
 
     def _clean_up(self, table: DeltaTable) -> int:
-        """Delete files that have not counted for `keep_s`; how many."""
-        # An older version of the table does not know of the newest files.
+        """Delete files that have not counted for `keep_s`; returns their number."""
+        # An older version of the table does not contain the newest files.
         table.update_incremental()
         deleted = table.vacuum(
             retention_hours=math.ceil(self._sizes.keep_s / 3600),
@@ -133,16 +133,16 @@ def merge(
     chosen: list[FileStatus],
     sizes: Sizes,
 ) -> int:
-    """Let executors merge some files of an hour, and make what they have written count.
+    """Merge some files of an hour on the executors, and commit the result.
 
     Args:
         spark: the session of the executors.
         place: the table.
-        table: the table in the version that the files were found in.
+        table: the table in the version in which the files were found.
         chosen: the files.
-        sizes: how large merged files become.
+        sizes: the target size of merged files.
     Returns:
-        How many files were replaced; none where another merge was first.
+        The number of replaced files; 0 if another merge committed first.
     """
     groups = [[one.uri for one in group] for group in grouped(chosen, sizes.target_bytes)]
     known = pa.schema(table.schema().to_arrow())
@@ -167,16 +167,16 @@ def merge(
             commit_properties=CommitProperties(app_transactions=[transaction]),
         )
     except CommitFailedError:
-        # Another merge, of a driver taken for dead or of `all_due`, has come in between.
+        # A merge by a driver presumed dead, or by `all_due`, has committed in between.
         return 0
     return len(removed)
 
 
 def grouped(chosen: list[FileStatus], target_bytes: int) -> list[list[FileStatus]]:
-    """The files that become one each: of about `target_bytes`, all in one if they are less.
+    """Group files to be merged into one each: about `target_bytes`, or all if they are less.
 
-    Files that would be alone are left out. `compaction.due` has a small file first, so the first
-    group has two at least.
+    Files that would be alone are left out. `compaction.due` returns a small file first, so the
+    first group has at least two.
     """
     in_all = sum(one.size for one in chosen)
     share = in_all / max(1, in_all // target_bytes)
@@ -191,7 +191,7 @@ def grouped(chosen: list[FileStatus], target_bytes: int) -> list[list[FileStatus
 
 
 def add_action(row: Row, data_change: bool = True) -> AddAction:
-    """What the log says of a file, given the row of ADDED_SCHEMA that its writer has returned."""
+    """The log's entry for a file, given the row of ADDED_SCHEMA from its writer."""
     partition = {name: row[name] for name in PARTITIONS}
     return AddAction(row.path, row.bytes, partition, row.modified_ms, data_change, row.stats)
 

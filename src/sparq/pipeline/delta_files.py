@@ -1,14 +1,14 @@
-"""The data files of a Delta table of clicks: executors write them, a file for each hour.
+"""The data files of a Delta table of clicks; executors write them, a file for each hour.
 
     date=2026-03-02/hour=10/<query>-<batch>-<random>.parquet    the columns without date and hour
 
-`write_hours` and `merge_files` run in `mapInArrow`. For each file they return one row, which says
-what the table's log must know of it; nothing else leaves the executor.
+`write_hours` and `merge_files` run in `mapInArrow`. For each file they return one row with the
+facts that the table's log needs; nothing else leaves the executor.
 
-1. A file does not count before the driver's commit names it. Names are random, so that what a
-   killed, repeated or speculative task has written is never taken for another's.
-2. Days and hours are of the event time in UTC, whatever the session's time zone is.
-3. At most BUFFER_BYTES of clicks are held, and one file is open, however many hours there are.
+1. A file does not count before the driver's commit names it. Names are random, so files of a
+   killed, repeated or speculative task are never mistaken for another task's files.
+2. Days and hours are those of the event time in UTC, whatever the session's time zone is.
+3. At most BUFFER_BYTES of clicks are buffered, and one file is open, however many hours there are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparq.pipeline.delta_place import TablePlace
 BUFFER_BYTES = 128 << 20
 COMPRESSION = "zstd"
 
-# What the log keeps of each file: readers of a time or of an index leave other files out.
+# Columns with minimum and maximum in the log: readers of a time or an index range skip files.
 BOUNDED = ("index", "timestamp", "time")
 
 ADDED_SCHEMA = pa.schema(
@@ -57,15 +57,15 @@ def write_hours(
     prefix: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """Write clicks into files, an hour's into one.
+    """Write clicks into files, one file per hour.
 
     Args:
         batches: rows with the columns of FILE_SCHEMA, readable clicks: `time` is never null.
         place: the table.
-        prefix: with which the files' names begin.
-        buffer_bytes: an hour gets another file after so many bytes of clicks of any hour.
+        prefix: prefix of the files' names.
+        buffer_bytes: after this many bytes of clicks of any hours, new files begin.
     Returns:
-        Rows of ADDED_SCHEMA, one a file.
+        Rows of ADDED_SCHEMA, one per file.
     """
     files = place.files()
     for clicks in _gathered(batches, buffer_bytes):
@@ -74,7 +74,7 @@ def write_hours(
 
 
 def _gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.Table]:
-    """The batches of a partition in few tables, each of the first size above `bytes_max`."""
+    """The batches of a partition as few tables, each closed once it reaches `bytes_max` bytes."""
     held: list[pa.RecordBatch] = []
     held_bytes = 0
     for batch in batches:
@@ -88,7 +88,7 @@ def _gathered(batches: Iterable[pa.RecordBatch], bytes_max: int) -> Iterator[pa.
 
 
 def by_hour(clicks: pa.Table) -> Iterator[tuple[datetime, pa.Table]]:
-    """The clicks of each hour, in their order, and the hour's beginning."""
+    """The start of each hour and its clicks, in their order."""
     clicks = clicks.select(FILE_SCHEMA.names).cast(FILE_SCHEMA)
     micros = clicks["time"].combine_chunks().cast(pa.int64())
     hours = micros.to_numpy(zero_copy_only=False) // _HOUR_MICROS
@@ -112,14 +112,14 @@ def merge_files(
     prefix: str,
     buffer_bytes: int = BUFFER_BYTES,
 ) -> pa.RecordBatch:
-    """Write the clicks of some files of one hour into a new one.
+    """Merge the clicks of some files of one hour into a new file.
 
     Args:
         place: the table.
         paths: the files, relative to the table's folder.
-        schema: the table's columns without date and hour; a file that lacks one has nulls there.
-        prefix: with which the new file's name begins.
-        buffer_bytes: about as many bytes of clicks are held at once.
+        schema: the table's columns without date and hour; columns that a file lacks become null.
+        prefix: prefix of the new file's name.
+        buffer_bytes: approximate size of the clicks that are buffered, in bytes.
     Returns:
         A row of ADDED_SCHEMA.
     """
@@ -148,13 +148,13 @@ def _read(files: FileSystem, paths: Iterable[str], schema: pa.Schema) -> Iterato
 def _written(
     files: FileSystem, folder: str, prefix: str, schema: pa.Schema, clicks: Iterable[pa.Table]
 ) -> dict[str, Any]:
-    """Write one file; its row of ADDED_SCHEMA."""
+    """Write one file; returns its row of ADDED_SCHEMA."""
     path = f"{folder}/{prefix}{uuid.uuid4().hex[:16]}.parquet"
     stats = Stats()
     with files.open_output_stream(path) as stream:
-        # Readers take the table's types, so the file need not repeat Arrow's. Arrow's Parquet
-        # writer hands on bytes: of its buffers, which `stream.write` would hand on, `deltalake`
-        # takes none.
+        # Readers use the table's types, so the file need not repeat Arrow's. The file is passed to
+        # Arrow's Parquet writer because that writes bytes; `stream.write` would pass Arrow buffers,
+        # which `deltalake` does not accept.
         with pq.ParquetWriter(stream, schema, compression=COMPRESSION, store_schema=False) as file:
             for table in clicks:
                 file.write_table(table)
@@ -175,7 +175,7 @@ def partition_of(folder: str) -> dict[str, str]:
 
 
 class Stats:
-    """What a Delta log says of a file's rows: their number, and the ends of BOUNDED columns."""
+    """Statistics of a file for the Delta log: number of rows, and bounds of BOUNDED columns."""
 
     def __init__(self) -> None:
         self._rows = 0
@@ -183,7 +183,7 @@ class Stats:
         self._ends: dict[str, tuple[int, int]] = {}
 
     def add(self, clicks: pa.Table) -> None:
-        """Take in some of the file's rows."""
+        """Add some of the file's rows."""
         self._rows += len(clicks)
         for name in BOUNDED:
             column = clicks[name]
@@ -194,7 +194,7 @@ class Stats:
                 self._ends[name] = min(least, ends["min"]), max(most, ends["max"])
 
     def text(self) -> str:
-        """As JSON, in the form of the log."""
+        """The statistics as JSON, in the form of the log."""
         shown = {
             name: [
                 _as_text(end) if pa.types.is_timestamp(FILE_SCHEMA.field(name).type) else end

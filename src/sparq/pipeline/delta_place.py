@@ -1,17 +1,17 @@
-"""What sparq uses of the package `deltalake` (the extra `sparq-mq[delta]`), and where a table lies.
+"""The used parts of package `deltalake` (extra `sparq-mq[delta]`), and the place of a table.
 
-All other modules import its names from here. So a machine without the package, or with one that is
-too old, is told so in one sentence, be it the driver's or an executor's. Versions before NEEDED
-drop the application transaction of a commit that adds files, silently: a batch that Spark repeats
+All other modules import these names from here. So a machine with no `deltalake`, or with one that
+is too old, gives one clear error message, on the driver and on executors. Versions before NEEDED
+silently drop the application transaction of a commit that adds files: a batch that Spark repeats
 would then be in the table twice.
 
-`deltalake` has clients of its own for S3, GCS, Azure and HDFS. They take credentials from the
-environment and from options. What Spark has been told of S3 (`spark.hadoop.fs.s3a.*`) is handed on
-to them, so that one set of options serves both.
+`deltalake` has its own clients for S3, GCS, Azure and HDFS. They take credentials from the
+environment and from options. Spark's options for S3 (`spark.hadoop.fs.s3a.*`) are passed on to
+them, so that one set of options serves both.
 
 1. The address is the one that Spark would write to: relative paths, the default file system and
    characters such as `%` mean the same.
-2. Credentials go to executors in the task itself; no representation shows them.
+2. Credentials are sent to executors within the task; no `repr` shows them.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def check_version(found: str) -> None:
     """Refuse a version that loses a batch's transaction.
 
     Raises:
-        ImportError: it is older than NEEDED.
+        ImportError: the version is older than NEEDED.
     """
     parts = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
     if parts < NEEDED:
@@ -81,7 +81,7 @@ _S3_OPTIONS = {
 
 @dataclass(frozen=True, slots=True)
 class TablePlace:
-    """One table; executors get it with their task.
+    """One table; the task carries it to the executors.
 
     Attributes:
         address: a path on a local disk, or a URI.
@@ -96,15 +96,15 @@ class TablePlace:
         return bool(DeltaTable.is_deltatable(self.address, self.options or None))
 
     def table(self) -> DeltaTable:
-        """The table as it is now.
+        """Open the table in its newest version.
 
         Raises:
-            deltalake.exceptions.TableNotFoundError: there is none.
+            deltalake.exceptions.TableNotFoundError: there is no table.
         """
         return DeltaTable(self.address, storage_options=self.options or None)
 
     def files(self) -> FileSystem:
-        """The file system below the table's folder; its paths are relative to it."""
+        """The file system of the table's folder; paths are relative to it."""
         return PyFileSystem(DeltaStorageHandler(self.address, self.options or None))
 
 
@@ -114,9 +114,9 @@ def place_of(
     """The table of a folder.
 
     Args:
-        spark: a session with a JVM of its own; its Hadoop configuration counts.
+        spark: a session with its own JVM, whose Hadoop configuration is used.
         root: the folder, a path or a URI of any Hadoop file system.
-        options: storage options; they count more than Spark's configuration.
+        options: storage options; they override Spark's configuration.
     """
     configuration = spark._jsparkSession.sessionState().newHadoopConf()
     path = getattr(spark._jvm, "org.apache.hadoop.fs.Path")(root)
@@ -127,7 +127,7 @@ def place_of(
 
 
 def address_of(qualified: str) -> str:
-    """A folder's address for `deltalake`, given Hadoop's, in which nothing is escaped.
+    """The address of a folder for `deltalake`, given Hadoop's, in which nothing is escaped.
 
     `file:/data/a b` is `/data/a b`; URIs of other file systems stay as they are.
     """
@@ -138,11 +138,11 @@ def address_of(qualified: str) -> str:
 
 
 def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str, str]:
-    """Storage options for a bucket, of what Hadoop has been told of it.
+    """Storage options for a bucket, from Hadoop's configuration.
 
     Args:
-        configured: the value of a Hadoop option; None or empty if it has none.
-        bucket: `fs.s3a.bucket.<bucket>.*` counts more than `fs.s3a.*`.
+        configured: returns the value of a Hadoop option; None or empty if it is not set.
+        bucket: `fs.s3a.bucket.<bucket>.*` overrides `fs.s3a.*`.
     """
 
     def value(name: str) -> str:
@@ -151,7 +151,7 @@ def s3_options(configured: Callable[[str], str | None], bucket: str) -> dict[str
 
     options = {theirs: value(name) for name, theirs in _S3_OPTIONS.items()}
     endpoint = value("endpoint")
-    # Amazon's own endpoints follow from the region.
+    # Amazon's own endpoints are derived from the region.
     if endpoint and not endpoint.endswith("amazonaws.com"):
         plain = value("connection.ssl.enabled").lower() == "false"
         if "://" not in endpoint:

@@ -1,9 +1,9 @@
-"""A look at the nsqlookupds and nsqds before any query starts, so that a mistake is named at once.
+"""A check of the nsqlookupds and nsqds before any query starts, to report mistakes early.
 
 1. Nothing is created, held or read: no topic, no channel, no message.
 2. One nsqlookupd that answers is enough. An nsqd that is out of reach is no mistake, since the
    queries wait for it.
-3. What nsqd refuses to a channel is not known before a query asks for that channel.
+3. Whether nsqd refuses a channel is known only when a query asks for that channel.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from sparq.spark.options import OptionError
 from sparq.spark.source_options import SourceOptions
 
 PATIENCE_SECONDS: Final = 3.0
-"""How long nsqlookupds may take to answer."""
+"""Time limit for the answer of an nsqlookupd."""
 
 STARTING_SECONDS: Final = 30.0
-"""The same, if a supervisor starts them at the same time."""
+"""The same limit if a supervisor starts the nsqlookupds at the same time."""
 
 PAUSE_SECONDS: Final = 0.2
 LOOKUPD: Final = "--lookupd-http-address"
 UNAUTHORIZED: Final = "E_UNAUTHORIZED"
-"""The secret is good, but not for this topic without a channel."""
+"""nsqd's code for a valid secret that does not allow this topic without a channel."""
 
 
 def cluster_options(settings: Settings) -> dict[str, str]:
-    """Options of source and sink: where the nsqds are, and how to speak with them."""
+    """Options of source and sink: the nsqlookupds' addresses, and how to connect to the nsqds."""
     addresses = ",".join(settings.lookupd_http_addresses)
     return {"lookupd_http_addresses": addresses, **dict(settings.source)}
 
@@ -42,7 +42,7 @@ def cluster_options(settings: Settings) -> dict[str, str]:
 def check_cluster(settings: Settings) -> None:
     """Find the nsqds and connect to each.
 
-    Settings with a `run_dir` have a supervisor, which may be starting nsqlookupd.
+    If the settings have a `run_dir`, a supervisor may still be starting nsqlookupd.
 
     Raises:
         SettingsError: no nsqlookupd answers, something else answers, or an nsqd does not accept

@@ -1,4 +1,4 @@
-"""What lies where below a data folder, and the lock and mark that keep two runs apart there.
+"""The layout of a data folder, and the lock and mark that keep two runs apart there.
 
     archive               every click that could be read
     metrics               minutes, by the query `metrics` like the next two
@@ -8,16 +8,16 @@
     evicted               how much it has dropped for lack of room
     checkpoint/<query>    Spark's: how far a query has come, and its state
 
-The queries know these alone (`Places`), on any Hadoop file system; what `metrics` and
-`spam_analysis` write lies in a folder for each batch (`results`). A run, whose data folder lies
-on a local disk, keeps beside them (`Folders`):
+The queries use only these (`Places`), on any Hadoop file system; `metrics` and `spam_analysis`
+write a folder for each batch (`results`). The data folder of a run is on a local disk and also
+has (`Folders`):
 
-    report.html report.json labels.json    at the end
-    nsqd-1 nsqd-2 logs                     the daemons' data paths, what programs printed
-    run                                    what is going on: state.json, app.json, samples.json
-    .lock                                  held by the run that is at work
+    report.html report.json labels.json    written at the end
+    nsqd-1 nsqd-2 logs                     the nsqds' data paths, output of the programs
+    run                                    the run's progress: state.json, app.json, samples.json
+    .lock                                  locked by the run that is active
 
-A file is written aside and renamed: a reader sees it whole or not at all.
+A file is written under another name and then renamed: readers see it whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ OUTPUT = (*RESULTS, "report.html", "report.json", "labels.json")
 WORKING = ("checkpoint", "nsqd-1", "nsqd-2", "logs", "run")
 LOCK = ".lock"
 MARK = "run/state.json"
-"""Where this stands, what lies beside it is a run's, and the next run may clear it."""
+"""If this file exists, a run made the files around it, and the next run may delete them."""
 
 
 class FolderError(Exception):
@@ -44,21 +44,21 @@ class FolderError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Folders:
-    """The places below one data folder."""
+    """The paths below one data folder."""
 
     data: Path
 
     def __getattr__(self, name: str) -> Path:
-        """`folders.archive` is `<data>/archive`; the names are those of OUTPUT and WORKING."""
+        """Return `<data>/archive` for `folders.archive`; names: OUTPUT and WORKING."""
         if name not in OUTPUT + WORKING:
             raise AttributeError(name)
         return self.data / name
 
     def hold(self) -> IO[str]:
-        """Keep other runs out of the folder until the file that this returns is closed.
+        """Lock the folder against other runs until the returned file is closed.
 
         Raises:
-            FolderError: another run is at work there, or it cannot be written.
+            FolderError: another run is active there, or the folder is not writable.
         """
         try:
             self.data.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ class Folders:
         return lock
 
     def mode(self) -> str:
-        """Whose data lie here: "run", "up" (a user's own clicks), or "" before either."""
+        """The kind of data here: "run", "up" (a user's own clicks), or "" if there is none yet."""
         try:
             return str(
                 json.loads((self.data / MARK).read_text(encoding="utf-8")).get("mode", "run")
@@ -82,11 +82,11 @@ class Folders:
             return ""
 
     def clear(self) -> list[str]:
-        """Remove what an earlier run left; returns the names.
+        """Delete what an earlier run left; returns the names.
 
         Raises:
-            FolderError: there is something of such a name that no run has made, or a user's own
-                clicks.
+            FolderError: one of these names exists but was not made by a run, or the folder holds a
+                user's own clicks.
         """
         held = [name for name in OUTPUT + WORKING if (self.data / name).exists()]
         if self.mode() == "up":
@@ -99,7 +99,7 @@ class Folders:
                 f"{self.data} has {', '.join(held)}, but not from a run: move it away, or name"
                 " another folder with --data"
             )
-        # The mark goes last: what is interrupted here can be cleared again.
+        # The mark goes last: after an interruption here, the rest can still be cleared.
         for name in sorted(held, key="run".__eq__):
             path = self.data / name
             if path.is_dir():
@@ -110,7 +110,7 @@ class Folders:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file as a whole."""
+    """Replace a JSON file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
@@ -124,11 +124,11 @@ class Places:
     data: str
 
     def __getattr__(self, name: str) -> str:
-        """`places.archive` is `<data>/archive`; the names are those of RESULTS."""
+        """Return `<data>/archive` for `places.archive`; the names are those of RESULTS."""
         if name not in RESULTS:
             raise AttributeError(name)
         return f"{self.data}/{name}"
 
     def checkpoint_of(self, query: str) -> str:
-        """Where Spark keeps how far a query has come, and its state."""
+        """The address of Spark's checkpoint of a query: its progress and its state."""
         return f"{self.data}/checkpoint/{query}"

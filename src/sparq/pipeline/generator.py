@@ -1,15 +1,16 @@
-"""A believable day of a web site: people, declared crawlers, and planted fraud with its labels.
+"""Generates a realistic day of a web site: people, declared crawlers, and planted fraud.
 
 Pure and deterministic: the same seed and size give the same bytes. A visitor is an address and a
-user agent; `generate` returns the lines in order of time and, apart from them, for the report
-alone, who was planted with which reason. The lines themselves say nothing of it.
+user agent. `generate` returns the lines ordered by time and, separately and only for the report,
+which visitors were planted with which reasons. The lines themselves do not show it.
 
 People are not made to suit the rules that look for fraud: some have a warm cache, some open many
-tabs, some reload, some share an address; and of the planted some are too weak to be found.
+tabs, some reload, some share an address; and some planted visitors are too inconspicuous to be
+found.
 
-A plant (`PLANTED`) takes the world and the second at which it begins, and returns who it is, its
-reasons and its requests. The reasons are what its maker meant it to be, not what the rules of the
-analysis would say: every twenty-fifth is so timid that nobody could tell (`_count`).
+A plant (`PLANTED`) gets the world and the second at which it begins, and returns its visitor, its
+reasons and its requests. The reasons are the intention of its author, not what the rules of the
+analysis would find: every twenty-fifth makes so few requests that no rule can detect it (`_count`).
 """
 
 from __future__ import annotations
@@ -31,27 +32,27 @@ TIMID_EVERY = 25
 
 
 def _count(world: World, low: int, high: int) -> int:
-    """How many requests it makes; the timid make a handful."""
+    """The number of requests of a plant; one in TIMID_EVERY makes only 3 to 5."""
     world.pretenders += 1
     timid = world.pretenders % TIMID_EVERY == 0
     return world.rng.randint(3, 5) if timid else world.rng.randint(low, high)
 
 
 def _moments(world: World, start: float, count: int, mean_s: float) -> list[float]:
-    """Times with gaps as chance has it, `mean_s` on average."""
+    """Times with random gaps, `mean_s` on average."""
     return list(
         accumulate((world.rng.expovariate(1 / mean_s) for _ in range(count - 1)), initial=start)
     )
 
 
 def _ticks(world: World, start: float, count: int, gap_s: float) -> list[float]:
-    """Times with gaps that hardly differ."""
+    """Times with nearly equal gaps."""
     jitter = gap_s * 0.06
     return [start + at * gap_s + world.rng.uniform(-jitter, jitter) for at in range(count)]
 
 
 def _bare(world: World, visitor: Visitor, times: list[float]) -> list[Hit]:
-    """Pages without anything that a browser would load with them."""
+    """Pages without the resources that a browser would load with them."""
     pages = [world.any_page() for _ in times]
     return [
         world.hit(visitor, at, page.path, page.size) for at, page in zip(times, pages, strict=True)
@@ -59,7 +60,7 @@ def _bare(world: World, visitor: Visitor, times: list[float]) -> list[Hit]:
 
 
 def crawler(world: World, start: float) -> Planted:
-    """Says that it is a robot, reads robots.txt, walks slowly."""
+    """A declared robot: it reads robots.txt and requests pages slowly."""
     visitor = world.population.robot()
     times = _moments(world, start, world.rng.randint(5, 160), world.rng.uniform(8, 90))
     hits = [world.hit(visitor, start - 2, "/robots.txt", 310), *_bare(world, visitor, times)]
@@ -67,7 +68,7 @@ def crawler(world: World, start: float) -> Planted:
 
 
 def hidden_crawler(world: World, start: float) -> Planted:
-    """Pretends to be a browser, but reads robots.txt like a robot and loads no images."""
+    """A robot that claims to be a browser, but reads robots.txt and loads no images."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 9, 80), world.rng.uniform(6, 60))
     hits = [world.hit(visitor, start - 2, "/robots.txt", 310), *_bare(world, visitor, times)]
@@ -75,7 +76,7 @@ def hidden_crawler(world: World, start: float) -> Planted:
 
 
 def headless(world: World, start: float) -> Planted:
-    """A real browser, moved by a program: loads everything, at the pace of a clock."""
+    """A real browser controlled by a program: it loads everything, at regular intervals."""
     visitor = world.population.pretender()
     browser = Browser(world, visitor)
     for second in _ticks(world, start, _count(world, 20, 70), world.rng.uniform(4, 25)):
@@ -84,21 +85,21 @@ def headless(world: World, start: float) -> Planted:
 
 
 def scraper(world: World, start: float) -> Planted:
-    """Takes the pages and nothing else, at an uneven pace."""
+    """A robot that requests only pages, at irregular intervals."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 9, 70), world.rng.uniform(8, 70))
     return visitor, frozenset({BARE}), _bare(world, visitor, times)
 
 
 def flood(world: World, start: float) -> Planted:
-    """As many pages as it can get, all at once."""
+    """A robot that requests as many pages as it can, all at once."""
     visitor = world.population.pretender()
     times = _moments(world, start, _count(world, 60, 150), world.rng.uniform(0.06, 0.22))
     return visitor, frozenset({BURST, BARE}), _bare(world, visitor, times)
 
 
 def clicker(world: World, start: float) -> Planted:
-    """Clicks one offer again and again, to be paid or to harm; half of them with a browser."""
+    """A visitor that clicks one offer again and again, for money or to harm; half use a browser."""
     visitor = world.population.pretender()
     offer = next(page for page in world.pages if page.path.startswith("/offers/spring-"))
     with_browser = world.rng.random() < 0.5
@@ -121,11 +122,11 @@ PLANTED: tuple[tuple[Plant, int], ...] = (
     (flood, 50),
     (clicker, 80),
 )
-"""What is planted, and how much of it in 200,000 clicks."""
+"""The plants, and the number of each in 200,000 clicks."""
 
 
-DAY = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday; what comes out does not depend on today
-# How busy each hour is: quiet at night, a noon peak, a higher one in the evening.
+DAY = datetime(2026, 3, 2, tzinfo=UTC)  # a Monday; fixed, so the output does not depend on today
+# Relative traffic of each hour: quiet at night, a peak at noon, a higher one in the evening.
 HOURS = (18, 11, 8, 6, 6, 9, 18, 34, 52, 63, 68, 70, 78, 74, 68, 66, 68, 74, 82, 90, 96, 88, 62, 36)
 SIZE = 200_000
 DAMAGED_SHARE = 0.0005
@@ -137,8 +138,8 @@ class Generated:
 
     Attributes:
         lines: the messages, in order of time.
-        labels: (address, user agent) -> the reasons for which it was planted.
-        damaged: how many lines cannot be read.
+        labels: (address, user agent) -> the reasons for which the visitor was planted.
+        damaged: number of lines that cannot be read.
     """
 
     lines: list[bytes]
@@ -147,7 +148,7 @@ class Generated:
 
 
 def generate(size: int = SIZE, seed: int = 1) -> Generated:
-    """`size` clicks of one day, a fixed share of them planted."""
+    """Generate `size` clicks of one day; a fixed share of them is planted."""
     rng = random.Random(seed)  # noqa: S311 - a made-up day, not a secret
     world = website.World(rng)
     hits: list[Hit] = []
@@ -158,7 +159,7 @@ def generate(size: int = SIZE, seed: int = 1) -> Generated:
         hits += made
     while len(hits) < size:
         hits += _person(world, _second(rng))
-    hits = sorted(hits[:size], key=lambda hit: hit.second)  # the last visit may be cut short
+    hits = sorted(hits[:size], key=lambda hit: hit.second)  # may cut off the last visit
     return _written(hits, labels, rng)
 
 
@@ -169,13 +170,13 @@ def _plants(size: int) -> Iterator[Plant]:
 
 
 def _second(rng: random.Random) -> float:
-    """A second of the day, as busy as its hour is."""
+    """A random second of the day, weighted by the traffic of its hour."""
     hour: int = rng.choices(range(24), HOURS)[0]
     return hour * 3600 + rng.random() * 3600
 
 
 def _person(world: website.World, start: float) -> list[Hit]:
-    """One visit of someone with a browser."""
+    """One visit of a person with a browser."""
     rng = world.rng
     browser = website.Browser(world, world.population.person(), warm=rng.random() < 0.1)
     second, referer = start, rng.choice(website.ELSEWHERE)
@@ -183,7 +184,7 @@ def _person(world: website.World, start: float) -> list[Hit]:
     manner = rng.random()
     for _ in range(1 + min(int(rng.expovariate(1 / 3.4)), 60)):
         browser.open(page, second, referer)
-        if manner < 0.04:  # opens tab after tab from one page
+        if manner < 0.04:  # opens many tabs from one page
             second += rng.uniform(0.5, 3)
         elif manner < 0.08 and rng.random() < 0.4:  # is impatient
             second += rng.uniform(2, 20)
@@ -209,7 +210,7 @@ def _written(
 
 
 def line_of(hit: Hit) -> str:
-    """A request as the log of its server has it."""
+    """A request in the form in which its server logs it."""
     return _FORMS[hit.visitor.log](hit)
 
 
@@ -223,7 +224,7 @@ def _as_combined(hit: Hit) -> str:
 
 
 def _as_extended(hit: Hit) -> str:
-    """As nginx sites like to extend it: forwarded address, and how long it took."""
+    """The combined form as many nginx sites extend it: forwarded address, and request time."""
     return f'{_as_combined(hit)} "-" {0.002 + hit.size / 4e7:.3f}'
 
 
@@ -249,7 +250,7 @@ def _time(hit: Hit) -> datetime:
 
 
 def _damaged(line: str, rng: random.Random) -> str:
-    """What happens to lines: cut off in the middle, a quote or a field lost."""
+    """Damage a line: cut it off in the middle, or remove or break a quote or a field."""
     if line.startswith("{"):
         return line[: rng.randint(1, len(line) - 1)]
     ways = (

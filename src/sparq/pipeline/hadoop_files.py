@@ -1,10 +1,10 @@
-"""Files where Spark keeps its own: on a local disk, HDFS, S3A or whatever Hadoop has a client for.
+"""Files on any file system that Hadoop has a client for: a local disk, HDFS, S3A and others.
 
-All of it runs on the driver, through the JVM's file systems, so it has Spark's configuration and
-credentials. It is for a few small files and listings; data is read and written by Spark's jobs.
+All of this runs on the driver, through the JVM's file systems, so it has Spark's configuration and
+credentials. It is meant for a few small files and listings; Spark's jobs read and write the data.
 
 1. `create` is atomic and never replaces a file. It uses the manager that Spark writes checkpoints
-   with (`spark.sql.streaming.checkpointFileManagerClass`), and is as safe as that is.
+   with (`spark.sql.streaming.checkpointFileManagerClass`), and is as safe as that manager.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class FileStatus:
     """One file.
 
     Attributes:
-        uri: its whole address, with characters escaped as in a URI.
+        uri: its full address, with characters escaped as in a URI.
         size: in bytes.
-        modified_ms: when it was last written, in milliseconds since 1970.
-        replication: how many copies the file system keeps.
+        modified_ms: time of the last write, in milliseconds since 1970.
+        replication: number of copies that the file system keeps.
         block_size: in bytes.
     """
 
@@ -53,7 +53,7 @@ class FileStatus:
 
 
 class HadoopFiles:
-    """Files by their addresses, each a path or a URI.
+    """Access to files by address, which is a path or a URI.
 
     Args:
         spark: a session with a JVM of its own; Spark Connect has none.
@@ -65,14 +65,14 @@ class HadoopFiles:
         self._conf: Any = spark._jsparkSession.sessionState().newHadoopConf()
 
     def _class(self, name: str) -> Any:
-        """A class by its whole name.
+        """A class by its full name.
 
-        Written as `jvm.org.apache...`, each part would be looked for in all of Spark's jars.
+        As `jvm.org.apache...`, Py4J would look for each part of the name in all of Spark's jars.
         """
         return getattr(self._jvm, name)
 
     def list(self, directory: str) -> list[FileStatus]:
-        """The files of a directory, none where there is no such directory."""
+        """The files of a directory; an empty list if the directory does not exist."""
         path = self._path(directory)
         try:
             found = path.getFileSystem(self._conf).listStatus(path)
@@ -93,20 +93,20 @@ class HadoopFiles:
         ]
 
     def glob(self, pattern: str) -> Sequence[str]:
-        """The addresses that match a pattern of Hadoop's (`*`, `?`, `[...]`), in their order."""
+        """The addresses that match a Hadoop pattern (`*`, `?`, `[...]`), sorted."""
         path = self._path(pattern)
         found = path.getFileSystem(self._conf).globStatus(path)
         return sorted(str(one.getPath().toString()) for one in found or ())
 
     def path_of(self, uri: str) -> str:
-        """A URI as Spark's readers and writers want it: nothing is escaped."""
+        """A URI in the form that Spark's readers and writers expect: nothing is escaped."""
         return str(self._path(self._class("java.net.URI")(uri)).toString())
 
     def read(self, address: str) -> bytes:
-        """A whole file.
+        """Read a whole file.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the file does not exist.
         """
         path = self._path(address)
         try:
@@ -121,10 +121,10 @@ class HadoopFiles:
             stream.close()
 
     def create(self, address: str, content: bytes) -> None:
-        """Make a file, whole or not at all.
+        """Create a file, whole or not at all.
 
         Raises:
-            FileExistsError: it is there already.
+            FileExistsError: the file exists already.
         """
         path = self._path(address)
         manager = self._class(_MANAGER).create(path.getParent(), self._conf)
@@ -141,11 +141,11 @@ class HadoopFiles:
             manager.close()
 
     def delete_tree(self, address: str) -> None:
-        """Remove a directory with all that is in it, if it is there."""
+        """Delete a directory with all its contents, if it exists."""
         path = self._path(address)
         path.getFileSystem(self._conf).delete(path, True)
 
     def delete(self, address: str) -> None:
-        """Remove a file, if it is there."""
+        """Delete a file, if it exists."""
         path = self._path(address)
         path.getFileSystem(self._conf).delete(path, False)

@@ -1,19 +1,19 @@
 """The driver's JVM before it starts: the size of its heap, its options, its temporary folder.
 
-Spark starts every JVM with -XX:+IgnoreUnrecognizedVMOptions, so Java says nothing of an option
-that it does not know; with others, such as -version, it ends at once with status 0, and PySpark
-waits for it without end. So Java is started with these options alone, for a class that is not
-there: it looks for the class only if it takes all of them. That costs 0.1 s, and only where
-options are given.
+Spark starts every JVM with -XX:+IgnoreUnrecognizedVMOptions, so Java does not report an unknown
+option. With some other options, such as -version, Java ends at once with status 0, and PySpark
+waits for it forever. So this module first starts Java with these options alone and the name of a
+class that does not exist: Java looks for the class only if it accepts all options. That takes
+0.1 s, and only if options are given.
 
-1. Options of executors are not looked at: their machines may have another Java.
-2. Whoever wants unknown options ignored adds -XX:+IgnoreUnrecognizedVMOptions to them.
+1. Options of executors are not checked: their machines may have another Java.
+2. To have unknown options ignored, add -XX:+IgnoreUnrecognizedVMOptions to them.
 
 Java unpacks native libraries into its temporary folder (RocksDB's has 15 MB), and Spark keeps the
-blocks of its shuffles there, unless spark.local.dir names another place. A JVM that ends removes
-its files and the folder. One that is killed cannot: the next start removes what it left. A process
-holds a lock on its folder (flock) as long as it lives, so the lock is free if and only if the
-process has gone.
+blocks of its shuffles there, unless spark.local.dir names another place. A JVM that ends deletes
+its files and the folder. A JVM that is killed cannot: the next start deletes what it left. A
+process holds a lock on its folder (flock) for as long as it lives, so the lock is free if and only
+if the process has ended.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sparq.program.mistakes import shown
 
 MIB: Final = 1 << 20
 UNKNOWN_BYTES: Final = 4 << 30
-"""Assumed where the system does not tell."""
+"""Assumed if the system does not report its memory."""
 
 HEAP_SHARE: Final = 4
 HEAP_MIN_MIB: Final = 1024
@@ -77,7 +77,7 @@ def _installed(root: Path) -> Iterator[int]:
 
 
 def _allowed(root: Path) -> Iterator[int]:
-    """The limits of this process's control groups (version 1 or 2) and of the groups above them.
+    """The memory limits of this process's control groups (version 1 or 2) and of their parents.
 
     In a container the path of the group often does not exist, since the container sees its own
     group as the root: then only the root's limit is found.
@@ -105,10 +105,10 @@ def _text(path: Path) -> str:
 JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 LIMIT_SECONDS: Final = 5.0
 NO_CLASS: Final = "sparq.looks.at.options"
-"""A class that is not there; Java's message has its name in every language."""
+"""A class that does not exist; Java's error message contains its name in every language."""
 
 AGENTS: Final = ("-agentlib:", "-agentpath:", "-javaagent:", "-Xrunjdwp:")
-"""These run a program, which may wait or take a port."""
+"""Prefixes of options that run a program, which may wait or listen on a port."""
 
 NOISE: Final = ("Picked up ", " warning: ", "Error occurred during initialization")
 
@@ -117,10 +117,10 @@ def check_java_options(java: str, launch: Mapping[str, str]) -> None:
     """Check that Java starts with the options of the driver's JVM.
 
     Args:
-        java: Java's program.
+        java: path of Java's program.
         launch: the options of Spark that the JVM is started with.
     Raises:
-        SettingsError: Java does not, or a quotation mark is not closed.
+        SettingsError: Java does not start, or a quotation mark is not closed.
     """
     memory = launch.get(DRIVER_MEMORY)
     if memory:
@@ -150,7 +150,7 @@ def _check(java: str, words: list[str], named: str) -> None:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return  # Spark's own start tells
+        return  # Spark's own start reports the reason
     if NO_CLASS in ran.stderr:
         return
     lines = [line.strip() for line in f"{ran.stderr}\n{ran.stdout}".splitlines()]
@@ -161,13 +161,13 @@ def _check(java: str, words: list[str], named: str) -> None:
 
 PREFIX: Final = "sparq-jvm-"
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-"""Spark's launcher starts the driver's JVM with these options, before those of any flag."""
+"""Spark's launcher gives these options to the driver's JVM, before those of any flag."""
 
 OPTION: Final = "-Djava.io.tmpdir="
 
 
 def new_folder() -> Path:
-    """Make a folder that this process holds, and remove those that no process holds any more."""
+    """Create a folder and lock it, and delete folders that no process locks any more."""
     parent = Path(tempfile.gettempdir())
     for left in parent.glob(f"{PREFIX}*"):
         _remove_unless_held(left)
@@ -175,18 +175,18 @@ def new_folder() -> Path:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         if _lock(folder) is not None:  # never closed: the lock ends with the process
             return folder
-        # Another process has just removed it, since nobody held it yet.
+        # Another process has just deleted the folder, since it was not locked yet.
 
 
 def options_with(folder: Path, options: str) -> str:
-    """Options of Java with this folder as the place of temporary files, unless they name one."""
+    """Java options with this folder for temporary files, unless they already name one."""
     return (
         options if OPTION in options else f"{options} {shlex.quote(OPTION + str(folder))}".strip()
     )
 
 
 def _lock(folder: Path) -> int | None:
-    """A descriptor that holds the lock; None if another process does, or it is not ours to lock."""
+    """A descriptor that holds the lock; None if another process does, or it cannot be opened."""
     try:
         held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:

@@ -1,13 +1,13 @@
-"""One JSON object from one message, read as leniently as Spark's `from_json` reads it.
+"""Reads one JSON object from one message, as leniently as Spark's `from_json`.
 
-The pipeline read its JSON clicks with `from_json` at first, so this accepts what that accepted:
+The pipeline first read its JSON clicks with `from_json`, so this reader accepts the same input:
 strings and names in single quotes, NaN and Infinity as numbers, and any value as text.
 
-1. Nothing but white space may follow the object. A string with a bad escape makes it invalid, where
-   `from_json` went on with what came after it.
-2. A value that is no string is given as compact JSON. A number with a point or an exponent has gone
-   through a double, and is written as Java writes it: `1.50` is "1.5", `1e9` is "1.0E9".
-3. No input makes it recurse: containers are followed with a list, to a depth of 999.
+1. Only white space may follow the object. A string with a bad escape makes the object invalid,
+   while `from_json` continued with the text after it.
+2. A value that is not a string is returned as compact JSON. A number with a point or an exponent is
+   converted to a double and formatted as in Java: `1.50` becomes "1.5", `1e9` becomes "1.0E9".
+3. No input causes recursion: nested containers are tracked in a list, to a depth of 999.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from decimal import Decimal
 
 DEPTH_MAX = 999  # Jackson's limit is 1,000, and the pipeline used to wrap the object in an array
 DIGITS_MAX = 1000  # Jackson's limit for a number
-NAME_CHARACTERS_MAX = 50_000  # and for a name
+NAME_CHARACTERS_MAX = 50_000  # Jackson's limit for a name
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 _ESCAPE = r"\\(?:[\"'\\/bfnrt]|u[0-9A-Fa-f]{4})"
@@ -42,12 +42,12 @@ class NotJson(ValueError):
 
 
 def read_object(text: str, keys: Container[str]) -> dict[str, str | None]:
-    """The values of some keys of the object that `text` is, as text; null is None.
+    """The values of the given keys in a JSON object, as text; null becomes None.
 
-    The last of several equal keys counts.
+    If a key occurs several times, its last value counts.
 
     Raises:
-        NotJson: it is not one object, or something follows it.
+        NotJson: the text is not one object, or something follows it.
     """
     found: dict[str, str | None] = {}
     at = _expect(text, 0, "{")
@@ -77,7 +77,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _expect(text: str, at: int, sign: str) -> int:
-    """Where what follows `sign` begins."""
+    """Skip `sign` and the spaces around it; returns the next place."""
     at = _skip(text, at)
     if text[at : at + 1] != sign:
         raise NotJson
@@ -90,7 +90,7 @@ def _end(text: str, at: int) -> None:
 
 
 def _key(text: str, at: int) -> tuple[str, int]:
-    """A name, and where its value begins."""
+    """A name, and the place where its value begins."""
     key, at = _string(text, at)
     if len(key) > NAME_CHARACTERS_MAX:
         raise NotJson
@@ -98,7 +98,7 @@ def _key(text: str, at: int) -> tuple[str, int]:
 
 
 def _string(text: str, at: int) -> tuple[str, int]:
-    """A string's text and its end; half of a surrogate pair alone becomes "?", as in Java."""
+    """A string's text and its end; a lone surrogate becomes "?", as in Java."""
     found = (_SINGLE if text[at : at + 1] == "'" else _DOUBLE).match(text, at)
     if not found:
         raise NotJson
@@ -177,7 +177,7 @@ def _number(sign: str, whole: str, rest: str) -> str:
 
 
 def _java_double(value: float) -> str:
-    """A double as Java writes it: plainly from 0.001 up to 10,000,000, else with an exponent."""
+    """A double as Java writes it: plain from 0.001 up to 10,000,000, else with an exponent."""
     sign, digits, exponent = Decimal(repr(value)).as_tuple()
     assert isinstance(exponent, int)
     text = "".join(map(str, digits)).rstrip("0") or "0"

@@ -6,7 +6,7 @@
 
 1. It starts no job: it costs one call through Spark's gateway per batch.
 2. Its memory is bounded: some sums per query, and the timeline.
-3. Spark's progress has no publish times and no late clicks. A query adds them with `observed`.
+3. Spark's progress has no publish times and no late clicks. A query adds them by `observed`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 READ, WRITTEN = "sparq_read", "sparq_written"
-"""Names of observations: Spark wants each to be another one within a query."""
+"""Names of observations: within a query each must be different."""
 
 WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
 
@@ -40,7 +40,7 @@ WRAPPER = "org.apache.spark.sql.streaming.PythonStreamingQueryListenerWrapper"
 class ProgressListener(
     StreamingQueryListener  # type: ignore[misc] # mypy does not follow pyspark
 ):
-    """Takes in what happens to all queries of a session."""
+    """Records the events of all queries of a session."""
 
     def __init__(self, metrics: QueryMetrics, timeline: Timeline) -> None:
         self._metrics = metrics
@@ -48,36 +48,36 @@ class ProgressListener(
 
     @cached_property
     def _jlistener(self) -> Any:
-        """What Spark is given in place of this, where PySpark looks for it."""
+        """The Java object that PySpark registers with Spark in place of this one."""
         context = SparkContext._active_spark_context
         assert context is not None
         return getattr(context._jvm, WRAPPER)(_JavaListener(self))
 
     def onQueryStarted(self, event: Any) -> None:
-        """A query begins; Spark waits for this."""
+        """Record that a query begins; Spark waits for this call."""
         at_s = time_of(event.timestamp)
         self._metrics.started(str(event.id), str(event.runId), event.name, at_s)
 
     def onQueryProgress(self, event: Any) -> None:
-        """A batch is done."""
+        """Record a finished batch."""
         progress = parse(json.loads(event.progress.json))
         if self._metrics.progressed(progress):
             self._timeline.add(progress.sample())
 
     def onQueryIdle(self, event: Any) -> None:
-        """A query has looked for messages for ten seconds and found none."""
+        """Record that a query has looked for messages for ten seconds and found none."""
         self._metrics.rested(str(event.id), time_of(event.timestamp))
 
     def onQueryTerminated(self, event: Any) -> None:
-        """A query has ended."""
+        """Record that a query has ended."""
         self._metrics.ended(str(event.id), str(event.runId), failed=event.exception is not None)
 
 
 class _JavaListener:
-    """Spark's listener, which takes each event from the JVM as one JSON text.
+    """Spark's listener, which gets each event from the JVM as one JSON text.
 
-    PySpark's own asks the JVM for every figure of an event by itself, and looks a class up in all
-    of Spark's jars for each observation: a tenth of what the JVM computed in a run.
+    PySpark's own listener asks the JVM for each figure of an event separately, and looks up a class
+    in all of Spark's jars for each observation: a tenth of the JVM's computing time in a run.
     """
 
     def __init__(self, listener: ProgressListener) -> None:
@@ -96,7 +96,7 @@ class _JavaListener:
         self._listener.onQueryTerminated(QueryTerminatedEvent.fromJson(json.loads(event.json())))
 
     class Java:
-        """The interface that it has for Py4J."""
+        """The Java interface that this class implements for Py4J."""
 
         implements = ("org.apache.spark.sql.streaming.PythonStreamingQueryListener",)
 
@@ -104,18 +104,19 @@ class _JavaListener:
 def observed(
     rows: DataFrame, name: str = READ, *, newest_published: Column | None = None, **counts: Column
 ) -> DataFrame:
-    """The same rows, with figures of each batch for the listener.
+    """Add figures of each batch, for the listener, to a stream of rows.
 
-    The greatest publish time is right however often a batch's plan is executed. A sum is not: what
-    follows the rows must execute their plan once a batch (in `foreachBatch`: after `persist`).
+    The maximum publish time is right even if a batch's plan is executed more than once. A sum is
+    not: the code after this must execute the plan of the rows once per batch (in `foreachBatch`:
+    after `persist`).
 
     Args:
-        rows: of a stream.
-        name: another one for each call within a query.
-        newest_published: of a row, when its newest message was published: a timestamp.
-        counts: by name of `query_progress.COUNTS`: what to sum up, a whole number a row.
+        rows: the stream.
+        name: name of the observation; a different one for each call within a query.
+        newest_published: for each row, the timestamp at which its newest message was published.
+        counts: by name of `query_progress.COUNTS`: the whole number of each row to sum up.
     Raises:
-        ValueError: a count is not of COUNTS, or there is nothing to observe.
+        ValueError: a count is not one of COUNTS, or there is nothing to observe.
     """
     unknown = sorted(counts.keys() - COUNTS.keys())
     if unknown:

@@ -1,20 +1,20 @@
-"""How far event time has come, told apart by nsqd: the low mark, kept in the state of each bucket.
+"""The low mark: how far event time has come on all nsqds; kept in the state of each bucket.
 
-Two nsqds do not run in step: one may be read minutes after the other. The low mark is therefore
-the least of the nsqds' newest event times, not the newest of all.
+Two nsqds are not in step: one may be read minutes after the other. The low mark is therefore the
+minimum of the nsqds' newest event times, not the newest of all.
 
-1. The mark is a function of the batches alone (their marks and their times). So a replay repeats
-   it, and all buckets of a query, which see the same marks, hold the same mark.
+1. The mark is a function of the batches only (their marks and their times). So a replay repeats
+   it, and all buckets of a query, which see the same marks, have the same low mark.
 2. It never goes back.
-3. An event time ahead of its message's publish time does not count (the marks come clamped): one
+3. An event time ahead of its message's publish time does not count (the marks are clamped): one
    click from a wrong clock must not close every window.
 4. An nsqd that has sent no click for more than QUIET_S no longer holds the mark back, and is
-   forgotten: an nsqd joins by its next click, like a new one. So the books do not grow.
+   removed. It joins again with its next click, like a new nsqd. So the fields stay small.
 
-The 30 seconds are counted while batches follow each other: the time between two batches counts for
-at most STEP_S. With the plain difference of two batch times, the first batch after a pause of the
-query found every nsqd quiet except those that it happened to contain, and closed all that the
-others had still to send. It also makes jumps of the clock harmless.
+The 30 seconds are counted while batches follow each other: the time between two batches counts as
+STEP_S at most. With the plain difference of two batch times, the first batch after a pause of the
+query treated every nsqd as quiet except those that it happened to contain, and closed minutes and
+visits for which the others still had clicks. The limit also makes jumps of the clock harmless.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ STEP_S = 10
 
 @dataclass(slots=True)
 class LowMark:
-    """The low mark of event time; its fields, as JSON, are its books: all that it needs to go on.
+    """The low mark of event time; its fields, as JSON, are the whole state that it continues from.
 
     Attributes:
         low_s: seconds since 1970; 0 before the first click.
         newest_s: the newest event time of each nsqd that is not quiet.
-        seen_ms: when each of these last sent a click, on the clock below.
-        clock_ms: time that passed in batches, each step at most STEP_S.
+        seen_ms: time of the last click of each of these nsqds, on the clock `clock_ms`.
+        clock_ms: time that has passed in batches, each step at most STEP_S.
         batch_ms: time of the newest batch.
     """
 
@@ -44,17 +44,17 @@ class LowMark:
     batch_ms: int = 0
 
     def __post_init__(self) -> None:
-        # The books of a state stay as they are while this goes on from them.
+        # Copies: the caller's dictionaries must stay unchanged while this object advances.
         self.newest_s, self.seen_ms = dict(self.newest_s), dict(self.seen_ms)
 
     def advance(self, marks: dict[str, int], batch_ms: int) -> None:
-        """Take in one batch.
+        """Process one batch.
 
         Args:
             marks: newest event time of each nsqd in the batch, clamped to its publish time, in
                 seconds since 1970.
-            batch_ms: the batch's time, in milliseconds since 1970, equal when the batch is
-                replayed (Spark's `current_timestamp()` is).
+            batch_ms: the batch's time, in milliseconds since 1970; the same when the batch is
+                replayed (as Spark's `current_timestamp()` is).
         """
         self.clock_ms += min(max(batch_ms - self.batch_ms, 0), STEP_S * 1000)
         self.batch_ms = batch_ms

@@ -1,11 +1,11 @@
 """`sparq run` and `sparq up`: a cluster, the clicks, the Spark application, and the audit.
 
-1. The cluster and the application are processes of their own, watched all the while: one that dies
-   is started again, at most `RESTARTS_MAX` times in all, and the report names it.
-2. Whatever this writes lies under the data folder; a run begins by clearing what an earlier run
-   left there, and nothing else (`folders`).
-3. `run/state.json` says at any time how far it is, for people and for proofs.
-4. `sparq up` starts nsqadmin with the rest (`console`), and goes on without it.
+1. The cluster and the application run as separate processes, which this one watches. A process that
+   dies is started again, at most `RESTARTS_MAX` times in all, and the report names it.
+2. All output goes below the data folder. A run begins by deleting what an earlier run left there,
+   and nothing else (`folders`).
+3. `run/state.json` holds the current stage at any time, for people and for the proofs.
+4. `sparq up` also starts nsqadmin (`console`), and continues without it if it fails.
 """
 
 from __future__ import annotations
@@ -49,24 +49,24 @@ TOPIC = "clicks"
 CHANNELS = ("archive", "metrics", "spam_analysis")
 APPLICATION = "sparq.pipeline.app"
 RUN_FLAGS = (
-    # Nothing waits for more clicks: a run is to end soon after its last one.
+    # A run should end soon after its last click, so no query waits for more clicks.
     "--archive-min-offsets=0",
     "--archive-max-offsets=40000",
     "--trigger=0 seconds",
-    # The first clicks are archived early, in a small batch; the other two queries are done sooner
+    # The first clicks are archived early, in a small batch. The other two queries finish sooner
     # with few batches: 200,000 clicks took 39 and 40 s, with batches of 40,000 47 s.
     "--max-offsets-per-trigger=100000",
-    # A run lasts less than a minute. Java's second compiler takes longer than that to pay (61 and
-    # 61 s with it, 50 and 53 without), and so do checks of the code in Spark's own jars (51, 48 and
-    # 51 s with them, 48 and 47 without).
+    # A run takes less than a minute. Java's second compiler pays off only later (61 and 61 s with
+    # it, 50 and 53 without). So do checks of the code in Spark's own jars (51, 48 and 51 s with
+    # them, 48 and 47 without).
     "--spark=spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"
     " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
 )
 METRICS_PORT = 4180
-"""Where Prometheus finds the metrics, if nobody else listens there."""
+"""Port of the Prometheus metrics; if it is taken, a free port is used."""
 
 MISTAKE = "sparq pipeline: "
-"""What the application's sentence about a mistake begins with; it would begin so at each start."""
+"""Prefix of the application's message about a wrong setting. A restart would not help then."""
 
 RESTARTS_MAX = 50
 POLL_SECONDS = 0.25
@@ -74,18 +74,18 @@ STOP_SECONDS = 120.0
 
 
 class RunError(Exception):
-    """The run cannot go on; the text says why and what to look at."""
+    """The run cannot continue; the text gives the reason and what to look at."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What `sparq run` is told.
+    """The options of `sparq run`.
 
     Attributes:
         data: the data folder.
-        clicks: the user's own log; None: generated clicks.
-        count: how many are generated.
-        seed: of the generated day.
+        clicks: the user's own log; None: clicks are generated.
+        count: number of generated clicks.
+        seed: seed of the generated day.
     """
 
     data: Path
@@ -96,7 +96,7 @@ class Options:
 
 @dataclass
 class App:
-    """The Spark application: a process that reads the topic until it is told to finish."""
+    """The Spark application: a process that reads the topic until it gets the signal to finish."""
 
     folders: Folders
     lookupd: str
@@ -109,7 +109,7 @@ class App:
 
     @property
     def log(self) -> Path:
-        """What it prints."""
+        """The log file with its output."""
         return self.folders.logs / "app.log"
 
     def start(self) -> None:
@@ -121,11 +121,11 @@ class App:
         self.process = spawn(APPLICATION, flags, self.log)
 
     def figures(self) -> dict[str, Any]:
-        """What it last said of itself; empty before it has said anything."""
+        """The newest `app.json`; empty before the application has written it."""
         return dict(self._told("app.json") or {})
 
     def samples(self) -> list[Sample]:
-        """How fast and how far behind its queries have been."""
+        """Samples of the queries' rate and lag so far."""
         return from_json(self._told("samples.json") or [])
 
     def _told(self, name: str) -> Any:
@@ -134,12 +134,12 @@ class App:
         return None
 
     def exit_status(self) -> int | None:
-        """Its exit status, None while it runs."""
+        """Its exit status; None while it runs."""
         assert self.process is not None
         return self.process.poll()
 
     def mistake(self) -> str:
-        """Its own sentence about why it ended before it had begun; empty if it had."""
+        """The application's message if it ended before it had started up; otherwise empty."""
         assert self.process is not None
         if self.figures().get("pid") == self.process.pid:
             return ""
@@ -149,20 +149,20 @@ class App:
         return said[-1].removeprefix(MISTAKE).strip() if said else ""
 
     def finish(self) -> None:
-        """Tell it that nothing more will come."""
+        """Signal that no more clicks will come."""
         (self.folders.run / "finish").touch()
 
     def kill(self) -> None:
-        """End it at once; the checkpoint says where it was."""
+        """End it at once; its checkpoint keeps its progress."""
         if self.process is not None:
-            # Its whole session: a JVM that outlives its Python must not meet the next one.
+            # Kill its whole session: a JVM that outlives its Python must not meet its successor.
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
 
 
 class Publishing(threading.Thread):
-    """Publishes in the background, since the cluster and the application are watched meanwhile."""
+    """Publishes in the background while the main thread watches the other processes."""
 
     def __init__(self, options: Options, folders: Folders, nsqds: list[str]) -> None:
         super().__init__(name="publishing", daemon=True)
@@ -175,7 +175,7 @@ class Publishing(threading.Thread):
         self._nsqds = nsqds
 
     def run(self) -> None:
-        """The thread: make or read the clicks, and publish them."""
+        """Generate or read the clicks and publish them; runs in the thread."""
         try:
             self.progress = asyncio.run(
                 publish(
@@ -203,7 +203,7 @@ class Publishing(threading.Thread):
 
 @dataclass
 class Runner:
-    """One run: everything that has to be watched, and what happened to it."""
+    """One run: all watched processes, and what happened to them."""
 
     folders: Folders
     cluster: Cluster
@@ -217,7 +217,7 @@ class Runner:
     stage: str = ""
 
     def enter(self, stage: str) -> None:
-        """Say what is going on now."""
+        """Begin a stage: record how long the last one took, and write the state."""
         now = time.monotonic()
         if self.stage:
             self.stage_seconds[self.stage] = now - self.began - sum(self.stage_seconds.values())
@@ -234,10 +234,10 @@ class Runner:
         write_json(self.folders.run / "state.json", {**state, "cluster": self.cluster.state()})
 
     def watch(self) -> bool:
-        """Start again what has died; True once the application has ended by itself.
+        """Restart processes that have died; True once the application has ended by itself.
 
         Raises:
-            RunError: too much has died, something does not come back, or cannot start.
+            RunError: too many restarts, a process does not come back, or it cannot start.
         """
         try:
             dead = self.cluster.restart_dead()
@@ -263,7 +263,7 @@ class Runner:
         return status == 0
 
     def depths(self) -> dict[str, int] | None:
-        """What lies before each channel on all nsqds; None while an nsqd does not answer."""
+        """The depth of each channel, summed over all nsqds; None while an nsqd does not answer."""
         sums = dict.fromkeys(CHANNELS, 0)
         try:
             found = self.cluster.depths(TOPIC)
@@ -277,7 +277,7 @@ class Runner:
         return sums
 
     def prepare_topic(self) -> None:
-        """Make the topic and its channels everywhere, so that no click comes before them."""
+        """Create the topic and its channels on every nsqd before the first click is published."""
         for member in self.cluster.nsqds:
             for path in (
                 f"/topic/create?topic={TOPIC}",
@@ -288,7 +288,7 @@ class Runner:
                     raise RunError(f"{member.name} refuses {path}: {status} {body.decode()}")
 
     def publish(self, publishing: Publishing) -> None:
-        """Publish everything, watching meanwhile.
+        """Publish everything, and watch the processes meanwhile.
 
         Raises:
             RunError: the clicks cannot be read or published.
@@ -302,7 +302,7 @@ class Runner:
             raise RunError(f"publishing failed: {publishing.failure}")
 
     def drain(self, publishing: Publishing) -> None:
-        """Wait until all channels are drained, then have the application close its books."""
+        """Wait until all channels are drained, then let the application finish."""
         drained = 0
         while drained < 2:
             self.watch()
@@ -323,7 +323,7 @@ class Runner:
         self.progress.show(self.stage, published, publishing.total, rows, depths)
 
     def stop(self) -> None:
-        """End everything that was started."""
+        """End all processes that were started."""
         self.app.kill()
         if self.console is not None:
             self.console.stop()
@@ -331,12 +331,12 @@ class Runner:
 
 
 def run(options: Options) -> int:
-    """The whole of `sparq run`.
+    """Run `sparq run` from start to end.
 
     Returns:
-        The exit status: 0 when the audit held, 1 when it did not.
+        The exit status: 0 if the audit passed, 1 if it failed.
     Raises:
-        RunError, ClusterError: the run could not be done.
+        RunError, ClusterError: the run could not be completed.
     """
     folders = Folders(options.data)
     progress = Progress(sys.stderr)
@@ -404,7 +404,7 @@ def _audited(
 
 
 def up(data: Path) -> int:
-    """The whole of `sparq up`: run until Ctrl-C or SIGTERM, then close the books and end."""
+    """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits."""
     folders = Folders(data)
     progress = Progress(sys.stderr)
     lock = folders.hold()
@@ -445,7 +445,7 @@ def up(data: Path) -> int:
 
 
 def _watching(figures: dict[str, Any]) -> str:
-    """Where the application shows itself; anew after a restart, which may have other ports."""
+    """The addresses of the application's UI and metrics; they may change with a restart."""
     return f"  Spark       {figures['ui']}\n  metrics     {figures['metrics']}\n\n"
 
 
@@ -459,7 +459,7 @@ def _finish(runner: Runner) -> None:
 
 
 def _where_console(console: Console) -> str:
-    """Where nsqadmin is, or why it is not there."""
+    """The address of nsqadmin, or why there is none."""
     return (
         console.url
         if console.is_ready(ADMIN_START_SECONDS)

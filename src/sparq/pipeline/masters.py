@@ -1,6 +1,6 @@
-"""Checks of `--master`: that a master is there, before Spark tries for a minute to find one.
+"""Checks of `--master`: fail early if there is no master, before Spark tries for a minute.
 
-1. `check_master` needs no Spark. It connects to an address, and looks for YARN's files.
+1. `check_master` needs no Spark. It connects to the address, or looks for YARN's files.
 2. `ask_master` asks a standalone master whether it is one, in Spark's own protocol and with the
    session's options for TLS and secrets. It needs the driver's JVM.
 """
@@ -19,37 +19,37 @@ STANDALONE: Final = "spark://"
 KUBERNETES: Final = "k8s://"
 YARN: Final = "yarn"
 CONNECT_SECONDS: Final = 3.0
-"""The time that a master has to accept a connection."""
+"""Time limit for a TCP connection to a master."""
 
 ANSWER_SECONDS: Final = 4
-"""The time that a standalone master has to say that it is one, on a machine that is not slow."""
+"""Time limit for the answer of a standalone master, if the machine is not slow."""
 
 HADOOP_FILES: Final = ("HADOOP_CONF_DIR", "YARN_CONF_DIR")
-"""Variables that name the folder with YARN's address."""
+"""Variables that name the folder with Hadoop's files, which contain YARN's address."""
 
 YARN_FILE: Final = "yarn-site.xml"
-"""Without it Spark would try for a quarter of an hour to find YARN on this machine."""
+"""Without this file Spark would look for YARN on this machine for a quarter of an hour."""
 
 PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
-"""Variables with which Spark may reach Kubernetes through another machine."""
+"""Variables for a proxy. If one is set, Spark may reach Kubernetes only through that proxy."""
 
 ENDPOINT: Final = "Master"
-"""The name under which a standalone master takes messages."""
+"""The name of a standalone master's RPC endpoint."""
 
 ANOTHER_PROTOCOL: Final = "Too large frame"
-"""Spark takes the first bytes of an answer for its length."""
+"""Spark's error if the peer speaks another protocol: it reads the first bytes as a length."""
 
 NETWORK: Final = "org.apache.spark.network"
-"""Its log has a stack trace for each connection that fails."""
+"""Spark's network classes, which log a stack trace for each failed connection."""
 
 
 def check_master(master: str) -> None:
-    """Check that a master accepts connections, at one of its addresses at least.
+    """Check that a master accepts connections at one of its addresses or more.
 
-    Spark itself would try for a minute before it gives up. YARN's address is in Hadoop's files.
+    Spark itself would try for a minute before it gives up. For YARN, check Hadoop's files instead.
 
     Raises:
-        SettingsError: no address accepts a connection, or YARN's files are not there.
+        SettingsError: no address accepts a connection, or YARN's files are missing.
     """
     if master == YARN:
         _check_yarns_files()
@@ -76,14 +76,14 @@ def _check_yarns_files() -> None:
 
 
 def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
-    """Check that one address of a standalone master, at least, is that of a master.
+    """Check that a standalone master answers at one of the addresses or more.
 
     Args:
-        jvm: the driver's JVM, as PySpark has it.
-        master: `--master`; one that is not standalone is not asked.
-        patience: seconds to wait for an answer, where they are more than ANSWER_SECONDS.
+        jvm: the driver's JVM, as PySpark holds it.
+        master: `--master`; if it is not standalone, nothing is checked.
+        patience: seconds to wait for an answer; at least ANSWER_SECONDS are used.
     Raises:
-        SettingsError: none is: something else answers there, or nothing does, or it refuses.
+        SettingsError: at no address does a standalone master answer and accept the request.
     """
     from py4j.protocol import Py4JError  # noqa: PLC0415 - only with PySpark
 
@@ -103,7 +103,7 @@ def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
                 reason = java_reason(error)
     finally:
         environment.shutdown()
-        log_level(jvm, NETWORK, "ERROR")  # as the session has it for all of Spark
+        log_level(jvm, NETWORK, "ERROR")  # the session's level for all of Spark
     if ANOTHER_PROTOCOL in reason:
         reason = "it speaks another protocol"
     raise SettingsError(
@@ -112,7 +112,7 @@ def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
 
 
 def java_reason(error: Exception) -> str:
-    """The first line of the Java exception that caused all others, or else of the Python one."""
+    """The first line of the root cause: the innermost Java exception, or else the Python error."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
     while thrown is not None and thrown.getCause() is not None:
         thrown = thrown.getCause()
@@ -121,25 +121,25 @@ def java_reason(error: Exception) -> str:
 
 
 def log_level(jvm: Any, name: str, level: str) -> None:
-    """Set what a logger of the JVM writes, such as OFF or ERROR."""
+    """Set the level of a logger in the JVM, such as OFF or ERROR."""
     log4j = "org.apache.logging.log4j"
     configurator = getattr(jvm, f"{log4j}.core.config.Configurator")
     configurator.setLevel(name, getattr(getattr(jvm, f"{log4j}.Level"), level))
 
 
 def _rpc_environment(jvm: Any, seconds: int) -> Any:
-    """What Spark sends messages with, without a port of its own; an answer may take `seconds`."""
+    """Spark's RPC client, without a port of its own; an answer may take `seconds`."""
     conf: Any = getattr(jvm, "org.apache.spark.SparkConf")()
     conf.set("spark.rpc.lookupTimeout", f"{seconds}s")
     manager: Any = getattr(jvm, "org.apache.spark.SecurityManager")
-    # Scala's default values of its second and third argument.
+    # The default values that Scala defines for the constructor's second and third arguments.
     second, third = (getattr(manager, f"$lessinit$greater$default${at}")() for at in (2, 3))
     create = getattr(jvm, "org.apache.spark.rpc.RpcEnv").create
     return create("sparq", "127.0.0.1", -1, conf, manager(conf, second, third), True)
 
 
 def _addresses(master: str) -> list[tuple[str, int]]:
-    """Where a standalone master or Kubernetes listens; none for others."""
+    """Addresses of a standalone master or of Kubernetes; an empty list for other masters."""
     if master.startswith(STANDALONE):
         places = [f"//{one}" for one in master.removeprefix(STANDALONE).split(",")]
     elif master.startswith(KUBERNETES) and not any(map(os.environ.get, PROXIES)):

@@ -1,4 +1,4 @@
-"""The stream of messages that each query reads: a channel's, with what the queries need of each."""
+"""The stream of messages that each query reads from its channel, with the columns it needs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from sparq.pipeline.packing import PACKED_DDL, pack_partition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# A source that is given a schema makes only these columns.
+# With this schema, the source makes only these columns.
 MESSAGE_DDL = "nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP, body BINARY"
 
 
 def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> DataFrame:
-    """A channel's messages as a stream, from the first that the channel has not finished.
+    """A channel's messages as a stream, from the first one that the channel has not finished.
 
     Args:
         spark: the session.
@@ -35,9 +35,9 @@ def messages(spark: SparkSession, channel: str, options: Mapping[str, str]) -> D
 
 
 def with_batch_time(rows: DataFrame) -> DataFrame:
-    """The messages with `batch_ms` BIGINT: the time of their batch, ms since 1970.
+    """Add `batch_ms` BIGINT to the messages: the time of their batch, in ms since 1970.
 
-    Spark keeps that time in its offset log: it is the same when the batch is run again.
+    Spark keeps this time in its offset log, so a repeated batch has the same.
     """
     return rows.withColumn("batch_ms", F.unix_millis(F.current_timestamp()))
 
@@ -53,10 +53,10 @@ def packed_messages(
 
     Args:
         messages: streaming; the columns of MESSAGE_DDL.
-        columns: of CLICK_COLUMNS, what `prepared` needs.
-        prepared: makes of parsed messages the rows that `blobs_of` takes.
+        columns: those of CLICK_COLUMNS that `prepared` needs.
+        prepared: turns parsed messages into the rows that `blobs_of` takes.
         blobs_of: see `packing.pack_partition`.
-        buckets: `packing.bucket_count` of the query's shuffle partitions; the same in each start.
+        buckets: `packing.bucket_count` of the query's shuffle partitions; the same at each start.
     """
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

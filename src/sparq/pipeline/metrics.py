@@ -1,16 +1,16 @@
-"""The query `metrics`: per minute of event time what happened, and what could not be read.
+"""The query `metrics`: figures per minute of event time, and the messages that cannot be read.
 
-A click is never lost as late: it corrects its minute, by a newer revision of the row, or is
-counted in `late`. The query also keeps the rejected messages: clicks of the newest revisions + late
-clicks + rejected messages = messages that the logs hold.
+A click is never lost because it is late: it corrects its minute with a newer revision of the row,
+or is counted in `late`. The query also keeps the rejected messages: clicks of the newest revisions
++ late clicks + rejected messages = messages in the logs.
 
     data/metrics/batch=12     rows of MINUTE_SCHEMA: the newest revision of a minute counts
     data/late/batch=12        minute, clicks: of minutes that had closed
     data/rejected/batch=12    id, nsqd, index, timestamp, reason, body
     topics clicks.metrics, clicks.rejected    the same as JSON, at least once
 
-1. The open minutes are Spark's state (`minutes_state`); nothing of the query's is kept elsewhere.
-2. What a batch writes lies in folders of its number, so a repeated batch replaces it.
+1. Spark's state holds the open minutes (`minutes_state`); the query keeps nothing elsewhere.
+2. A batch writes to folders with its number, so a repeated batch replaces its output.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sparq.pipeline.folders import Folders
 
 QUERY = "metrics"
-# Of a rejected message on its topic: JSON may make six bytes of one, and nsqd takes 1 MiB.
+# Limit for a rejected message on its topic: in JSON a byte can become six, and nsqd takes 1 MiB.
 ORIGINAL_BYTES_MAX = 160_000
 
 LATE_SCHEMA = pa.schema([("minute", pa.timestamp("us", "UTC")), ("clicks", pa.int64())])
@@ -49,12 +49,12 @@ REJECTED_SCHEMA = pa.schema([("id", pa.string()), ("reason", pa.string()), ("bod
 
 
 class MetricsSink(Sink):
-    """A batch's output rows (`output.DDL`) onto disk and topics."""
+    """Writes a batch's output rows (`output.DDL`) to disk and topics."""
 
     query = QUERY
 
     def writers(self) -> dict[str, tuple[str, Writer]]:
-        """Of minutes, late clicks and rejected messages."""
+        """Writers of minutes, late clicks and rejected messages."""
         return {
             MINUTE: (self._places.metrics, self._write_minutes),
             LATE: (self._places.late, self._write_late),
@@ -66,7 +66,7 @@ class MetricsSink(Sink):
         return processor.closing_rows(spark, checkpoint)
 
     def _write_minutes(self, rows: DataFrame, place: str, batch_id: int) -> None:
-        # One task, one file: a row a minute and bucket is little, however many the clicks.
+        # One task, one file: there is one row per minute and bucket, however many clicks there are.
         minutes = rows.coalesce(1).mapInArrow(_whole_minutes, MINUTE_DDL)
         results.write(minutes, place, batch_id)
         if self._topics is not None:
@@ -87,7 +87,7 @@ class MetricsSink(Sink):
 
 
 def counts_to_observe() -> dict[str, Column]:
-    """What to count of the output rows for `listener.observed`."""
+    """Expressions that count output rows, for `listener.observed`."""
     kind = F.col("kind")
     return {
         "late": F.when(kind == LATE, F.col("clicks")),
@@ -97,7 +97,7 @@ def counts_to_observe() -> dict[str, Column]:
 
 
 def _whole_minutes(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The minutes of a batch, of the rows of all its buckets."""
+    """The minutes of a batch, combined from the rows of all its buckets."""
     held = list(batches)
     if held:
         yield from output.read(pa.Table.from_batches(held).cast(output.SCHEMA)).to_batches()
@@ -109,17 +109,17 @@ def read(folders: Folders) -> pa.Table:
 
 
 def read_late(folders: Folders) -> pa.Table:
-    """The clicks of minutes that had closed, on a local disk, columns of LATE_SCHEMA."""
+    """Late clicks by minute, on a local disk, columns of LATE_SCHEMA."""
     return results.local_rows(folders.late, LATE_SCHEMA)
 
 
 def read_rejected(folders: Folders) -> pa.Table:
-    """The messages on a local disk that could not be read, columns of REJECTED_SCHEMA."""
+    """Rejected messages on a local disk, columns of REJECTED_SCHEMA."""
     return results.local_rows(folders.rejected, REJECTED_SCHEMA)
 
 
 def _rejected_as_json() -> Column:
-    """Reason and original; as base64 where it is not UTF-8, cut where it would not fit."""
+    """Reason and original message; in base64 if it is not UTF-8, cut if it is too long."""
     body = F.expr(f"substring(body, 1, {ORIGINAL_BYTES_MAX})")
     text = body.cast("string")
     is_text = F.expr(f"is_valid_utf8(cast(substring(body, 1, {ORIGINAL_BYTES_MAX}) AS STRING))")
@@ -136,7 +136,7 @@ def _rejected_as_json() -> Column:
 
 
 def as_json(row: dict[str, Any]) -> bytes:
-    """A row of MINUTE_SCHEMA for the topic: what a minute looks like now."""
+    """Encode a row of MINUTE_SCHEMA for the topic."""
     row = {
         **{name: value for name, value in row.items() if not name.startswith("status_")},
         "minute": row["minute"].strftime("%Y-%m-%dT%H:%M:%SZ"),

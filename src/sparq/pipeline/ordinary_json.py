@@ -1,16 +1,16 @@
 """JSON messages of the ordinary form, read a batch at a time.
 
-A program logs each click with the same keys in the same order, so most messages are the same but
-for their values. A message without its values is called its skeleton here. The skeletons of all
-messages are cut out at once. Each one that is new is read by `lenient_json`, which tells the field
-that each value belongs to; this then holds for all messages with this skeleton.
+A program logs each click with the same keys in the same order, so most messages differ only in
+their values. A message without its values is called its skeleton here. The skeletons of all
+messages are extracted at once. `lenient_json` reads each new skeleton once, which gives the field
+of each value; this then holds for all messages with the same skeleton.
 
     {"ip": "1.2.3.4", "status": 200, "t": 0.012}      a message
     {"ip": "", "status": 0, "t": 0.0}                  its skeleton
 
-1. A message is ordinary only if it is certain to give what `click_reader` gives. With a backslash,
-   or a field that is neither text nor a whole number, it is not.
-2. Nothing is copied but skeletons: what is found are places in the text.
+1. A message is ordinary only if it is certain to give the same result as `click_reader`. A message
+   with a backslash, or with a field that is neither text nor a whole number, is not ordinary.
+2. Only skeletons are copied: the other results are places in the text.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SKELETON_BYTES_MAX = 4096
 
 _FIELDS = tuple(JSON_KEYS)
 _COLON, _POINT, _ZERO, _SLASH = b":.0/"
-# A text's place; a key, which a colon follows; a number's place.
+# A text value; a key, which a colon follows; a number.
 _PLACE = re.compile(r'(""(?!:))|"[^"]*"|(0)')
 _TEXT = re.compile(r"text(\d+)")
 _NUMBER = re.compile(r"1(\d{9})")
@@ -53,7 +53,7 @@ _NUMBER = re.compile(r"1(\d{9})")
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """Which of a skeleton's values each field is, by number, -1 for none; which are numbers."""
+    """For each field the number of its value in the skeleton, or -1, and whether it is a number."""
 
     values: tuple[int, ...]
     numbers: tuple[bool, ...]
@@ -61,7 +61,7 @@ class _Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """All values of all rows: where they lie, and the number of each row's first one."""
+    """All values of all rows: their places, and the number of each row's first value."""
 
     starts: Integers
     ends: Integers
@@ -69,7 +69,7 @@ class _Values:
 
 
 def find_json(text: Text, rows: Integers) -> FoundClicks:
-    """The clicks of those of the rows that are ordinary JSON."""
+    """The clicks of those rows that are ordinary JSON."""
     rows = rows[~text.has_escape_or_control[rows] & ~text.not_utf8[rows]]
     first = np.searchsorted(text.quotes, text.starts[rows])
     count = np.searchsorted(text.quotes, text.ends[rows]) - first
@@ -87,7 +87,7 @@ def find_json(text: Text, rows: Integers) -> FoundClicks:
 
 
 def _clicks(text: Text) -> FoundClicks:
-    """The clicks of messages whose quotes are in pairs."""
+    """The clicks of messages whose quotes come in pairs."""
     skeletons, values, valid = _skeletons(text)
     distinct = skeletons.dictionary_encode()
     layouts = [_layout(one) for one in distinct.dictionary.to_pylist()]
@@ -107,7 +107,7 @@ def _clicks(text: Text) -> FoundClicks:
 
 
 def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
-    """The messages without their values, the values, and which rows have numbers as JSON wants."""
+    """The skeletons, the values, and which rows have valid JSON numbers and keep the limits."""
     signs = text.bytes
     opening, closing = text.quotes[::2], text.quotes[1::2]
     is_key = text.is_byte(closing + 1, _COLON)
@@ -141,9 +141,10 @@ def _skeletons(text: Text) -> tuple[pa.BinaryArray, _Values, Mask]:
 
 @lru_cache(SKELETONS_KEPT)
 def _layout(skeleton: bytes) -> _Layout | None:
-    """Which value of a skeleton is which field; None where that is not certain.
+    """The layout of a skeleton; None if it is not certain.
 
-    Each value is given a name by which it is found again when the whole is read as JSON.
+    Each value is replaced by a unique name or number, which shows where the value ends up when the
+    whole is read as JSON.
     """
     count = 0
 
@@ -171,13 +172,13 @@ def _layout(skeleton: bytes) -> _Layout | None:
 
 
 def _stretches(values: _Values, rows: Integers, numbers: Integers) -> Spans:
-    """Of each row the value that has some number; none where that is -1."""
+    """The value with this number in each row; none if the number is -1."""
     at = np.where(numbers >= 0, values.first[rows] + numbers, 0)
     return Spans(values.starts[at], values.ends[at]).only(numbers >= 0)
 
 
 def _columns(text: Text, fields: dict[str, Spans]) -> tuple[dict[str, Spans], Mask]:
-    """The columns but the time, and which rows are ordinary."""
+    """The columns except the time, and which rows are ordinary."""
     request, address = fields["request"], fields["address"]
     asked = request.present()
     requests = read_requests(
@@ -212,13 +213,13 @@ def _columns(text: Text, fields: dict[str, Spans]) -> tuple[dict[str, Spans], Ma
 
 
 def _is_between(spans: Spans, least: int, most: int) -> Mask:
-    """Which rows have so many bytes of text."""
+    """Which rows have a text of `least` to `most` bytes."""
     length = spans.ends - spans.starts
     return spans.present() & (length >= least) & (length <= most)
 
 
 def _times(text: Text, spans: Spans, is_number: Mask) -> tuple[Integers, Mask]:
-    """Event times in microseconds, and which rows have an ordinary one."""
+    """Event times in microseconds, and which rows have an ordinary time."""
     micros, ordinary = np.zeros(len(is_number), np.int64), np.zeros(len(is_number), bool)
     length = np.where(spans.present(), spans.ends - spans.starts, 0)
     rows = np.flatnonzero(is_number & (length <= SIZE_BYTES_MAX) & spans.present())

@@ -2,15 +2,15 @@
 
     address identity user [time] "METHOD /path PROTOCOL" status size "referer" "agent"
 
-Before the address a host and its port may stand. Referer and agent may both be missing, or be
+A host and its port may come before the address. Referer and agent may both be missing, or may be
 followed by further words, as in nginx's own format.
-The quotes and spaces of all lines are found at once; where they stand says where the fields are.
+The quotes and spaces of all lines are located at once; their places give the places of the fields.
 
-1. A line is ordinary only if it is certain to give what `click_reader` gives. With anything odd
-   about it, such as a backslash or a method in small letters, it is not.
-2. Nothing is copied here: what is found are places in the text.
-3. A request, here or in JSON, is ordinary if it has a method of capital letters, a path that begins
-   with a slash, and after it nothing or the protocol, with one space between each.
+1. A line is ordinary only if it is certain to give the same result as `click_reader`. Anything
+   unusual, such as a backslash or a lower-case method, makes it not ordinary.
+2. Nothing is copied here: the results are places in the text.
+3. A request, here or in JSON, is ordinary if it has a method of capital letters and a path that
+   begins with a slash, then nothing or the protocol, separated by one space each.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _WITH_MINOR, _MAJOR_ALONE = len("HTTP/1.1"), len("HTTP/2")
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The parts of some requests, as stretches of the text, and which are ordinary."""
+    """The parts of some requests, as stretches of the text, and a mask of the ordinary ones."""
 
     method: Spans
     path: Spans
@@ -57,7 +57,7 @@ class Requests:
 
 
 def read_requests(text: Text, requests: Spans) -> Requests:
-    """The parts of some requests; every row must have one."""
+    """Split requests into their parts; every row must have a request."""
     starts, ends = requests.starts, requests.ends
     first = np.searchsorted(text.spaces, starts)
     count = np.searchsorted(text.spaces, ends) - first
@@ -74,7 +74,7 @@ def read_requests(text: Text, requests: Spans) -> Requests:
         & text.is_byte(path.starts, _SLASH)
         & (~three | _are_protocols(text, protocol))
     )
-    if not ordinary.all():  # what is not ordinary may have stretches that go backwards
+    if not ordinary.all():  # in other requests, a stretch may end before it starts
         method, path, protocol = (one.only(ordinary) for one in (method, path, protocol))
     ordinary &= text.made_of(method, _CAPITALS)
     return Requests(method, path, protocol, ordinary)
@@ -87,7 +87,7 @@ def pages(text: Text, paths: Spans) -> Spans:
 
 
 def _are_protocols(text: Text, spans: Spans) -> Mask:
-    """Whether a stretch is HTTP/ and a digit, or two with a point between."""
+    """Whether each stretch has the form HTTP/2 or HTTP/1.1, with any digits."""
     size = spans.ends - spans.starts
     ok: Mask = (size == _WITH_MINOR) | (size == _MAJOR_ALONE)
     grid = text.grid(np.where(ok, spans.starts, 0), _MAJOR_ALONE)
@@ -111,14 +111,14 @@ _BEFORE_REQUEST = len("[") + CLF_BYTES + len("] ")
 _OPENING, _CLOSING = b"[]"
 _HOST_AND_PORT = r"^[0-9A-Za-z.-]+:[0-9]{1,5}$"
 
-# How many quotes a line has: a request alone; with referer and agent; with one more, such as the
-# forwarded address in nginx's own format.
+# Number of quotes of a line: only a request; also referer and agent; also one more text, such as
+# the forwarded address in nginx's own format.
 _SHORT, _USUAL, _LONG = 2, 6, 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Some rows of a text: where they lie, and which of all quotes and spaces are theirs."""
+    """Some rows of a text: their places, and the first and the number of their quotes."""
 
     text: Text
     rows: Integers
@@ -141,12 +141,12 @@ class _Lines:
         )
 
     def quote(self, number: int) -> Integers:
-        """The place of a quote in each row; some place where a row has fewer."""
+        """The place of the quote with this number in each row; any place if a row has fewer."""
         return numbered_place(self.text.quotes, self.first_quote + number)
 
 
 def find_lines(text: Text, rows: Integers) -> FoundClicks:
-    """The clicks of those of the rows that are ordinary lines."""
+    """The clicks of those rows that are ordinary lines."""
     lines = _with_quotes(text, rows)
     lines = lines.where(_has_frame(lines))
     lines = lines.where(_has_ordinary_tail(lines))
@@ -172,7 +172,7 @@ def find_lines(text: Text, rows: Integers) -> FoundClicks:
 
 
 def _with_quotes(text: Text, rows: Integers) -> _Lines:
-    """The rows that have as many quotes as an ordinary line, and nothing odd between them."""
+    """The rows with as many quotes as an ordinary line, valid UTF-8 and no escape or control."""
     starts, ends = text.starts[rows], text.ends[rows]
     first = np.searchsorted(text.quotes, starts)
     count = np.searchsorted(text.quotes, ends) - first
@@ -182,7 +182,7 @@ def _with_quotes(text: Text, rows: Integers) -> _Lines:
 
 
 def _has_frame(lines: _Lines) -> Mask:
-    """Brackets and spaces around time and status, and the status, stand where they should."""
+    """Whether the status, and the brackets and spaces around it and the time, are in place."""
     text, opening, closing = lines.text, lines.quote(0), lines.quote(1)
     time, size = opening - _BEFORE_REQUEST, closing + _BEFORE_SIZE
     ok = (time > lines.starts) & (size < lines.ends)
@@ -195,7 +195,7 @@ def _has_frame(lines: _Lines) -> Mask:
 
 
 def _size(lines: _Lines) -> tuple[Spans, Mask]:
-    """The size, none where the line has a dash, and whether there is either."""
+    """The size (no stretch if the line has a dash), and whether a line has size or dash."""
     text, starts = lines.text, lines.quote(1) + _BEFORE_SIZE
     ends = np.where(lines.quote_count > _SHORT, lines.quote(2) - 1, lines.ends)
     length = ends - starts
@@ -206,9 +206,10 @@ def _size(lines: _Lines) -> tuple[Spans, Mask]:
 
 
 def _has_ordinary_tail(lines: _Lines) -> Mask:
-    """After the size: nothing; or referer and agent in quotes; or these and further words.
+    """Whether the text after the size is ordinary: nothing, or referer and agent, then any words.
 
-    Further words are told apart by single spaces; one more of them may be in quotes.
+    Referer and agent are in quotes. The words after them are separated by single spaces; one of
+    them may be in quotes.
     """
     text, count = lines.text, lines.quote_count
     named = count > _SHORT
@@ -229,14 +230,14 @@ def _has_ordinary_tail(lines: _Lines) -> Mask:
 
 
 def _has_double_space(lines: _Lines, places: Integers) -> Mask:
-    """Which rows have two spaces in a row after a place."""
+    """Which rows have two adjacent spaces after a place."""
     spaces = lines.text.spaces
     found: Mask = next_place(spaces[:-1][np.diff(spaces) == 1], places) < lines.ends
     return found
 
 
 def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:
-    """Host, address and user, the words before the time, and which rows have them all."""
+    """Host, address and user, the words before the time, and which rows have ordinary ones."""
     text, starts = lines.text, lines.starts
     first = np.searchsorted(text.spaces, starts)
     count = np.searchsorted(text.spaces, time) - first
@@ -250,7 +251,7 @@ def _head(lines: _Lines, time: Integers) -> tuple[dict[str, Spans], Mask]:
     ok &= (length > 0) & (length <= ADDRESS_BYTES_MAX) & (user.starts > address.ends + 2)
     ok &= user.ends > user.starts
     spans = {"vhost": host, "address": address, "user": user}
-    if not ok.all():  # stretches of rows that have other words may go backwards
+    if not ok.all():  # in rows with other words, a stretch may end before it starts
         spans = {name: span.only(ok) for name, span in spans.items()}
     ok &= text.made_of(spans["address"], ADDRESS_SIGNS)
     if (hosted & ok).any():

@@ -1,7 +1,7 @@
-"""Packed rows: how the clicks of a batch reach the buckets of a stateful query, a row per bucket.
+"""Packed rows: send the clicks of a batch to the buckets of a stateful query, one row per bucket.
 
-`transformWithStateInPandas` pays for every row that it is given. So a function in front of it
-(`mapInArrow`, on the executors) sorts its partition by bucket and sends one row to *every* bucket:
+`transformWithStateInPandas` has a cost for every input row. So a function before it (`mapInArrow`,
+on the executors) sorts its partition by bucket and sends one row to *every* bucket:
 
     bucket INT          0 .. buckets - 1, the key of the stateful stage
     marks STRING        JSON {nsqd: newest event time in s, clamped to publish time}
@@ -9,12 +9,12 @@
     batch_ms BIGINT     time of the batch, ms since 1970, equal when the batch is replayed
     blob BINARY         the partition's tables for this bucket (see `to_blob`)
 
-1. A bucket that gets no clicks gets its row all the same. So all buckets of a query are called in
-   each batch with rows, see the same marks, and come to the same low mark.
-2. Spark may shuffle the rows of a bucket in any order: `receive` puts the blobs in order.
+1. A bucket without clicks gets its row, too. So all buckets of a query are called in each batch
+   that has rows, see the same marks, and compute the same low mark.
+2. Spark may shuffle the rows of a bucket in any order: `receive` sorts the blobs.
 3. The number of buckets follows from the number of shuffle partitions, which Spark freezes in the
-   checkpoint at the first start; never from the cores of today.
-4. State and buckets know visitors and pages as 64 bits (`hashes_of`).
+   checkpoint at the first start; it never depends on the current number of cores.
+4. State and buckets identify visitors and pages by 64-bit hashes (`hashes_of`).
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, batch_ms BIGINT, blo
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What every bucket must know of a batch.
+    """Facts about a batch that every bucket needs.
 
     Attributes:
-        marks: newest event time of each nsqd, clamped to its publish time, in s since 1970; an nsqd
-            of which the batch has only rejected messages is missing.
+        marks: newest event time of each nsqd, clamped to its publish time, in s since 1970; without
+            nsqds of which the batch has only rejected messages.
         published_s: newest publish time, in s since 1970.
         batch_ms: time of the batch, in ms since 1970.
     """
@@ -69,7 +69,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """What one bucket gets in one batch: the header of all its rows, and their blobs in order."""
+    """The input of one bucket in one batch: the merged header of its rows, and the sorted blobs."""
 
     header: Header
     blobs: list[bytes]
@@ -90,11 +90,11 @@ def pack_partition(
     blobs_of: Callable[[pa.Table, int], list[bytes]],
     buckets: int,
 ) -> Iterator[pa.RecordBatch]:
-    """What `mapInArrow` runs.
+    """Pack one partition; `mapInArrow` runs this.
 
     Args:
         batches: the rows of one partition and batch, with the columns that `header_of` reads.
-        blobs_of: makes the blob of each bucket, of these rows and the number of buckets.
+        blobs_of: makes the blob of each bucket from these rows and the number of buckets.
         buckets: the number of buckets of the query.
 
     Yields:
@@ -108,8 +108,8 @@ def pack_partition(
 def gather(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
     """The rows of a partition as one table without chunks; None if there are none.
 
-    Spark cuts a partition into Arrow batches (`spark.sql.execution.arrow.maxRecordsPerBatch`);
-    packing each would send that many times the rows.
+    Spark splits a partition into Arrow batches (`spark.sql.execution.arrow.maxRecordsPerBatch`);
+    packing each of them would send that many times as many rows.
     """
     filled = [batch for batch in batches if batch.num_rows]
     return pa.Table.from_batches(filled).combine_chunks() if filled else None
@@ -133,7 +133,7 @@ def header_of(messages: pa.Table) -> Header:
 
 
 def split(table: pa.Table, buckets: Ints, count: int) -> list[pa.Table]:
-    """The rows of each bucket, in their order: `count` tables.
+    """Split a table by bucket into `count` tables; rows keep their order.
 
     Args:
         table: any table.
@@ -161,10 +161,10 @@ def pack(header: Header, blobs: Sequence[bytes]) -> pa.RecordBatch:
 
 
 def receive(frames: Iterable[pd.DataFrame]) -> Received:
-    """All rows that a bucket gets in one batch, as `handleInputRows` is given them.
+    """Combine all rows that a bucket gets in one batch, as `handleInputRows` receives them.
 
     Args:
-        frames: pandas frames with the columns of PACKED_SCHEMA; one row or more in all.
+        frames: pandas frames with the columns of PACKED_SCHEMA; at least one row in total.
     """
     marks: dict[str, int] = {}
     published_s = batch_ms = 0
@@ -180,10 +180,10 @@ def receive(frames: Iterable[pd.DataFrame]) -> Received:
 
 
 def to_blob(tables: Sequence[pa.Table]) -> bytes:
-    """Tables as bytes: the length of each (unsigned 64 bits, little-endian), then their streams.
+    """Encode tables: the length of each (unsigned 64 bits, little-endian), then their streams.
 
-    A stream is Arrow's IPC stream format; an empty table has length 0 and no stream, since
-    most buckets of a small batch are empty and a schema alone takes 300 bytes and more.
+    A stream is in Arrow's IPC stream format. An empty table has length 0 and no stream, since most
+    buckets of a small batch are empty, and a schema alone takes 300 bytes or more.
     """
     streams = [_stream(table) if len(table) else b"" for table in tables]
     lengths = struct.pack(f"<{len(streams)}Q", *map(len, streams))
@@ -191,7 +191,7 @@ def to_blob(tables: Sequence[pa.Table]) -> bytes:
 
 
 def from_blob(blob: bytes, schemas: Sequence[pa.Schema]) -> list[pa.Table]:
-    """The tables of `to_blob`, without copying them; empty ones get their schema from `schemas`."""
+    """Decode `to_blob` without copying; empty tables get their schema from `schemas`."""
     held = pa.py_buffer(blob)
     at = 8 * len(schemas)
     tables = []
@@ -213,11 +213,11 @@ def _stream(table: pa.Table) -> bytes:
 
 
 def hashes_of(texts: pa.Array) -> Ints:
-    """The hash of each text; equal in all processes and versions.
+    """The 64-bit hash of each text; equal in all processes and versions.
 
     Args:
-        texts: strings, none of them null. Give each text once, such as the dictionary of a
-            dictionary-encoded column: hashing goes text by text.
+        texts: strings without nulls. Pass each text once, such as the dictionary of a
+            dictionary-encoded column, since texts are hashed one by one.
     """
     digests = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts.to_pylist()]
     return np.array(digests, np.uint64).view(np.int64)

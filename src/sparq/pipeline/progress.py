@@ -1,11 +1,11 @@
-"""Progress on a terminal: one line that is rewritten; elsewhere a line every few seconds.
+"""Progress of a run: on a terminal one line that is rewritten; elsewhere a line every few seconds.
 
-It shows what was published, how far each query has come, and for the slowest query its rate, the
-clicks that wait for it, and how long they will take at that rate.
+It shows the published clicks, the progress of each query, and for the slowest query its rate, the
+clicks that it has not read yet, and how long they will take at that rate.
 
-1. A rate is that of the last WINDOW_SECONDS: a first batch that waited for Spark is soon forgotten.
-2. A query whose count falls was started again: its rate begins anew.
-3. A line that does not fit loses its counts by query first, then its end.
+1. A rate covers the last WINDOW_SECONDS: the delay of Spark's first batch soon stops counting.
+2. If a query's count falls, the query was started again: its rate begins anew.
+3. A line that does not fit first loses its counts per query, then its end.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ REWRITE_SECONDS = 0.25
 REPEAT_SECONDS = 5.0
 WINDOW_SECONDS = 15.0
 LEFT_MAX_SECONDS = 1_000 * 3_600.0
-"""A time left beyond this says only that nothing moves."""
+"""A longer remaining time is not shown: it means only that the count hardly grows."""
 
 WIDTH = 100
-"""Columns of a terminal that does not say how many it has."""
+"""Number of columns if a terminal does not report it."""
 
 
 class Speed:
-    """How fast a count grows."""
+    """The rate at which a count grows."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
 
     def note(self, now: float, count: int) -> None:
-        """The count at a time in seconds."""
+        """Record the count at a time in seconds."""
         if self._seen and count < self._seen[-1][1]:
             self._seen.clear()
         self._seen.append((now, count))
@@ -41,7 +41,7 @@ class Speed:
             self._seen.popleft()
 
     def per_second(self) -> float:
-        """Over the window; 0 while there is nothing to compare with."""
+        """The rate over the window; 0 before there are two measurements."""
         if not self._seen:
             return 0.0
         (began, first), (ended, last) = self._seen[0], self._seen[-1]
@@ -49,7 +49,7 @@ class Speed:
 
 
 def time_left(behind: int, per_second: float) -> str:
-    """When so many will be done, in words; empty where it cannot be said."""
+    """The time for `behind` more items, in words; empty if it is unknown or too long."""
     if not behind or per_second <= 0:
         return ""
     seconds = behind / per_second
@@ -72,14 +72,14 @@ def line(
     per_second: float,
     width: int,
 ) -> str:
-    """How far a run has come, in `width` columns at most.
+    """The progress of a run, in `width` columns at most.
 
     Args:
-        published: clicks that were acknowledged.
-        total: clicks that there will be; 0: not known.
-        rows: clicks that each query has taken in.
-        behind: published clicks that lie before the slowest query.
-        per_second: its rate.
+        published: acknowledged clicks.
+        total: number of clicks to publish; 0: not known.
+        rows: clicks that each query has processed.
+        behind: published clicks that the slowest query has not read.
+        per_second: the rate of the slowest query.
     """
     of = f" of {total:,}" if total else ""
     first = f"{stage}: published {published:,}{of}"
@@ -95,7 +95,7 @@ def line(
 
 
 class Progress:
-    """Says how far a run has come."""
+    """Shows the progress of a run."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -113,14 +113,15 @@ class Progress:
         rows: Mapping[str, int],
         depths: Mapping[str, int] | None,
     ) -> None:
-        """Say it, but not too often.
+        """Show the progress, but not too often.
 
         Args:
-            stage: what is going on.
-            published: clicks that were acknowledged.
-            total: clicks that there will be; 0: not known.
-            rows: clicks that each query has taken in since it was started.
-            depths: clicks before each query, as nsqd counts them; None: not known just now.
+            stage: the current stage.
+            published: acknowledged clicks.
+            total: number of clicks to publish; 0: not known.
+            rows: clicks that each query has processed since it was started.
+            depths: depth of each query's channel, as nsqd reports it; None: not known at the
+                moment.
         """
         now = time.monotonic()
         for name, count in rows.items():
@@ -139,25 +140,25 @@ class Progress:
         self._write(head + text)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays."""
         self.clear()
         self._stream.write(f"[{time.monotonic() - self._began:5.1f} s] {text}\n")
         self._stream.flush()
 
     def clear(self) -> None:
-        """Take the rewritten line away."""
+        """Erase the rewritten line."""
         if self._rewrites:
             self._stream.write("\r" + " " * self._shown + "\r")
             self._stream.flush()
             self._shown = 0
 
     def _width(self) -> int:
-        """One column less than there are: a full line would move to the next."""
+        """The usable columns: one less than the terminal has, since a full line would wrap."""
         return shutil.get_terminal_size((WIDTH, 24)).columns - 1 if self._rewrites else 10 * WIDTH
 
     def _write(self, text: str) -> None:
         if self._rewrites:
-            # A narrower window shows less of what was there.
+            # If the window has become narrower, less of the old line is visible.
             self._stream.write("\r" + text.ljust(min(self._shown, self._width())))
             self._shown = len(text)
         else:

@@ -1,12 +1,14 @@
-"""Puts clicks into the topic: batch by batch over several nsqds, until each batch is acknowledged.
+"""Publishes clicks to the topic: batch by batch over several nsqds, until all are acknowledged.
 
-What was acknowledged is written down, so that the audit can ask for it later:
+For the audit it records in two files what was acknowledged and what was sent again:
 
-1. `acknowledged` gets the hash of every body behind an OK, as often as it was published.
-2. `resent` gets the hash of every body whose publish had no answer and was sent again, once for
-   each such send: the logs may hold it so much oftener, and nothing else oftener than published.
-3. A batch that no nsqd takes is tried again until `patience_seconds` are over; then publishing ends
-   with an error that says how far it came.
+1. `acknowledged` gets the hash of every body that nsqd has acknowledged with OK, once for each time
+   it was published.
+2. `resent` gets the hash of every body whose publish got no answer and was sent again, once for
+   each such send. The logs may hold the body that many times more often, and no other body more
+   often than it was published.
+3. A batch that no nsqd accepts is tried again for `patience_seconds`; then publishing ends with an
+   error that gives its progress.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ import xxhash
 from sparq.client import Producer, PublishError, RemoteError
 
 BATCH_COUNT = 500
-"""Messages of one MPUB: large enough to be cheap, far below what a body may hold."""
+"""Messages of one MPUB: enough to be cheap, far below the maximum size of a body."""
 
 BATCH_BYTES = 1 << 20
 UNDER_WAY = 8
-"""Batches that await their OK at a time."""
+"""Maximum number of batches that wait for their OK at the same time."""
 
 PATIENCE_SECONDS = 120.0
 ATTEMPT_SECONDS = 30.0
@@ -41,12 +43,12 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass
 class Published:
-    """How far publishing has come.
+    """The progress of publishing.
 
     Attributes:
-        acknowledged: messages behind an OK.
+        acknowledged: messages that nsqd has acknowledged with OK.
         resent: messages that were sent again after a send without an answer.
-        seconds: since the beginning.
+        seconds: time since the start.
     """
 
     acknowledged: int = 0
@@ -55,10 +57,10 @@ class Published:
 
 
 def read_lines(path: Path) -> Iterator[bytes]:
-    """The lines of a log, plain or gzipped, without their ends; empty lines are none.
+    """The lines of a log, plain or gzipped, without their ends; empty lines are skipped.
 
     Raises:
-        OSError: it cannot be read, or is not the gzip file that it begins as.
+        OSError: the file cannot be read, or starts like a gzip file but is not one.
     """
     with path.open("rb") as plain:
         packed = plain.peek(2)[:2] == GZIP_MAGIC
@@ -69,7 +71,7 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 def batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Bodies in the order given, in batches bounded by number and bytes."""
+    """Group bodies in their order into batches, limited by number and bytes."""
     rest = iter(bodies)
     held: list[bytes] = []
     while taken := held + list(islice(rest, BATCH_COUNT - len(held))):
@@ -85,12 +87,12 @@ def batches(bodies: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def hashes(bodies: list[bytes]) -> bytes:
-    """A hash of each body, as they stand in the audit's files."""
+    """A hash of each body, in the form of the audit's files."""
     return np.array([xxhash.xxh3_64_intdigest(body) for body in bodies], HASH_DTYPE).tobytes()
 
 
 def read_hashes(path: Path) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """The hashes in one of the audit's files; none where there is no file."""
+    """Read the hashes of one of the audit's files; none if there is no file."""
     return np.fromfile(path, HASH_DTYPE) if path.exists() else np.empty(0, HASH_DTYPE)
 
 
@@ -108,7 +110,7 @@ class _Publisher:
         self._began = time.monotonic()
 
     async def send(self, bodies: list[bytes]) -> None:
-        """Publish one batch, and write down what became of it."""
+        """Publish one batch, and record its hashes."""
         deadline = time.monotonic() + self._patience
         while True:
             try:
@@ -147,12 +149,12 @@ async def publish(
     """Publish all bodies to the topic, spread over the nsqds.
 
     Args:
-        nsqds: their TCP addresses; while one is away the others take all.
-        acknowledged, resent: the files that get the hashes, appended to.
-        on_progress: called after each acknowledged batch.
-        patience_seconds: how long one batch is tried while no nsqd takes it.
+        nsqds: their TCP addresses; while one is away, the others get all messages.
+        acknowledged, resent: the files to which the hashes are appended.
+        on_progress: called after an acknowledged batch.
+        patience_seconds: how long a batch is tried again while no nsqd accepts it.
     Raises:
-        PublishError, RemoteError: a batch was not taken for so long.
+        PublishError, RemoteError: a batch was not accepted within that time.
     """
     attempt_seconds = min(ATTEMPT_SECONDS, patience_seconds)
     async with Producer(nsqds, publish_timeout=attempt_seconds) as producer:

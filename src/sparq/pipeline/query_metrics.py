@@ -1,15 +1,15 @@
 """Metrics of the streaming queries for Prometheus (docs/monitoring.md lists them).
 
-`QueryMetrics` takes the events of queries and returns metric families from `collect`. It needs
-neither Spark nor a network: `listener` feeds it. `MetricsServer` answers `GET /metrics` with them
-and with the metrics of this process.
+`QueryMetrics` receives the events of queries, and its `collect` returns metric families. It needs
+neither Spark nor a network: `listener` passes it the events. `MetricsServer` serves these metrics
+and those of this process at `GET /metrics`.
 
 1. Counters start at 0 with the process. A batch is counted once, even if Spark reports it twice.
-2. Labels are a query's name, a part of a batch or an operator: never text from clicks, and never
-   more of them because there are more clicks.
-3. Events arrive on threads of Spark's gateway, scrapes on threads of the HTTP server. A lock keeps
-   them apart.
-4. The server has no authentication, so it listens on loopback unless it is given another address.
+2. Labels are a query's name, a part of a batch or an operator. They never contain text from clicks,
+   and their number does not grow with the number of clicks.
+3. Events arrive on threads of Spark's gateway, scrapes on threads of the HTTP server. A lock
+   protects the shared state.
+4. The server has no authentication, so it listens on loopback unless another address is configured.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from sparq.program.mistakes import Mistake
 
 PREFIX: Final = "sparq_query_"
 DURATION_BOUNDS: Final = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0)
-"""Of a batch's duration in seconds: from an idle machine's small batch to one that needs help."""
+"""Bounds of a batch's duration in seconds: from a small batch to one that needs attention."""
 
 
 @dataclass
 class Query:
-    """What is known of one query.
+    """The figures of one query.
 
     Attributes:
-        run_id: of its newest run; events of an older one may come after it has begun.
-        heard_s: when Spark last spoke of it, in seconds since 1970.
-        newest: its newest batch, with what has been learnt of the lag since.
+        run_id: id of its newest run; events of an older run may arrive after the newest has begun.
+        heard_s: time of Spark's last event for it, in seconds since 1970.
+        newest: its newest batch, with later updates of the lag.
     """
 
     run_id: str = ""
@@ -66,29 +66,29 @@ class Query:
     counts: dict[str, int] = field(default_factory=dict)
 
     def start(self, run_id: str, at_s: float) -> None:
-        """A run of the query begins."""
+        """Record that a run of the query begins."""
         self.run_id, self.active, self.heard_s = run_id, True, at_s
         self.starts += 1
         self.restarts += self.starts > 1
 
     def end(self, run_id: str, *, failed: bool) -> None:
-        """A run has ended."""
+        """Record that a run has ended."""
         self.failures += failed
         if run_id == self.run_id:
             self.active = False
 
     def rest(self, at_s: float) -> None:
-        """There was nothing to read, or too little for a batch (`minOffsetsPerTrigger`)."""
+        """Record that there was nothing to read, or too little (`minOffsetsPerTrigger`)."""
         self.heard_s, self.idle = at_s, True
         if self.newest is not None and not self.newest.logs_out_of_reach:
             self.newest = replace(self.newest, lag_messages=0, lag_seconds=0.0)
 
     def take(self, progress: QueryProgress) -> bool:
-        """Count a batch; False if it was counted before."""
+        """Count a batch; returns False if it was counted before."""
         before, self.newest = self.newest, progress
         self.heard_s, self.idle = progress.ended_s, False
         if before is None:
-            # The process is new, the query is not: it goes on from a checkpoint.
+            # The process is new, but the query is not: it continues from a checkpoint.
             self.restarts += progress.batch_id > 0 and self.starts <= 1
         elif before.query_id == progress.query_id and before.batch_id >= progress.batch_id:
             return False
@@ -108,7 +108,7 @@ class Query:
 
 
 class Shown(NamedTuple):
-    """A figure of a query as a metric; None shows nothing."""
+    """A figure of a query as a metric; with the value None the query has no sample."""
 
     name: str
     text: str
@@ -171,7 +171,7 @@ _STATE: Final[tuple[tuple[str, str, Callable[[StateFigures], float | None]], ...
 
 
 class QueryMetrics(Collector):
-    """All queries of a Spark session, for a registry of Prometheus' client."""
+    """All queries of a Spark session, as a collector for a registry of the Prometheus client."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -179,24 +179,24 @@ class QueryMetrics(Collector):
         self._names: dict[str, str] = {}
 
     def started(self, query_id: str, run_id: str, name: str | None, at_s: float) -> None:
-        """A query was started, or started again, at a time since 1970."""
+        """Record the first or a later start of a query, at a time in seconds since 1970."""
         with self._lock:
             self._names[query_id] = name or query_id
             self._query(query_id).start(run_id, at_s)
 
     def progressed(self, progress: QueryProgress) -> bool:
-        """A batch is done; False if it was told before."""
+        """Record a finished batch; returns False if it was recorded before."""
         with self._lock:
             self._names[progress.query_id] = progress.query
             return self._query(progress.query_id).take(progress)
 
     def rested(self, query_id: str, at_s: float) -> None:
-        """A query looked for messages at a time since 1970, and there were none."""
+        """Record that a query found no messages, at a time in seconds since 1970."""
         with self._lock:
             self._query(query_id).rest(at_s)
 
     def ended(self, query_id: str, run_id: str, *, failed: bool) -> None:
-        """A run of a query is over."""
+        """Record the end of a query's run."""
         with self._lock:
             self._query(query_id).end(run_id, failed=failed)
 
@@ -204,11 +204,11 @@ class QueryMetrics(Collector):
         return self._queries.setdefault(self._names.get(query_id, query_id), Query())
 
     def describe(self) -> list[Metric]:
-        """Nothing: a registry would ask for all figures only to know their names."""
+        """Return nothing: otherwise a registry would collect all figures to learn their names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The families of metrics, each with a sample a query."""
+        """The families of metrics, each with one sample per query."""
         with self._lock:
             families = list(_families(self._queries))
         yield from families
@@ -275,18 +275,18 @@ DEFAULT_ADDRESS: Final = "127.0.0.1:4180"
 
 
 class MetricsAddressError(Mistake):
-    """Nothing can listen on the address; the text names the option, the address and the reason."""
+    """The server cannot listen on the address; the text names option, address and reason."""
 
 
 class MetricsServer:
-    """Serves figures until it is closed.
+    """Serves metrics until it is closed.
 
     Args:
-        figures: what to show.
-        address: `host:port`; port 0 takes any free one.
-        option: what the address is called by who gives it, for errors.
+        figures: the metrics to serve.
+        address: `host:port`; port 0 selects any free one.
+        option: name of the option that sets the address, for errors.
     Raises:
-        MetricsAddressError: it is not an address, or nothing can listen there.
+        MetricsAddressError: the address is invalid, or the server cannot listen there.
     """
 
     def __init__(
@@ -308,7 +308,7 @@ class MetricsServer:
 
     @property
     def url(self) -> str:
-        """Where the figures are."""
+        """The URL of the metrics."""
         return f"http://{self.address}/metrics"
 
     def close(self) -> None:

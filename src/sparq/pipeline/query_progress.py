@@ -1,22 +1,23 @@
 """Spark's progress of a batch as rate, duration, lag, state and counts; samples of it during a run.
 
 Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out. After each batch the
-listener adds a `Sample` of it to a `Timeline`, which the report's page draws.
+listener adds a `Sample` of it to a `Timeline`, from which the report's page draws its charts.
 
-1. *Lag in messages*: what the logs held when the batch was planned, beyond the batch: the source's
-   `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that only one
-   of the two names is not counted: it joins with the next batch, or its nsqd is out of reach
-   (`logs_out_of_reach` says how many are).
+1. *Lag in messages*: messages in the logs after the end of the batch, when it was planned: the
+   source's `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that
+   only one of the two offsets names is not counted: it joins with the next batch, or its nsqd is
+   out of reach (`logs_out_of_reach` is the number of these).
 2. *Lag in seconds*: the end of the batch minus the publish time of the newest message that it read.
-   So it is the age of the newest message whose result can be seen. Spark's progress has no publish
-   times: a query tells it as NEWEST_PUBLISHED of an observation (`listener.observed`).
-3. Event times say what the clicks say, and may be years old in a log that is read again: they are
-   shown as they are, and no lag is made of them.
-4. Counts (late clicks, ...) are what a query observed under a name of COUNTS, in this batch alone.
-5. At most LIMIT samples of a query are kept. When there are more, neighbours become one sample with
-   their mean rate and their greater lag: a peak survives, and what is recent keeps its detail.
+   So it is the age of the newest message whose result is visible. Spark's progress has no publish
+   times: a query reports them as NEWEST_PUBLISHED of an observation (`listener.observed`).
+3. Event times come from the clicks, and may be years old in a log that is read again: they are
+   shown unchanged, and no lag is computed from them.
+4. Counts (late clicks, ...) are those that a query observed under a name of COUNTS, in this batch.
+5. At most LIMIT samples of a query are kept. If there are more, each two neighbours become one
+   sample with their mean rate and their greater lag: peaks survive, and recent samples keep their
+   detail.
 6. Samples go through a JSON file from the Spark driver to the process that writes the report. They
-   are for people only: no query needs them to go on.
+   are for people only: no query needs them to continue.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ class Sample:
     """One query after one batch.
 
     Attributes:
-        time_s: when the batch was done, in seconds since 1970.
-        query: its name.
+        time_s: end of the batch, in seconds since 1970.
+        query: the query's name.
         rows_per_second: messages of the batch divided by its duration.
-        lag_messages: messages that the logs held beyond this batch; None: not known.
-        lag_seconds: how old its newest message was when the batch was done, since it was published;
+        lag_messages: messages in the logs after the end of this batch; None: not known.
+        lag_seconds: age of the batch's newest message, from its publishing to the end of the batch;
             None: not known.
     """
 
@@ -53,7 +54,7 @@ class Sample:
 
 
 class Timeline:
-    """The samples of all queries, bounded."""
+    """The samples of all queries, limited in number."""
 
     def __init__(self, samples: Iterable[Sample] = (), limit: int = LIMIT) -> None:
         self._limit = limit
@@ -62,7 +63,7 @@ class Timeline:
             self.add(sample)
 
     def add(self, sample: Sample) -> None:
-        """Take in one more."""
+        """Add one sample."""
         kept = self._kept[sample.query]
         kept.append(sample)
         if len(kept) > self._limit:
@@ -70,21 +71,21 @@ class Timeline:
 
     @property
     def samples(self) -> list[Sample]:
-        """All that is kept, by query and then in the order in which they came."""
+        """All samples that are kept, grouped by query, in the order in which they were added."""
         return [sample for kept in self._kept.values() for sample in kept]
 
     def as_json(self) -> list[dict[str, Any]]:
-        """All that is kept, for a JSON file."""
+        """All samples that are kept, for a JSON file."""
         return [asdict(sample) for sample in self.samples]
 
 
 def from_json(value: Iterable[dict[str, Any]]) -> list[Sample]:
-    """The samples of `Timeline.as_json`."""
+    """Decode the samples of `Timeline.as_json`."""
     return [Sample(**fields) for fields in value]
 
 
 def thinned(samples: list[Sample]) -> list[Sample]:
-    """Each two neighbours of one query as one; the newest stays alone if their number is odd."""
+    """Merge each two neighbours of one query; if the number is odd, the newest stays alone."""
     pairs = zip(samples[::2], samples[1::2], strict=False)
     return [_merged(*pair) for pair in pairs] + samples[len(samples) // 2 * 2 :]
 
@@ -105,7 +106,7 @@ def _greater(one: Number | None, other: Number | None) -> Number | None:
 
 
 NEWEST_PUBLISHED = "newest_published_s"
-"""Of an observation: the greatest publish time of the messages read, in seconds since 1970."""
+"""Name in an observation: maximum publish time of the messages read, in seconds since 1970."""
 
 COUNTS = {
     "late": "Clicks of minutes that were closed, and of visits that were over",
@@ -116,10 +117,10 @@ COUNTS = {
     "closed_early": "Minutes that were closed before their time, for want of memory",
     "findings": "Findings and revisions of findings",
 }
-"""What a query may observe, as sums over a batch, and what it means."""
+"""Counts that a query may observe, as sums over a batch, with their meaning."""
 
 WHOLE = "triggerExecution"
-"""The part of `durationMs` that is the whole."""
+"""The part of `durationMs` that is the total."""
 
 DISK_BYTES = "rocksdbSstFileSize"
 
@@ -129,10 +130,10 @@ class StateFigures:
     """One stateful operator of a query, after a batch.
 
     Attributes:
-        place: its place among the query's operators, from 0: two may have one name.
-        memory_bytes: what its state stores hold in memory.
-        disk_bytes: the size of RocksDB's files; None where the state is elsewhere.
-        dropped: rows that Spark's watermark took away in this batch, after aggregation.
+        place: its position among the query's operators, from 0; two may have the same name.
+        memory_bytes: memory that its state stores use.
+        disk_bytes: the size of RocksDB's files; None if the state is not in RocksDB.
+        dropped: rows that Spark's watermark dropped in this batch, after aggregation.
     """
 
     place: int
@@ -151,14 +152,15 @@ class QueryProgress:
     """One batch of one query.
 
     Attributes:
-        query: its name, or its id where it has none.
-        query_id: of the checkpoint; a query that is started again has the same.
-        ended_s: when the batch was done, in seconds since 1970.
-        seconds: its duration, whole.
+        query: the query's name, or its id if it has none.
+        query_id: id from the checkpoint; the same after a restart of the query.
+        ended_s: end of the batch, in seconds since 1970.
+        seconds: total duration.
         parts: the parts of its duration in seconds, by Spark's names.
-        lag_messages, lag_seconds: as the module says; None: not known.
-        logs_out_of_reach: logs that have been read and whose nsqd did not say where they end.
-        event_time_s, watermark_s: the newest event time, Spark's watermark; None: the query has no.
+        lag_messages, lag_seconds: as the module describes; None: not known.
+        logs_out_of_reach: logs that have been read and whose nsqd did not report their end.
+        event_time_s, watermark_s: the newest event time, Spark's watermark; None: the query has
+            none.
         counts: by name of COUNTS.
     """
 
@@ -183,13 +185,13 @@ class QueryProgress:
         return self.rows / self.seconds if self.seconds else 0.0
 
     def sample(self) -> Sample:
-        """The batch as a point in the report's charts."""
+        """The batch as a point of the report's charts."""
         rate = round(self.rows_per_second, 1)
         return Sample(self.ended_s, self.query, rate, self.lag_messages, self.lag_seconds)
 
 
 def parse(progress: Mapping[str, Any]) -> QueryProgress:
-    """What the JSON of a `StreamingQueryProgress` says (`json.loads(event.progress.json)`)."""
+    """Parse the JSON of a `StreamingQueryProgress` (`json.loads(event.progress.json)`)."""
     parts = {name: ms / 1000 for name, ms in progress.get("durationMs", {}).items()}
     seconds = parts.pop(WHOLE, progress.get("batchDuration", 0) / 1000)
     ended_s = time_of(progress["timestamp"]) + seconds
@@ -222,10 +224,10 @@ def time_of(text: str) -> float:
 
 
 def lag(source: Mapping[str, Any]) -> tuple[int | None, int]:
-    """(messages beyond the end of the batch, logs out of reach) of one source of a query.
+    """(messages after the end of the batch, logs out of reach) of one source of a query.
 
-    The number of messages is None where the source does not say it: it is not ours, or it has not
-    yet looked where the logs end.
+    The number of messages is None if the source does not report it: it is not the source `nsq`, or
+    it has not read the ends of the logs yet.
     """
     end, latest = (_ordinals(source.get(name)) for name in ("endOffset", "latestOffset"))
     if end is None or latest is None:
@@ -236,16 +238,16 @@ def lag(source: Mapping[str, Any]) -> tuple[int | None, int]:
 
 
 def _ordinals(offset: Any) -> dict[str, int] | None:
-    """By log, the messages before an offset; without logs that are gone; None: no offset of ours.
+    """The ordinal of an offset in each log that still exists; None: not an offset of source `nsq`.
 
-    Spark writes an offset as JSON within its JSON, or as a text where it is not JSON.
+    Spark writes an offset as an object within its JSON, or as a text if it is not JSON.
     """
     if not isinstance(offset, Mapping):
         return None
     found = {}
     for key, place in offset.items():
         if "/" not in key or not isinstance(place, Mapping) or place.get("gone"):
-            continue  # how the batch is cut, or a log that was given up
+            continue  # not a log but how the batch is split, or a log that was given up
         if place.get("ordinal") is not None:
             found[key] = int(place["ordinal"])
     return found
@@ -259,7 +261,7 @@ def _rows(progress: Mapping[str, Any]) -> int:
 
 
 def _event_time(text: str | None) -> float | None:
-    """None where there is none: Spark's watermark is 1970 until it has moved."""
+    """The time, or None: Spark's watermark is 1970 until it has moved."""
     return (time_of(text) or None) if text else None
 
 

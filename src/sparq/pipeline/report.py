@@ -1,7 +1,7 @@
 """The report of a run: for people on the terminal, for programs as `data/report.json`.
 
-Pure: tables and figures in, a dictionary and a page of text out. Of minutes and findings only the
-newest revision counts. Where visitors were planted, what was found is held against the labels.
+Pure: tables and figures in, a dictionary and a page of text out. Only the newest revision of
+minutes and findings counts. If visitors were planted, the findings are compared with the labels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Labels = Mapping[tuple[str, str], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """How well findings meet the labels: found, planted, and both."""
+    """How well findings match the labels: number found, number planted, and number in both."""
 
     found: int
     planted: int
@@ -35,25 +35,25 @@ class Score:
 
     @property
     def precision(self) -> float:
-        """The share of the found that was planted; 1 where nothing was found."""
+        """The share of the found that was planted; 1 if nothing was found."""
         return self.right / self.found if self.found else 1.0
 
     @property
     def recall(self) -> float:
-        """The share of the planted that was found; 1 where nothing was planted."""
+        """The share of the planted that was found; 1 if nothing was planted."""
         return self.right / self.planted if self.planted else 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a run was, beside its output.
+    """Facts about a run that are not part of its output.
 
     Attributes:
         published: acknowledged messages.
         resent: messages that were sent again after a send without an answer.
-        seconds: of the whole, and of its parts by name.
-        restarts: what died on the way and was started again.
-        labels: who was planted; None where the clicks were the user's own.
+        seconds: duration of the whole and of its parts, by name.
+        restarts: processes that died and were started again.
+        labels: the planted visitors; None if the clicks were the user's own.
     """
 
     source: str
@@ -66,10 +66,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """What the pipeline has written: tables of archive, rejected, metrics and findings.
+    """The output of the pipeline: tables of archive, rejected, metrics and findings.
 
     Attributes:
-        evicted: how many visits, clicks and findings spam_analysis has dropped for lack of room.
+        evicted: number of visits, clicks and findings that spam_analysis dropped for lack of room.
     """
 
     archive: pa.Table
@@ -90,7 +90,7 @@ def newest_findings(findings: pa.Table) -> list[dict[str, Any]]:
 
 
 def scores(findings: Iterable[dict[str, Any]], labels: Labels) -> dict[str, Score]:
-    """How well each reason was found, and all of them together (`all`)."""
+    """The score of each reason, and of all reasons together (`all`)."""
     found = {(row["address"], row["user_agent"], row["reason"]) for row in findings}
     planted = {(*who, reason) for who, reasons in labels.items() for reason in reasons}
     parts = {
@@ -102,7 +102,7 @@ def scores(findings: Iterable[dict[str, Any]], labels: Labels) -> dict[str, Scor
 
 
 def top_pages(archive: pa.Table) -> list[dict[str, Any]]:
-    """The pages with the most clicks; of equals the first by name."""
+    """The pages with the most clicks; pages with equal clicks in order of their names."""
     pages = archive["page"].drop_null()
     counts = pa.table(dict(zip(("page", "clicks"), pc.value_counts(pages).flatten(), strict=True)))
     ordered = counts.sort_by([("clicks", "descending"), ("page", "ascending")])
@@ -110,7 +110,7 @@ def top_pages(archive: pa.Table) -> list[dict[str, Any]]:
 
 
 def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
-    """All figures, as `report.json` has them: the issue's keys first."""
+    """All figures in the form of `report.json`: the issue's keys first."""
     findings = newest_findings(output.findings)
     by_reason = Counter(row["reason"] for row in findings)
     rows = newest_rows(output.minutes)
@@ -154,7 +154,7 @@ def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
 
 
 def _visitors(archive: pa.Table) -> int:
-    """Different visitors of the whole: address and user agent."""
+    """Number of distinct visitors of the run, by address and user agent."""
     return int(archive.group_by(["address", "user_agent"]).aggregate([]).num_rows)
 
 
@@ -167,7 +167,7 @@ def _statuses(rows: pa.Table) -> dict[str, int]:
 
 
 def text_of(report: Mapping[str, Any]) -> str:
-    """The report as a page of text."""
+    """Format the report as text."""
     parts = [
         ["", f"  {report['source']}", "  " + "-" * (WIDTH - 4)],
         _figures(report),

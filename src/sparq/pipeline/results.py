@@ -1,13 +1,13 @@
-"""What a query's batches give out: rows in files, a folder a batch, and the same as JSON on topics.
+"""Output of a query's batches: rows in files, a folder per batch, and the same as JSON on topics.
 
     <place>/batch=12/part-00000-*.parquet    written by executors
-    <place>/batch=12/_SUCCESS                comes last; a folder without it does not count
+    <place>/batch=12/_SUCCESS                written last; a folder without it does not count
 
-1. A batch that is run again replaces its folder. So whatever is killed wherever, the rows of a
-   batch count once. A reader takes whole folders.
-2. Executors publish to topics, at least once. What they publish is read back from the files that
-   the batch has just written, so that nothing is worked out twice, and a batch that is run again
-   publishes what its files say.
+1. A batch that is run again replaces its folder. So the rows of a batch count once, whichever
+   process is killed at any moment. Readers read whole folders.
+2. Executors publish to topics, at least once. They read the messages back from the files that the
+   batch has just written, so nothing is computed twice, and a batch that is run again publishes the
+   content of its files.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ COMPRESSION = "zstd"
 
 
 def folder_of(place: str, batch_id: int) -> str:
-    """The folder of one batch; Spark and Arrow read its number as a column `batch`."""
+    """The folder of one batch; Spark and Arrow read its number as the column `batch`."""
     return f"{place}/batch={batch_id}"
 
 
 def write(rows: DataFrame, place: str, batch_id: int) -> None:
-    """Put a batch's rows into its folder, in place of what an earlier attempt put there."""
+    """Write a batch's rows into its folder; replaces the rows of an earlier attempt."""
     writer = rows.write.mode("overwrite").option("compression", COMPRESSION)
     writer.parquet(folder_of(place, batch_id))
 
 
 def discard(spark: SparkSession, place: str, batch_id: int) -> None:
-    """Remove what an earlier attempt at a batch left that now has no rows."""
+    """Delete the files of an earlier attempt at a batch that now has no rows."""
     HadoopFiles(spark).delete_tree(folder_of(place, batch_id))
 
 
 def frame(spark: SparkSession, place: str, ddl: str) -> DataFrame:
-    """All rows of a place, with these columns; none before the first batch."""
+    """All rows of a place, with these columns; no rows before the first batch."""
     marks = HadoopFiles(spark).glob(f"{place}/batch=*/{MARK}")
     if not marks:
         return spark.createDataFrame([], ddl)
@@ -60,7 +60,7 @@ def frame(spark: SparkSession, place: str, ddl: str) -> DataFrame:
 
 
 def local_rows(directory: Path, schema: pa.Schema) -> pa.Table:
-    """All rows of a place on a local disk, with these columns; none before the first batch."""
+    """All rows of a place on a local disk, with these columns; no rows before the first batch."""
     folders = sorted(mark.parent for mark in directory.glob(f"batch=*/{MARK}"))
     files = [file for folder in folders for file in sorted(folder.glob("part-*.parquet"))]
     tables = [pq.read_table(file, columns=schema.names, partitioning=None) for file in files]
@@ -73,10 +73,10 @@ BODY_DDL = "body BINARY"
 
 @dataclass(frozen=True, slots=True)
 class ResultTopics:
-    """Where results are published.
+    """The topics for results.
 
     Attributes:
-        options: of the sink `nsq`: the addresses.
+        options: options of the sink `nsq`: the addresses.
         minutes, rejected, findings: names of topics.
     """
 
@@ -86,7 +86,7 @@ class ResultTopics:
     findings: str = "clicks.spam"
 
     def publish(self, topic: str, bodies: DataFrame) -> None:
-        """Publish rows of `body` BINARY, and return when all are acknowledged."""
+        """Publish rows of `body` BINARY; returns when all are acknowledged."""
         writer = bodies.write.format("nsq").mode("append")
         writer.options(topic=topic, **self.options).save()
 
@@ -94,7 +94,7 @@ class ResultTopics:
 def written_as_bodies(
     spark: SparkSession, folder: str, ddl: str, to_body: Callable[[dict[str, Any]], bytes]
 ) -> DataFrame:
-    """Each row of a folder as a message; for rows that are few: Python makes them one by one."""
+    """Each row of a folder as a message. Only for few rows, since Python makes them one by one."""
 
     def made(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -105,15 +105,15 @@ def written_as_bodies(
 
 
 Writer = Callable[["DataFrame", str, int], None]
-"""Puts a batch's rows of one kind into its folder of a place, and onto their topic."""
+"""Writes a batch's rows of one kind into its folder of a place, and publishes them to a topic."""
 
 
 class Sink(ABC):
-    """What foreachBatch calls: a batch's output rows, each of a `kind`, onto disk and topics.
+    """A function for foreachBatch: writes a batch's rows by their `kind` to disk and topics.
 
     Args:
-        places: where the files go.
-        topics: where results are published; None: nowhere.
+        places: the folders for the files.
+        topics: the topics for results; None: results are not published.
     """
 
     query: ClassVar[str]
@@ -124,14 +124,14 @@ class Sink(ABC):
 
     @abstractmethod
     def writers(self) -> dict[str, tuple[str, Writer]]:
-        """By kind of row: the place of these rows, and what puts them there."""
+        """For each kind of row, its place and the function that writes it."""
 
     @abstractmethod
     def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
-        """The output rows of all that is open in the state of the stopped query."""
+        """The output rows for everything that is open in the state of the stopped query."""
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        """Take in one micro-batch, or the same one once more."""
+        """Process one micro-batch, also if it is repeated."""
         rows, writers = rows.persist(), self.writers()
         try:
             counts = rows.agg(*(F.count_if(F.col("kind") == kind) for kind in writers)).first()
@@ -145,11 +145,11 @@ class Sink(ABC):
             rows.unpersist()
 
     def close(self, spark: SparkSession, next_batch: int) -> None:
-        """Write what is still open, as the batch that would come next.
+        """Write the open minutes or visits as the next batch.
 
         Args:
             spark: the session; the query has stopped.
-            next_batch: its number.
+            next_batch: the number of the next batch.
         """
         with readable_as_state(self._places.checkpoint_of(self.query)) as checkpoint:
             self(self.closing(spark, checkpoint), next_batch)

@@ -1,7 +1,7 @@
 """The one Spark session of the pipeline, for any master.
 
-The driver's JVM is started first, unless spark-submit has already done so. The JVM tells which
-options it has from spark-submit and spark-defaults.conf; then the session is made with these and
+The driver's JVM is started first, unless spark-submit has already done so. The JVM then reports
+which options it got from spark-submit and spark-defaults.conf; the session is made with these and
 with the pipeline's own options, which `session_options` lists with their reasons.
 
 1. PySpark is loaded inside `session`, after JAVA_HOME and PYSPARK_PYTHON have been set.
@@ -41,20 +41,20 @@ LOOKING: Final[Mapping[str, str]] = {
     "fs.s3a.retry.limit": "1",
     "fs.s3a.connection.establish.timeout": "3000",
 }
-"""Options of Hadoop for the first look at the data's file system, where no user has set them."""
+"""Hadoop options for the check of the data's file system, unless the user has set them."""
 
 EXECUTORS_SECONDS: Final = 15.0
 """The maximum time to wait for the executors of a cluster before their cores are counted."""
 
 SETTLED_SECONDS: Final = 1.0
-"""The cores are counted when no executor has joined for this time."""
+"""The cores are counted once no executor has joined for this time."""
 
 POLL_SECONDS: Final = 0.1
 PYTHON: Final = "PYSPARK_PYTHON"
 DRIVER_PYTHON: Final = "PYSPARK_DRIVER_PYTHON"
 NO_PYTHON: Final = "sparq-registers-its-data-source"
-"""A program that is not there. The JVM would start the driver's Python to look for data sources,
-which takes it two seconds; where it finds no such program, it goes on without."""
+"""A program that does not exist. The JVM would start the driver's Python to look for data sources,
+which takes two seconds; if there is no such program, it skips this step."""
 
 GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """spark-submit sets this variable for the Python program that it starts."""
@@ -97,7 +97,7 @@ def session(settings: Settings) -> SparkSession:
 
 
 def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
-    """Find the driver's JVM, or start it: whether it was running, and the options found there.
+    """Find the driver's JVM or start it; returns whether it was running, and its options.
 
     Raises:
         SettingsError: the master does not answer, or Spark Connect is asked for.
@@ -130,7 +130,7 @@ def _jvm_for(settings: Settings) -> tuple[bool, dict[str, str]]:
         _start_jvm(SparkConf(loadDefaults=False).setAll(list(launch.items())), settings)
     else:
         SparkContext._ensure_initialized()
-    # Where Java has started slowly, a master may answer as slowly.
+    # If Java started slowly, a master may answer as slowly.
     master, patience = SparkConf().get(options.MASTER, ""), time.monotonic() - begun
     ask_master(SparkContext._jvm, master, patience)
     return was_running, dict(SparkConf().getAll())
@@ -159,22 +159,24 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
             f"Spark's JVM ended while it started: see its own messages above{blame}"
         ) from error
     finally:
-        os.environ[jvm.VARIABLE] = before  # an empty one counts for nothing
-    # Java removes what is registered in the reverse order: the folder comes last, and is empty.
+        os.environ[jvm.VARIABLE] = before  # Spark ignores an empty value
+    # Java deletes registered files in reverse order: the folder comes last, and is empty by then.
     getattr(SparkContext._jvm, "java.io.File")(str(folder)).deleteOnExit()
 
 
 def use_this_python() -> None:
-    """Set PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and if need be PATH for a session made later.
+    """Set PYSPARK_PYTHON, PYSPARK_DRIVER_PYTHON and, if needed, PATH for a session made later.
 
-    Spark takes the program that PYSPARK_PYTHON names for its workers, else the system's python3,
-    which knows neither sparq nor Arrow. It starts that itself, with no shell, so that the whole
-    path serves whatever is in it, also on another machine that has the same folder.
+    Spark runs its workers with the program that PYSPARK_PYTHON names, by default the system's
+    python3, which has neither sparq nor Arrow. Spark starts it directly, without a shell, so the
+    full path works whatever characters it contains, also on another machine that has the same
+    folder.
 
-    Before the driver looks for data sources it asks a shell whether the program is there that
-    PYSPARK_DRIVER_PYTHON names, `sh -c "command -v <program>"`, without quotes. A path that a shell
-    would split, such as one with a space, is never found so, and the format `nsq` would be unknown.
-    There the driver's program is given by its name, and its folder comes first on the PATH.
+    Before the driver looks for data sources, it asks a shell whether the program that
+    PYSPARK_DRIVER_PYTHON names exists: `sh -c "command -v <program>"`, without quotes. A path that
+    a shell would split, such as one with a space, is never found this way, and the format `nsq`
+    would be unknown. For such a path, PYSPARK_DRIVER_PYTHON gets only the program's name, and its
+    folder comes first on the PATH.
     """
     program = os.environ[PYTHON] = sys.executable
     if shlex.quote(program) != program:
@@ -190,7 +192,7 @@ def choose_python(given: Mapping[str, str]) -> None:
     variable PYSPARK_PYTHON may name another one for the workers.
 
     Args:
-        given: the options of Spark that are known so far.
+        given: the options of Spark that are set so far.
     """
     workers = given.get(options.WORKERS_PYTHON) or os.environ.get(PYTHON, "")
     use_this_python()
@@ -207,11 +209,11 @@ def _created(wanted: dict[str, str]) -> SparkSession:
     builder = SparkSession.builder
     for key, value in wanted.items():
         builder = builder.config(key, value)
-    # Its stack trace: the error's reason is in our own sentence.
+    # No stack trace in the log: the text of SessionError has the reason.
     log_level(SparkContext._jvm, "org.apache.spark.SparkContext", "OFF")
     try:
         spark: SparkSession = builder.getOrCreate()
-        # The options of SQL are read only now.
+        # Spark reads the options of SQL only now.
         spark._jsparkSession.sessionState()
     except (Py4JError, PySparkException, OSError) as error:
         raise SessionError(f"Spark does not start: {java_reason(error)}") from error
@@ -219,11 +221,12 @@ def _created(wanted: dict[str, str]) -> SparkSession:
 
 
 def register_nsq(spark: SparkSession) -> None:
-    """Make the format `nsq` known to a session, which does not look for it (`NO_PYTHON`).
+    """Register the format `nsq` in a session, which does not look for it itself (`NO_PYTHON`).
 
-    Register it anew for each query that runs beside others. Queries of one registration share a
-    Java map of environment variables: Spark changes it while it plans one query, and now and then
-    that was while a task of another one was being serialized, which no executor could read then.
+    Register it again for each query that runs at the same time as others. Queries that share one
+    registration share a Java map of environment variables. Spark changes this map while it plans a
+    query. Sometimes a task of another query was being serialized at that moment, and then no
+    executor could read the task.
     """
     from sparq.spark.data_source import NsqDataSource  # noqa: PLC0415 - it loads PySpark
 
@@ -231,10 +234,11 @@ def register_nsq(spark: SparkSession) -> None:
 
 
 def _check_data(spark: SparkSession, data: str) -> None:
-    """Check that Spark has a file system for the data, where an empty file can be written.
+    """Check that Spark has a file system for the data, and can write an empty file there.
 
     Raises:
-        SettingsError: Spark has none, its default for a path is not the local disk, or it refuses.
+        SettingsError: Spark has no file system for the data, its default file system for a path is
+            not the local disk, or the file cannot be written.
     """
     from py4j.protocol import Py4JJavaError  # noqa: PLC0415 - only with PySpark
     from pyspark.errors import PySparkException  # noqa: PLC0415 - loads PySpark
@@ -247,7 +251,7 @@ def _check_data(spark: SparkSession, data: str) -> None:
         if f"spark.hadoop.{key}" not in given:
             hadoop.set(key, value)
     try:
-        # Not the one that queries share: this one gives up sooner.
+        # Not the file system that queries share: this one gives up sooner.
         file_system: Any = getattr(spark._jvm, "org.apache.hadoop.fs.FileSystem")
         files = file_system.newInstance(path.toUri(), hadoop)
         address = str(files.getUri().toString())
@@ -279,7 +283,7 @@ def _cores(spark: SparkSession) -> int:
     """The number of tasks that can run at once.
 
     The executors of a cluster join one by one. A stateful query keeps the number of partitions of
-    its first start, so it is worth a second to wait until no more executors join.
+    its first start, so it is worth waiting until no executor has joined for a second.
     """
     context = spark.sparkContext
     if context.master == "local" or context.master.startswith("local["):

@@ -1,11 +1,11 @@
-"""The options of Spark that the pipeline's session has, with their reasons. Spark is not loaded.
+"""Spark options of the pipeline's session, with their reasons. Spark is not loaded.
 
 Precedence, strongest first: REQUIRED; settings and `--spark`; spark-submit and spark-defaults.conf;
 the pipeline's own defaults (DEFAULTS, ON_LOOPBACK, ON_STANDALONE, ON_A_LOCAL_DISK).
 
-1. `--spark` refuses an option that has its own flag or that the pipeline needs to be otherwise.
-2. Some options only count while the JVM starts. If it is already running, as after spark-submit,
-   they are refused, since Spark would accept and then ignore them.
+1. `--spark` refuses an option that has its own flag, or that must have another value.
+2. Some options take effect only while the JVM starts. If it is already running, as after
+   spark-submit, they are refused, since Spark would accept and then ignore them.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ REQUIRED: Final[Mapping[str, Needed]] = {
     "spark.sql.streaming.stateStore.providerClass": Needed(
         ROCKSDB, "only the RocksDB state store has what transformWithState needs"
     ),
-    # A stateful task may run twice: speculation runs it beside itself, a retry after itself, and a
-    # driver that was taken for dead may still run it. In Spark's default format, 1, all attempts
-    # write the same file of the state. In format 2 each attempt has its own file, and the commit of
-    # the batch names the one that counts; Spark's real-time mode needs it for the same reason.
-    # Its price: each file of the state gets a checksum beside it, so that a batch's commit of the
-    # state took 64 ms instead of 33 (metrics) and 17 instead of 10 (spam_analysis), of batches of
-    # 1 to 4 s on two busy cores. The state cannot be read as a feed of changes (readChangeFeed),
-    # and a session of another program that reads it needs this option, too.
+    # A stateful task may run twice: speculation runs a second attempt at the same time, a retry
+    # runs it later, and a driver that was presumed dead may still be running it. In Spark's default
+    # format, 1, all attempts write the same file of the state. In format 2 each attempt has its own
+    # file, and the batch's commit names the one that counts; Spark's real-time mode needs it for
+    # the same reason. The price: each file of the state has an extra checksum file, so a batch's
+    # commit of the state took 64 ms instead of 33 (metrics) and 17 instead of 10 (spam_analysis),
+    # of batches of 1 to 4 s on two busy cores. The state cannot be read as a feed of changes
+    # (readChangeFeed), and a session of another program that reads it needs this option, too.
     STATE_FORMAT: Needed("2", "the state of a checkpoint stays in the format that it began with"),
     "spark.sql.session.timeZone": Needed(
         "UTC", "minutes, and the hours of the archive, are those of UTC"
     ),
 }
-"""Options without a choice; they override a site's spark-defaults.conf, too."""
+"""Options with only one allowed value; they override a site's spark-defaults.conf, too."""
 
 FLAG_OF: Final[Mapping[str, str]] = {
     MASTER: "master",
@@ -69,7 +69,7 @@ FLAG_OF: Final[Mapping[str, str]] = {
     EXECUTOR_MEMORY: "executor-memory",
     SHUFFLE_PARTITIONS: "shuffle-partitions",
 }
-"""Options that have their own flag, and are set by that flag only."""
+"""Options that have their own flag and can be set only by it."""
 
 REFUSED: Final[Mapping[str, str]] = {
     "spark.submit.deployMode": "use spark-submit --deploy-mode instead",
@@ -87,7 +87,7 @@ AT_START: Final = (
     "spark.jars.repositories",
     "spark.jars.ivySettings",
 )
-"""Options that only count while the driver's JVM starts."""
+"""Options that take effect only while the driver's JVM starts."""
 
 ALWAYS: Final[Mapping[str, str]] = {
     # PySpark's launcher turns progress bars on, and they go to stderr, which is a log file here.
@@ -96,12 +96,12 @@ ALWAYS: Final[Mapping[str, str]] = {
 """Defaults that override the JVM's options, but not `--spark`."""
 
 LAUNCHERS_NAMES: Final = ("pyspark-shell", "app.py")
-"""The names that Spark's launcher gives to a program without `--name`."""
+"""Names that Spark's launcher gives to a program started without `--name`."""
 
 DEFAULTS: Final[Mapping[str, str]] = {
     # Three queries share the executors. Each runs in a pool of its own (the local property
     # spark.scheduler.pool of the thread that starts it), so that a long job of one query, such as a
-    # merge of the archive's files, leaves task slots for the others. FIFO would let them wait.
+    # merge of the archive's files, leaves task slots for the others. FIFO would make them wait.
     "spark.scheduler.mode": "FAIR",
     # By default the UI keeps 1,000 jobs, stages and plans and 100,000 tasks in the driver's heap:
     # the driver would grow with every batch until three queries have reached these numbers.
@@ -113,11 +113,11 @@ DEFAULTS: Final[Mapping[str, str]] = {
     # batch might be split differently. Spark turns it off for stateful queries anyway.
     "spark.sql.adaptive.enabled": "false",
     # Arrow and numpy do the work. Compiling Java for the few expressions around them delays the
-    # first batch of each query, and gained nothing in later batches when measured alone.
+    # first batch of each query, and made later batches no faster when measured alone.
     "spark.sql.codegen.wholeStage": "false",
     # Workers are forked from a process that has loaded what all of them need.
     "spark.python.daemon.module": "sparq.pipeline.workers_daemon",
-    # Spark's own old form of times tells other readers of a file no time zone.
+    # Times in Spark's default Parquet type do not tell other readers their time zone.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch uploads the changes of the state, not a snapshot of RocksDB.
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -140,8 +140,9 @@ ON_LOOPBACK: Final[Mapping[str, str]] = {
 """For local masters. On a cluster the executors connect to the driver from other machines."""
 
 ON_STANDALONE: Final[Mapping[str, str]] = {
-    # Java unpacks native libraries (RocksDB's has 15 MB) into its temporary folder, where they stay
-    # if it is killed. An executor's own working folder goes with its application. YARN does so.
+    # Java unpacks native libraries (RocksDB's has 15 MB) into its temporary folder, and leaves them
+    # there if it is killed. An executor's own working folder is deleted with the application. YARN
+    # does the same by itself.
     "spark.executor.defaultJavaOptions": "-Djava.io.tmpdir=."
 }
 """For spark:// masters."""
@@ -159,7 +160,7 @@ def is_local(master: str) -> bool:
 
 
 def conflict(key: str, value: str) -> str:
-    """Why `--spark` refuses an option; empty if it does not."""
+    """The reason why `--spark` refuses an option; empty if it accepts it."""
     if key in FLAG_OF:
         return f"has its own flag: write --{FLAG_OF[key]}"
     if key in REFUSED:
@@ -182,7 +183,7 @@ def explicit(settings: Settings) -> dict[str, str]:
 
 
 def at_launch(settings: Settings, environment: Mapping[str, str]) -> dict[str, str]:
-    """The options that the JVM is started with; spark.master is always one of them."""
+    """The options that the JVM is started with; always includes spark.master."""
     return {MASTER: named_master(environment) or LOCAL_MASTER, **explicit(settings)}
 
 
@@ -224,7 +225,7 @@ def variables(
 
 
 def other_master(settings: Settings, found: Mapping[str, str]) -> str:
-    """A sentence if the JVM was started with a different master; else empty."""
+    """An error message if the JVM was started with a different master; else empty."""
     started = found.get(MASTER, "")
     if not settings.master or not started or _bare(settings.master) == _bare(started):
         return ""
@@ -235,7 +236,7 @@ def other_master(settings: Settings, found: Mapping[str, str]) -> str:
 
 
 def too_late(settings: Settings, found: Mapping[str, str]) -> str:
-    """A sentence if an option comes too late for a JVM that is already running; else empty."""
+    """An error message if an option is too late for a JVM that already runs; else empty."""
     given = explicit(settings)
     for key in AT_START:
         if key in given and given[key] != found.get(key):
@@ -253,11 +254,11 @@ def _bare(master: str) -> str:
 
 
 def of_session(settings: Settings, found: Mapping[str, str]) -> dict[str, str]:
-    """The options to make the session with.
+    """The options for making the session.
 
     Args:
         settings: the pipeline's settings.
-        found: the options that the JVM has.
+        found: the options that the JVM has already.
     """
     given = explicit(settings)
     master = found.get(MASTER) or given.get(MASTER, LOCAL_MASTER)

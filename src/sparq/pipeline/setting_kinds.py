@@ -2,7 +2,7 @@
 
 1. A reader returns one spelling for each value: an absolute path, `512m`, `2 seconds`. It accepts
    its own results unchanged.
-2. A wrong value is a ValueError. Its text completes a sentence that begins with the value; for
+2. A wrong value raises ValueError. Its text completes a sentence that begins with the value; for
    pairs, which may be secrets, it is a whole sentence without the value.
 3. Slow modules (the client, TLS) are loaded only to check a value that was given.
 """
@@ -152,7 +152,7 @@ def interval(text: str) -> str:
 
 
 def size_bytes(text: str) -> int:
-    """The bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
+    """The number of bytes of `512m` or `4g`; 0 for an empty text and for `0`."""
     return int(text[:-1]) * UNITS_BYTES[text[-1]] if text.rstrip("0") else 0
 
 
@@ -312,7 +312,7 @@ def _each_once(lists: Iterable[list[str]]) -> tuple[str, ...]:
 
 
 def _text_kind(label: str, read: Reader) -> Kind:
-    """A kind whose values are texts, read in one way from flags, files and Python."""
+    """A kind with text values, which are read the same way from flags, files and Python."""
     return Kind(label, read, partial(_from_text, read), str)
 
 

@@ -27,9 +27,9 @@ TOPIC: Final = "clicks"
 RESULTS: Final = ("metrics", "rejected", "spam")
 METRICS_ADDRESS: Final = "127.0.0.1:4180"
 OFFSETS: Final = 400_000
-"""Most messages of a batch. Nearly all of a batch's cost in Spark is the same for 40,000 and for
-400,000; two cores took 14,500 clicks a second through the three queries with 40,000, 31,800 with
-200,000 and 45,800 with 400,000 (docs/performance.md)."""
+"""Maximum number of messages in a batch. Nearly all of a batch's cost in Spark is the same for
+40,000 and for 400,000; two cores took 14,500 clicks a second through the three queries with 40,000,
+31,800 with 200,000 and 45,800 with 400,000 (docs/performance.md)."""
 ARCHIVE_MIN_OFFSETS: Final = 200_000
 
 _PAIRS: Final = (kinds.SPARK, kinds.SOURCE)
@@ -79,7 +79,7 @@ class Settings:
         spark: other options of Spark, pairs of key and value; the last pair of a key counts.
         source: other options of the source `nsq`, such as those for TLS and AUTH, in the same form.
             One may be a secret, so `repr` leaves them out.
-        metrics_address: `host:port` where Prometheus finds the metrics; empty: nowhere.
+        metrics_address: `host:port` that serves the metrics to Prometheus; empty: none.
         run_dir: a local folder shared with a supervisor: the application writes its state there,
             and ends when the file `finish` appears in it; empty: none.
 
@@ -267,8 +267,8 @@ def settled(flag: Flag, value: Any, origin: str) -> Any:
 
     Args:
         flag: the setting.
-        value: its value, in a type of Python or TOML.
-        origin: the beginning of the sentence about a mistake, such as `--topic`.
+        value: its value, of a type of Python or TOML.
+        origin: beginning of the error message, such as `--topic`.
 
     Raises:
         SettingsError: the value is wrong.

@@ -1,13 +1,13 @@
-"""The query `spam_analysis`: who of the visitors is a robot or a fraud, and by what evidence.
+"""The query `spam_analysis`: which visitors are robots or fraudulent, with the evidence.
 
-The open visits and the findings are Spark's state (`open_visits`), which applies the rules of
-`visits`; nothing of the query's is kept elsewhere.
+Spark's state (`open_visits`) holds the open visits and the findings, and applies the rules of
+`visits`; the query keeps nothing elsewhere.
 
     data/spam_analysis/batch=12    rows of FINDING_SCHEMA: the newest revision counts
-    data/evicted/batch=12          what was dropped for lack of room: visits, clicks, findings
+    data/evicted/batch=12          dropped for lack of room: visits, clicks, findings
     topic clicks.spam              the findings as JSON, at least once
 
-What a batch writes lies in folders of its number, so a repeated batch replaces it.
+A batch writes to folders with its number, so a repeated batch replaces its output.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ QUERY = "spam_analysis"
 
 
 class SpamSink(Sink):
-    """A batch's output rows (`open_visits.findings`) onto disk and topic."""
+    """Writes a batch's output rows (`open_visits.findings`) to disk and topic."""
 
     query = QUERY
 
     def writers(self) -> dict[str, tuple[str, Writer]]:
-        """Of findings, and of what was dropped."""
+        """Writers of findings, and of the counts of dropped items."""
         return {
             FINDING: (self._places.spam_analysis, self._write_findings),
             EVICTED: (self._places.evicted, self._write_evicted),
         }
 
     def closing(self, spark: SparkSession, checkpoint: str) -> DataFrame:
-        """What the open visits say, and what is not yet told."""
+        """Findings from the open visits, and findings that have not been reported yet."""
         return processor.closed(spark, checkpoint)
 
     def _write_findings(self, rows: DataFrame, place: str, batch_id: int) -> None:
@@ -67,7 +67,7 @@ class SpamSink(Sink):
 
 
 def counts_to_observe() -> dict[str, Column]:
-    """What to count of the output rows for `listener.observed`."""
+    """Expressions that count output rows, for `listener.observed`."""
     counts = {name: F.col(name) for name in EVICTED_SCHEMA.names}
     return {"findings": F.when(F.col("kind") == FINDING, 1), **counts}
 
@@ -78,12 +78,12 @@ def read(folders: Folders) -> pa.Table:
 
 
 def read_evicted(folders: Folders) -> dict[str, int]:
-    """How many visits, clicks and findings were dropped, on a local disk."""
+    """Number of dropped visits, clicks and findings, on a local disk."""
     rows = results.local_rows(folders.evicted, EVICTED_SCHEMA)
     return {name: sum(rows[name].to_pylist()) for name in rows.column_names}
 
 
 def as_json(row: dict[str, Any]) -> bytes:
-    """A row of FINDING_SCHEMA for the topic."""
+    """Encode a row of FINDING_SCHEMA for the topic."""
     times = {name: row[name].strftime("%Y-%m-%dT%H:%M:%SZ") for name in ("first_time", "last_time")}
     return json.dumps({**row, **times, "evidence": json.loads(row["evidence"])}).encode()

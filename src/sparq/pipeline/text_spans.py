@@ -1,10 +1,10 @@
-"""The text of many messages as one buffer, and columns that are stretches of it.
+"""The text of many messages as one buffer, and columns as stretches of this buffer.
 
-A column is found as numbers, where its text begins and ends in each row; the bytes are copied once,
-when it becomes an Arrow array.
+A column is found as numbers: where its text begins and ends in each row. The bytes are copied only
+once, when the column becomes an Arrow array.
 
-1. All work is done by numpy or Arrow on whole batches; there is no loop over rows.
-2. Rows lie in the buffer in their order, and so do the stretches of one column.
+1. numpy or Arrow does all work, on whole batches; there is no loop over rows.
+2. Rows follow each other in the buffer in their order, and so do the stretches of one column.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOWHERE = np.iinfo(np.int64).max
 
 
 def bytes_table(signs: bytes) -> Mask:
-    """A table for `Text.made_of`: the bytes that are allowed."""
+    """A table of the allowed bytes, for `Text.made_of`."""
     table = np.zeros(256, bool)
     table[list(signs)] = True
     return table
@@ -41,7 +41,7 @@ ADDRESS_SIGNS = bytes_table(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMN
 
 
 def next_place(places: Integers, after: Integers) -> Integers:
-    """For each of `after` the first place at or after it; NOWHERE if there is none.
+    """The first place at or after each of `after`; NOWHERE if there is none.
 
     `places` must be ascending.
     """
@@ -52,7 +52,7 @@ def next_place(places: Integers, after: Integers) -> Integers:
 
 
 def numbered_place(places: Integers, numbers: Integers) -> Integers:
-    """`places[numbers]`; a number that is too high gives the last place, or 0 if there are none."""
+    """`places[numbers]`; the last place for a number that is too high; 0 if there are no places."""
     if not len(places):
         return np.zeros(len(numbers), np.int64)
     return places[np.minimum(numbers, len(places) - 1)]
@@ -60,7 +60,7 @@ def numbered_place(places: Integers, numbers: Integers) -> Integers:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A stretch of the text for each row; where there is none, its start is -1.
+    """A stretch of the text for each row; a row without one has start -1.
 
     Attributes:
         starts: the first byte's place in the buffer, int64[rows].
@@ -76,26 +76,26 @@ class Spans:
         return cls(np.full(rows, -1, np.int64), np.full(rows, -1, np.int64))
 
     def present(self) -> Mask:
-        """The rows that have some text, empty or not."""
+        """The rows that have a text, empty or not."""
         return self.starts >= 0
 
     def only(self, rows: Mask) -> Spans:
-        """The same in the rows that are chosen, none in the others."""
+        """The stretches of the chosen rows; the other rows have none."""
         return Spans(np.where(rows, self.starts, -1), self.ends)
 
     def or_else(self, others: Spans) -> Spans:
-        """The others where there is none."""
+        """These stretches; in rows without one, those of `others`."""
         mine = self.present()
         return Spans(
             np.where(mine, self.starts, others.starts), np.where(mine, self.ends, others.ends)
         )
 
     def moved(self, by: Integers) -> Spans:
-        """The same text in another buffer."""
+        """The same text in another buffer, where it is moved by `by` bytes."""
         return Spans(np.where(self.present(), self.starts + by, -1), self.ends + by)
 
     def at(self, rows: Mask | Integers) -> Spans:
-        """The rows that are chosen, and no others."""
+        """Only the chosen rows."""
         return Spans(self.starts[rows], self.ends[rows])
 
 
@@ -105,8 +105,8 @@ class FoundClicks:
 
     Attributes:
         rows: the rows' numbers, ascending.
-        micros: event time in microseconds, a row each.
-        spans: the stretch of each column, a row each.
+        micros: event time of each row, in microseconds.
+        spans: by column, the stretch of each row.
     """
 
     rows: Integers
@@ -114,7 +114,7 @@ class FoundClicks:
     spans: dict[str, Spans]
 
     def where(self, chosen: Mask) -> FoundClicks:
-        """The chosen ones."""
+        """Only the chosen clicks."""
         if chosen.all():
             return self
         spans = {name: span.at(chosen) for name, span in self.spans.items()}
@@ -123,13 +123,13 @@ class FoundClicks:
 
 @dataclass(frozen=True, slots=True)
 class TextsApart:
-    """The texts of some rows of a column that are no stretches of the messages.
+    """Texts of a column that are not stretches of the messages, for some rows.
 
     Attributes:
         rows: the rows' numbers.
-        buffer: the messages, followed by the texts.
-        offsets: where each text begins in the buffer, and where the last one ends.
-        present: whether there is a text; else the row is null.
+        buffer: the messages, followed by these texts.
+        offsets: start of each text in the buffer, and the end of the last one.
+        present: whether a row has a text; otherwise it is null.
     """
 
     rows: Integers
@@ -154,7 +154,7 @@ class Text:
         # A slice shares its buffer with rows before and after it, which are left out.
         self.buffer = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
         self.bytes: Bytes = np.frombuffer(self.buffer, np.uint8)
-        # One mask for all questions about the bytes: making it anew took longer than the answer.
+        # One mask, reused by all searches for a byte: a new one took longer than the search.
         self._mask: Mask = np.empty(len(self.bytes), bool)
         offsets -= offsets[0]
         self.starts: Integers = offsets[:-1]
@@ -164,7 +164,7 @@ class Text:
         return len(self.starts)
 
     def _trimmed(self, offsets: Integers) -> Integers:
-        """Where each row ends, line ends at its end not counted."""
+        """The end of each row, without the line terminators at its end."""
         starts, ends = offsets[:-1], offsets[1:].copy()
         rows = np.flatnonzero(ends > starts)
         while len(rows):
@@ -175,27 +175,27 @@ class Text:
         return ends
 
     def places(self, sign: int) -> Integers:
-        """Where a byte stands, in all rows."""
+        """The places of a byte, in all rows."""
         return np.flatnonzero(np.equal(self.bytes, sign, out=self._mask))
 
     @cached_property
     def quotes(self) -> Integers:
-        """Where quotation marks stand."""
+        """The places of quotation marks."""
         return self.places(QUOTE)
 
     @cached_property
     def spaces(self) -> Integers:
-        """Where spaces stand."""
+        """The places of spaces."""
         return self.places(SPACE)
 
     @cached_property
     def not_ascii(self) -> Integers:
-        """Where bytes stand that are no ASCII."""
+        """The places of bytes that are not ASCII."""
         return self._unprintable[self.bytes[self._unprintable] > _DELETE]
 
     @cached_property
     def has_escape_or_control(self) -> Mask:
-        """The rows with a backslash or a control character, line ends at their end aside."""
+        """The rows with a backslash or control character, except line terminators at the end."""
         control = self._unprintable[self.bytes[self._unprintable] <= _DELETE]
         mask = np.zeros(len(self), bool)
         for places in (control, self.places(BACKSLASH)):
@@ -205,13 +205,13 @@ class Text:
 
     @cached_property
     def _unprintable(self) -> Integers:
-        """Where control characters and bytes that are no ASCII stand."""
+        """The places of control characters and of bytes that are not ASCII."""
         above = np.subtract(self.bytes, SPACE, out=self._mask.view(np.uint8))
         return np.flatnonzero(np.greater_equal(above, _DELETE - SPACE, out=self._mask))
 
     @cached_property
     def not_utf8(self) -> Mask:
-        """The rows whose bytes are no valid UTF-8."""
+        """The rows whose bytes are not valid UTF-8."""
         mask = np.zeros(len(self), bool)
         rows = np.unique(self.rows_of(self.not_ascii))
         bodies = self._bodies.take(pa.array(rows))
@@ -222,11 +222,11 @@ class Text:
         return mask
 
     def rows_of(self, places: Integers) -> Integers:
-        """The row in which each place lies."""
+        """The row of each place."""
         return np.searchsorted(self.starts, places, "right") - 1
 
     def is_byte(self, places: Integers, sign: int) -> Mask:
-        """Whether a byte stands at each place; never at one outside of the buffer."""
+        """Whether each place has this byte; false for places outside the buffer."""
         if not len(self.bytes):
             return np.zeros(len(places), bool)
         inside = (places >= 0) & (places < len(self.bytes))
@@ -234,32 +234,32 @@ class Text:
         return found
 
     def grid(self, places: Integers, count: int) -> Bytes:
-        """`count` bytes from each place on, uint8[count, places]; places too near the end move."""
+        """`count` bytes from each place, uint8[count, places]; places near the end move back."""
         if len(self.bytes) < count:
             return np.zeros((count, len(places)), np.uint8)
         windows = np.lib.stride_tricks.sliding_window_view(self.bytes, count)
         return np.ascontiguousarray(windows[np.clip(places, 0, len(windows) - 1)].T)
 
     def strings(self, spans: Spans, apart: TextsApart | None = None) -> pa.StringArray:
-        """The text of each row's stretch; null where there is none.
+        """The text of each row's stretch; null for rows without one.
 
         Args:
-            spans: a stretch for each row of this text, or of some of them.
-            apart: texts that stand in place of some rows' stretches.
+            spans: a stretch for each row of this text, or for some of them.
+            apart: texts that replace the stretches of some rows.
         """
         count = len(spans.starts)
         if not count:
             return pa.array([], pa.string())
         present = spans.present()
-        # Offsets never go back: a row without text has an empty stretch where the last one ended.
+        # Offsets must not decrease: a row without text has an empty stretch at the previous end.
         ends = np.maximum.accumulate(np.where(present, spans.ends, 0))
         added = apart.offsets if apart else np.zeros(0, np.int64)
         offsets = np.empty(2 * count + len(added), np.int32)
         offsets[: 2 * count : 2] = np.where(present, spans.starts, ends)
         offsets[1 : 2 * count : 2] = ends
         offsets[2 * count :] = added
-        # The stretches are every second element, what lies between them the others: nothing is
-        # copied but what `take` takes.
+        # Even elements are the stretches, odd ones the text between them. Only `take` copies
+        # anything.
         taken = np.arange(0, 2 * count, 2)
         if apart:
             taken[apart.rows] = np.arange(2 * count, len(offsets) - 1)
@@ -277,7 +277,7 @@ class Text:
     def texts_apart(
         self, rows: Integers, columns: dict[str, list[str | None]]
     ) -> dict[str, TextsApart]:
-        """Texts for some rows of some columns, in one buffer after the messages."""
+        """Store texts for some rows of some columns in one buffer, after the messages."""
         encoded = {
             name: [(text or "").encode() for text in texts] for name, texts in columns.items()
         }
@@ -292,11 +292,11 @@ class Text:
         return found
 
     def is_ascii(self, spans: Spans) -> Mask:
-        """Which stretches have ASCII alone; those of rows without one, too."""
+        """Which stretches are pure ASCII; also true for rows without one."""
         return next_place(self.not_ascii, spans.starts) >= spans.ends
 
     def made_of(self, spans: Spans, table: Mask) -> Mask:
-        """Which stretches have no byte but those for which `table`, bool[256], is true."""
+        """Which stretches have only bytes for which `table`, bool[256], is true."""
         taken = self.strings(spans)
         ok = np.ones(len(taken), bool)
         if not len(taken):

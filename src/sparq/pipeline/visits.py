@@ -1,17 +1,17 @@
-"""The rules of the spam analysis: what one visitor's clicks give away.
+"""The rules of the spam analysis: what the clicks of one visitor prove.
 
-Pure: numpy arrays in, evidence out. Each rule is a function of the clicks as a set, so the order in
-which two nsqds deliver them does not matter. Two kinds of rules:
+Pure: numpy arrays in, evidence out. Each rule is a function of the set of clicks, so the order in
+which two nsqds deliver them does not matter. There are two kinds of rules:
 
-- those that more clicks can only confirm (`burst`, `repeats`, `asked_robots_txt`) hold at once;
-- those about a whole visit (`no_resources`, `clockwork`) are asked when the visit is over, since
-  the click that refutes them may still be on its way.
+- those that further clicks can only confirm (`burst`, `repeats`, `asked_robots_txt`) apply at once;
+- those about a whole visit (`no_resources`, `clockwork`) apply when the visit is over, since a
+  click that refutes them may still arrive.
 
-The bounds are chosen to leave people alone: someone who opens twenty tabs from a list of results,
-an office behind one address, a browser whose cache is warm or that shows no images.
+The thresholds are chosen so that people are not flagged: a person who opens twenty tabs from a list
+of results, an office that shares one address, a browser with a warm cache or without images.
 
-Whether a visitor declares to be a robot is a matter of its user agent (`declared_name`): robots of
-good manners name themselves and a page about them, libraries name themselves by default.
+A visitor's user agent shows whether it declares to be a robot (`declared_name`): well-behaved
+robots name themselves and a page about them, and libraries send their name by default.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PAGE, RESOURCE, ROBOTS_TXT, OTHER = range(4)  # what was asked for
+PAGE, RESOURCE, ROBOTS_TXT, OTHER = range(4)  # what a click requested
 
-VISIT_GAP_S = 1_800  # the customary half hour of web analytics ends a visit
+VISIT_GAP_S = 1_800  # half an hour without a click ends a visit, as usual in web analytics
 BURST_PAGES, BURST_S = 20, 10  # 2 pages a second, for 10 seconds
 REPEAT_CLICKS, REPEAT_S = 15, 600
-BARE_PAGES = 6  # pages of a visit that loads nothing a page is made of
+BARE_PAGES = 6  # pages of a visit without any of the images, styles and scripts of pages
 CLOCK_GAPS, CLOCK_GAP_S, CLOCK_SPREAD = 15, 2.0, 0.15  # spread: standard deviation / mean
-CLOCK_PAGES = 5  # different ones: a page that reloads itself is no robot
-PAGES_MIN = min(BURST_PAGES, REPEAT_CLICKS, BARE_PAGES, CLOCK_GAPS)  # fewer prove nothing
+CLOCK_PAGES = 5  # distinct pages: a page that reloads itself is no robot
+PAGES_MIN = min(BURST_PAGES, REPEAT_CLICKS, BARE_PAGES, CLOCK_GAPS)  # fewer pages prove nothing
 IDS_KEPT = 5
 
 DECLARED, UNDECLARED, BURST, BARE, REPEATS = REASONS = (
@@ -51,10 +51,10 @@ class Evidence:
 
     Attributes:
         reason: one of REASONS.
-        amount: how much of it there is, in the unit that the reason has; grows with the evidence.
-        first_s, last_s: the event times that it spans.
-        ids: some of the messages that it rests on.
-        details: what a person would want to know.
+        amount: amount of evidence, in a unit that depends on the reason; grows with the evidence.
+        first_s, last_s: the event times of its first and last click, seconds since 1970.
+        ids: ids of some of the messages that prove it.
+        details: further facts, for people.
     """
 
     reason: str
@@ -67,7 +67,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Clicks:
-    """Clicks of one visitor in order of time: seconds since 1970, kinds, pages, message ids."""
+    """Clicks of one visitor ordered by time: seconds since 1970, kinds, pages, message ids."""
 
     seconds: npt.NDArray[np.int64]
     kinds: npt.NDArray[np.int8]
@@ -75,15 +75,15 @@ class Clicks:
     ids: npt.NDArray[np.object_]
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of clicks."""
         return len(self.seconds)
 
     def only(self, which: Any) -> Clicks:
-        """Those that a mask or a slice picks."""
+        """The clicks that a mask or a slice picks."""
         return Clicks(self.seconds[which], self.kinds[which], self.pages[which], self.ids[which])
 
     def of_kind(self, kind: int) -> Clicks:
-        """Those that asked for a page, a resource, ..."""
+        """The clicks of one kind, such as PAGE."""
         return self.only(self.kinds == kind)
 
     def evidence(self, reason: str, amount: int, **details: Any) -> Evidence:
@@ -94,7 +94,7 @@ class Clicks:
 
 
 def at_once(clicks: Clicks, *, declared: bool) -> Iterator[Evidence]:
-    """What can be said though more may come; of a declared robot only that it knocks in bursts."""
+    """Evidence that further clicks cannot refute; for a declared robot only bursts."""
     pages = clicks.of_kind(PAGE)
     yield from burst(pages)
     if not declared:
@@ -103,13 +103,13 @@ def at_once(clicks: Clicks, *, declared: bool) -> Iterator[Evidence]:
 
 
 def of_visit(visit: Clicks) -> Iterator[Evidence]:
-    """What can be said of a whole visit of someone who does not declare to be a robot."""
+    """Evidence from a whole visit of a visitor that does not declare to be a robot."""
     yield from no_resources(visit)
     yield from clockwork(visit.of_kind(PAGE))
 
 
 def burst(pages: Clicks) -> Iterator[Evidence]:
-    """More pages within a few seconds than anyone opens by hand."""
+    """More pages within a few seconds than a person opens by hand."""
     if len(pages) < BURST_PAGES:
         return
     counts = _within(pages.seconds, BURST_S)
@@ -120,7 +120,7 @@ def burst(pages: Clicks) -> Iterator[Evidence]:
 
 
 def repeats(pages: Clicks) -> Iterator[Evidence]:
-    """One page again and again: clicks that are meant to be counted."""
+    """The same page again and again: clicks made to be counted."""
     if len(pages) < REPEAT_CLICKS:
         return
     best: Evidence | None = None
@@ -138,26 +138,26 @@ def repeats(pages: Clicks) -> Iterator[Evidence]:
 
 
 def asked_robots_txt(clicks: Clicks) -> Iterator[Evidence]:
-    """Only robots read robots.txt; this one says that it is a browser."""
+    """Requests for robots.txt, which only robots read, by a visitor that claims to be a browser."""
     asked = clicks.of_kind(ROBOTS_TXT)
     if len(asked):
         yield asked.evidence(UNDECLARED, len(asked), sign="asked for robots.txt")
 
 
 def no_resources(visit: Clicks) -> Iterator[Evidence]:
-    """Pages, but nothing of what a browser loads with them."""
+    """Pages without any of the resources that a browser loads with them."""
     pages = visit.of_kind(PAGE)
     if len(pages) >= BARE_PAGES and not (visit.kinds == RESOURCE).any():
         yield pages.evidence(BARE, len(pages), pages=len(pages), resources=0)
 
 
 def clockwork(pages: Clicks) -> Iterator[Evidence]:
-    """Pages at the pace of a clock."""
+    """Pages at regular intervals."""
     if len(pages) <= CLOCK_GAPS:
         return
     gaps = np.diff(pages.seconds)
     mean = float(gaps.mean())
-    # Times have whole seconds: what rounding alone adds (1/6 s^2 of variance) is no irregularity.
+    # Times are whole seconds: rounding alone adds 1/6 s^2 of variance, which is no irregularity.
     spread = max(float(gaps.var()) - 1 / 6, 0.0) ** 0.5
     regular = mean >= CLOCK_GAP_S and spread <= CLOCK_SPREAD * mean
     if regular and len(set(pages.pages)) >= CLOCK_PAGES:
@@ -167,12 +167,12 @@ def clockwork(pages: Clicks) -> Iterator[Evidence]:
 
 
 def _within(seconds: npt.NDArray[np.int64], span_s: int) -> npt.NDArray[np.int64]:
-    """For each time how many lie in the span that begins with it; the times are sorted."""
+    """For each time, the number of times in the span that begins with it; input is sorted."""
     ends = np.searchsorted(seconds, seconds + span_s, side="right")
     return ends - np.arange(len(seconds))
 
 
-# "cubot" is a telephone.
+# "cubot" is a phone.
 _WORD = re.compile(
     r"(?<!cu)bot\b|(?<!cu)bot[_/-]|robot|crawl|spider|slurp|scrap[ey]|\bfeed|feed(?:parser|burner)"
     r"|\brss\b|archiver|validator|monitor|headless|phantomjs|\bcurl/|\bwget|\bpython|libwww"
@@ -184,9 +184,9 @@ _PART_OF_NAME = re.compile(r"[\w./+:-]")
 NAME_CHARACTERS_MAX = 60
 
 
-@lru_cache(maxsize=65_536)  # a few hundred user agents make a whole day of clicks
+@lru_cache(maxsize=65_536)  # a whole day of clicks has only a few hundred user agents
 def declared_name(user_agent: str) -> str | None:
-    """The name that a robot gives itself, as `Googlebot/2.1`; None for what may be a browser."""
+    """The name that a robot gives itself, such as `Googlebot/2.1`; None if it may be a browser."""
     found = _WORD.search(user_agent)
     if not found:
         return None

@@ -1,6 +1,6 @@
-"""The make-believe site of the generator: its pages, what they load, and who comes to see them.
+"""The simulated site of the generator: its pages, their resources, and its visitors.
 
-Everything random comes from the `random.Random` given, so a seed makes the same site and people.
+All random choices come from the given `random.Random`, so a seed gives the same site and visitors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BROWSERS = tuple(
     )
     for version in versions
 )
-"""User agents of people; robots that hide take one of them."""
+"""User agents of people; robots that hide use one of them, too."""
 
 ROBOTS = (
     "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
@@ -45,7 +45,7 @@ ROBOTS = (
     "curl/8.5.0",
     "python-requests/2.32.3",
 )
-"""User agents of programs that say what they are."""
+"""User agents of programs that declare what they are."""
 
 HOST = "https://www.example.com"
 ELSEWHERE = (
@@ -66,12 +66,12 @@ SHARED = (
     ("/static/logo.svg", 3_120),
     ("/favicon.ico", 1_406),
 )
-"""What every page loads, and a browser keeps for the visit."""
+"""Resources that every page loads; a browser caches them for the visit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the site, and the images that only it loads."""
+    """A page of the site, with the images that only this page loads."""
 
     path: str
     size: int
@@ -80,7 +80,7 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who clicks, and in which form the server that he meets logs it."""
+    """A visitor, and the form in which its server logs the requests."""
 
     address: str
     user_agent: str
@@ -88,12 +88,12 @@ class Visitor:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes a visitor: address and user agent."""
+        """The identity of a visitor: address and user agent."""
         return self.address, self.user_agent
 
 
 def pages(rng: random.Random) -> list[Page]:
-    """The pages, the most visited first."""
+    """The pages, most visited first."""
     paths = ["/", "/products", "/search", "/offers", "/blog", "/about", "/contact", "/delivery"]
     paths += [f"/offers/spring-{number}" for number in range(1, 9)]
     paths += [f"/products/{name}" for name in ("lamps", "chairs", "tables", "shelves", "rugs")]
@@ -119,7 +119,7 @@ def _images(path: str, count: int, rng: random.Random) -> tuple[tuple[str, int],
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One request: when (seconds of the day), by whom, for what, and what came of it."""
+    """One request: its time (second of the day), visitor, target and result."""
 
     second: float
     visitor: Visitor
@@ -131,10 +131,10 @@ class Hit:
 
 
 class World:
-    """The site and its people, with the chance that moves them.
+    """The site and its visitors, with the source of all random choices.
 
     Attributes:
-        pretenders: how many programs that pretend to be browsers have come so far.
+        pretenders: number of programs so far that claim to be browsers.
     """
 
     def __init__(self, rng: random.Random) -> None:
@@ -145,22 +145,22 @@ class World:
         self._weights = list(accumulate(1 / (3 + at) for at in range(len(self.pages))))
 
     def page(self) -> Page:
-        """A page, the popular ones more often."""
+        """A random page; popular ones are more likely."""
         return self.rng.choices(self.pages, cum_weights=self._weights)[0]
 
     def any_page(self) -> Page:
-        """A page, each as often as the others."""
+        """A random page; all are equally likely."""
         return self.rng.choice(self.pages)
 
     def hit(self, visitor: Visitor, second: float, path: str, size: int, referer: str = "-") -> Hit:
-        """A request, which now and then fails."""
+        """A request, which sometimes fails."""
         chance = self.rng.random()
         status = 200 if chance > 0.02 else 404 if chance > 0.004 else 500
         return Hit(second, visitor, "GET", path, status, size if status == 200 else 512, referer)
 
 
 class Browser:
-    """Someone's browser: loads with a page what it needs and does not have."""
+    """A visitor's browser: with a page it loads those resources that it has not cached."""
 
     def __init__(self, world: World, visitor: Visitor, *, warm: bool = False) -> None:
         self._world = world
@@ -169,7 +169,7 @@ class Browser:
         self.hits: list[Hit] = []
 
     def open(self, page: Page, second: float, referer: str) -> None:
-        """Open a page; its images come a moment later, or only the news that they are unchanged."""
+        """Open a page; its resources follow a moment later, some as "not modified" (304)."""
         rng = self._world.rng
         path = f"{page.path}?q={rng.choice(_WORDS)}" if page.path == "/search" else page.path
         self.hits.append(self._world.hit(self._visitor, second, path, page.size, referer))
@@ -187,7 +187,7 @@ class Browser:
 
 
 class Population:
-    """Makes visitors; no two of them are the same unless they share an office."""
+    """Creates visitors; no two share an address except within an office."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
@@ -195,17 +195,17 @@ class Population:
         self._offices = [self._address() for _ in range(40)]
 
     def person(self) -> Visitor:
-        """Someone with a browser; one of twenty sits behind an office's address."""
+        """A person with a browser; one in twenty shares the address of an office."""
         office = self._rng.random() < 0.05
         address = self._rng.choice(self._offices) if office else self._address()
         return Visitor(address, self._rng.choice(BROWSERS), self._log())
 
     def pretender(self) -> Visitor:
-        """A program that says to be a browser, from an address of its own."""
+        """A program that claims to be a browser, with an address of its own."""
         return Visitor(self._address(), self._rng.choice(BROWSERS), self._log())
 
     def robot(self) -> Visitor:
-        """A program that says what it is."""
+        """A program that declares what it is."""
         return Visitor(self._address(), self._rng.choice(ROBOTS), self._log())
 
     def _log(self) -> Log:

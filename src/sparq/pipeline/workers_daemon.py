@@ -1,9 +1,9 @@
-"""The parent of Spark's Python workers, with what they need loaded (`spark.python.daemon.module`).
+"""The parent of Spark's Python workers, with their modules loaded (`spark.python.daemon.module`).
 
-Spark forks the Python workers of a machine from one daemon. Its own daemon has loaded next to
-nothing, so that every worker loads Arrow, numpy, pandas and this package for itself, half a second
-of CPU and more; three queries begin with some fifteen workers. Here that is done once, before the
-first fork.
+Spark forks the Python workers of a machine from one daemon. Its own daemon has loaded hardly any
+modules, so every worker loads Arrow, numpy, pandas and this package by itself, which takes half
+a second of CPU or more; three queries start with some fifteen workers. This daemon loads them once,
+before the first fork.
 
 Nothing here writes to standard output: Spark reads the daemon's port from it.
 """
@@ -24,5 +24,5 @@ from sparq.pipeline.minutes_state import processor as _minutes  # noqa: F401 - f
 from sparq.pipeline.open_visits import processor as _visits  # noqa: F401 - for the workers
 
 if __name__ == "__main__":
-    gc.freeze()  # what is shared stays shared: a collection would write to its pages
+    gc.freeze()  # a collection would write to shared pages, and so copy them in each worker
     daemon.manager()

@@ -1,24 +1,24 @@
-"""What one batch makes of one bucket of `metrics`: its minutes add up, close, and are written.
+"""One batch of one bucket of `metrics`: adds to its minutes, closes them, and makes output rows.
 
-1. `apply` is a function of the state and of the received rows; it does not matter into which
-   partitions the clicks fell. A replayed batch gives equal bytes and equal rows.
+1. `apply` is a function of the state and of the received rows; how the clicks were divided into
+   partitions does not matter. A replayed batch gives equal bytes and equal rows.
 2. A click of an open minute makes a new revision of its row, however late it comes.
-3. A minute closes `horizon_s` behind the low mark, or when the bucket is full (the oldest first;
-   then it is counted as `closed_early`, and its last row is kept: other buckets may have the
-   minute open, and the row is written with each batch that touches or closes it there), and never
-   opens again. A click of a closed minute, or
-   of one more than AHEAD_MAX_S ahead of the batch's newest publish time, is written as `late`.
+3. A minute closes when the low mark is `horizon_s` past it, or when the bucket is full (the
+   oldest minute first, counted as `closed_early`). It never opens again. If it closed early, its
+   last row is kept: the minute may still be open in other buckets, and the row is written with each
+   batch that touches or closes it there. A click of a closed minute, or of a minute more than
+   AHEAD_MAX_S ahead of the batch's newest publish time, is written as `late`.
 
-Spark's state store keeps of each bucket:
+Spark's state store keeps for each bucket:
 
     recent   ValueState (meta STRING, data BINARY): JSON, and the newest minutes in one blob
-    cold     MapState minute BIGINT -> data BINARY: older minutes, each alone
+    cold     MapState minute BIGINT -> data BINARY: older minutes, one blob each
 
 `recent` is read and written in each batch, so it is kept small: beyond `recent_bytes_max` its
-oldest minutes go to `cold`, where a minute costs nothing until it is touched or closes. A blob has
-the same four tables in both, so whoever reads the state store reads them alike: minutes, the texts
-of their pages, the list of the cold minutes, and the last rows of minutes that closed early (the
-last two are empty in a cold one).
+oldest minutes go to `cold`, where a minute costs nothing until it is touched or closes. Both kinds
+of blob have the same four tables, so readers of the state store can treat them alike: minutes, the
+texts of their pages, the list of the cold minutes, and the last rows of minutes that closed early
+(the last two are empty in a cold blob).
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ META_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a bucket knows beside its minutes, as JSON.
+    """Facts about a bucket in addition to its minutes, stored as JSON.
 
     Attributes:
-        low_mark: the books of a LowMark.
+        low_mark: the fields of a LowMark.
         closed_before: minutes before this one are closed.
         counts: since the first batch: clicks in minutes, late clicks, rejected messages, and
             minutes that closed early.
@@ -62,7 +62,7 @@ class Meta:
 
 
 class BucketState(Protocol):
-    """Reads the state of one bucket; each call is a round trip to the JVM."""
+    """Access to the state of one bucket; each call is a round trip to the JVM."""
 
     def recent(self) -> tuple[str, bytes] | None:
         """Meta as JSON and the blob of the newest minutes; None for a new bucket."""
@@ -73,10 +73,10 @@ class BucketState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What to write after a batch.
+    """Changes to write after a batch.
 
     Attributes:
-        recent: to put in place of `recent`.
+        recent: the new value of `recent`.
         cold: blobs to put into `cold`, by minute.
         gone: minutes to remove from `cold`.
     """
@@ -88,15 +88,15 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What `recent` says.
+    """The content of `recent`.
 
     Attributes:
-        meta: what it knows beside its minutes.
-        minutes: those of `recent`.
-        texts: of their pages.
-        cold: of each minute in `cold`, the bytes of its blob.
-        early: the last rows, of MINUTE_SCHEMA, of minutes that closed early in this bucket: in
-            other buckets they may be open, and whoever adds up the buckets needs them again.
+        meta: facts in addition to the minutes.
+        minutes: the minutes in `recent`.
+        texts: the texts of their pages.
+        cold: size of the blob of each minute in `cold`, in bytes.
+        early: the last rows, of MINUTE_SCHEMA, of minutes that closed early in this bucket. They
+            may still be open in other buckets, and are needed again to sum up all buckets.
     """
 
     meta: Meta
@@ -107,7 +107,7 @@ class Held:
 
 
 def load(recent: tuple[str, bytes] | None) -> Held:
-    """A bucket as its last batch left it; an empty one at first.
+    """A bucket as its last batch left it; an empty one before the first batch.
 
     Raises:
         ValueError: another version of sparq wrote the state.
@@ -133,7 +133,7 @@ def load(recent: tuple[str, bytes] | None) -> Held:
 
 
 def minutes_of(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts]:
-    """The minutes of blobs of one bucket, of `recent` or of `cold`, one after the other."""
+    """The minutes of several blobs of one bucket, of `recent` or of `cold`, one after the other."""
     parts = [from_blob(blob, BLOB_SCHEMAS) for blob in blobs]
     tables = pa.concat_tables([minutes.EMPTY_TABLE, *(part[0] for part in parts)])
     texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])
@@ -149,15 +149,15 @@ def early_of(blobs: Iterable[bytes]) -> pa.Table:
 def writes(
     held: Held, touched_cold: Minutes, texts: PageTexts, gone: list[int], recent_bytes_max: int
 ) -> Writes:
-    """What to write for a bucket.
+    """The changes to write for a bucket.
 
     Args:
-        held: the bucket after the batch; its `texts` have those of its minutes at least, its
-            `cold` is still as before the batch.
-        touched_cold: minutes that stay in `cold`, as they are now.
-        texts: those of `touched_cold` at least.
+        held: the bucket after the batch. Its `texts` include at least those of its minutes, its
+            `cold` is still that before the batch.
+        touched_cold: changed minutes that stay in `cold`.
+        texts: at least those of `touched_cold`.
         gone: minutes that leave `cold`.
-        recent_bytes_max: size of `recent` from which on its oldest minutes go to `cold`.
+        recent_bytes_max: size of `recent` above which its oldest minutes go to `cold`.
     """
     blobs = _cold_blobs(touched_cold, texts)
     cold = {minute: size for minute, size in held.cold.items() if minute not in gone}
@@ -174,7 +174,7 @@ def writes(
 
 
 def _newest_half(held: Minutes) -> np.ndarray:
-    """Marks the newest minutes that make up half of the bytes; the newest of all in any case."""
+    """Mark the newest minutes that make up half of the bytes, and always the newest one."""
     order = np.argsort(-held.minute)
     size = held.bytes_each()[order]
     stays = np.empty(len(held), np.bool_)
@@ -206,12 +206,12 @@ BUCKET_BYTES_MAX = 64_000_000  # 8 million visitors of minutes; in 16 buckets ab
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a bucket may hold.
+    """The limits of a bucket.
 
     Attributes:
-        horizon_s: how long a minute stays open behind the low mark.
-        recent_bytes_max: size of `recent` from which on its oldest minutes go to `cold`.
-        bucket_bytes_max: size of all minutes from which on the oldest close early.
+        horizon_s: a minute closes when the low mark is this many seconds past it.
+        recent_bytes_max: size of `recent` above which its oldest minutes go to `cold`.
+        bucket_bytes_max: size of all minutes above which the oldest close early.
     """
 
     horizon_s: int = HORIZON_S
@@ -224,13 +224,13 @@ LIMITS = Limits()
 
 @dataclass(frozen=True, slots=True)
 class _Changed:
-    """The minutes that a batch touches or closes, added up with what it brought.
+    """The minutes that a batch touches or closes, with the batch added.
 
     Attributes:
-        minutes: all of them.
-        texts: of their pages, and all that `recent` had.
-        cold: those that were in `cold`.
-        rest: marks the minutes of `recent` that are not among them.
+        minutes: all of these minutes.
+        texts: the texts of their pages, and all texts of `recent`.
+        cold: those minutes that were in `cold`.
+        rest: mask of the other minutes of `recent`.
     """
 
     minutes: Minutes
@@ -242,16 +242,16 @@ class _Changed:
 def apply(
     bucket: int, state: BucketState, batch: Received, limits: Limits = LIMITS
 ) -> tuple[Writes, pa.Table]:
-    """Take one batch into a bucket.
+    """Process one batch of a bucket.
 
     Args:
         bucket: its number.
         state: its state before the batch.
         batch: all rows that it got, at least one.
-        limits: what it may hold.
+        limits: its limits.
 
     Returns:
-        What to write into the state, and the output rows, of `output.SCHEMA`.
+        The changes to write to the state, and the output rows, of `output.SCHEMA`.
     """
     held = load(state.recent())
     added, texts, refused = received(batch.blobs)
@@ -259,7 +259,7 @@ def apply(
     is_late = _is_late(added, held.meta.closed_before, batch.header.published_s)
     late = added.where(is_late & (added.sum_of("clicks") > 0))
     added = added.where(~is_late)
-    texts = texts.only(added.pages)  # of late clicks nothing stays
+    texts = texts.only(added.pages)  # drop the texts of late clicks
     mark = LowMark(**held.meta.low_mark)
     mark.advance(batch.header.marks, batch.header.batch_ms)
     over = (mark.low_s - limits.horizon_s) // 60
@@ -297,11 +297,12 @@ def apply(
 
 
 def close(bucket: int, blobs: Iterable[bytes]) -> pa.Table:
-    """The last rows of the open minutes of a bucket: nothing more will come.
+    """The last rows of the open minutes of a bucket, for the end of a run.
 
     Args:
         bucket: its number.
-        blobs: blobs of `recent` and `cold`, in any number of calls; each holds its minutes whole.
+        blobs: blobs of `recent` and `cold`. They may be divided over several calls, since each blob
+            has all of its minutes' figures.
 
     Returns:
         Rows of `output.SCHEMA`, all final.
@@ -320,7 +321,7 @@ def _is_late(added: Minutes, closed_before: int, published_s: int) -> Marks:
 
 
 def _closing(held: Held, added: Minutes, due: int, bytes_max: int) -> int:
-    """The first minute that stays open: `due`, or a later one so that the rest fits."""
+    """The first minute that stays open: `due`, or a later one so that the open minutes fit."""
     minute = np.concatenate([held.minutes.minute, added.minute, np.array([*held.cold], np.int64)])
     size = np.concatenate(
         [held.minutes.bytes_each(), added.bytes_each(), np.array([*held.cold.values()], np.int64)]
@@ -349,7 +350,7 @@ def _changed(
 
 
 def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta, early: pa.Table) -> Held:
-    """The bucket after the batch; minutes that were in `cold` stay there."""
+    """The bucket after the batch; minutes that were in `cold` stay in `cold`."""
     recent = joined(
         [
             held.minutes.where(changed.rest),

@@ -1,7 +1,7 @@
-"""Minutes with their exact sums, visitors and pages, as numpy arrays, and how they add up.
+"""Minutes with their exact sums, visitors and pages, as numpy arrays, and their addition.
 
-A bucket's state, what a partition sends to it, and what a late click adds are the same thing:
-a set of minutes. In Arrow a minute is a row, its visitors and pages are lists:
+A bucket's state, the data that a partition sends to it, and the clicks that a batch adds all have
+the same form: a set of minutes. In Arrow a minute is a row; its visitors and pages are lists:
 
     minute BIGINT                        event time, minutes since 1970
     revisions, clicks, bytes,
@@ -9,12 +9,12 @@ a set of minutes. In Arrow a minute is a row, its visitors and pages are lists:
     visitors LIST<BIGINT>                64-bit hash of each distinct visitor, ascending
     pages, page_clicks LIST<BIGINT>      64-bit hash of each distinct page, ascending; its clicks
 
-1. `added_up` is associative and commutative, and gives its minutes, visitors and pages in
-   order: it does not matter into which batches and partitions the clicks fell.
-2. Sums stop at 2^63 - 1: a log line may claim a size of 10^18 bytes, and ten of them must neither
-   stop the query nor make its figures negative.
+1. `added_up` is associative and commutative, and returns minutes, visitors and pages in order: how
+   the clicks were divided into batches and partitions does not matter.
+2. Sums are capped at 2^63 - 1: a log line may claim a size of 10^18 bytes, and ten such lines must
+   neither stop the query nor make its figures negative.
 
-Visitors and pages are told apart by 64 bits. The chance that two of 100,000 visitors of a minute
+Visitors and pages are distinguished by 64 bits. The chance that two of 100,000 visitors of a minute
 share a hash, and so count as one, is 3 in 10^10; digests of 16 bytes would take twice the state.
 """
 
@@ -43,16 +43,17 @@ _LOW_BITS = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class Minutes:
-    """Minutes, visitors and pages of each.
+    """Minutes, with the visitors and pages of each.
 
     Attributes:
         minute: shape (m,).
         sums: shape (len(SUMS), m).
-        visitor_counts: shape (m,): the first so many of `visitors` are the first minute's.
+        visitor_counts: shape (m,): number of visitors of each minute. `visitors` begins with
+            those of the first minute.
         visitors: shape (visitor_counts.sum(),), ascending within a minute.
-        page_counts: shape (m,), likewise.
+        page_counts: shape (m,), likewise for `pages`.
         pages: shape (page_counts.sum(),), ascending within a minute.
-        page_clicks: one for each of `pages`.
+        page_clicks: clicks of each of `pages`.
     """
 
     minute: Ints
@@ -89,17 +90,17 @@ class Minutes:
         )
 
     def revised(self) -> Minutes:
-        """The same, each minute with one revision: what a batch adds."""
+        """The same minutes with one revision each, as a batch adds them."""
         sums = self.sums.copy()
         sums[SUMS.index("revisions")] = 1
         return replace(self, sums=sums)
 
     def bytes_each(self) -> Ints:
-        """About the bytes that each minute takes in the state, without the text of its pages."""
+        """Approximate bytes of each minute in the state, without the text of its pages."""
         return 8 * (len(SCHEMA) + self.visitor_counts + 2 * self.page_counts)
 
     def table(self) -> pa.Table:
-        """As Arrow: columns of SCHEMA, a row a minute."""
+        """As an Arrow table: columns of SCHEMA, one row per minute."""
         page_ends = _offsets(self.page_counts)
         lists = [
             pa.ListArray.from_arrays(_offsets(self.visitor_counts), pa.array(self.visitors)),
@@ -123,13 +124,13 @@ def from_table(table: pa.Table) -> Minutes:
 def grouped(
     minute: Ints, sums: Ints, visitors: tuple[Ints, Ints], pages: tuple[Ints, Ints, Ints]
 ) -> Minutes:
-    """Minutes of loose visitors and pages, in any order and more than once each.
+    """Build minutes from visitors and pages in any order, with duplicates.
 
     Args:
         minute: shape (m,).
         sums: shape (len(SUMS), m).
-        visitors: of each, the row of its minute (0 .. m - 1) and its hash.
-        pages: of each, the row of its minute, its hash and its clicks.
+        visitors: for each visitor, the row of its minute (0 .. m - 1) and its hash.
+        pages: for each page, the row of its minute, its hash and its clicks.
     """
     rows, hashes = visitors
     order, firsts = _groups(hashes, rows)
@@ -149,7 +150,7 @@ def grouped(
 
 
 def added_up(parts: Sequence[Minutes]) -> Minutes:
-    """All minutes of the parts, ascending; those of several parts added up."""
+    """All minutes of the parts, ascending; a minute that occurs in several parts is summed."""
     parts = [part for part in parts if len(part)]
     if len(parts) <= 1:
         return parts[0] if parts else EMPTY
@@ -170,7 +171,7 @@ def added_up(parts: Sequence[Minutes]) -> Minutes:
 
 
 def joined(parts: Sequence[Minutes]) -> Minutes:
-    """The minutes of the parts, of which no two have the same, one part after the other."""
+    """The minutes of the parts, one part after the other; no minute may occur twice."""
     parts = [part for part in parts if len(part)]
     if len(parts) <= 1:
         return parts[0] if parts else EMPTY
@@ -180,10 +181,10 @@ def joined(parts: Sequence[Minutes]) -> Minutes:
 
 
 def saturated_sums(values: Ints, firsts: Ints) -> Ints:
-    """Sums of the groups that start at `firsts`, along the last axis, at most SUM_MAX each.
+    """Sums of the groups that start at `firsts`, along the last axis, capped at SUM_MAX.
 
     Args:
-        values: not negative; each group has less than 2^31 of them.
+        values: not negative; each group has fewer than 2^31 of them.
         firsts: ascending; the first is 0 unless there are no values.
     """
     if not len(firsts):
@@ -195,7 +196,7 @@ def saturated_sums(values: Ints, firsts: Ints) -> Ints:
 
 
 def _groups(values: Ints, rows: Ints) -> tuple[Ints, Ints]:
-    """The order by row, then value, and where in it each distinct pair begins."""
+    """The order by row, then by value, and the places in it where distinct pairs begin."""
     order = np.lexsort((values, rows))
     values, rows = values[order], rows[order]
     new = np.ones(len(rows), np.bool_)

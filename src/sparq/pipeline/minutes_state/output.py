@@ -1,6 +1,6 @@
-"""What the stateful stage of `metrics` writes: one schema for four kinds of rows.
+"""The output of the stateful stage of `metrics`: one schema for four kinds of rows.
 
-| kind | columns that it fills, beside `kind` and `bucket` |
+| kind | columns that it fills, in addition to `kind` and `bucket` |
 |---|---|
 | minute | minute, revision, final, clicks, visitors, bytes, status classes, top_pages |
 | late | minute, clicks: clicks of a minute that had closed, or of one more than a day ahead |
@@ -9,8 +9,8 @@
 
 1. The newest revision of each (minute, bucket) counts; a minute is the sum over its buckets.
 2. Clicks of all newest revisions + late clicks + rejected messages = messages.
-3. In a batch every bucket writes a row of each minute that the batch touched, zeros included. So
-   the rows of one batch are whole minutes as well.
+3. In a batch every bucket writes a row for each minute that the batch touched, even if all its
+   figures are zero. So the rows of one batch are also whole minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparq.pipeline.packing import Ints
 
 MINUTE, LATE, CLOSED_EARLY, REJECTED = "minute", "late", "closed_early", "rejected"
 FIGURES = ("clicks", "visitors", "bytes", *(f"status_{name}" for name in STATUS_CLASSES))
-# A minute as its readers know it.
+# The columns of a minute for readers.
 MINUTE_SCHEMA = pa.schema(
     [
         ("minute", pa.timestamp("us", "UTC")),
@@ -66,7 +66,7 @@ DDL = (
 
 
 def minute_rows(bucket: int, minutes: Minutes, texts: PageTexts, *, final: bool) -> pa.Table:
-    """A row of kind `minute` for each minute; a final row is one more revision."""
+    """A row of kind `minute` for each minute; a final row counts as one more revision."""
     if not len(minutes):
         return EMPTY
     filled = {
@@ -81,7 +81,7 @@ def minute_rows(bucket: int, minutes: Minutes, texts: PageTexts, *, final: bool)
 
 
 def rows_of(bucket: int, minutes: pa.Table) -> pa.Table:
-    """Rows of kind `minute`, of rows of MINUTE_SCHEMA."""
+    """Rows of kind `minute`, made from rows of MINUTE_SCHEMA."""
     if not len(minutes):
         return EMPTY
     filled = dict(zip(minutes.column_names, minutes.columns, strict=True))
@@ -89,11 +89,11 @@ def rows_of(bucket: int, minutes: pa.Table) -> pa.Table:
 
 
 def last_rows(bucket: int, last: pa.Table, touched: Ints, over: int) -> pa.Table:
-    """The last rows of closed minutes that a batch writes.
+    """The last rows of closed minutes that a batch must write.
 
     Args:
         bucket: its number.
-        last: of MINUTE_SCHEMA, of minutes that close in this batch or have closed early.
+        last: rows of MINUTE_SCHEMA: minutes that close in this batch or have closed early.
         touched: the minutes that the batch touches.
         over: the first minute that is not closed in every bucket after this batch.
     """
@@ -106,7 +106,7 @@ def last_rows(bucket: int, last: pa.Table, touched: Ints, over: int) -> pa.Table
 
 
 def since(rows: pa.Table, minute: int) -> pa.Table:
-    """Those of some rows of MINUTE_SCHEMA that are of this minute or a later one."""
+    """Those rows of MINUTE_SCHEMA whose minute is this one or a later one."""
     first = _as_time(np.array([minute]))[0]
     return rows.filter(pc.greater_equal(rows["minute"], first)) if len(rows) else rows
 
@@ -128,23 +128,23 @@ def rejected_rows(bucket: int, messages: pa.Table) -> pa.Table:
 
 
 def joined(*tables: pa.Table) -> pa.Table:
-    """The rows of all tables of SCHEMA; most of a batch's are empty."""
+    """The rows of all tables of SCHEMA; in most batches, most of these tables are empty."""
     filled = [table for table in tables if len(table)]
     return pa.concat_tables(filled) if filled else EMPTY
 
 
 def read(rows: pa.Table) -> pa.Table:
-    """Minutes from their rows: the newest revision of each bucket, added up over the buckets.
+    """Combine rows to minutes: the newest revision of each bucket, summed over the buckets.
 
-    In Spark, `rows.groupBy("minute").applyInArrow(read, MINUTE_DDL)` does it on the executors.
+    In Spark, `rows.groupBy("minute").applyInArrow(read, MINUTE_DDL)` does this on the executors.
 
     Args:
         rows: rows with at least the columns of MINUTE_SCHEMA and `bucket`, of any batches and in
-            any order; the same row twice does no harm. If there is a column `kind`, only rows of
-            kind `minute` are read.
+            any order; duplicate rows do no harm. If there is a column `kind`, only rows of kind
+            `minute` are read.
 
     Returns:
-        One row a minute of MINUTE_SCHEMA, ascending; `final` once it is so in all of its buckets.
+        One row of MINUTE_SCHEMA per minute, ascending; `final` if all of its buckets are final.
     """
     if "kind" in rows.column_names:
         rows = rows.filter(pc.equal(rows["kind"], MINUTE))
@@ -159,7 +159,7 @@ def read(rows: pa.Table) -> pa.Table:
 
 
 def _over_buckets(minute: Ints, rows: pa.Table) -> pa.Table:
-    """Rows of one revision a bucket, ascending by minute (in us), as one row a minute."""
+    """Sum rows of one revision per bucket, ascending by minute (in us), to one row per minute."""
     distinct, firsts, place = np.unique(minute, return_index=True, return_inverse=True)
     figures = np.array([rows[name].to_numpy() for name in FIGURES], np.int64)
     sums = saturated_sums(figures, firsts)
@@ -195,7 +195,7 @@ def _as_time(minute: Ints) -> pa.Array:
 
 
 def _rows(kind: str, bucket: int, count: int, filled: Mapping[str, Any]) -> pa.Table:
-    """Rows of SCHEMA, null where the kind has no value."""
+    """Rows of SCHEMA; null in columns that the kind does not fill."""
     constant = {
         "kind": pa.array([kind] * count, pa.string()),
         "bucket": pa.array(np.full(count, bucket, np.int32)),

@@ -1,12 +1,12 @@
-"""The clicks of a partition, reduced to what each bucket of `metrics` adds to its state.
+"""Reduces the clicks of a partition to what each bucket of `metrics` adds to its state.
 
-Runs in front of the stateful stage, on the executors (`mapInArrow`): `prepared` makes rows of
-PREPARED, one a message, of messages as `sparq.pipeline.clicks.parse_arrow` reads them. What is the
-same for many clicks (a page, a visitor) is worked out once for each text. `blobs_of` packs them:
+This runs before the stateful stage, on the executors (`mapInArrow`). `prepared` turns messages, as
+`sparq.pipeline.clicks.parse_arrow` returns them, into rows of PREPARED, one per message. Values
+that many clicks share (a page, a visitor) are computed once per text. `blobs_of` packs the rows:
 
-1. Each click counts once, in its visitor's bucket; its page in the page's bucket; a rejected
-   message is in the bucket `index pmod buckets`, whole.
-2. Every bucket is told every minute that the partition touches, with zeros where it has no click.
+1. Each click counts once, in its visitor's bucket, and its page in the page's bucket. A rejected
+   message goes unchanged to the bucket `index pmod buckets`.
+2. Every bucket gets every minute that the partition touches, with zeros if it has no click in it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparq.pipeline.minutes_state.output import REJECTED_SCHEMA
 from sparq.pipeline.minutes_state.page_texts import PageTexts
 from sparq.pipeline.packing import Ints, hashes_of
 
-# What `prepared` needs of a parsed message, beside nsqd, id, index, timestamp, body and batch_ms.
+# Columns of a parsed message for `prepared`; also nsqd, id, index, timestamp, body and batch_ms.
 PARSED_COLUMNS = ("time", "address", "page", "status", "bytes", "user_agent", "reason")
 MICROSECONDS = 1_000_000
 REJECTED_TYPE = pa.struct(list(REJECTED_SCHEMA))
@@ -32,10 +32,10 @@ PREPARED = pa.schema(
     [
         ("minute", pa.int64()),  # event time, minutes since 1970; null if the message is rejected
         ("visitor", pa.int64()),  # hash of address and user agent
-        ("page", pa.string()),  # null where the request names none
+        ("page", pa.string()),  # null if the request has no path
         ("page_hash", pa.int64()),  # 0 where there is no page
         ("bytes", pa.int64()),
-        ("status", pa.int32()),  # null where the log has "-"
+        ("status", pa.int32()),  # null if the log has "-"
         # What `packing.header_of` reads.
         ("nsqd", pa.string()),
         ("newest_s", pa.int64()),
@@ -47,11 +47,11 @@ PREPARED = pa.schema(
 
 
 def prepared(messages: pa.Table) -> pa.Table:
-    """A table of messages as PREPARED, a row for each.
+    """Convert a table of messages to PREPARED, one row per message.
 
     Args:
-        messages: columns nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP (when it was
-            published), body BINARY, batch_ms BIGINT (see `packing.PACKED_SCHEMA`) and those of
+        messages: columns nsqd STRING, id STRING, index BIGINT, timestamp TIMESTAMP (publish time),
+            body BINARY, batch_ms BIGINT (see `packing.PACKED_SCHEMA`) and those of
             PARSED_COLUMNS.
     """
     messages = messages.combine_chunks()
@@ -70,7 +70,7 @@ def prepared(messages: pa.Table) -> pa.Table:
         messages["bytes"],
         messages["status"],
         messages["nsqd"],
-        # Of a rejected message there is no event time: its publish time must not pass for one.
+        # A rejected message has no event time, and its publish time must not be taken for one.
         pc.if_else(is_click, pc.min_element_wise(second, published_s, skip_nulls=False), None),
         published_s,
         messages["batch_ms"],
@@ -80,7 +80,7 @@ def prepared(messages: pa.Table) -> pa.Table:
 
 
 def _seconds(times: pa.ChunkedArray) -> pa.Int64Array:
-    """Whole seconds since 1970, rounded down; null where the time is."""
+    """Whole seconds since 1970, rounded down; null if the time is null."""
     micros = times.combine_chunks().cast(pa.int64())
     known = micros.is_valid().to_numpy(zero_copy_only=False)
     return pa.array(micros.fill_null(0).to_numpy() // MICROSECONDS, mask=~known)
@@ -103,7 +103,7 @@ BLOB_SCHEMAS = (minutes.SCHEMA, page_texts.SCHEMA, REJECTED_SCHEMA)
 
 
 def blobs_of(messages: pa.Table, buckets: int) -> list[bytes]:
-    """What each bucket is sent: tables of BLOB_SCHEMAS as `packing.to_blob` writes them."""
+    """The blob for each bucket: tables of BLOB_SCHEMAS as `packing.to_blob` encodes them."""
     refused = _refused(messages)
     clicks = messages.filter(pc.is_valid(messages["minute"])) if len(refused) else messages
     index = refused["index"].to_numpy()
@@ -122,7 +122,7 @@ def _refused(messages: pa.Table) -> pa.Table:
 
 
 def _minutes_of(clicks: pa.Table, buckets: int) -> list[pa.Table]:
-    """The m minutes of all buckets at once, then cut: bucket b's are rows b * m and following."""
+    """The m minutes of all buckets in one table, then split: bucket b has m rows from b * m on."""
     minute, place = np.unique(clicks["minute"].to_numpy(), return_inverse=True)
     visitor = clicks["visitor"].to_numpy()
     rows = packing.buckets_of(visitor, buckets) * len(minute) + place
@@ -139,7 +139,7 @@ def _minutes_of(clicks: pa.Table, buckets: int) -> list[pa.Table]:
 
 
 def _sums_of(clicks: pa.Table, rows: Ints, count: int) -> Ints:
-    """SUMS of each row; revisions are the batch's to count, and 0 here."""
+    """SUMS of each row; `revisions` is 0 here, since it counts batches."""
     status = clicks["status"].fill_null(0).to_numpy() // 100
     status_class = np.where((status >= 1) & (status <= 5), status - 1, len(STATUS_CLASSES) - 1)
     classes = np.bincount(
@@ -164,7 +164,7 @@ def _texts_of(clicks: pa.Table, buckets: int) -> list[pa.Table]:
 
 
 def received(blobs: Iterable[bytes]) -> tuple[Minutes, PageTexts, pa.Table]:
-    """What a bucket got in one batch: minutes with one revision each, texts, rejected messages."""
+    """The input of a bucket in one batch: minutes with one revision, texts, rejected messages."""
     parts = [packing.from_blob(blob, BLOB_SCHEMAS) for blob in blobs]
     added = minutes.added_up([minutes.from_table(part[0]) for part in parts]).revised()
     texts = page_texts.EMPTY.with_more([page_texts.from_table(part[1]) for part in parts])

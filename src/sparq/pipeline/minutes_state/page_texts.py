@@ -1,7 +1,7 @@
-"""The text of pages by their hash: once per bucket, however many minutes a page was clicked in.
+"""The texts of pages by hash: once per bucket, in however many minutes a page was clicked.
 
-Minutes hold pages as 64-bit hashes (`minutes`); a text is needed only where a page is one of the
-top ten. So a bucket keeps each text once, in a table beside its minutes:
+Minutes hold pages as 64-bit hashes (`minutes`); a text is needed only if a page is one of the top
+ten. So a bucket keeps each text once, in a separate table:
 
     page BIGINT    hash, ascending and distinct
     text STRING    the page, at most PAGE_CHARACTERS_MAX characters
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from sparq.pipeline.packing import Ints, Marks
 
-PAGE_CHARACTERS_MAX = 500  # a longer page keeps its start, and a digest instead of the rest
+PAGE_CHARACTERS_MAX = 500  # a longer page keeps its start, and a digest replaces the rest
 TOP_PAGES = 10
 SCHEMA = pa.schema([("page", pa.int64()), ("text", pa.string())])
 TOP_TYPE = pa.list_(pa.struct([("page", pa.string()), ("clicks", pa.int64())]))
@@ -27,18 +27,18 @@ TOP_TYPE = pa.list_(pa.struct([("page", pa.string()), ("clicks", pa.int64())]))
 
 @dataclass(frozen=True, slots=True)
 class PageTexts:
-    """Texts by hash.
+    """Texts of pages by hash.
 
     Attributes:
         pages: shape (p,), ascending and distinct.
-        texts: Arrow strings, one for each.
+        texts: Arrow strings, one for each page.
     """
 
     pages: Ints
     texts: pa.Array
 
     def with_more(self, parts: Sequence[PageTexts]) -> PageTexts:
-        """These and all of the parts."""
+        """These texts and those of the parts."""
         new = [part._where(~np.isin(part.pages, self.pages)) for part in parts]
         new = [part for part in new if len(part.pages)]
         return of_pairs([self, *new]) if new else self
@@ -48,11 +48,11 @@ class PageTexts:
         return self._where(np.isin(self.pages, pages))
 
     def of(self, pages: Ints) -> pa.Array:
-        """The text of each page, all of which are here."""
+        """The text of each page; all pages must be present."""
         return self.texts.take(pa.array(np.searchsorted(self.pages, pages)))
 
     def table(self) -> pa.Table:
-        """As Arrow: columns of SCHEMA."""
+        """As an Arrow table: columns of SCHEMA."""
         return pa.Table.from_arrays([pa.array(self.pages), self.texts], schema=SCHEMA)
 
     def _where(self, mask: Marks) -> PageTexts:
@@ -67,13 +67,13 @@ def from_table(table: pa.Table) -> PageTexts:
 
 
 def of_pairs(parts: Sequence[PageTexts]) -> PageTexts:
-    """The parts' texts, each hash once, ascending; in a part they may stand in any order."""
+    """The texts of all parts, each hash once, ascending; the parts may be in any order."""
     pages, at = np.unique(np.concatenate([part.pages for part in parts]), return_index=True)
     return PageTexts(pages, pa.concat_arrays([part.texts for part in parts]).take(pa.array(at)))
 
 
 def shortened(texts: pa.Array) -> pa.Array:
-    """Pages of more than PAGE_CHARACTERS_MAX characters cut, told apart by a digest."""
+    """Cut pages of more than PAGE_CHARACTERS_MAX characters; a digest keeps them distinct."""
     long = pc.greater(pc.utf8_length(texts), PAGE_CHARACTERS_MAX)
     if not pc.any(long).as_py():
         return texts
@@ -87,12 +87,12 @@ def _cut(page: str) -> str:
 
 
 def top_pages(rows: Ints, clicks: Ints, texts: pa.Array, count: int) -> pa.Array:
-    """Each row's TOP_PAGES pages by clicks, equal ones by their text in UTF-8: of TOP_TYPE.
+    """The TOP_PAGES pages of each row by clicks, ties by text in UTF-8; of TOP_TYPE.
 
     Args:
-        rows: of each page, its row, 0 .. count - 1.
-        clicks: of each page.
-        texts: of each page; distinct within a row.
+        rows: the row of each page, 0 .. count - 1.
+        clicks: the clicks of each page.
+        texts: the text of each page; distinct within a row.
         count: the number of rows.
     """
     rank = np.empty(len(texts), np.int64)
@@ -109,10 +109,10 @@ def top_pages(rows: Ints, clicks: Ints, texts: pa.Array, count: int) -> pa.Array
 
 
 def candidates(rows: Ints, clicks: Ints) -> Ints:
-    """Where in the arrays those pages are that may be among the TOP_PAGES of their row.
+    """Places of the pages that may be among the TOP_PAGES of their row.
 
-    They have at least as many clicks as the last of the row's top pages: so few texts are
-    looked up and sorted.
+    They have at least as many clicks as the last of the row's top pages. So only few texts need to
+    be looked up and sorted.
     """
     order = np.lexsort((-clicks, rows))
     ordered = rows[order]

@@ -1,12 +1,12 @@
 """The query `metrics` in Spark: messages in, output rows out, its state in Spark's state store.
 
     packed(messages, buckets)       read and pack: a row for each bucket
-    minute_rows(packed_rows)        the stateful stage, and its rows unpacked
+    minute_rows(packed_rows)        the stateful stage, with its rows unpacked
     closing_rows(spark, checkpoint) the last rows of all open minutes, from a stopped query's state
 
-The stateful stage takes and gives packed rows: `transformWithStateInPandas` goes through its rows
-one by one, and pandas has no whole numbers beside nulls (an index of 54 bits came back as a float).
-So the output leaves it as one Arrow blob a bucket, and `unpack` makes rows of it.
+The stateful stage has packed rows as input and output: `transformWithStateInPandas` processes its
+rows one by one, and pandas has no integer columns with nulls (an index of 54 bits came back as a
+float). So the output of each bucket is one Arrow blob, and `unpack` makes rows of it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STAGE_DDL = "rows BINARY"
 
 
 class SparkState:
-    """One bucket's state behind Spark's handles: the bucket is the key that Spark has set."""
+    """One bucket's state in Spark; the bucket is the key that Spark has set."""
 
     def __init__(self, recent: ValueState, cold: MapState) -> None:
         self._recent = recent
@@ -53,11 +53,11 @@ class SparkState:
         return None if held is None else (held[0], bytes(held[1]))
 
     def cold(self, minute: int) -> bytes:
-        """The blob of a cold minute."""
+        """The blob of a minute in `cold`."""
         return bytes(self._cold.getValue((minute,))[0])
 
     def write(self, writes: Writes) -> None:
-        """Put what a batch changed."""
+        """Write the changes of a batch."""
         for minute, blob in writes.cold.items():
             self._cold.updateValue((minute,), (blob,))
         for minute in writes.gone:
@@ -66,13 +66,13 @@ class SparkState:
 
 
 class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not follow pyspark
-    """Each batch's packed rows into the buckets' minutes; gives a blob of output rows a bucket."""
+    """Adds a batch's packed rows to the minutes; returns a blob of output rows per bucket."""
 
     def __init__(self, limits: Limits = LIMITS) -> None:
         self._limits = limits
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called once a task."""
+        """Get the state variables; Spark calls this once per task."""
         self._state = SparkState(
             handle.getValueState(RECENT, RECENT_DDL),
             handle.getMapState(COLD, COLD_KEY_DDL, COLD_DDL),
@@ -81,14 +81,14 @@ class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not
     def handleInputRows(
         self, key: tuple[int], rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:
-        """Take in all rows of one bucket of a batch."""
+        """Process all rows of one bucket of a batch."""
         writes, table = apply(int(key[0]), self._state, receive(rows), self._limits)
         self._state.write(writes)
         if len(table):
             yield pd.DataFrame({"rows": [to_blob([table])]})
 
     def close(self) -> None:
-        """Nothing is open but Spark's own handles."""
+        """Do nothing: only Spark's own handles are open."""
 
 
 def packed(messages: DataFrame, buckets: int) -> DataFrame:
@@ -101,7 +101,7 @@ def minute_rows(packed_rows: DataFrame, limits: Limits = LIMITS) -> DataFrame:
 
     Args:
         packed_rows: streaming; rows of `packing.PACKED_DDL`.
-        limits: what a bucket may hold.
+        limits: the limits of a bucket.
     """
     stage = packed_rows.groupBy("bucket").transformWithStateInPandas(
         MinutesProcessor(limits), STAGE_DDL, outputMode="Append", timeMode="None"
@@ -110,7 +110,7 @@ def minute_rows(packed_rows: DataFrame, limits: Limits = LIMITS) -> DataFrame:
 
 
 def unpack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The output rows of the stage's blobs: for `mapInArrow(unpack, output.DDL)`."""
+    """Unpack the output rows of the stage's blobs, for `mapInArrow(unpack, output.DDL)`."""
     for batch in batches:
         for blob in batch.column("rows"):
             yield from from_blob(blob.as_py(), [output.SCHEMA])[0].to_batches()

@@ -1,7 +1,7 @@
-"""What one batch brings to one bucket, and what the low mark makes of it.
+"""The input of one bucket in one batch, and the clicks that are on time.
 
-In which partition a click was does not show: rows that belong together are added up, and texts and
-names stand here once.
+The result does not depend on the partition in which a click was: rows that belong together are
+summed, and each text and name occurs once.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Arrivals:
     """The clicks of one bucket and batch.
 
     Attributes:
-        seconds: a row for each partition, visitor and second in which it clicked, the late too.
-        pages: clicks on pages and on robots.txt, the late too.
-        texts, names: pages and visitors with their texts; the same one may come twice.
-        firsts: of each visitor that declares to be a robot its first clicks in each partition.
+        seconds: a row for each partition, visitor and second with a click, including late ones.
+        pages: clicks on pages and on robots.txt, including late ones.
+        texts, names: texts of the pages, names of the visitors; may contain duplicates.
+        firsts: the first clicks of each declared robot in each partition.
     """
 
     seconds: Visits
@@ -53,7 +53,7 @@ class Arrivals:
 
     @classmethod
     def read(cls, received: Received) -> Arrivals:
-        """Of what `packing.receive` returns."""
+        """Decode the result of `packing.receive`."""
         blobs = [from_blob(blob, BLOB) for blob in received.blobs]
         return cls(
             concat(Visits, [from_table(Visits, tables[0]) for tables in blobs]),
@@ -64,7 +64,7 @@ class Arrivals:
         )
 
     def on_time(self, low_s: int) -> tuple[Visits, Pages]:
-        """What is not too late for a low mark."""
+        """The clicks that are not too late, given a low mark."""
         newer = low_s - VISIT_GAP_S
         return (
             take(self.seconds, self.seconds.last_s > newer),
@@ -74,7 +74,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class RobotClicks:
-    """All clicks of one declared robot in one batch, the late too; some of their ids."""
+    """All clicks of one declared robot in one batch, including late ones, and some of their ids."""
 
     visitor: int
     clicks: int
@@ -104,7 +104,7 @@ def robot_clicks(arrivals: Arrivals) -> list[RobotClicks]:
 
 
 def touched(on_time: Visits) -> Ints:
-    """The visitors who clicked."""
+    """The visitors with a click on time."""
     return np.unique(on_time.visitor)
 
 
@@ -114,9 +114,9 @@ class Batch:
 
     Attributes:
         arrivals: all clicks.
-        seconds, pages: those that are on time.
-        names: of the visitors who clicked.
-        texts: of the pages that were clicked.
+        seconds, pages: the clicks that are on time.
+        names: the visitors who clicked.
+        texts: the pages that were clicked.
         before_s, low_mark: the low mark before and after the batch.
     """
 
@@ -130,7 +130,7 @@ class Batch:
 
     @classmethod
     def of(cls, received: Received, meta: Meta | None) -> Batch:
-        """What `packing.receive` returns, after a state with these figures."""
+        """Decode the result of `packing.receive`; `meta` is that of the state before the batch."""
         arrivals = Arrivals.read(received)
         low_mark = LowMark(**meta.low_mark) if meta else LowMark()
         before_s = low_mark.low_s

@@ -1,12 +1,13 @@
 """One batch of one bucket: from its state and its packed rows to its output and its new state.
 
-1. All that is done follows from the state, the rows and the limits: a batch that is replayed on
-   the same state gives the same output and the same bytes.
-2. What is found does not depend on how clicks are cut into batches, partitions and buckets, nor on
+1. Everything follows from the state, the rows and the limits: a batch that is replayed on the same
+   state gives the same output and the same bytes.
+2. The findings do not depend on how clicks are divided into batches, partitions and buckets, nor on
    when the state is compacted; only on the low mark before each click.
-3. An ordinary batch reads `hot` and appends to `hot` and `names`. `findings` is read for new
-   suspects, `base` by a compaction alone: in batch 16, 32 ... (another one in each bucket), when
-   `hot` has grown too big, when visits are over, and when a suspect may have pages in `base`.
+3. An ordinary batch reads `hot` and appends to `hot` and `names`. It reads `findings` only for new
+   suspects. Only a compaction reads `base`: in batch 16, 32 ... (shifted by the bucket's number),
+   when `hot` has grown too large, when visits are over, and when a suspect may have pages in
+   `base`.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ from sparq.pipeline.visits import (
 def apply(
     state: State, bucket: int, received: Received, limits: Limits = DEFAULT_LIMITS
 ) -> pa.Table:
-    """Take in one batch.
+    """Process one batch.
 
     Args:
-        state: of this bucket; it is written.
+        state: the state of this bucket; it is updated.
         bucket: its number.
-        received: what `packing.receive` returns of its rows.
-        limits: what it may hold.
+        received: the result of `packing.receive` for its rows.
+        limits: its limits.
 
     Returns:
-        Rows of `output.OUTPUT_SCHEMA`.
+        Rows of `findings.OUTPUT_SCHEMA`.
     """
     hot = Hot(state)
     batch = Batch.of(received, hot.meta)
@@ -89,7 +90,7 @@ def apply(
 
 
 def _is_due(hot: Hot, batch: Batch, bucket: int, limits: Limits) -> bool:
-    """Whether the state is compacted in this batch, whatever it brings."""
+    """Whether this batch compacts the state, whatever its content."""
     meta = hot.meta
     if meta is None:
         return False
@@ -99,7 +100,7 @@ def _is_due(hot: Hot, batch: Batch, bucket: int, limits: Limits) -> bool:
 
 
 def _hold_robots(batch: Batch, findings: Findings) -> None:
-    """What the batch has of declared robots, the late clicks too."""
+    """Add the batch's evidence about declared robots, including late clicks."""
     for robot in robot_clicks(batch.arrivals):
         name = batch.names.of(robot.visitor)
         before = findings.get(robot.visitor, DECLARED)
@@ -111,7 +112,7 @@ def _hold_robots(batch: Batch, findings: Findings) -> None:
 
 
 def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) -> Element:
-    """What an ordinary batch adds to `hot`."""
+    """The element that an ordinary batch adds to `hot`."""
     meta = hot.meta
     due_s = [meta.due_s] if meta and meta.due_s is not None else []
     if len(batch.seconds.visitor):
@@ -132,7 +133,7 @@ def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) 
 def _compacted(
     state: State, hot: Hot, batch: Batch, findings: Findings, limits: Limits
 ) -> pa.Table:
-    """Judge and rewrite all that the bucket holds."""
+    """Judge and rewrite everything that the bucket holds."""
     base, evicted = Base.read(state), Evicted()
     names = Names([base.names, *read_names(state), batch.names.table])
     texts = {**hot.texts(), **batch.texts}
@@ -160,7 +161,7 @@ def _compacted(
 def _keep_findings(
     state: State, hot: Hot, findings: Findings, limits: Limits, evicted: Evicted
 ) -> pa.Table:
-    """Write the part `findings` if it has changed; returns those that stay hot."""
+    """Write the part `findings` if it has changed; returns the findings that stay in `hot`."""
     in_use = newest_of([hot.findings_in_use(), findings.used()])
     if len(in_use):
         newest = findings.newest()
@@ -171,7 +172,7 @@ def _keep_findings(
 
 
 def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
-    """Divide the visits between the tiers."""
+    """Divide visits, pages and names between the tiers, and write them."""
     busy = _busy(whole)
     visits, pages = (np.isin(rows.visitor, busy) for rows in (whole.visits, whole.pages))
     hot_pages = take(whole.pages, pages)
@@ -195,12 +196,12 @@ def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
 
 
 def _busy(whole: Whole) -> Ints:
-    """The visitors whose next click may prove something, with what is held of them."""
+    """The visitors whose next click may complete evidence together with stored clicks."""
     visits, pages = whole.visits, whole.pages
     some = (
         judge.busy(pages, BUSY_PAGES),
         pages.visitor[pages.kind == ROBOTS_TXT],
-        visits.visitor[visits.pages > CLOCK_GAPS],  # see `recent`: what must wait for them
+        visits.visitor[visits.pages > CLOCK_GAPS],  # `recent` must wait for these (`_must_wait`)
         [
             *(one.visitor for one in whole.all_folds()),
             *(one.visitor for one in whole.all_windows()),
@@ -219,13 +220,13 @@ def _texts_table(texts: Mapping[int, str]) -> pa.Table:
 
 
 def close(state: State) -> pa.Table:
-    """Judge the open visits, and tell what has not been told: no click will come.
+    """Judge the open visits, and report all unreported findings, since no click will come.
 
     Args:
-        state: of one bucket, after its last batch; it is not written.
+        state: the state of one bucket after its last batch; it is not changed.
 
     Returns:
-        Rows of `output.OUTPUT_SCHEMA`.
+        Rows of `findings.OUTPUT_SCHEMA`.
     """
     hot, base = Hot(state), Base.read(state)
     findings = Findings(hot.findings(), lambda: read_findings(state))

@@ -1,13 +1,14 @@
-"""What has been found about the visitors of a bucket, and what of it has been told.
+"""Findings about the visitors of a bucket, and which of them have been reported.
 
-1. One finding a visitor and reason. Evidence that has doubled is a newer revision of it, the rest
-   comes with the last one at the end of a run: a robot that clicks for days is not a flood of news.
-2. All findings lie in the part `findings`. What was looked up since the last compaction lies in
-   `hot` too, and is newer there: so ordinary batches need `findings` only for new suspects.
-3. Their number is bounded, the older half goes first. A visitor who is found again after that is
-   a new finding.
+1. There is one finding per visitor and reason. If its evidence has doubled, it is reported again as
+   a newer revision; the rest is reported in the last revision, at the end of a run. So a robot that
+   clicks for days does not cause a flood of revisions.
+2. The part `findings` has all findings. Those that were looked up since the last compaction are
+   also in `hot`, in a newer form. So ordinary batches need `findings` only for new suspects.
+3. Their number is limited; the older half is dropped first. If a visitor is found again after that,
+   it is a new finding.
 
-The rows that the query gives out (`output`):
+The output rows of the query (`output`):
 
 kind "finding"  columns of FINDING_SCHEMA: a finding or a newer revision of it
 kind "evicted"  evicted_visits, evicted_clicks, evicted_findings: dropped in this batch for
@@ -32,7 +33,7 @@ from sparq.pipeline.visits import Evidence
 FINDINGS = pa.schema(
     [
         ("visitor", pa.int64()),
-        ("digest", pa.string()),  # of address and user agent: the visitor's name outside
+        ("digest", pa.string()),  # of address and user agent: the visitor's id in the output
         ("address", pa.string()),
         ("agent", pa.string()),
         ("reason", pa.string()),
@@ -51,7 +52,7 @@ Key = tuple[int, str]
 
 @dataclass(slots=True)
 class Finding:
-    """What is held against one visitor; `told` is the amount that its newest revision says."""
+    """A finding about one visitor; `told` is the amount that its newest revision reported."""
 
     visitor: int
     digest: str
@@ -67,7 +68,7 @@ class Finding:
     ids: list[str]
 
     def would_change(self, evidence: Evidence) -> bool:
-        """Whether evidence says more than what is known."""
+        """Whether the evidence adds anything to this finding."""
         return (
             evidence.amount > self.amount
             or evidence.first_s < self.first_s
@@ -75,7 +76,7 @@ class Finding:
         )
 
     def hold(self, evidence: Evidence) -> None:
-        """Take in evidence, as far as it says more than what is known."""
+        """Add evidence, as far as it exceeds this finding."""
         self.first_s = min(self.first_s, evidence.first_s)
         self.last_s = max(self.last_s, evidence.last_s)
         if evidence.amount > self.amount:
@@ -84,7 +85,7 @@ class Finding:
             self.ids = self.ids or list(evidence.ids)
 
     def row(self) -> dict[str, Any]:
-        """As a row of output."""
+        """The finding as an output row."""
         return {
             "visitor": self.digest,
             "address": self.address,
@@ -100,7 +101,7 @@ class Finding:
 
 
 def digest_of(name: Name) -> str:
-    """A visitor's name outside: the same in all runs, and hard to turn back into an address."""
+    """A visitor's id in the output: equal in all runs, and hard to turn back into an address."""
     text = f"{name.address}\n{name.agent}"
     return hashlib.sha256(text.encode()).hexdigest()[:DIGEST_CHARACTERS]
 
@@ -109,8 +110,8 @@ class Findings:
     """The findings of one bucket in one batch.
 
     Args:
-        recent: findings in `hot`, the newer of two about the same later.
-        read_all: reads the part `findings`; called once at most, when it is needed.
+        recent: findings in `hot`; of two about the same, the later one is newer.
+        read_all: reads the part `findings`; called at most once, when it is needed.
     """
 
     def __init__(self, recent: pa.Table, read_all: Callable[[], pa.Table]) -> None:
@@ -120,7 +121,7 @@ class Findings:
         self._used: dict[Key, Finding] = {}
 
     def get(self, visitor: int, reason: str) -> Finding | None:
-        """The finding about a visitor with a reason."""
+        """The finding about a visitor with this reason; None if there is none."""
         key = (visitor, reason)
         if key not in self._used:
             found = _newest(self._recent, key) or _newest(self.all(), key)
@@ -130,13 +131,13 @@ class Findings:
         return self._used[key]
 
     def all(self) -> pa.Table:
-        """The part `findings`, without what is newer in `hot`."""
+        """The part `findings`; `hot` may have newer forms of its findings."""
         if self._all is None:
             self._all = self._read_all()
         return self._all
 
     def hold(self, visitor: int, name: Name, evidence: Evidence) -> None:
-        """Hold evidence against a visitor."""
+        """Add evidence about a visitor."""
         finding = self.get(visitor, evidence.reason)
         if finding is None:
             names = (digest_of(name), name.address, name.agent, evidence.reason)
@@ -146,7 +147,7 @@ class Findings:
         finding.hold(evidence)
 
     def tell(self, *, everything: bool = False) -> list[dict[str, Any]]:
-        """Rows of what has doubled since it was told last, or of all that has grown."""
+        """Report findings that have doubled since their last report, or all that have grown."""
         told = [
             one
             for one in self._used.values()
@@ -158,24 +159,24 @@ class Findings:
         return [one.row() for one in told]
 
     def use_grown(self) -> None:
-        """Look up all that has grown since it was told: for the end of a run."""
+        """Look up all findings that have grown since their last report, for the end of a run."""
         for table in (self._recent, self.all()):
             grown = only(table, pc.not_equal(table["amount"], table["told"]).to_numpy())
             for key in zip(grown["visitor"].to_pylist(), grown["reason"].to_pylist(), strict=True):
                 self.get(*key)
 
     def used(self) -> pa.Table:
-        """What was looked up, as it is now: FINDINGS."""
+        """The findings that were looked up, in their current form: FINDINGS."""
         rows = [asdict(one) for one in self._used.values()]
         return pa.Table.from_pylist(rows, FINDINGS) if rows else empty(FINDINGS)
 
     def newest(self) -> pa.Table:
-        """All findings, as they are now: FINDINGS."""
+        """All findings in their current form: FINDINGS."""
         return newest_of([self.all(), self._recent, self.used()])
 
 
 def bounded(findings: pa.Table, count_max: int) -> pa.Table:
-    """The newer half of findings, if there are too many."""
+    """The newest `count_max // 2` findings if there are more than `count_max`, else all."""
     if len(findings) <= count_max:
         return findings
     order = np.lexsort((findings["visitor"].to_numpy(), findings["last_s"].to_numpy()))
@@ -194,7 +195,7 @@ def _newest(findings: pa.Table, key: Key) -> Finding | None:
 
 
 def newest_of(tables: Sequence[pa.Table]) -> pa.Table:
-    """Each finding once, as the last table has it: FINDINGS."""
+    """Each finding once, in the form of the last table that has it: FINDINGS."""
     findings = joined(FINDINGS, tables)
     marks = np.zeros(len(findings), bool)
     keys = zip(findings["visitor"].to_pylist(), findings["reason"].to_pylist(), strict=True)
@@ -232,14 +233,14 @@ OUTPUT_DDL = f"kind STRING, {FINDING_DDL}, {EVICTED_DDL}"
 
 @dataclass(slots=True)
 class Evicted:
-    """What was dropped for lack of room: whole visits, clicks (theirs too), findings."""
+    """Counts of visits, clicks (also those of visits) and findings dropped for lack of room."""
 
     visits: int = 0
     clicks: int = 0
     findings: int = 0
 
     def rows(self) -> list[dict[str, Any]]:
-        """As an output row, if anything was dropped."""
+        """The counts as an output row; no row if nothing was dropped."""
         if not (self.visits or self.clicks or self.findings):
             return []
         counts = (self.visits, self.clicks, self.findings)
@@ -248,11 +249,11 @@ class Evicted:
 
 
 def output(told: Sequence[dict[str, Any]], evicted: Evicted) -> pa.Table:
-    """The rows of OUTPUT_SCHEMA.
+    """The output rows, of OUTPUT_SCHEMA.
 
     Args:
-        told: findings as `findings.Findings.tell` returns them.
-        evicted: what was dropped.
+        told: findings as `Findings.tell` returns them.
+        evicted: counts of what was dropped.
     """
     rows = [*({"kind": FINDING, **row} for row in told), *evicted.rows()]
     return pa.Table.from_pylist(rows, OUTPUT_SCHEMA) if rows else empty(OUTPUT_SCHEMA)

@@ -1,16 +1,16 @@
-"""Old pages of long visits, as a few figures instead of one row each.
+"""Replaces old pages of long visits by a few figures instead of one row each.
 
-A page that is older than WINDOW_OVER_S before the low mark can be in no window with a click that
-is still to come. So all that the rules will ever want of it is known:
+A page older than WINDOW_OVER_S before the low mark cannot share a window with a click that is still
+to come. So everything that the rules will need from it is known:
 
     Fold    the pages of one visit, for the rules about a whole visit
     Window  the strongest burst or repetition that began with an old page; clicks on robots.txt
 
-1. Folded pages are a prefix of their visit: later clicks that are on time are newer.
-2. What is said with folds is what would be said without them. Only where a visit has more than
-   `Limits.pages_max` pages are newer ones folded, whose windows may have been about to grow;
-   these are counted as evicted clicks.
-3. Declared robots are judged by their bursts alone: their pages leave windows, but no fold.
+1. Folded pages are the first ones of their visit: later clicks that are on time are newer.
+2. Findings with folds are the same as without them, with one exception: if a visit has more than
+   `Limits.pages_max` pages, newer ones are folded whose windows might still have grown; these are
+   counted as evicted clicks.
+3. Declared robots are judged only by their bursts: their pages give windows, but no fold.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Fold:
     """The first pages of one visit.
 
     Attributes:
-        visitor: whose visit.
-        count: how many pages.
-        first_s, last_s: when the first and the last was clicked.
-        squares: sum of the squared gaps between them, in s^2.
-        ids: of the first messages, IDS_KEPT at most.
-        pages: hashes of different ones, CLOCK_PAGES at most.
+        visitor: the visitor.
+        count: number of pages.
+        first_s, last_s: times of the first and the last click.
+        squares: sum of the squared gaps between the clicks, in s^2.
+        ids: ids of the first messages, at most IDS_KEPT.
+        pages: hashes of distinct pages, at most CLOCK_PAGES.
     """
 
     visitor: int
@@ -90,13 +90,13 @@ class Fold:
 
     @classmethod
     def of(cls, pages: Pages) -> Fold:
-        """The fold of pages of one visit, one or more, in order of time and id."""
+        """The fold of one or more pages of one visit, ordered by time and id."""
         at_s = int(pages.second[0])
         first = cls(int(pages.visitor[0]), 0, at_s, at_s, 0, [], [])
         return first.plus(pages)
 
     def plus(self, pages: Pages) -> Fold:
-        """With the pages that follow, in order of time and id."""
+        """This fold extended by the pages that follow, ordered by time and id."""
         if not len(pages.second):
             return self
         gaps = np.diff(pages.second, prepend=self.last_s)
@@ -111,7 +111,7 @@ class Fold:
         )
 
     def evidence(self, resources: int) -> list[Evidence]:
-        """What the rules about a whole visit say of one with these pages and resources."""
+        """The evidence of the rules about a whole visit, given the number of its resources."""
         return [*self._bare(resources), *self._clockwork()]
 
     def _bare(self, resources: int) -> Iterator[Evidence]:
@@ -137,13 +137,13 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What old pages of one visit of a visitor say for a rule that holds at once.
+    """The result of a rule that applies at once, for the old pages of one visit.
 
     Attributes:
-        visitor: whose pages.
+        visitor: the visitor.
         reason: BURST, REPEATS or UNDECLARED (clicks on robots.txt).
         amount, first_s, last_s: as in `Evidence`.
-        page: of REPEATS its text, else empty.
+        page: for REPEATS the text of the page, else empty.
     """
 
     visitor: int
@@ -154,11 +154,11 @@ class Window:
     page: str = ""
 
     def order(self) -> tuple[int, str]:
-        """Sorts the evidence that the rule prefers to the front."""
+        """A sort key: the evidence that the rule prefers comes first."""
         return (-self.amount, self.page)
 
     def evidence(self) -> Evidence:
-        """As the rule says it; the ids are in the finding that it raised."""
+        """The evidence of the rule; the message ids are in the finding that it led to."""
         details: dict[str, dict[str, Any]] = {
             BURST: {"within_s": BURST_S},
             REPEATS: {"page": self.page, "within_s": REPEAT_S},
@@ -172,9 +172,9 @@ def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool)
     """The windows that begin with one of the first `old` pages of a visit.
 
     Args:
-        pages: of one visit, in order of time and id, those that follow the old ones too.
-        old: how many are old.
-        texts: of pages, by hash.
+        pages: all pages of one visit, ordered by time and id, including those after the old ones.
+        old: number of old pages.
+        texts: texts of pages, by hash.
         declared: whether the visitor declares to be a robot.
     """
     visitor, asked = int(pages.visitor[0]), take(pages, pages.kind == PAGE)
@@ -206,7 +206,7 @@ def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool)
 def _strongest(
     seconds: Ints, old_s: int, *, visitor: int, reason: str, span_s: int, least: int, page: str = ""
 ) -> list[Window]:
-    """The window of a rule that has most clicks, among those that begin until `old_s`."""
+    """A rule's window with the most clicks, among those that begin by `old_s`."""
     ends = np.searchsorted(seconds, seconds + span_s, side="right")
     counts = (ends - np.arange(len(seconds)))[: np.searchsorted(seconds, old_s, side="right")]
     if not len(counts) or counts.max() < least:
@@ -218,7 +218,7 @@ def _strongest(
 
 
 def merged_windows(windows: Sequence[Window]) -> list[Window]:
-    """Windows of one visit, in order of time, as one for each reason."""
+    """Merge windows of one visit, in order of time, to one per reason."""
     found: dict[str, Window] = {}
     for window in windows:
         before = found.get(window.reason)
@@ -234,21 +234,21 @@ def merged_windows(windows: Sequence[Window]) -> list[Window]:
 
 
 def folds_table(folds: Sequence[Fold]) -> pa.Table:
-    """As FOLDS."""
+    """Encode folds as a table of FOLDS."""
     return pa.Table.from_pylist([asdict(fold) for fold in folds], FOLDS) if folds else empty(FOLDS)
 
 
 def windows_table(windows: Sequence[Window]) -> pa.Table:
-    """As WINDOWS."""
+    """Encode windows as a table of WINDOWS."""
     rows = [asdict(window) for window in windows]
     return pa.Table.from_pylist(rows, WINDOWS) if rows else empty(WINDOWS)
 
 
 def folds_of(table: pa.Table) -> list[Fold]:
-    """The rows of FOLDS."""
+    """Decode a table of FOLDS."""
     return [Fold(**row) for row in table.to_pylist()]
 
 
 def windows_from(table: pa.Table) -> list[Window]:
-    """The rows of WINDOWS."""
+    """Decode a table of WINDOWS."""
     return [Window(**row) for row in table.to_pylist()]

@@ -1,13 +1,13 @@
-"""Clicks become visits: intervals of a visitor's clicks in which no gap exceeds VISIT_GAP_S.
+"""Builds visits from clicks: a visitor's intervals in which no gap exceeds VISIT_GAP_S.
 
-1. To join two intervals whose gap is small enough is associative and commutative: neither the
-   order of clicks nor the cut into batches matters.
-2. But a visit is over once the low mark lies VISIT_GAP_S after its last click, and a click that
-   arrives later begins another visit, even if it would have reached the first one. `merged` keeps
-   to that though several batches are merged at once: each row comes with the low mark before its
-   batch, `low_s`.
+1. Joining two intervals with a small enough gap is associative and commutative: neither the order
+   of clicks nor their division into batches matters.
+2. However, a visit is over once the low mark is VISIT_GAP_S after its last click. A click that
+   arrives later begins another visit, even if it is close enough to the first one. `merged` follows
+   this rule also when it merges several batches at once: each row comes with `low_s`, the low mark
+   before its batch.
 3. So visits of one visitor never overlap: a click that is on time (second > low mark -
-   VISIT_GAP_S) lies after all visits that were over when it arrived.
+   VISIT_GAP_S) is after all visits that were over when it arrived.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Row = tuple[int, ...]  # first_s, last_s, clicks, resources, pages
 
 
 def merged(parts: Visits, low_s: Ints) -> Visits:
-    """Whole visits of parts of visits.
+    """Merge parts of visits to whole visits.
 
     Args:
-        parts: in any order.
+        parts: parts in any order.
         low_s: for each part the low mark before the batch in which it arrived.
 
     Returns:
-        Visits in order of visitor and time.
+        Visits ordered by visitor and time.
     """
     order = np.lexsort((parts.first_s, parts.visitor))
     parts, low_s = take(parts, order), low_s[order]
@@ -48,8 +48,8 @@ def merged(parts: Visits, low_s: Ints) -> Visits:
 def _boundaries(parts: Visits, low_s: Ints) -> tuple[Marks, Marks]:
     """Which parts begin a visit, and which would join one that was over when they arrived.
 
-    Who has none of the latter has the visits that the gaps alone make; for the rare others the
-    order of arrival matters.
+    Gaps alone determine the visits of a visitor without parts of the second kind. For the other
+    visitors, who are rare, the order of arrival matters.
     """
     new = np.zeros(len(parts.visitor), bool)
     new[starts_of(parts.visitor)] = True
@@ -60,10 +60,10 @@ def _boundaries(parts: Visits, low_s: Ints) -> tuple[Marks, Marks]:
 
 
 def _reach(last_s: Ints, new: Marks) -> Ints:
-    """For each part the latest last click of its visitor's parts up to it."""
+    """For each part, the latest last click among its visitor's parts so far."""
     if not len(last_s):
         return last_s
-    # Each visitor's times are lifted above those of the visitors before.
+    # Shift each visitor's times above those of all visitors before, for one running maximum.
     lift = np.cumsum(new) * (int(last_s.max()) - int(last_s.min()) + 1)
     reach: Ints = np.maximum.accumulate(last_s + lift) - lift
     return reach
@@ -79,7 +79,7 @@ def _summed(parts: Visits, begins: Marks) -> Visits:
 
 
 def _by_arrival(parts: Visits, low_s: Ints) -> Visits:
-    """The same one part after the other, in the order in which they arrived."""
+    """Merge parts like `_summed`, but one after the other in the order of their arrival."""
     columns = (parts.first_s, parts.last_s, parts.clicks, parts.resources, parts.pages)
     rows = list(zip(low_s.tolist(), *(column.tolist() for column in columns), strict=True))
     visits: list[Row] = []
@@ -113,10 +113,10 @@ def _joined(rows: list[Row]) -> list[Row]:
 
 
 def visit_of(visits: Visits, visitor: Ints, second: Ints) -> Ints:
-    """The index of the visit in which each click lies; -1 where there is none.
+    """The index of the visit to which each click belongs; -1 if there is none.
 
     Args:
-        visits: in order of visitor and time, without overlaps, as `merged` returns them.
+        visits: ordered by visitor and time, without overlaps, as `merged` returns them.
         visitor, second: the clicks, in any order.
     """
     nowhere = np.full(len(visitor), -1, np.int64)

@@ -1,7 +1,7 @@
-"""The rules of `sparq.pipeline.visits`, asked about what a bucket holds.
+"""Applies the rules of `sparq.pipeline.visits` to the data of a bucket.
 
-The rules take clicks with texts; a bucket holds hashes. So pages come as numbers here, in an order
-that is that of their texts wherever a rule may choose between two pages (`_numbered`).
+The rules take clicks with texts, while a bucket holds hashes. So pages are passed as numbers here,
+in the order of their texts wherever a rule may choose between two pages (`_numbered`).
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ Texts = Mapping[int, str]  # of pages, by hash
 def at_once(
     pages: Pages, windows: Sequence[Window], texts: Texts, *, declared: bool
 ) -> list[Evidence]:
-    """What can be said of one visitor though more may come.
+    """Evidence about one visitor that further clicks cannot refute.
 
     Args:
-        pages: all that is held of the visitor, in order of time and id.
-        windows: what was said of pages that are no longer held one by one.
-        texts: at least of the pages that the visitor asked for REPEAT_CLICKS times.
+        pages: all stored pages of the visitor, ordered by time and id.
+        windows: the results for pages that are no longer stored one by one.
+        texts: at least those of pages that the visitor requested REPEAT_CLICKS times.
         declared: whether the visitor declares to be a robot.
     """
     clicks, names = _clicks(pages, texts)
     found = {one.reason: one for one in rules.at_once(clicks, declared=declared)}
     found = {reason: _worded(one, names) for reason, one in found.items()}
-    # From the latest to the earliest: of two that are alike the rules name the earlier one.
+    # From the latest to the earliest: of two equal windows the rules prefer the earlier one.
     for window in sorted(windows, key=lambda one: one.first_s, reverse=True):
         found[window.reason] = _stronger(window, found.get(window.reason))
     return list(found.values())
 
 
 def of_visit(pages: Pages, resources: int, fold: Fold | None) -> list[Evidence]:
-    """What can be said of a whole visit of someone who does not declare to be a robot.
+    """Evidence from a whole visit of a visitor that does not declare to be a robot.
 
     Args:
-        pages: what is held of the visit, in order of time and id.
-        resources: how many were loaded with the pages.
-        fold: the pages that are no longer held one by one.
+        pages: the stored pages of the visit, ordered by time and id.
+        resources: number of resources loaded with the pages.
+        fold: the pages that are no longer stored one by one.
     """
     asked = take(pages, pages.kind == PAGE)
     if fold is not None:
@@ -70,17 +70,17 @@ def of_visit(pages: Pages, resources: int, fold: Fold | None) -> list[Evidence]:
 
 
 def worth_judging(pages: Ints, resources: Ints) -> Any:
-    """Which visits may give evidence, by the number of their pages and resources."""
+    """Which visits may give evidence, given the number of their pages and resources."""
     return (pages >= PAGES_MIN) & ((resources == 0) | (pages > CLOCK_GAPS))
 
 
 def worth_a_look(visitor: Ints, kind: Any, count: int, windows: Iterable[int]) -> Ints:
-    """Visitors about whom a rule that holds at once may say something.
+    """Visitors for whom a rule that applies at once may give evidence.
 
     Args:
-        visitor, kind: of each page that is held.
+        visitor, kind: of each stored page.
         count: the number of pages that is enough for a rule.
-        windows: visitors of whom there are windows.
+        windows: visitors that have windows.
     """
     known, rank, counts = np.unique(visitor, return_inverse=True, return_counts=True)
     asked = np.bincount(rank, kind == ROBOTS_TXT, len(known)) > 0
@@ -88,11 +88,11 @@ def worth_a_look(visitor: Ints, kind: Any, count: int, windows: Iterable[int]) -
 
 
 def may_prove(pages: Pages, unseen: int) -> bool:
-    """Whether these pages of one visitor, with some that are not seen here, may prove something.
+    """Whether these pages of one visitor, with some that are stored elsewhere, may prove something.
 
     Args:
-        pages: in order of time and id.
-        unseen: the greatest number of clicks not seen here on one page, and within BURST_S.
+        pages: ordered by time and id.
+        unseen: maximum number of clicks stored elsewhere, on one page and within BURST_S.
     """
     asked = take(pages, pages.kind == PAGE)
     if not len(asked.second):
@@ -104,13 +104,13 @@ def may_prove(pages: Pages, unseen: int) -> bool:
 
 
 def texts_of(pages: Pages, texts: Texts) -> dict[int, str]:
-    """The texts of the pages that some visitor asked for so often that a rule may name them."""
+    """The texts of pages that a visitor requested often enough for a rule to name them."""
     often = np.unique(pages.page[_repeated(pages, REPEAT_CLICKS)])
     return {page: texts[page] for page in often.tolist() if page in texts}
 
 
 def busy(pages: Pages, count: int) -> Ints:
-    """The visitors who asked for one page so often, or for so many pages within BURST_S."""
+    """Visitors with `count` clicks on one page, or on any pages within BURST_S."""
     _, rank, counts = np.unique(pages.visitor, return_inverse=True, return_counts=True)
     some = take(pages, (counts >= count)[rank])
     order = np.lexsort((some.second, some.visitor))
@@ -121,7 +121,7 @@ def busy(pages: Pages, count: int) -> Ints:
 
 
 def _repeated(pages: Pages, count: int) -> Ints:
-    """Of each visitor and page that come together so often, one row or more."""
+    """At least one row of each visitor and page with `count` clicks or more."""
     order = np.lexsort((pages.page, pages.visitor))
     visitor, page = pages.visitor[order], pages.page[order]
     apart = count - 1  # rows of the same visitor and page are neighbours
@@ -131,14 +131,14 @@ def _repeated(pages: Pages, count: int) -> Ints:
 
 
 def _clicks(pages: Pages, texts: Texts) -> tuple[Clicks, list[str]]:
-    """As the rules take them; and the texts of the first numbers."""
+    """The clicks in the form of the rules, and the texts of the pages with the first numbers."""
     numbers, names = _numbered(pages.page, texts)
     columns: list[Any] = [pages.second, pages.kind, numbers, pages.id]
     return Clicks(*columns), names
 
 
 def _numbered(pages: Ints, texts: Texts) -> tuple[Ints, list[str]]:
-    """A number for each page: 0, 1, 2 ... for those that may be named, in order of their texts."""
+    """A number for each page: 0, 1, 2 ... in order of text for those that a rule may name."""
     hashes, codes, counts = np.unique(pages, return_inverse=True, return_counts=True)
     often = np.flatnonzero(counts >= REPEAT_CLICKS).tolist()
     named = sorted((texts.get(int(hashes[code]), "-"), code) for code in often)
@@ -148,7 +148,7 @@ def _numbered(pages: Ints, texts: Texts) -> tuple[Ints, list[str]]:
 
 
 def _worded(evidence: Evidence, names: Sequence[str]) -> Evidence:
-    """With ids and the page as texts again."""
+    """Replace ids and page numbers in evidence by texts."""
     details = evidence.details
     if evidence.reason == REPEATS:
         details = {**details, "page": names[int(details["page"])]}
@@ -157,10 +157,10 @@ def _worded(evidence: Evidence, names: Sequence[str]) -> Evidence:
 
 
 def _stronger(window: Window, found: Evidence | None) -> Evidence:
-    """What the rules would say if the window's clicks were still held one by one."""
+    """The result of the rules as if the window's clicks were still stored one by one."""
     if found is None:
         return window.evidence()
-    if window.reason == UNDECLARED:  # counts clicks, wherever they are
+    if window.reason == UNDECLARED:  # counts all clicks, so the amounts add up
         amount, first_s = window.amount + found.amount, min(window.first_s, found.first_s)
         return replace(found, amount=amount, first_s=first_s)
     order = (-found.amount, found.details.get("page", ""))

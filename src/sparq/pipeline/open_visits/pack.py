@@ -1,17 +1,17 @@
-"""A partition of messages becomes one packed row a bucket: what `mapInArrow` runs on an executor.
+"""Packs a partition of messages into one row per bucket; `mapInArrow` runs it on an executor.
 
-`prepared` makes clicks of parsed messages: what is the same for many clicks (a page, a visitor) is
-worked out once for each text. Of these `blobs_of` makes the tables of each bucket's blob, with the
-visitors of this bucket alone:
+`prepared` turns parsed messages into clicks. Values that many clicks share (a page, a visitor) are
+computed once per text. `blobs_of` turns the clicks into the tables of each bucket's blob, which
+contain only the visitors of this bucket:
 
-    seconds  VISITS  a row for each visitor and second: how many clicks, resources, pages
+    seconds  VISITS  a row for each visitor and second: number of clicks, resources, pages
     pages    PAGES   a row for each click on a page, or on robots.txt by an undeclared visitor
     texts    TEXTS   each page of `pages` once, with its text
     names    NAMES   each visitor once
-    firsts   FIRSTS  the first clicks of each visitor who declares to be a robot
+    firsts   FIRSTS  the first clicks of each visitor that declares to be a robot
 
-Clicks that are no pages are counted by second, not merged into longer intervals here: which of
-them come too late depends on the low mark, which the state knows and an executor does not.
+Clicks that are not on pages are counted by second, and not merged into longer intervals here: which
+of them are too late depends on the low mark, which is in the state and not known to an executor.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from sparq.pipeline.open_visits.rows import (
 from sparq.pipeline.packing import Ints, hashes_of
 from sparq.pipeline.visits import IDS_KEPT, OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
 
-# What a page loads by itself, by the ending of its name.
+# Resources that a page loads by itself, by the extension of their names.
 # fmt: off
 RESOURCE_ENDINGS = (
     "css", "js", "mjs", "map", "json", "png", "jpg", "jpeg", "gif", "svg", "ico", "webp", "avif",
     "bmp", "woff", "woff2", "ttf", "otf", "eot", "mp4", "webm", "mp3", "ogg", "wasm",
 )
-# Neither page nor part of one: feeds and downloads.
+# Neither pages nor their resources: feeds and downloads.
 OTHER_ENDINGS = (
     "rss", "rdf", "atom", "xml", "txt", "pdf", "zip", "gz", "tgz", "bz2", "xz", "rpm", "deb", "jar",
     "exe", "dmg", "iso",
@@ -71,12 +71,12 @@ def kinds_of(pages: pa.Array) -> npt.NDArray[np.int8]:
 
 
 def _marks(marks: pa.Array) -> npt.NDArray[np.bool_]:
-    """With null as false."""
+    """The mask as a numpy array, with null as false."""
     found: npt.NDArray[np.bool_] = pc.fill_null(marks, False).to_numpy(zero_copy_only=False)
     return found
 
 
-# What `prepared` needs of a parsed message, beside nsqd, id, timestamp and batch_ms.
+# Columns of a parsed message for `prepared`; it also needs nsqd, id, timestamp and batch_ms.
 PARSED_COLUMNS = ("time", "address", "page", "user_agent", "reason")
 TEXT_CHARACTERS_MAX = 400  # of a user agent or a page: a finding must fit into a message
 MICROSECONDS = 1_000_000
@@ -86,8 +86,8 @@ def prepared(messages: pa.Table) -> pa.Table:
     """The readable clicks of a table of messages, as CLICKS.
 
     Args:
-        messages: columns nsqd STRING, id STRING, timestamp TIMESTAMP (when it was published),
-            batch_ms BIGINT (see `packing.PACKED_SCHEMA`) and those of PARSED_COLUMNS.
+        messages: columns nsqd STRING, id STRING, timestamp TIMESTAMP (publish time), batch_ms
+            BIGINT (see `packing.PACKED_SCHEMA`) and those of PARSED_COLUMNS.
     """
     clicks = messages.filter(pc.is_null(messages["reason"])).combine_chunks()
     agents = pc.fill_null(clicks["user_agent"].combine_chunks(), "-")
@@ -97,7 +97,7 @@ def prepared(messages: pa.Table) -> pa.Table:
     pages = clicks["page"].combine_chunks().dictionary_encode()
     kinds = kinds_of(pages.dictionary)
     texts = pc.utf8_slice_codeunits(pages.dictionary, 0, TEXT_CHARACTERS_MAX)
-    texts = pa.concat_arrays([texts, pa.array(["-"], pa.string())])  # the broken requests'
+    texts = pa.concat_arrays([texts, pa.array(["-"], pa.string())])  # for broken requests
     page = pc.fill_null(pages.indices, len(texts) - 1).to_numpy()
     kinds = np.append(kinds, kinds_of(pa.nulls(1, pa.string())))
     second, published_s = _seconds(clicks["time"]), _seconds(clicks["timestamp"])
@@ -125,7 +125,7 @@ def _seconds(times: pa.ChunkedArray) -> Ints:
 
 CLICKS = pa.schema(
     [
-        ("visitor", pa.int64()),  # xxhash64 of the two texts that follow
+        ("visitor", pa.int64()),  # xxhash64 of the next two texts
         ("address", pa.string()),
         ("agent", pa.string()),
         ("second", pa.int64()),  # event time
@@ -145,14 +145,14 @@ ID_CHARACTERS = 16
 
 
 def blobs_of(clicks: pa.Table, buckets: int) -> list[bytes]:
-    """What each bucket is sent: tables of BLOB as `packing.to_blob` writes them.
+    """The blob for each bucket: tables of BLOB as `packing.to_blob` encodes them.
 
     Args:
-        clicks: those of one partition and batch, columns of CLICKS; none of them null.
+        clicks: the clicks of one partition and batch, columns of CLICKS, without nulls.
         buckets: the number of buckets of the query.
 
     Raises:
-        ValueError: a message id has not 16 hex digits.
+        ValueError: a message id does not have 16 hex digits.
     """
     found = _Sorted(clicks, buckets)
     made = (found.seconds(), found.pages(), found.texts(), found.names(), found.firsts())
@@ -161,9 +161,10 @@ def blobs_of(clicks: pa.Table, buckets: int) -> list[bytes]:
 
 
 class _Sorted:
-    """Clicks in order of bucket, visitor and second.
+    """Clicks ordered by bucket, visitor and second.
 
-    Its methods make one table of the blobs each, and say which rows here its rows come from.
+    Each method makes one table of the blobs, and returns with it the rows here that its rows come
+    from.
     """
 
     def __init__(self, clicks: pa.Table, buckets: int) -> None:
@@ -221,24 +222,24 @@ class _Sorted:
     def firsts(self) -> tuple[Ints, pa.Table]:
         rows = np.flatnonzero(self._by_robot)
         order = np.lexsort((self._id[rows], self._second[rows], self._visitor[rows]))
-        # In order of the visitors' hashes: by bucket again, as `packing.split` sorts them.
+        # Again ordered by the visitors' hashes: by bucket, as `packing.split` sorts them.
         rows = first_of_each(rows[order], self._visitor, IDS_KEPT)
         columns: list[Any] = [self._visitor[rows], self._second[rows], self._id[rows]]
         return rows, pa.Table.from_arrays([pa.array(one) for one in columns], schema=FIRSTS)
 
 
 def first_of_each(rows: Ints, group: Ints, count: int) -> Ints:
-    """Of rows in order of `group[rows]` the first `count` of each group."""
+    """The first `count` rows of each group; `rows` must be ordered by `group[rows]`."""
     starts = starts_of(group[rows])
     lengths = np.diff(np.append(starts, len(rows)))
     return rows[np.arange(len(rows)) - np.repeat(starts, lengths) < count]
 
 
 def ids_of(texts: pa.ChunkedArray) -> Any:
-    """Message ids as unsigned numbers, in the order that their texts have.
+    """Message ids as unsigned numbers, which sort in the order of the texts.
 
     Raises:
-        ValueError: one has not 16 hex digits.
+        ValueError: an id does not have 16 hex digits.
     """
     array = texts.combine_chunks()
     start, end = array.offset, array.offset + len(array)

@@ -1,10 +1,10 @@
 """The query `spam_analysis` in Spark: packed rows in, the state of each bucket in Spark's store.
 
-    messages --pack--> a row a bucket --groupBy("bucket")--> SpamProcessor --> rows of output
+    messages --pack--> a row per bucket --groupBy("bucket")--> SpamProcessor --> rows of output
 
-The state variables are those of `parts`: two lists and two values of one binary column `data`. No
-timers: visits that are over are found in the batch that moves the low mark, a batch earlier than
-a timer would fire.
+The state variables are the parts in `tiers.State`: two lists and two values with one binary column
+`data`. There are no timers: visits that are over are found in the batch that moves the low mark,
+one batch before a timer would fire.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LISTS, VALUES = ("hot", "names"), ("base", "findings")
 
 
 class ListPart:
-    """A Spark ListState as a part of a state."""
+    """A Spark ListState as one part of the state."""
 
     def __init__(self, state: Any) -> None:
         self._state = state
@@ -46,16 +46,16 @@ class ListPart:
         self._state.appendValue((value,))
 
     def put(self, value: bytes) -> None:
-        """Have this one value."""
+        """Replace all values by this one."""
         self._state.put([(value,)])
 
     def clear(self) -> None:
-        """Have no value."""
+        """Remove all values."""
         self._state.clear()
 
 
 class ValuePart(ListPart):
-    """A Spark ValueState as a part of a state, to which nothing is appended."""
+    """A Spark ValueState as one part of the state; `append` is not used for it."""
 
     def get(self) -> list[bytes]:
         """Its value, if it has one."""
@@ -63,18 +63,18 @@ class ValuePart(ListPart):
         return [] if row is None else [bytes(row[0])]
 
     def put(self, value: bytes) -> None:
-        """Have this value."""
+        """Replace the value."""
         self._state.update((value,))
 
 
 class SpamProcessor(StatefulProcessor):  # type: ignore[misc] # - pyspark has no types here
-    """What `transformWithStateInPandas` calls with the packed rows of each bucket."""
+    """Applies the packed rows of each bucket, for `transformWithStateInPandas`."""
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
 
     def init(self, handle: Any) -> None:
-        """Name the state variables."""
+        """Get the state variables."""
         lists = (ListPart(handle.getListState(name, PART_DDL)) for name in LISTS)
         values = (ValuePart(handle.getValueState(name, PART_DDL)) for name in VALUES)
         self._state = State(*lists, *values)
@@ -82,15 +82,15 @@ class SpamProcessor(StatefulProcessor):  # type: ignore[misc] # - pyspark has no
     def handleInputRows(
         self, key: tuple[Any, ...], rows: Iterator[pd.DataFrame], timerValues: Any
     ) -> Iterator[pd.DataFrame]:
-        """One batch of one bucket: rows of PACKED_SCHEMA in, of OUTPUT_SCHEMA out."""
+        """Process one batch of one bucket: rows of PACKED_SCHEMA in, of OUTPUT_SCHEMA out."""
         yield as_pandas(apply(self._state, int(key[0]), packing.receive(rows), self._limits))
 
     def close(self) -> None:
-        """Nothing is held beyond a batch."""
+        """Do nothing: nothing is held after a batch."""
 
 
 def as_pandas(rows: pa.Table) -> pd.DataFrame:
-    """Rows of output as Spark takes them: missing numbers stay missing, and whole."""
+    """Output rows in the form that Spark takes: integers, also in columns with nulls."""
     return rows.to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
 
 
@@ -100,11 +100,11 @@ def packed(messages: DataFrame, buckets: int) -> DataFrame:
 
 
 def found(packed_rows: DataFrame, limits: Limits = DEFAULT_LIMITS) -> DataFrame:
-    """The rows of output of a stream of packed rows.
+    """The output rows of a stream of packed rows.
 
     Args:
         packed_rows: streaming; rows of `packing.PACKED_DDL`.
-        limits: what a bucket may hold.
+        limits: the limits of a bucket.
     """
     return packed_rows.groupBy("bucket").transformWithStateInPandas(
         SpamProcessor(limits), OUTPUT_DDL, "Append", "None"
@@ -112,7 +112,7 @@ def found(packed_rows: DataFrame, limits: Limits = DEFAULT_LIMITS) -> DataFrame:
 
 
 def closed(spark: SparkSession, checkpoint: str) -> DataFrame:
-    """The rows of output of the end of a run: all open visits are judged, all is told.
+    """The output rows at the end of a run: judges all open visits, and reports all findings.
 
     Args:
         spark: any session.

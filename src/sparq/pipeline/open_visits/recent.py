@@ -1,6 +1,6 @@
-"""What an ordinary batch can judge: the rules that hold at once, from what lies in `hot`.
+"""Judges an ordinary batch by the rules that apply at once, with the data in `hot`.
 
-It is exact. Where `hot` alone cannot tell (a suspect may have pages in `base`, or visits that are
+The result is exact. If `hot` is not enough (a suspect may have pages in `base`, or visits that are
 over and wait for a compaction), the batch becomes a compaction.
 """
 
@@ -24,11 +24,11 @@ from sparq.pipeline.visits import CLOCK_GAPS, UNDECLARED, VISIT_GAP_S, Evidence
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a batch says of the visitors who clicked in it.
+    """The evidence about the visitors who clicked in a batch.
 
     Attributes:
-        evidence: against whom, and what.
-        texts: of the pages that the rules may name, as far as the batch has them.
+        evidence: pairs of visitor and evidence.
+        texts: texts of the pages that the rules may name, as far as the batch has them.
     """
 
     evidence: list[tuple[int, Evidence]]
@@ -37,13 +37,13 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Suspect:
-    """One visitor worth a look: pages in order of time and id, and visits, from `hot`."""
+    """A visitor to be judged: pages ordered by time and id, and visits, from `hot`."""
 
     visitor: int
     pages: Pages
     visits: Visits
     windows: list[Window]
-    complete: bool  # whether nothing about the visitor lies in `base`
+    complete: bool  # whether `base` has nothing about the visitor
     declared: bool
 
 
@@ -52,11 +52,11 @@ def judged(hot: Hot, batch: Batch, findings: Findings) -> Judged | None:
 
     Args:
         hot: the state before the batch.
-        batch: their clicks.
-        findings: what is known; not changed.
+        batch: the batch with their clicks.
+        findings: the findings so far; not changed.
 
     Returns:
-        What can be said; None if `hot` alone cannot tell.
+        The evidence; None if `hot` is not enough to tell.
     """
     visitors = touched(batch.seconds)
     pages = _of(concat(Pages, [hot.pages, batch.pages]), visitors)
@@ -113,24 +113,24 @@ def _suspects(
 
 
 def _is_unclear(suspect: _Suspect, low_s: int) -> bool:
-    """Whether pages or visits in `base` may change what is said of a suspect.
+    """Whether pages or visits in `base` may change the evidence about a suspect.
 
-    A visitor in `base` is not busy: of clicks on one page, and of pages within BURST_S, there are
-    fewer than BUSY_PAGES there, of clicks on robots.txt none, and no visit has more than CLOCK_GAPS
-    pages without those here.
+    A visitor in `base` is not busy: `base` has fewer than BUSY_PAGES clicks of the visitor on one
+    page, and fewer than BUSY_PAGES on pages within BURST_S, none on robots.txt, and no visit that
+    has more than CLOCK_GAPS pages without those here.
     """
     may_be_over = bool((suspect.pages.second <= low_s - VISIT_GAP_S).any())
     return may_be_over or judge.may_prove(suspect.pages, BUSY_PAGES - 1)
 
 
 def _held(suspect: _Suspect, before_s: int) -> Pages:
-    """The pages of the visits that were not over before the batch."""
+    """The pages of visits that were not over before the batch."""
     at = visit_of(suspect.visits, suspect.pages.visitor, suspect.pages.second)
     return take(suspect.pages, suspect.visits.last_s[at] > before_s - VISIT_GAP_S)
 
 
 def _must_wait(suspect: _Suspect, evidence: Evidence, low_s: int, findings: Findings) -> bool:
-    """Whether a visit that is over comes first: it may give evidence for the same finding."""
+    """Whether a visit that is over must be judged first, since it may change the same finding."""
     if evidence.reason != UNDECLARED:
         return False
     over = suspect.visits.last_s <= low_s - VISIT_GAP_S

@@ -1,8 +1,8 @@
-"""Rows as columns: numpy arrays to work on, Arrow tables to keep.
+"""Rows as columns: numpy arrays for processing, Arrow tables for storage.
 
-Numbers are numpy arrays in a frozen dataclass a kind of row (`Visits`, `Pages`); what has text or
-is rare stays an Arrow table. Hashes are 64 bits (xxhash64), times whole seconds since 1970. `Names`
-says who the visitors are: address and agent of each hash.
+Numbers are numpy arrays in one frozen dataclass per kind of row (`Visits`, `Pages`); rows that have
+text or are rare stay in Arrow tables. Hashes are 64 bits (xxhash64), times are whole seconds since
+1970. `Names` has the address and user agent of each visitor's hash.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Visits:
 
     Attributes:
         visitor: hash of address and agent.
-        first_s, last_s: first and last click.
-        clicks: how many of any kind; of these
-        resources: what a page loads by itself, and
-        pages: pages.
+        first_s, last_s: times of the first and the last click.
+        clicks: number of clicks of any kind.
+        resources: number of those clicks that are on resources, which a page loads by itself.
+        pages: number of those clicks that are on pages.
     """
 
     visitor: Ints
@@ -41,7 +41,7 @@ class Visits:
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """Clicks on pages and, of visitors who do not declare to be robots, on robots.txt."""
+    """Clicks on pages and, of visitors that do not declare to be robots, on robots.txt."""
 
     visitor: Ints
     second: Ints
@@ -105,7 +105,7 @@ def take(rows: Rows, which: Any) -> Rows:
 
 
 def concat(kind: type[Rows], parts: Sequence[Rows]) -> Rows:
-    """Rows one after the other."""
+    """The rows of all parts, one part after the other."""
     if not parts:
         return from_table(kind, empty(_SCHEMAS[kind]))
     columns: list[Any] = [
@@ -115,7 +115,7 @@ def concat(kind: type[Rows], parts: Sequence[Rows]) -> Rows:
 
 
 def starts_of(*sorted_columns: npt.NDArray[Any]) -> Ints:
-    """Where the groups of equal values begin, in columns that are sorted together."""
+    """The places where groups of equal values begin, in columns that are sorted together."""
     count = len(sorted_columns[0])
     if not count:
         return np.empty(0, np.int64)
@@ -127,7 +127,7 @@ def starts_of(*sorted_columns: npt.NDArray[Any]) -> Ints:
 
 
 def slices_of(sorted_column: npt.NDArray[Any]) -> dict[int, slice]:
-    """The rows of each value."""
+    """The slice of rows of each value."""
     starts = starts_of(sorted_column)
     ends = [*starts[1:].tolist(), len(sorted_column)]
     return dict(zip(sorted_column[starts].tolist(), map(slice, starts.tolist(), ends), strict=True))
@@ -140,12 +140,12 @@ def only(table: pa.Table, marks: Marks) -> pa.Table:
 
 @lru_cache(maxsize=64)
 def empty(schema: pa.Schema) -> pa.Table:
-    """The table without rows: to make one takes Arrow longer than to read a small one."""
+    """An empty table, cached: Arrow takes longer to make one than to read a small table."""
     return schema.empty_table()
 
 
 def joined(schema: pa.Schema, tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables one after the other, without chunks."""
+    """The rows of all tables, one table after the other, without chunks."""
     filled = [table for table in tables if len(table)]
     return pa.concat_tables(filled).combine_chunks() if filled else empty(schema)
 
@@ -160,7 +160,7 @@ class Name:
 
 
 class Names:
-    """Visitors by hash; `table` has each once, in order of the hashes, columns of NAMES."""
+    """Visitors by hash; `table` has each visitor once, ordered by hash, columns of NAMES."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:
         table = joined(NAMES, [_plain(table) for table in tables])
@@ -170,30 +170,30 @@ class Names:
         self._declared: Marks = self.table["declared"].to_numpy()
 
     def of(self, visitor: int) -> Name:
-        """The name of a visitor, who must be known."""
+        """The name of a visitor, who must be present."""
         at = int(np.searchsorted(self._visitor, visitor))
         assert self._visitor[at] == visitor, visitor
         return Name(*(self.table[name][at].as_py() for name in NAMES.names[1:]))
 
     def declared(self, visitors: Ints) -> Marks:
-        """Which of these visitors, all known, declare to be robots."""
+        """Which of these visitors, all present, declare to be robots."""
         if not len(visitors):
             return np.empty(0, bool)
         return self._declared[np.searchsorted(self._visitor, visitors)]
 
     def only(self, visitors: Ints) -> pa.Table:
-        """The names of these visitors; agents as a dictionary, since few make up all."""
+        """The names of these visitors; agents as a dictionary, since few are distinct."""
         table = self.table.filter(pa.array(np.isin(self._visitor, visitors)))
         at = NAMES.get_field_index("agent")
         return table.set_column(at, "agent", table["agent"].dictionary_encode())
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """With agents as texts."""
+    """The table with agents as plain texts."""
     return table if table.schema.equals(NAMES) else table.cast(NAMES)
 
 
 def texts_in(tables: Sequence[pa.Table]) -> dict[int, str]:
-    """The texts of pages by hash, of tables of TEXTS."""
+    """The texts of pages by hash, from tables of TEXTS."""
     table = joined(TEXTS, tables)
     return dict(zip(table["page"].to_pylist(), table["text"].to_pylist(), strict=True))

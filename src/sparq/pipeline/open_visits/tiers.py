@@ -1,20 +1,20 @@
-"""The state of a bucket: the parts in which Spark keeps it, what they hold, and how much.
+"""The state of a bucket: the parts in which Spark stores it, their content, and their limits.
 
-    hot       list   what ordinary batches read: an element for each batch since the last
-                     compaction; the first one has what the compaction left hot
-    names     list   the visitors of these batches, by name: read by a compaction only
-    base      value  what the last compaction put away: read by a compaction only
+    hot       list   read by ordinary batches: an element for each batch since the last
+                     compaction; the first one has what the compaction left in `hot`
+    names     list   names of the visitors of these batches: read only by a compaction
+    base      value  everything else from the last compaction: read only by a compaction
     findings  value  all findings: read when one is looked up that is not in `hot`
 
 A list is a Spark ListState, a value a ValueState, each with one binary column.
 
-A compaction puts the visits, pages and names of all visitors into `base`, but those of busy ones
-(see BUSY_PAGES), which become the first element of `hot`. Each batch until the next one appends an
-element to `hot`, and the names of its visitors to `names`. So an ordinary batch reads and writes
-some kilobytes, however many visits are open.
+A compaction puts visits, pages and names of all visitors into `base`, except those of busy visitors
+(see BUSY_PAGES), which become the first element of `hot`. Each batch until the next compaction
+appends an element to `hot`, and the names of its visitors to `names`. So an ordinary batch reads
+and writes some kilobytes, however many visits are open.
 
-An element of `hot` is one line of JSON (`Meta`), filled up with spaces to a multiple of 64 bytes,
-and the tables HOT as `packing.to_blob` writes them; `base` is the tables BASE.
+An element of `hot` is one line of JSON (`Meta`), padded with spaces to a multiple of 64 bytes, and
+the tables HOT in the form of `packing.to_blob`; `base` is the tables BASE.
 """
 
 from __future__ import annotations
@@ -47,28 +47,29 @@ from sparq.pipeline.open_visits.rows import (
 from sparq.pipeline.packing import Ints
 from sparq.pipeline.visits import BURST_PAGES, BURST_S, REPEAT_CLICKS, REPEAT_S, VISIT_GAP_S
 
-# A visitor who asked for one page so often, or for so many pages within BURST_S, is busy, and lies
-# in `hot`. The others lie in `base`, which ordinary batches do not read: what they have there is no
-# burst and no repetition without as many new clicks again, which are seen in `hot`.
+# A visitor with this many clicks on one page, or on any pages within BURST_S, is busy and stored in
+# `hot`. The others are in `base`, which ordinary batches do not read: their clicks in `base` make
+# no burst and no repetition without at least as many new clicks, which are in `hot`.
 BUSY_PAGES = 8
 assert 2 * BUSY_PAGES - 1 <= REPEAT_CLICKS <= BURST_PAGES
 
-# A window that begins with an older page click can get no more clicks: what is so late is ignored.
+# A window that begins with an older page click can get no more clicks: later ones are ignored.
 WINDOW_OVER_S = VISIT_GAP_S + max(BURST_S, REPEAT_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of one bucket.
+    """The limits of one bucket.
 
     Attributes:
         batches_max: batches between two compactions.
-        hot_bytes_max: bytes of the batches since the last compaction; more lead to the next one.
-        overdue_s: event time by which a visit may be over before it is judged.
-        fold_pages: page clicks of a visit that are kept one by one however old they are.
-        pages_max: page clicks of a visit that are kept one by one however new they are.
-        state_bytes_max: bytes of all visits; beyond it, the oldest visits are dropped and counted.
-        findings_max: findings; beyond it, the older half is dropped and counted.
+        hot_bytes_max: bytes of the batches since the last compaction, above which the next one
+            runs.
+        overdue_s: event time that may pass after the end of a visit before it is judged.
+        fold_pages: page clicks of a visit that are stored one by one, however old they are.
+        pages_max: page clicks of a visit that are stored one by one, however new they are.
+        state_bytes_max: bytes of all visits; above it, the oldest visits are dropped and counted.
+        findings_max: number of findings; above it, the older half is dropped and counted.
     """
 
     batches_max: int = 16
@@ -88,16 +89,16 @@ class Part(Protocol):
     """One state variable of a bucket."""
 
     def get(self) -> list[bytes]:
-        """All its values, in order of writing; a value state has one at most."""
+        """All its values, in order of writing; at most one for a value state."""
 
     def append(self, value: bytes) -> None:
-        """Add a value; of lists only."""
+        """Add a value; only for lists."""
 
     def put(self, value: bytes) -> None:
-        """Have this one value from now on."""
+        """Replace all values by this one."""
 
     def clear(self) -> None:
-        """Have no value from now on."""
+        """Remove all values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,8 @@ class HeldPart:
     """A part in memory: for the end of a run, where Spark's state is read as rows, and for tests.
 
     Attributes:
-        values: what it holds.
-        calls: the methods called so far, by name.
+        values: its values.
+        calls: the names of the methods called so far.
     """
 
     def __init__(self, values: Iterable[bytes] = ()) -> None:
@@ -133,12 +134,12 @@ class HeldPart:
         self.values.append(value)
 
     def put(self, value: bytes) -> None:
-        """Have this one value."""
+        """Replace all values by this one."""
         self.calls.append("put")
         self.values = [value]
 
     def clear(self) -> None:
-        """Have no value."""
+        """Remove all values."""
         self.calls.append("clear")
         self.values = []
 
@@ -155,7 +156,7 @@ def held_state(
 
 HOT = (VISITS, PAGES, TEXTS, FOLDS, WINDOWS, FINDINGS)
 BASE = (VISITS, PAGES, NAMES)
-LINE_BYTES = 64  # so that the tables behind it are aligned
+LINE_BYTES = 64  # aligns the tables that follow
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,12 +164,12 @@ class Meta:
     """The figures of an element of `hot`; those of the last element are the bucket's.
 
     Attributes:
-        batches: batches of the query so far, this one counted.
-        before_s: low mark before the batch of this element; 0 in that of a compaction.
-        low_mark: books of the low mark after it.
-        due_s: no visit is over before the low mark has come to this time; None: there is none.
-        hot_bytes: size of the elements since the last compaction, this one counted.
-        has_base: whether anything lies in `base`.
+        batches: batches of the query so far, including this one.
+        before_s: low mark before the batch of this element; 0 for a compaction's element.
+        low_mark: fields of the low mark after the batch.
+        due_s: low mark from which on a visit may be over; None: there is no visit.
+        hot_bytes: bytes of the elements since the last compaction, including this one.
+        has_base: whether there has been a compaction, so that `base` may have data.
     """
 
     batches: int
@@ -193,12 +194,12 @@ class Element:
 
     @classmethod
     def read(cls, data: bytes) -> Element:
-        """Of the bytes that `bytes` made."""
+        """Decode the result of the method `bytes`."""
         end = data.index(b"\n") + 1
         return cls(Meta(**json.loads(data[:end])), *packing.from_blob(data[end:], HOT))
 
     def bytes(self) -> bytes:
-        """The same for the same element."""
+        """Encode the element; equal elements give equal bytes."""
         line = json.dumps(asdict(self.meta), sort_keys=True).encode()
         fill = b" " * (-(len(line) + 1) % LINE_BYTES)
         tables = (
@@ -208,7 +209,7 @@ class Element:
 
 
 class Hot:
-    """The part `hot` of a bucket: what has come since the last compaction, and who is busy."""
+    """The part `hot` of a bucket: batches since the last compaction, and the busy visitors."""
 
     def __init__(self, state: State) -> None:
         elements = [Element.read(data) for data in state.hot.get()]
@@ -222,14 +223,14 @@ class Hot:
         return self.elements[-1].meta if self.elements else None
 
     def busy(self) -> Ints | None:
-        """The visitors of whom nothing lies in `base`; None: nothing at all lies there."""
+        """The visitors about whom `base` has nothing; None if `base` is empty."""
         if not self.elements or not self.elements[-1].meta.has_base:
             return None
         visitors: Ints = np.unique(self.elements[0].visits["visitor"].to_numpy())
         return visitors
 
     def visits(self) -> tuple[Visits, Ints]:
-        """Parts of visits, and for each the low mark before its batch."""
+        """Parts of visits, and the low mark before the batch of each."""
         parts = [from_table(Visits, one.visits) for one in self.elements]
         lows = [np.full(len(one.visits), one.meta.before_s) for one in self.elements]
         return concat(Visits, parts), np.concatenate([*lows, np.empty(0, np.int64)])
@@ -240,11 +241,11 @@ class Hot:
         return marks[1:] if self._begins_with_compaction() else marks
 
     def findings(self) -> pa.Table:
-        """What was looked up since the compaction before the last one, the newest last."""
+        """Findings looked up since the compaction before the last one, the newest last."""
         return joined(FINDINGS, [one.findings for one in self.elements])
 
     def findings_in_use(self) -> pa.Table:
-        """What was looked up since the last compaction."""
+        """Findings looked up since the last compaction."""
         since = self.elements[1:] if self._begins_with_compaction() else self.elements
         return joined(FINDINGS, [one.findings for one in since])
 
@@ -253,7 +254,7 @@ class Hot:
         return texts_in([one.texts for one in self.elements])
 
     def folds(self) -> pa.Table:
-        """The folds, which a compaction alone makes."""
+        """The folds, which only a compaction makes."""
         return joined(FOLDS, [one.folds for one in self.elements])
 
     def _begins_with_compaction(self) -> bool:
@@ -262,7 +263,7 @@ class Hot:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The part `base`, or what of it a batch has."""
+    """The content of the part `base`."""
 
     visits: Visits
     pages: Pages
@@ -270,22 +271,22 @@ class Base:
 
     @classmethod
     def read(cls, state: State) -> Base:
-        """The part `base` of a bucket."""
+        """Read the part `base` of a bucket."""
         held = state.base.get()
         tables = packing.from_blob(held[0], BASE) if held else [empty(one) for one in BASE]
         return cls(from_table(Visits, tables[0]), from_table(Pages, tables[1]), tables[2])
 
     def bytes(self) -> bytes:
-        """The same for the same base."""
+        """Encode the part; equal content gives equal bytes."""
         return packing.to_blob([to_table(self.visits), to_table(self.pages), self.names])
 
 
 def read_names(state: State) -> list[pa.Table]:
-    """The part `names`: a table for each batch since the last compaction."""
+    """Read the part `names`: a table for each batch since the last compaction."""
     return [packing.from_blob(data, (NAMES,))[0] for data in state.names.get()]
 
 
 def read_findings(state: State) -> pa.Table:
-    """The part `findings`."""
+    """Read the part `findings`."""
     held = state.findings.get()
     return packing.from_blob(held[0], (FINDINGS,))[0] if held else empty(FINDINGS)

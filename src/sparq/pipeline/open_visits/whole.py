@@ -1,10 +1,10 @@
-"""All that a bucket holds, at a compaction and at the end of a run: how it is judged and bounded.
+"""All data of a bucket, at a compaction and at the end of a run: judges it and limits its size.
 
-1. `lows` are the low marks after each batch since the last compaction, so that visits are judged in
-   the order in which they were over, as if each batch had judged its own: what is told of a visitor
-   does not depend on when the state is compacted.
-2. A bucket stays within its bounds: old pages are folded, which loses nothing that a rule still
-   asks for, and the oldest visits are dropped, which is counted (`findings.Evicted`).
+1. `lows` are the low marks after each batch since the last compaction. With them, visits are judged
+   in the order in which they were over, as if each batch had judged its own: the findings about
+   a visitor do not depend on when the state is compacted.
+2. A bucket stays within its limits: old pages are folded, which loses nothing that a rule still
+   needs, and the oldest visits are dropped and counted (`findings.Evicted`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, Base, Hot, Limits
 from sparq.pipeline.packing import Ints, Marks
 from sparq.pipeline.visits import PAGE, REPEAT_CLICKS, VISIT_GAP_S
 
-ROOM_LEFT = 0.9  # of what is allowed stays, so that not every compaction has to drop
+ROOM_LEFT = 0.9  # share of the limit that is kept, so that not every compaction has to drop
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class Whole:
     """All visits of a bucket.
 
     Attributes:
-        visits: in order of visitor and time.
+        visits: ordered by visitor and time.
         pages: in any order.
-        visit: for each page the index of its visit.
+        visit: for each page, the index of its visit.
         folds, windows: by the index of their visit.
-        names: of all visitors.
-        texts: of the pages that a rule may name, by hash.
+        names: the names of all visitors.
+        texts: the texts of pages that a rule may name, by hash.
     """
 
     visits: Visits
@@ -66,14 +66,14 @@ class Whole:
         names: Names,
         texts: dict[int, str],
     ) -> Whole:
-        """All tiers together, and what is new.
+        """Combine all tiers and the new clicks.
 
         Args:
             base, hot: the tiers.
             new: clicks of this batch that are on time.
             before_s: low mark before this batch.
-            names: of all visitors.
-            texts: of pages, by hash.
+            names: the names of all visitors.
+            texts: texts of pages, by hash.
         """
         hot_visits, hot_low_s = hot.visits()
         parts = concat(Visits, [base.visits, hot_visits, new[0]])
@@ -101,12 +101,12 @@ class Whole:
         """Apply all rules.
 
         Args:
-            findings: take the evidence.
-            lows: the low marks after each batch, this one the last.
+            findings: collects the evidence.
+            lows: the low mark after each batch; this batch is the last one.
             touched: visitors who clicked in this batch.
 
         Returns:
-            What the batches before this one had to tell.
+            The rows that the batches before this one had to report.
         """
         over_in = self.over_in(lows)
         newest = len(lows) - 1
@@ -119,11 +119,11 @@ class Whole:
         return told
 
     def over_in(self, lows: Sequence[int]) -> Ints:
-        """The index of the batch in which each visit was over; len(lows) if it is not."""
+        """The index of the batch in which each visit was over; len(lows) if it is still open."""
         return np.searchsorted(np.array(lows, np.int64), self.visits.last_s + VISIT_GAP_S)
 
     def _judge_visitors(self, findings: Findings, open_visits: Marks, touched: Ints) -> None:
-        """The rules that hold at once, for those who clicked and are worth a look."""
+        """Judge visitors who clicked and may be suspect, by the rules that apply at once."""
         held = np.flatnonzero(open_visits[self.visit])
         visitor, kind = self.pages.visitor[held], self.pages.kind[held]
         open_windows = [one for at, some in self.windows.items() if open_visits[at] for one in some]
@@ -141,7 +141,7 @@ class Whole:
                 findings.hold(one, name, evidence)
 
     def _judge_visits(self, findings: Findings, over: Marks) -> None:
-        """The rules about whole visits, for the marked ones."""
+        """Apply the rules about whole visits to the marked visits."""
         over = over & judge.worth_judging(self.visits.pages, self.visits.resources)
         at = np.flatnonzero(over)
         at = at[~self.names.declared(self.visits.visitor[at])]
@@ -158,7 +158,7 @@ class Whole:
                 findings.hold(visitor, self.names.of(visitor), evidence)
 
     def only(self, kept: Marks) -> Whole:
-        """The visits that are marked, with all that belongs to them."""
+        """The marked visits, with everything that belongs to them."""
         index = np.cumsum(kept) - 1
         rows = kept[self.visit]
         folds = {int(index[at]): one for at, one in self.folds.items() if kept[at]}
@@ -168,12 +168,12 @@ class Whole:
         return replace(self, visits=visits, pages=pages, visit=visit, folds=folds, windows=windows)
 
     def folded(self, low_s: int, limits: Limits, evicted: Evicted) -> Whole:
-        """These open visits with the old pages of long ones folded.
+        """These open visits, with the old pages of long visits folded.
 
         Args:
             low_s: the low mark.
-            limits: which visits are long.
-            evicted: counts the pages that had to be folded though they are not old.
+            limits: define which visits are long.
+            evicted: counts the pages that had to be folded although they are not old.
         """
         over_s = low_s - WINDOW_OVER_S
         count = np.bincount(self.visit, minlength=len(self.visits.visitor))
@@ -193,7 +193,7 @@ class Whole:
         return replace(whole, pages=take(self.pages, kept), visit=self.visit[kept])
 
     def _fold_one(self, rows: Ints, over_s: int, limits: Limits, evicted: Evicted) -> Ints:
-        """Note the folds and windows of the old ones of a visit's pages; returns their rows."""
+        """Add a visit's old pages to its folds and windows; returns the rows of these pages."""
         visit, pages = int(self.visit[rows[0]]), take(self.pages, rows)
         old = int(np.searchsorted(pages.second, over_s, side="right"))
         if len(rows) - old > limits.pages_max:
@@ -214,16 +214,16 @@ class Whole:
         return rows[:old]
 
     def bounded(self, limits: Limits, evicted: Evicted) -> Whole:
-        """These open visits without the oldest, if there are more than a bucket may hold.
+        """These open visits without the oldest, if they exceed the size limit of a bucket.
 
         Args:
-            limits: what a bucket may hold.
+            limits: the limits of a bucket.
             evicted: counts what is dropped.
         """
         size = to_table(self.visits).nbytes + to_table(self.pages).nbytes
         if size + self.names.table.nbytes <= limits.state_bytes_max:
             return self
-        size += self.names.only(self.visits.visitor).nbytes  # less: each agent once
+        size += self.names.only(self.visits.visitor).nbytes  # smaller than above: each agent once
         if size <= limits.state_bytes_max:
             return self
         count = len(self.visits.visitor)
@@ -236,16 +236,16 @@ class Whole:
         return self.only(kept)
 
     def all_windows(self) -> list[Window]:
-        """In order of their visits."""
+        """All windows, ordered by their visits."""
         return [window for _, some in sorted(self.windows.items()) for window in some]
 
     def all_folds(self) -> list[Fold]:
-        """In order of their visits."""
+        """All folds, ordered by their visits."""
         return [fold for _, fold in sorted(self.folds.items())]
 
 
 def by_time(pages: Pages) -> Pages:
-    """In order of visitor, time and id."""
+    """The pages ordered by visitor, time and id."""
     return take(pages, np.lexsort((pages.id, pages.second, pages.visitor)))
 
 
@@ -258,7 +258,7 @@ def _visits(visits: Visits, rows: Sequence[Fold] | Sequence[Window]) -> list[int
 
 
 def grouped(keys: Sequence[int], windows: Sequence[Window]) -> dict[int, list[Window]]:
-    """Windows by their keys."""
+    """Group windows by their keys."""
     groups: dict[int, list[Window]] = {}
     for key, window in zip(keys, windows, strict=True):
         groups.setdefault(key, []).append(window)

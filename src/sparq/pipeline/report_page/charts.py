@@ -1,7 +1,7 @@
 """Charts as SVG: lines and stacked areas over time, with the figures under the pointer.
 
-Pure. pygal lays the axes out and draws the lines; what it adds for its own script and looks is left
-out, so that colours come from the page's style sheet, light and dark.
+Pure. pygal draws axes and lines; what it adds for its own script and style is removed, so that
+colours come from the page's style sheet, light and dark.
 
 Why pygal (measured, 1,440 points, 2 busy cores; CPU with the import, size of one chart, installed):
 
@@ -11,9 +11,9 @@ Why pygal (measured, 1,440 points, 2 busy cores; CPU with the import, size of on
 | matplotlib 3.11 | 0.5 s | 102 KB | 87 MB | 12 s at the first use, for its font cache |
 | vl-convert 1.9 | 0.7 s | 52 KB | 84 MB | static SVG; 5 s a chart of wall time |
 
-A page without a script prints as it is, opens where scripts are forbidden (a mail, the artifacts of
-a CI server), needs no code for dark mode, and has nothing that a click's text could run. The price
-is that a chart cannot be zoomed: use `data/metrics` or Grafana for that.
+A page without a script prints correctly, opens where scripts are forbidden (a mail, the artifacts
+of a CI server), needs no code for dark mode, and has nothing that could execute the text of
+a click. The price is that a chart cannot be zoomed: use `data/metrics` or Grafana for that.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from pygal.style import Style  # type: ignore[import-untyped] # likewise
 
 from sparq.pipeline.report_page.points import Floats
 
-# pygal adds an import hook of an old kind, for its maps: Python warns of it at each later import.
+# For its maps, pygal adds an import hook of an old kind, for which Python warns at each import.
 sys.meta_path[:] = [one for one in sys.meta_path if not isinstance(one, pygal.PluginImportFixer)]
 
 GUIDES_MAX: Final = 5
 LONG_NUMBER: Final = re.compile(r"\d+\.\d{2,}")
 READOUT_Y: Final = 11
-"""Where the figures under the pointer stand, below the upper edge."""
+"""Distance of the figures under the pointer from the upper edge."""
 
 
 class Size(NamedTuple):
-    """Of a chart, in units of its own that are about a pixel; ticks: at most so many."""
+    """The size of a chart, in units of about a pixel; `ticks` is the maximum number of ticks."""
 
     name: str
     width: int
@@ -61,8 +61,8 @@ class Layer:
     """One line, or one area, of a chart.
 
     Attributes:
-        key: its class in the style sheet is `layer-<key>`.
-        xs, ys: its points in order of x; two at least.
+        key: the layer has the class `layer-<key>` in the style sheet.
+        xs, ys: its points, ordered by x; at least two.
     """
 
     key: str
@@ -73,7 +73,7 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A part of the x axis, and what is shown while the pointer is over it."""
+    """A part of the x axis, and the text that is shown while the pointer is over it."""
 
     begin: float
     end: float
@@ -82,12 +82,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """What to draw.
+    """The content of a chart.
 
     Attributes:
-        summary: in words, for those who do not see it.
-        span: the first and the last x of the axis, which are not the same.
-        ticks: of the x axis: place and label.
+        summary: a description in words, for people who cannot see the chart.
+        span: the first and the last x of the axis, which must differ.
+        ticks: ticks of the x axis: place and label.
     """
 
     summary: str
@@ -98,9 +98,9 @@ class Chart:
 
 
 def stacked(keys: Sequence[str], xs: Floats, values: Sequence[Floats]) -> list[Layer]:
-    """Areas that stand on each other, the first at the bottom.
+    """Areas stacked on each other, the first at the bottom.
 
-    The tallest is drawn first and hidden by those below it up to its own share.
+    The tallest area is drawn first; those below it then cover it up to its own share.
     """
     tops = np.cumsum(np.stack(values), axis=0)
     layers = [Layer(key, xs, top, filled=True) for key, top in zip(keys, tops, strict=True)]
@@ -108,7 +108,7 @@ def stacked(keys: Sequence[str], xs: Floats, values: Sequence[Floats]) -> list[L
 
 
 def nice_guides(highest: float) -> list[float]:
-    """Round values from 0 to the highest or a little more; of counts, whole ones."""
+    """Round values from 0 to `highest` or slightly more; whole numbers from GUIDES_MAX on."""
     if highest <= 0:
         return [0.0, 1.0]
     rough = highest / GUIDES_MAX
@@ -120,7 +120,7 @@ def nice_guides(highest: float) -> list[float]:
 
 
 def short_number(value: float) -> str:
-    """A value of an axis: 950, 12,000, 1.5 M."""
+    """A label of an axis: 950, 12,000, 1.5 M."""
     if value >= 1_000_000:
         return f"{value / 1_000_000:g} M"
     return f"{value:,.0f}" if value == int(value) else f"{value:g}"
@@ -146,7 +146,7 @@ def draw(chart: Chart, size: Size, label: Callable[[float], str] = short_number)
 
 
 def _plot(chart: Chart, size: Size, label: Callable[[float], str]) -> Any:
-    """The group in which pygal has drawn axes and lines."""
+    """The SVG group in which pygal has drawn axes and lines."""
     highest = max((float(layer.ys.max()) for layer in chart.layers), default=0.0)
     guides = nice_guides(highest)
     drawn = pygal.XY(
@@ -170,7 +170,7 @@ def _plot(chart: Chart, size: Size, label: Callable[[float], str]) -> Any:
 
 
 def _scale(plot: Any, layer: Layer) -> Callable[[float], float]:
-    """Where an x lies within the plot: as the first layer's first and last points were drawn."""
+    """A function from x to a place in the plot, derived from the first layer's end points."""
     path = plot.find(".//g[@class='series serie-0 color-0']/path").get("d")
     places = [float(place) for place in re.findall(r"([\d.]+) [\d.]+", path)]
     first, last = min(places), max(places)
@@ -179,7 +179,7 @@ def _scale(plot: Any, layer: Layer) -> Callable[[float], float]:
 
 
 def _strip(plot: Any, keys: Sequence[str]) -> None:
-    """Take away what pygal's own script and style sheet would use; name the layers."""
+    """Remove what only pygal's own script and style sheet need, and name the layers."""
     for parent in list(plot.iter()):
         for child in list(parent):
             if child.tag in ("title", "desc"):
@@ -205,6 +205,6 @@ def _hit(hit: Hit, to_px: Callable[[float], float], width: float, height: float)
 
 
 def halved_between(places: Floats) -> list[tuple[float, float]]:
-    """For each of the places the part of the axis that is nearer to it than to any other."""
+    """For each place, the part of the axis that is nearer to it than to any other place."""
     borders = [float(places[0]), *((a + b) / 2 for a, b in pairwise(places.tolist()))]
     return list(pairwise([*borders, float(places[-1])]))

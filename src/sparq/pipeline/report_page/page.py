@@ -1,14 +1,14 @@
-"""The page of a report: what the template `report.html` is given.
+"""Fills in the template `report.html` for the page of a report.
 
 Pure: equal input gives equal text. The page has no script and makes no request, and its policy
-allows neither, whatever the text of a click is.
+allows neither, whatever text the clicks contain.
 
-1. Jinja2 escapes everything. A template that names what it was not given fails instead of showing
+1. Jinja2 escapes everything. A template that uses an undefined name fails instead of showing
    nothing.
-2. Text of clicks is shown by `visible`: a character that has no shape of its own, or that turns the
-   direction of its surroundings, is shown as its number.
-3. Bars are cells of the tables that they illustrate, so their figures are text, also for screen
-   readers.
+2. `visible` shows the text of clicks: a character that is invisible, or that changes the direction
+   of the surrounding text, is shown as its number.
+3. Bars are cells of the tables that they illustrate, so their figures are also available as text,
+   for example to screen readers.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LINKS: Final = (
     ("stages", "Stages"),
 )
 FINDINGS_SHOWN: Final = 20
-"""Of each reason, those with the most evidence."""
+"""Maximum number of findings shown for each reason, those with the most evidence."""
 
 WARNINGS: Final = (
     ("late", "{:,} clicks came after their minute was closed: they are archived, and counted here"),
@@ -70,7 +70,7 @@ SIZES: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """A part of the page that is a table of counts, the highest of which fills its bar."""
+    """A part of the page with a table of counts; the highest count has a full bar."""
 
     name: str
     title: str
@@ -85,11 +85,11 @@ def page_of(
     """The report of a run as HTML.
 
     Args:
-        report: what `report.report_of` returns, or `report.json` holds.
+        report: the result of `report.report_of`, or the content of `report.json`.
         minutes: rows of the metrics, all revisions: `minute` (timestamp, UTC), `revision`,
             `clicks`, `visitors` and `status_*`.
         findings: rows of FINDING_SCHEMA, all revisions.
-        samples: the progress of the queries; empty where nobody listened.
+        samples: the progress of the queries; empty if it was not recorded.
     """
     by_minute, by_run = minutes_charts(newest_rows(minutes)), run_charts(samples)
     tops = {page["page"]: page["clicks"] for page in report["top_pages"]}
@@ -143,7 +143,7 @@ def _environment() -> Environment:
 
 
 def _warnings(report: Report) -> list[str]:
-    """What needs attention."""
+    """Warnings of the report, as sentences."""
     said = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
     if report.get("restarts"):
         said.append(f"Started again during the run: {', '.join(report['restarts'])}")
@@ -153,7 +153,7 @@ def _warnings(report: Report) -> list[str]:
 def _strongest(
     reason: str, newest: Sequence[Mapping[str, Any]]
 ) -> tuple[str, list[Mapping[str, Any]]]:
-    """The findings of a reason with the greatest amount, of equals the first by address."""
+    """A title, and the findings of a reason with the most evidence; ties in order of address."""
     mine = [one for one in newest if one["reason"] == reason]
     mine.sort(key=lambda one: (-one["amount"], one["address"], one["user_agent"]))
     shown = mine[:FINDINGS_SHOWN]
@@ -163,12 +163,12 @@ def _strongest(
 
 
 def figure(value: float) -> str:
-    """A count, or a number with a decimal."""
+    """Format a count as it is, and another number with one decimal."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}"
 
 
 def size_text(count: float) -> str:
-    """Bytes in a unit of three digits."""
+    """Format a number of bytes in a unit that keeps it below 1,000."""
     for unit in SIZES:
         if count < 1_000 or unit == SIZES[-1]:
             break
@@ -177,14 +177,17 @@ def size_text(count: float) -> str:
 
 
 def visible(text: str, characters_max: int = 200) -> Markup:
-    """Text of a click, isolated from the direction of what surrounds it, its end cut off."""
+    """Text of a click, cut to `characters_max` and isolated from the surrounding direction."""
     cut = text if len(text) <= characters_max else f"{text[: characters_max - 3]}..."
     return Markup("<bdi>{}</bdi>").format("".join(map(_shown, cut)))
 
 
 def _shown(character: str) -> str:
-    """A character, or its number where it would not be seen: controls, marks of direction, halves
-    of pairs (a lone surrogate cannot even be written as UTF-8)."""
+    """A character, or its number if it is not visible.
+
+    Invisible are control characters, direction marks and lone surrogates (which cannot even be
+    encoded as UTF-8).
+    """
     if unicodedata.category(character)[0] != "C":
         return character
     number = ord(character)

@@ -1,14 +1,14 @@
-"""The minutes of a run as a bounded number of points of a chart.
+"""The minutes of a run as a limited number of points of a chart.
 
 Pure: an Arrow table of minutes in, numpy arrays out.
 
-1. There are at most `points_max` points, whatever the clicks. Where there are more minutes, a point
-   is the mean of several, and still *per minute*: its unit does not change, and a mean of visitors
-   a minute is honest where visitors of an hour cannot be added up.
+1. There are at most `points_max` points, however many clicks there are. If there are more minutes,
+   a point is the mean of several, and still *per minute*: its unit stays the same. A mean of
+   visitors per minute is correct, while visitors of an hour cannot be added up.
 2. A minute without a click is a zero, not a gap.
-3. A few clicks with a wrong clock (of 1970, say) must not press all others into one point: where
-   all minutes are too many, and leaving at most a thousandth of the clicks out at either end makes
-   the time ten times shorter, they are left out and counted.
+3. A few clicks with a wrong clock (from 1970, say) must not squeeze all others into one point. If
+   there are too many minutes, and leaving out at most a thousandth of the clicks at either end
+   makes the time ten times shorter, these clicks are left out and counted.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MINUTE_S: Final = 60
 POINTS_MAX: Final = 1_500
 HOUR, DAY = 60, 1_440
 STEPS: Final = (1, 2, 5, 10, 15, 30, *(HOUR * n for n in (1, 2, 3, 6, 12)), DAY)
-"""Minutes of a point. Beyond a day, whole weeks: 1, 2, 4, 8 and so on."""
+"""Minutes per point. Above a day, whole weeks: 1, 2, 4, 8 and so on."""
 
 LEFT_OUT_SHARE: Final = 0.001
 SHORTER_TIMES: Final = 10
@@ -35,13 +35,13 @@ SHORTER_TIMES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """Values by time, all of equal length.
+    """Values by time; all arrays have the same length.
 
     Attributes:
-        starts: of each point, in minutes since 1970; each is `step` minutes long.
-        step: minutes of a point.
+        starts: start of each point, in minutes since 1970; each is `step` minutes long.
+        step: minutes per point.
         values: by column, the mean per minute.
-        left_out: clicks that lie outside of the time shown.
+        left_out: number of clicks outside the time shown.
     """
 
     starts: Integers
@@ -50,7 +50,7 @@ class Points:
     left_out: int = 0
 
     def __len__(self) -> int:
-        """How many."""
+        """Number of points."""
         return len(self.starts)
 
 
@@ -58,9 +58,9 @@ def points_of(minutes: pa.Table, columns: list[str], points_max: int = POINTS_MA
     """The minutes as points.
 
     Args:
-        minutes: a row a minute: `minute` (a timestamp in UTC), `clicks`, and the columns.
-        columns: what to show.
-        points_max: at most so many.
+        minutes: a row per minute: `minute` (a timestamp in UTC), `clicks`, and `columns`.
+        columns: the columns to show.
+        points_max: maximum number of points.
     """
     at = minutes["minute"].cast(pa.int64()).to_numpy() // _unit(minutes) if len(minutes) else None
     if at is None:
@@ -71,7 +71,7 @@ def points_of(minutes: pa.Table, columns: list[str], points_max: int = POINTS_MA
     step = step_of(last - first + 1, points_max)
     begin = first // step * step
     starts = np.arange(begin, last + 1, step)
-    # The first and the last point may be only partly within the time that is shown.
+    # The first and the last point may lie only partly within the time shown.
     lengths = np.minimum(starts + step, last + 1) - np.maximum(starts, first)
     places = (at[inside] - begin) // step
     values = {
@@ -82,13 +82,13 @@ def points_of(minutes: pa.Table, columns: list[str], points_max: int = POINTS_MA
 
 
 def _unit(minutes: pa.Table) -> int:
-    """How much of the column's unit a minute is."""
+    """The length of a minute in the unit of the column."""
     per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
     return MINUTE_S * per_second[minutes.schema.field("minute").type.unit]
 
 
 def window(minutes: Integers, clicks: Integers, points_max: int) -> tuple[int, int]:
-    """The first and the last minute that are shown."""
+    """The first and the last minute to show."""
     first, last = int(minutes.min()), int(minutes.max())
     if last - first < points_max:
         return first, last
@@ -100,16 +100,16 @@ def window(minutes: Integers, clicks: Integers, points_max: int) -> tuple[int, i
     length = high - low + 1
     if length * SHORTER_TIMES >= last - first + 1:
         return first, last
-    # What lies beside it, as near as it is long, belongs to it.
+    # Minutes next to this range, within its own length, belong to it.
     near = minutes[(minutes >= low - length) & (minutes <= high + length)]
     return int(near.min()), int(near.max())
 
 
 def step_of(minutes: int, points_max: int) -> int:
-    """The shortest step with which so many minutes are at most `points_max` points."""
+    """The shortest step that divides `minutes` minutes into at most `points_max` points."""
     if minutes <= points_max:
         return 1
-    # One point is kept free: points begin at multiples of the step, which may add one.
+    # One point is reserved: points begin at multiples of the step, which can add one.
     for step in STEPS:
         if minutes <= step * (points_max - 1):
             return step

@@ -1,7 +1,7 @@
 """The charts over time, each with its figures for a table.
 
-Pure. A chart is drawn twice, for wide and for narrow screens, with as many points as either can
-show; the figures under the pointer and those of the table are of TABLE_POINTS points at most.
+Pure. Each chart is drawn twice, for wide and for narrow screens, with as many points as the screen
+can show. The figures under the pointer and in the table cover at most TABLE_POINTS points.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from sparq.pipeline.report_page.points import POINTS_MAX, Floats, Points, points
 TABLE_POINTS: Final = 240
 NARROW_POINTS: Final = 300
 LAYERS_OF_QUERIES: Final = 4
-"""Lines that the style sheet tells apart; further queries begin again."""
+"""Number of lines that the style sheet distinguishes; further queries reuse their styles."""
 
 STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "1xx", "other")
-"""From the bottom of the chart to its top."""
+"""Order in the chart, from bottom to top."""
 
 Draw = Callable[[Points], list[Layer]]
 Row = tuple[float, str, float]
-"""A sample of a run: seconds since its beginning, the query, and the value."""
+"""A sample of a run: seconds since its start, the query, and the value."""
 
 
 class Drawn(NamedTuple):
-    """A chart for screens of one size, and what is said before it."""
+    """A chart for screens of one size, and the note above it."""
 
     size: str
     svg: Markup
@@ -55,13 +55,13 @@ class Charts:
     """A part of the page.
 
     Attributes:
-        legend: which line, or which area, is which: class in the style sheet and name.
+        legend: the lines or areas: class in the style sheet, and name.
         filled: whether they are areas.
-        charts: the same for each size of screens.
-        table: the name of the table.
-        heads: of each of its columns: title, and class of its cells ("" for plain text).
+        charts: the same chart for each screen size.
+        table: the title of the table.
+        heads: of each column: title, and class of its cells ("" for plain text).
         rows: the cells of each row.
-        note: what is said of all charts.
+        note: a note for all charts of this part.
     """
 
     name: str
@@ -76,7 +76,7 @@ class Charts:
 
 
 def minutes_charts(minutes: pa.Table) -> list[Charts]:
-    """Clicks, visitors and statuses per minute; none where there are no minutes."""
+    """Charts of clicks, visitors and statuses per minute; none if there are no minutes."""
     if not len(minutes):
         return []
     names = [f"status_{status}" for status in STATUSES]
@@ -124,12 +124,12 @@ def _by_minute(
 
 
 def _key(column: str) -> str:
-    """A column's name in the legend, and its class in the style sheet."""
+    """The name of a column in the legend, and its class in the style sheet."""
     return column.removeprefix("status_")
 
 
 def _middles(points: Points) -> Floats:
-    """Where points are drawn; of a single point its ends, since a line has two."""
+    """The x of each point, its middle; for a single point its two ends, since a line needs two."""
     if len(points) == 1:
         return np.array([points.starts[0], points.starts[0] + points.step], np.float64)
     return points.starts.astype(np.float64) + points.step / 2
@@ -155,7 +155,7 @@ def _areas(points: Points) -> list[Layer]:
 
 
 def _note(points: Points) -> str:
-    """What a point is, and what is not shown."""
+    """A note: the time shown, the length of a point, and the clicks that are left out."""
     ends = (points.starts[0], points.starts[-1] + points.step)
     span = " to ".join(times.minute_text(int(end)) for end in ends)
     text = f"{span} UTC. A point is one minute."
@@ -172,7 +172,7 @@ def _each(step: int) -> str:
 
 
 def _summary(title: str, points: Points, columns: list[str]) -> str:
-    """The chart in words."""
+    """A description of the chart in words."""
     ends = [times.minute_text(points.starts[0]), times.minute_text(points.starts[-1] + points.step)]
     said = [
         f"{_key(name)}: mean {values.mean():,.1f}, most {values.max():,.1f} at"
@@ -197,7 +197,7 @@ def _hits(points: Points, columns: list[str]) -> list[Hit]:
 
 
 def rounded(value: float) -> str:
-    """A mean: whole where it is great, with a decimal where it is small."""
+    """Format a mean: large or whole numbers without decimals, others with one."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:,.1f}"
 
 
@@ -205,7 +205,7 @@ def rounded(value: float) -> str:
 
 
 def run_charts(samples: Sequence[Sample]) -> list[Charts]:
-    """How fast the queries were and how far behind, by the time of the run."""
+    """Charts of the queries' rate and lag, by the time of the run."""
     kinds = (
         ("rate", "Clicks per second during the run", "of the newest batch, by query"),
         ("lag", "Lag during the run, in messages", "in the logs beyond the newest batch"),
@@ -250,7 +250,7 @@ def _by_run(
 
 
 def _drawn(key: str, xs: Floats, ys: Floats) -> Layer:
-    """A line; where all samples are of one time, one of a second's length."""
+    """A line; if all samples have the same time, it is one second long."""
     if xs[0] == xs[-1]:
         xs, ys = np.array([xs[0], xs[0] + 1.0]), np.repeat(ys[-1:], 2)
     return Layer(key, xs, ys)
@@ -275,7 +275,7 @@ def _run_chart(
 
 
 def _few(rows: list[Row]) -> list[Row]:
-    """Not more than TABLE_POINTS samples, evenly chosen, of rows by time."""
+    """At most TABLE_POINTS samples, evenly chosen from rows that are ordered by time."""
     if len(rows) <= TABLE_POINTS:
         return rows
     return [rows[at] for at in np.linspace(0, len(rows) - 1, TABLE_POINTS).astype(int)]

@@ -1,6 +1,6 @@
-"""Times as the page shows them, all in UTC: labels of axes and of points.
+"""Formats times for the page, all in UTC: labels of axes and of points.
 
-Pure. A time is a number of minutes since 1970, or of seconds since a run began.
+Pure. A time is a number of minutes since 1970, or of seconds since the start of a run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ SECOND_TICKS: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 
 Ticks = list[tuple[float, str]]
 
 ENDS: Final = tuple(datetime(year, 1, 1, tzinfo=UTC).timestamp() // 60 for year in (1, 9999))
-"""Python's calendar has no minutes beyond these; a point of many weeks may begin before them."""
+"""The limits of Python's calendar in minutes; a point of many weeks may begin before them."""
 
 
 def at(minute: float) -> datetime:
-    """The time of a minute, or the nearest that a calendar has."""
+    """The time of a minute, or the nearest time that Python's calendar has."""
     return datetime.fromtimestamp(min(max(minute, ENDS[0]), ENDS[1]) * 60, UTC)
 
 
 def minute_text(minute: float) -> str:
-    """21 Nov 2026 10:05."""
+    """Format a minute, such as 21 Nov 2026 10:05."""
     return f"{at(minute):%-d %b %Y %H:%M}"
 
 
 def span_text(begin: int, step: int) -> str:
-    """When a point is: its minute, or its first and the one after its last."""
+    """Format the time of a point: its minute, or its first minute and the one after its last."""
     first, end = at(begin), at(begin + step)
     if step == 1:
         return f"{first:%-d %b %H:%M}"
@@ -41,7 +41,7 @@ def span_text(begin: int, step: int) -> str:
 
 
 def step_text(step: int) -> str:
-    """A number of minutes in words."""
+    """Format a number of minutes in words."""
     for length, word in ((7 * DAY, "week"), (DAY, "day"), (HOUR, "hour")):
         if step >= length and step % length == 0:
             return f"{step // length} {word}s" if step > length else word
@@ -49,25 +49,25 @@ def step_text(step: int) -> str:
 
 
 def minute_ticks(first: float, last: float, count: int) -> Ticks:
-    """At most `count` labelled places between two minutes."""
+    """At most `count` labelled ticks between two minutes."""
     step = _step((*MINUTE_TICKS, *DAY_TICKS), last - first, count)
     style = "%-d %b" if step >= DAY else "%H:%M"
     if step >= 28 * DAY:
         style = "%b %Y"
     places = range(-int(-first // step) * step, int(last) + 1, step)
     labels = [(float(place), f"{at(place):{style}}") for place in places]
-    # Midnight says the day: the one place where the time of day says nothing.
+    # At midnight the label is the day, since the time of day would say nothing there.
     return [(place, f"{at(place):%-d %b}" if text == "00:00" else text) for place, text in labels]
 
 
 def second_ticks(last: float, count: int) -> Ticks:
-    """At most `count` labelled places from 0 to a number of seconds."""
+    """At most `count` labelled ticks from 0 to `last` seconds."""
     step = _step(SECOND_TICKS, last, count)
     return [(float(place), seconds_text(place)) for place in range(0, int(last) + 1, step)]
 
 
 def seconds_text(seconds: float) -> str:
-    """45 s, 2:05, 1:00:00."""
+    """Format seconds, such as 45 s, 2:05, 1:00:00."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
