@@ -1,1 +1,1 @@
-"""The nsqds and nsqlookupds of a cluster, asked and told over HTTP: for nsqadmin and the tools."""
+"""HTTP access to the nsqds and nsqlookupds of a cluster, for nsqadmin and the tools."""

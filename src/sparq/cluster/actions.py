@@ -1,11 +1,11 @@
-"""What is done to a cluster: each step at all its daemons at once, and a report of each.
+"""Actions on a cluster: each step is sent to all daemons concurrently, and reported for each.
 
-1. Who has the topic is asked first. Where nobody can say, nothing is done (`Report.failed`); who
-   could not say is among `Report.warnings`.
-2. A daemon that fails leaves the others to do their part: `Report.errors` says where and why.
-3. Topics and channels are deleted at nsqlookupds before they are at nsqds, as NSQ does it, so that
-   consumers find no node that loses it a moment later.
-4. Without nsqlookupds, names are made at the nsqds themselves.
+1. First the nodes that have the topic are looked up. If every lookup fails, nothing is done
+   (`Report.failed`); daemons whose lookup failed are listed in `Report.warnings`.
+2. If one daemon fails, the others still take the step: `Report.errors` says where and why.
+3. Topics and channels are deleted at nsqlookupds before nsqds, as NSQ does it, so that consumers do
+   not find a node that deletes the topic a moment later.
+4. Without nsqlookupds, topics and channels are created at the nsqds themselves.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import told
 
 IDS_MAX: Final = 1000
-"""Messages that one call may name."""
+"""Maximum messages per node in one call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One step at one daemon.
+    """The outcome of one step at one daemon.
 
     Attributes:
-        address: the daemon.
-        step: what it was told, such as `topic/delete`.
-        error: why it did not; "": it did.
-        answer: its JSON answer, if it gave one.
+        address: the daemon's address.
+        step: the request, such as `topic/delete`.
+        error: why it failed; "": it succeeded.
+        answer: the daemon's JSON answer; None without one.
     """
 
     address: str
@@ -42,12 +42,12 @@ class Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """What came of an action.
+    """The result of an action.
 
     Attributes:
         outcomes: each step at each daemon, in the order of the steps.
-        warnings: why daemons could not say who has the topic, by address.
-        failed: why nothing was done, or nothing more; "": all steps were taken.
+        warnings: why the lookup of nodes failed at a daemon, by address.
+        failed: why the action stopped before or between steps; "": all steps were sent.
     """
 
     outcomes: list[Outcome] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Report:
 
     @property
     def done(self) -> list[Outcome]:
-        """The steps that were taken."""
+        """The steps that succeeded."""
         return [one for one in self.outcomes if not one.error]
 
     @property
@@ -66,20 +66,20 @@ class Report:
 
     @property
     def result(self) -> Literal["done", "partly", "failed"]:
-        """What came of all steps together."""
+        """The overall result: `done` without any error or warning, else `partly` or `failed`."""
         if not (self.failed or self.errors or self.warnings):
             return "done"
         return "partly" if self.done else "failed"
 
     @property
     def text(self) -> str:
-        """All that went wrong in NSQ's form, a line each; "": nothing."""
+        """All warnings and errors in NSQ's form, one per line; "" if there are none."""
         lines = [told(address, reason) for address, reason in self.warnings.items()]
         lines += [told(one.address, one.error) for one in self.errors]
         return "\n".join([*lines, *([self.failed] if self.failed else ())])
 
     def see(self, found: Gathered[Any]) -> bool:
-        """Note who could not say what was asked; whether anybody could."""
+        """Record the errors of a lookup; returns whether any daemon answered."""
         if found.failed:
             self.failed = found.failure
             return False
@@ -89,7 +89,7 @@ class Report:
     def add(
         self, step: str, addresses: Iterable[str], answers: dict[str, Any], errors: dict[str, str]
     ) -> None:
-        """Note what each of these daemons did."""
+        """Record the outcome of a step at each of these daemons."""
         self.outcomes += [
             Outcome(address, step, errors.get(address, ""), answers.get(address))
             for address in addresses
@@ -97,7 +97,10 @@ class Report:
 
 
 async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Make a topic known, and a channel of it if one is named; nodes make them as needed."""
+    """Create a topic, and optionally a channel of it, at nsqlookupds or, without any, at nsqds.
+
+    A channel is also created at the nodes that already have the topic.
+    """
     report = Report()
     of_channel = {"topic": topic, "channel": channel}
     steps = {"topic/create": {"topic": topic}}
@@ -118,7 +121,7 @@ async def create(fleet: Fleet, topic: str, channel: str = "") -> Report:
 
 
 async def delete(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Delete a topic, or a channel of it if one is named, with all messages."""
+    """Delete a topic, or a channel of it if one is named, with all its messages."""
     return await _at_producers(fleet, "delete", topic, channel)
 
 
@@ -128,12 +131,12 @@ async def pause(fleet: Fleet, topic: str, channel: str = "") -> Report:
 
 
 async def unpause(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Let a topic, or a channel of it, go on."""
+    """Unpause a topic, or a channel of it, at all nodes that have it."""
     return await _at_producers(fleet, "unpause", topic, channel)
 
 
 async def empty(fleet: Fleet, topic: str, channel: str = "") -> Report:
-    """Drop what waits in a topic that has no channel yet, or in a channel."""
+    """Drop the waiting messages of a channel, or of a topic that has no channel yet."""
     return await _at_producers(fleet, "empty", topic, channel)
 
 
@@ -146,12 +149,12 @@ async def seek(
     dry_run: bool = False,
     nodes: Iterable[str] = (),
 ) -> Report:
-    """Move a channel to a place of the log at all nodes that have it, or at some; each answers.
+    """Move a channel's cursor in the log at all nodes that have the topic, or at some of them.
 
     Args:
-        to: every form that `/channel/seek` of sparq's nsqd takes.
-        dry_run: only say what would come of it.
-        nodes: their addresses; empty: all that have the topic.
+        to: the target, in any form that `/channel/seek` of sparq's nsqd accepts.
+        dry_run: only report the effect.
+        nodes: addresses of nodes; empty: all that have the topic.
     """
     report = Report()
     producers = await fleet.producers(topic)
@@ -165,10 +168,10 @@ async def seek(
 
 
 async def tombstone(fleet: Fleet, topic: str, address: str) -> Report:
-    """Hide a node from a topic's consumers, and delete the topic there.
+    """Tombstone a topic's node at all nsqlookupds, and delete the topic at the node.
 
     Raises:
-        UnknownNode: the node is none of this cluster.
+        UnknownNode: the node does not belong to this cluster.
     """
     node = await fleet.node(address)
     report = Report()
@@ -187,18 +190,18 @@ async def messages(
     to: str = "",
     to_all: bool = False,
 ) -> Report:
-    """Do something to chosen messages; each node's answer tells which were done and refused.
+    """Apply a verb to selected messages; each node answers which were done and which refused.
 
     Args:
         verb: `requeue`, `finish`, `cancel`, `copy` or `redrive`.
-        channel: "" where the verb needs none.
-        ids: what is chosen, 16 hexadecimal digits each, by the address of the node that has it.
+        channel: "" if the verb needs none.
+        ids: the messages' ids, 16 hex digits each, by the address of their node.
         to: the topic that `copy` copies to.
-        to_all: whether `redrive` gives letters to all channels of their topic.
+        to_all: whether `redrive` sends dead letters to all channels of their topic.
 
     Raises:
-        UnknownNode: a node is none of this cluster.
-        ValueError: more than `IDS_MAX` messages at one node.
+        UnknownNode: a node does not belong to this cluster.
+        ValueError: more than `IDS_MAX` messages for one node.
     """
     if any(len(some) > IDS_MAX for some in ids.values()):
         raise ValueError(f"more than {IDS_MAX} messages at a time")

@@ -1,7 +1,7 @@
 """The clients of channels, as an nsqd lists them in `/stats`.
 
-What they say of themselves is kept as it is: whoever shows it cuts it to one line. Of names that
-NSQ does not allow nothing is given.
+Texts that clients report about themselves are kept unchanged: code that displays them must cut them
+to one line. Topics and channels with names that NSQ does not allow are skipped.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from sparq.protocol.names import is_valid_name
 
 
 class Client(msgspec.Struct, gc=False):
-    """What is used of a connection; counts are since it was made, at `connect_ts` (since 1970).
+    """One client connection; counts are since it was opened at `connect_ts`, seconds since 1970.
 
-    Its texts are what a client says of itself: they may hold control characters.
+    Its texts are reported by the client: they may contain control characters.
     """
 
     client_id: str = ""
@@ -57,10 +57,10 @@ _document = msgspec.json.Decoder(_Document)
 
 
 def read_clients(answer: bytes) -> list[tuple[str, str, Client]]:
-    """Topic, channel and each client in an answer of `/stats`.
+    """Parse an answer of `/stats` to a (topic, channel, client) for each client.
 
     Raises:
-        ValueError: it is no such answer.
+        ValueError: it is not such an answer.
     """
     try:
         topics = _document.decode(answer).topics
@@ -76,7 +76,7 @@ def read_clients(answer: bytes) -> list[tuple[str, str, Client]]:
 
 
 def clients_of(stats: Mapping[str, Any]) -> Iterator[tuple[str, str, Client]]:
-    """The same of a document that was parsed (`Fleet.stats`); a client of odd form is left out."""
+    """The same for a parsed document (`Fleet.stats`); malformed clients are skipped."""
     for topic in stats["topics"]:
         for channel in topic["channels"]:
             listed = channel.get("clients")
@@ -89,7 +89,7 @@ def clients_of(stats: Mapping[str, Any]) -> Iterator[tuple[str, str, Client]]:
 
 
 def clients_in(stats: Mapping[str, Any], topic: str, channel: str) -> list[Client]:
-    """A channel's clients in a document that was parsed, by host name and address.
+    """A channel's clients in a parsed document, sorted by host name and address.
 
     Raises:
         ValueError: the document has another form.

@@ -1,6 +1,6 @@
-"""An nsqd that is to be left: told to drain, asked how far it is, told to take publishes again.
+"""Draining an nsqd: begin a drain, read its progress, and let the nsqd accept publishes again.
 
-Go's nsqd has no drain: it is among those that failed.
+Go's nsqd has no drain: the request fails there.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ COUNT_MAX: Final = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """What is left in a channel of a node, or in a topic.
+    """The messages left in a channel of a node, or in a topic.
 
     Attributes:
-        channel: "": messages that no channel sees yet.
-        messages: that wait, are in flight or deferred.
-        held_up: why nobody works it off; "": somebody may.
+        channel: "": the topic's messages that no channel has yet.
+        messages: number of messages waiting, in flight or deferred.
+        held_up: why no consumer can process them; "": consumers may.
     """
 
     topic: str
@@ -37,21 +37,21 @@ class Left:
 
     @property
     def name(self) -> str:
-        """It in one word."""
+        """The topic and channel as `topic/channel`, or the topic alone."""
         return f"{self.topic}/{self.channel}" if self.channel else self.topic
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far an nsqd is.
+    """The progress of an nsqd's drain.
 
     Attributes:
-        since: when its drain began, RFC 3339; "": it does not drain.
-        by: who has asked for it.
-        exit: whether the process ends once nothing is left.
-        empty: nothing is left.
-        refused: messages that were refused.
-        left: the first channels with something left, those that are held up before others.
+        since: when the drain began, RFC 3339; "": the nsqd does not drain.
+        by: the user or address that requested it.
+        exit: whether the process ends once no messages are left.
+        empty: no messages are left.
+        refused: number of messages refused.
+        left: the first channels with messages left, held-up ones first.
     """
 
     draining: bool
@@ -69,17 +69,17 @@ class Progress:
 
     @property
     def messages(self) -> int:
-        """All that is left."""
+        """Number of all messages left."""
         return self.depth + self.in_flight + self.deferred
 
     @property
     def held_up(self) -> list[Left]:
-        """What nobody works off."""
+        """The entries of `left` that no consumer can process."""
         return [one for one in self.left if one.held_up]
 
 
 def read(answer: Any) -> Progress:
-    """An answer of `/drain`, with what is none left out. Raises ValueError: it is none at all."""
+    """Parse an answer of `/drain`, without malformed entries. Raises ValueError: it is not one."""
     if not isinstance(answer, dict) or not isinstance(answer.get("draining"), bool):
         raise ValueError("an answer that tells of no drain")
     counts = ("refused", "topics", "channels", "depth", "in_flight", "deferred")
@@ -120,10 +120,10 @@ def _count(told: Mapping[str, Any], key: str) -> int:
 
 
 async def progress(fleet: Fleet, node: Node) -> Progress:
-    """How far a node is.
+    """The progress of a node's drain.
 
     Raises:
-        UpstreamError: it does not say.
+        UpstreamError: the request failed, or the answer is malformed.
     """
     try:
         return read(await fleet.get(node, PATH))
@@ -132,16 +132,16 @@ async def progress(fleet: Fleet, node: Node) -> Progress:
 
 
 async def begin(fleet: Fleet, address: str, *, leave: bool = False) -> Report:
-    """Have a node refuse publishes; with `leave` its process ends once nothing is left.
+    """Make a node refuse publishes; with `leave` its process ends once no messages are left.
 
     Raises:
-        UnknownNode: the node is none of this cluster.
+        UnknownNode: the node does not belong to this cluster.
     """
     return await _tell(fleet, "POST", address, **({"exit": "true"} if leave else {}))
 
 
 async def end(fleet: Fleet, address: str) -> Report:
-    """Have a node take publishes again. Raises as `begin`."""
+    """Make a node accept publishes again. Raises the errors of `begin`."""
     return await _tell(fleet, "DELETE", address)
 
 

@@ -1,12 +1,12 @@
-"""`/stats` of several nodes put together, in the shapes of NSQ's nsqadmin.
+"""Aggregates `/stats` of several nodes, in the JSON shapes of NSQ's nsqadmin.
 
-1. Figures are summed; `memory_depth` is what `depth` has beyond `backend_depth`; paused is what is
-   paused anywhere. What is put together has the node `*`, and its parts in `nodes`.
+1. Counts are summed; `memory_depth` is `depth` minus `backend_depth`; an aggregate is paused if it
+   is paused at any node. Its node is `*`, and the nodes' own entries are in `nodes`.
 2. Latencies: counts are summed, the maximum is that of the maxima, the minimum that of the minima,
    the average is weighted by count.
-3. Clients stand in what is put together, once; their parts in `nodes` have none.
-4. A figure that a node left out, or that is no number, counts as 0.
-5. An empty list is null where it was put together; one that a node told stays empty.
+3. Clients are listed once, in the aggregate; the entries in `nodes` have none.
+4. A count that a node omits, or that is not a number, counts as 0.
+5. An empty list is null in an aggregate; an empty list that a node reported stays empty.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PLACES: Final = ("topology_region", "topology_zone")
 
 @dataclass(slots=True)
 class Latency:
-    """From publishing to finishing, in ns, by quantile."""
+    """Time from publish to FIN, in ns, by quantile."""
 
     count: int = 0
     percentiles: list[dict[str, float]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class Latency:
     host: str = ""
 
     def add(self, other: Latency) -> None:
-        """Take in another node's."""
+        """Merge another node's latency."""
         self.host = ALL
         self.count += other.count
         by_quantile = {one["quantile"]: one for one in self.percentiles}
@@ -69,13 +69,13 @@ class Latency:
             ours["average"] += (theirs["average"] - ours["average"]) * share
 
     def document(self) -> dict[str, Any]:
-        """It in NSQ's shape."""
+        """The JSON object in NSQ's shape."""
         return {**asdict(self), "percentiles": self.percentiles or None}
 
 
 @dataclass(slots=True)
 class _Stats:
-    """What topics and channels have in common, at one node or at all together."""
+    """Common base of topic and channel statistics, at one node or aggregated."""
 
     node: str
     hostname: str
@@ -86,7 +86,7 @@ class _Stats:
     nodes: list[Any] = field(default_factory=list)
 
     def _add(self, part: _Stats) -> None:
-        """Take in a node's."""
+        """Add one node's statistics."""
         for name, count in part.counts.items():
             self.counts[name] += count
         self.is_paused |= part.is_paused
@@ -110,19 +110,19 @@ class _Stats:
 
 @dataclass(slots=True)
 class ChannelStats(_Stats):
-    """A channel at one node, or at all together."""
+    """Statistics of a channel, at one node or aggregated."""
 
     channel_name: str = ""
     clients: list[dict[str, Any]] | None = None
 
     def add(self, part: ChannelStats) -> None:
-        """Take in a node's, with its clients."""
+        """Add one node's statistics; its clients move here."""
         self._add(part)
         self.clients = [*(self.clients or ()), *(part.clients or ())]
         part.clients = None
 
     def document(self) -> dict[str, Any]:
-        """It in NSQ's shape."""
+        """The JSON object in NSQ's shape."""
         clients = (self.clients or None) if self.node == ALL else self.clients
         found = {**self._document(), "channel_name": self.channel_name, "clients": clients}
         if not found["delivery_msg_count"]:
@@ -132,29 +132,29 @@ class ChannelStats(_Stats):
 
 @dataclass(slots=True)
 class TopicStats(_Stats):
-    """A topic at one node, or at all together."""
+    """Statistics of a topic, at one node or aggregated."""
 
     channels: list[ChannelStats] = field(default_factory=list)
 
     def add(self, part: TopicStats) -> None:
-        """Take in a node's; its channels stay its own."""
+        """Add one node's statistics, except its channels."""
         self.node = ALL
         self._add(part)
 
     def document(self) -> dict[str, Any]:
-        """It in NSQ's shape."""
+        """The JSON object in NSQ's shape."""
         channels = [channel.document() for channel in self.channels]
         is_whole = self.node in ("", ALL)
         return {**self._document(), "channels": (channels or None) if is_whole else channels}
 
 
 def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicStats]:
-    """A node's topics with all their channels and clients, by name.
+    """A node's topics with all their channels and clients, sorted by name.
 
     Args:
-        node: whose they are.
-        stats: its `/stats`, as `Fleet.stats` gives it.
-        now_seconds: since 1970: until when its clients have been connected.
+        node: the node.
+        stats: its `/stats`, as returned by `Fleet.stats`.
+        now_seconds: current time, seconds since 1970, for the clients' `connected`.
     """
     found = []
     for topic in stats["topics"]:
@@ -175,7 +175,7 @@ def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[
 def topic_of(
     name: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
 ) -> TopicStats:
-    """One topic over all nodes; its node is "" where no node has it."""
+    """One topic aggregated over all nodes; its node is "" if no node has it."""
     counts = dict.fromkeys(TOPIC_SUMS, 0)
     together = TopicStats("", "", name, counts, latency=Latency(topic=name))
     channels: dict[str, ChannelStats] = {}
@@ -194,7 +194,7 @@ def channel_of(
     stats: Mapping[str, Mapping[str, Any]],
     now_seconds: float,
 ) -> ChannelStats | None:
-    """One channel over all nodes, its clients by node and nearness; None: no node has it."""
+    """One channel aggregated over all nodes, clients sorted by node and nearness; None: no node."""
     found: dict[str, ChannelStats] = {}
     for part in _parts(topic, nodes, stats, now_seconds):
         for one in part.channels:
@@ -207,12 +207,12 @@ def channel_of(
 
 
 def by_host(parts: Sequence[Any]) -> list[Any]:
-    """Parts as NSQ lists them, by host name, then by node."""
+    """Sort nodes' entries as NSQ does, by host name, then by node."""
     return sorted(parts, key=lambda part: (part.hostname, part.node))
 
 
 def latency_in(told: Mapping[str, Any]) -> Latency:
-    """The latency in an nsqd's document of a topic or channel."""
+    """The latency in an nsqd's JSON object of a topic or channel."""
     said = told.get("e2e_processing_latency")
     said = said if isinstance(said, dict) else {}
     found = Latency(number(said, "count"))
@@ -227,7 +227,7 @@ def latency_in(told: Mapping[str, Any]) -> Latency:
 
 
 def number(of: Mapping[str, Any], key: str) -> int:
-    """A whole number in a document; 0 where there is none."""
+    """An integer field of a JSON object; 0 if it is missing or not an integer."""
     value = of.get(key)
     return value if type(value) is int else 0
 
@@ -243,7 +243,7 @@ def _parts(
 
 
 def _put_together(found: dict[str, ChannelStats], part: ChannelStats) -> None:
-    """Sum a node's channel up, and leave it whole: it also stands below its node."""
+    """Add a node's channel to its aggregate; the node's entry stays in the node's topic."""
     topic, name = part.topic_name, part.channel_name
     together = found.get(name)
     if together is None:
@@ -271,7 +271,7 @@ def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> 
 
 
 def client_at(node: Node, told: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
-    """A client of a channel in NSQ's shape; `connected` is in ns, of whole seconds."""
+    """A channel's client in NSQ's shape; `connected` is in ns, from whole seconds."""
     found: dict[str, Any] = {"node": node.address}
     found |= {name: _text(told, name) for name in CLIENT_TEXTS}
     found |= {name: number(told, name) for name in CLIENT_NUMBERS}
@@ -286,7 +286,7 @@ def client_at(node: Node, told: Mapping[str, Any], now_seconds: float) -> dict[s
 
 
 def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
-    """Clients of a node: those of its zone, of its region, the rest."""
+    """Sort key: within a node, clients in its zone, then in its region, then the others."""
     region, zone = client.get("topology_region", ""), client.get("topology_zone", "")
     is_near = region == client.get("node_topology_region", "")
     is_nearest = is_near and zone == client.get("node_topology_zone", "")

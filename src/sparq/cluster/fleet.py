@@ -1,10 +1,11 @@
-"""Who there is in a cluster, and what they say: nsqlookupds are asked, or nsqds that were given.
+"""The nodes of a cluster and their answers; nodes come from nsqlookupds or from the configuration.
 
-1. All are asked at once; one that fails costs its own part only, and `Gathered.errors` says why.
-2. Only nodes that a configured nsqlookupd lists, or that are configured, are ever called. A node
-   that registered where none may be (`reach`) is told of among the errors, and not called.
-3. While no nsqlookupd answers, the nodes of before are given, marked as `failed`.
-4. The questions are NSQ's own (`/nodes`, `/lookup`, `/stats`, `/info`): Go's daemons answer them.
+1. Daemons are queried concurrently. If one fails, only its part of the result is missing, and
+   `Gathered.errors` says why.
+2. Only nodes that are configured, or that a configured nsqlookupd lists, are ever called. A node
+   that registered with a forbidden address (`reach`) is reported in the errors, and not called.
+3. While no nsqlookupd answers, the last known nodes are returned, marked as `failed`.
+4. The requests are NSQ's (`/nodes`, `/lookup`, `/stats`, `/info`), so Go's daemons answer them too.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LOOKUPD: Final = "nsqlookupd"
 NSQD: Final = "nsqd"
 LOOKUPS_AT_ONCE: Final = 32
 FIGURES: Final = {"format": "json", "include_clients": "false", "include_mem": "false"}
-"""What `/stats` is asked where neither clients nor the figures of the process are needed."""
+"""Query of `/stats` without clients and memory statistics."""
 
 NSQD_HINT: Final = "is this nsqd's HTTP port (4151 by default)?"
 
@@ -34,13 +35,13 @@ U = TypeVar("U")
 
 @dataclass(frozen=True, slots=True)
 class Gathered(Generic[T]):
-    """What was found, and who did not say.
+    """The combined result of several daemons, and the errors of those that failed.
 
     Attributes:
-        value: what those said who answered.
-        errors: why the others did not, by address.
-        asked: which kind was asked: `nsqlookupd` or `nsqd`.
-        failed: none of them answered, or there is none.
+        value: the result from the daemons that answered.
+        errors: why the others failed, by address.
+        asked: the kind of daemon: `nsqlookupd` or `nsqd`.
+        failed: no daemon answered, or there is none.
     """
 
     value: T
@@ -50,30 +51,30 @@ class Gathered(Generic[T]):
 
     @property
     def text(self) -> str:
-        """The errors in NSQ's form, a line each; "" without one."""
+        """The errors in NSQ's form, one per line; "" if there are none."""
         return "\n".join(told(address, reason) for address, reason in self.errors.items())
 
     @property
     def failure(self) -> str:
-        """NSQ's sentence about a question that nobody answered."""
+        """NSQ's error text for a request that no daemon answered."""
         return f"failed to query any {self.asked}: {self.text}"
 
 
 class UnknownNode(Exception):
-    """There is no such node in the cluster."""
+    """The cluster has no such node."""
 
 
 class Fleet:
     """The nodes of one cluster.
 
     Args:
-        upstream: what calls them, for this cluster alone; it learns here whom it may call.
-        nsqds: their addresses for HTTP, if there is no nsqlookupd.
-        lookupds: addresses of nsqlookupds, `host:port` or URL.
-        reach: where nodes may be that nsqlookupds list; None: the rule that `Reach` has by itself.
+        upstream: the HTTP client for this cluster only; the fleet sets which addresses it may call.
+        nsqds: HTTP addresses of nsqds, if there is no nsqlookupd.
+        lookupds: HTTP addresses of nsqlookupds, `host:port` or URL.
+        reach: restricts the addresses of nodes that nsqlookupds list; None: `Reach`'s default rule.
 
     Raises:
-        ValueError: an address is none.
+        ValueError: an address is invalid.
     """
 
     def __init__(
@@ -92,10 +93,10 @@ class Fleet:
         self.look_at(lookupds)
 
     def look_at(self, lookupds: Iterable[str]) -> None:
-        """Ask these nsqlookupds from now on.
+        """Query these nsqlookupds from now on.
 
         Raises:
-            ValueError: one is no address; then nothing changes.
+            ValueError: an address is invalid; nothing changes then.
         """
         lookupds = tuple(dict.fromkeys(lookupds))
         for address in (*self.nsqds, *lookupds):
@@ -106,7 +107,7 @@ class Fleet:
         self.upstream.own((*self.nsqds, *lookupds))
 
     async def nodes(self) -> Gathered[list[Node]]:
-        """All nodes, by host name; without an nsqlookupd in the order in which they were given."""
+        """All nodes, sorted by host name; without an nsqlookupd in the configured order."""
         if not self.lookupds:
             return await self._given_nodes()
         answers, errors = await self._look_up("nodes")
@@ -121,7 +122,7 @@ class Fleet:
         return Gathered(self._last, errors, LOOKUPD)
 
     async def producers(self, topic: str) -> Gathered[list[Node]]:
-        """The nodes that have a topic, without those where it is tombstoned."""
+        """The nodes that have a topic, except those where it is tombstoned."""
         if not self.lookupds:
             return await self._given_nodes(topic)
         answers, errors = await self._look_up("lookup", topic=topic)
@@ -133,7 +134,7 @@ class Fleet:
         return Gathered([*found.values()], errors, LOOKUPD, failed=not answers)
 
     async def node(self, address: str) -> Node:
-        """The node that is known by this address.
+        """The node with this address.
 
         Raises:
             UnknownNode: there is none.
@@ -152,14 +153,14 @@ class Fleet:
         mem: bool = False,
         nodes: Sequence[Node] | None = None,
     ) -> Gathered[dict[str, dict[str, Any]]]:
-        """`/stats` of nodes, by the nodes' addresses; see `clean` for what is in them.
+        """`/stats` of nodes, by the nodes' addresses; `clean` documents their form.
 
         Args:
-            topic: only of this topic; "": all.
-            channel: only of this channel; "": all.
-            clients: with the clients of each channel.
-            mem: with the figures of the process.
-            nodes: who is asked; None: all.
+            topic: only this topic; "": all.
+            channel: only this channel; "": all.
+            clients: include the clients of each channel.
+            mem: include the memory statistics.
+            nodes: the nodes to query; None: all.
         """
         errors: dict[str, str] = {}
         if nodes is None:
@@ -182,10 +183,10 @@ class Fleet:
         clients: bool = False,
         mem: bool = False,
     ) -> Any:
-        """`/stats` of one node as it says them; the arguments are those of `stats`.
+        """`/stats` of one node, unchecked; the arguments are those of `stats`.
 
         Raises:
-            UpstreamError: it does not say.
+            UpstreamError: the request failed.
         """
         query = {**FIGURES, "topic": topic, "channel": channel}
         query |= {"include_clients": ""} if clients else {}
@@ -206,11 +207,11 @@ class Fleet:
         return await self._names("topics")
 
     async def channels(self, topic: str) -> Gathered[list[str]]:
-        """The names of a topic's channels that nsqlookupds know, sorted."""
+        """The names of a topic's channels registered with nsqlookupds, sorted."""
         return await self._names("channels", topic=topic)
 
     async def without_producers(self) -> Gathered[dict[str, list[str]]]:
-        """Topics that nsqlookupds know and no node has, with their channels."""
+        """Topics registered with nsqlookupds that no node has, with their channels."""
         if not self.lookupds:
             return Gathered({}, {}, NSQD)
         topics = await self.topics()
@@ -228,21 +229,21 @@ class Fleet:
         return Gathered(value, errors, LOOKUPD, failed=topics.failed)
 
     async def _look_up(self, route: str, **query: str) -> tuple[dict[str, Any], dict[str, str]]:
-        """Ask all nsqlookupds: their answers, and why others gave none, by address."""
+        """Query all nsqlookupds: the answers and the errors, both by address."""
         return await gathered(self.lookupds, lambda at: self.upstream.look_up(at, route, **query))
 
     async def get(self, node: Node, path: str, /, **query: str) -> Any:
-        """Ask a node; see `Upstream.get`."""
+        """Send a GET request to a node; see `Upstream.get`."""
         return await self.upstream.get(node.at, path, **query)
 
     async def post(self, node: Node, path: str, body: bytes = b"", /, **query: str) -> Any:
-        """Tell a node to do something; see `Upstream.post`."""
+        """Send a POST request to a node; see `Upstream.post`."""
         return await self.upstream.post(node.at, path, body, **query)
 
     async def each(
         self, nodes: Iterable[Node], ask: Callable[[Node], Awaitable[U]]
     ) -> tuple[dict[str, U], dict[str, str]]:
-        """Ask nodes at once: their answers, and why others gave none, by the nodes' addresses."""
+        """Query nodes concurrently: the answers and the errors, both by the nodes' addresses."""
         by_address = {node.address: node for node in nodes}
         return await gathered(by_address, lambda address: ask(by_address[address]))
 
@@ -280,7 +281,7 @@ class Fleet:
         answers, errors = await gathered(self.nsqds, ask)
         found: dict[str, Node] = {}
         for at, node in answers.items():
-            if node is not None:  # two that say the same of themselves are told apart
+            if node is not None:  # nodes that report the same address keep their configured ones
                 double = node.address in found
                 named = replace(node, address=str(given_address(at))) if double else node
                 found[named.address] = named
@@ -300,7 +301,7 @@ class Fleet:
 async def gathered(
     addresses: Iterable[str], ask: Callable[[str], Awaitable[U]]
 ) -> tuple[dict[str, U], dict[str, str]]:
-    """Ask all at once: the answers, and why there are no others, by address."""
+    """Call `ask` for all addresses concurrently: the answers and the errors, both by address."""
     addresses = tuple(addresses)
     found = await asyncio.gather(*map(ask, addresses), return_exceptions=True)
     answers: dict[str, U] = {}
@@ -316,9 +317,9 @@ async def gathered(
 
 
 def clean(answer: Any) -> dict[str, Any]:
-    """A `/stats` document whose `topics`, and their `channels`, are lists of named objects.
+    """Reduce `topics` of a `/stats` document, and their `channels`, to objects with legal names.
 
-    Whatever else is in it is as the node said it: read it with care.
+    All other fields are unchecked, as the node sent them.
     """
     document = answer if isinstance(answer, dict) else {}
     topics = _named(document.get("topics"), "topic_name")

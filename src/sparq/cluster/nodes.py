@@ -1,7 +1,7 @@
 """One nsqd, as nsqlookupds list it or as it describes itself.
 
-What a peer says is read with care: a node whose address is none is left out, a version that is
-none is the lowest, names that NSQ does not allow are dropped.
+Data from peers is validated: a node without a valid address is left out, an invalid version counts
+as the lowest, and names that NSQ does not allow are dropped.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _VERSION = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(-.*)?")
 
 is_name = lru_cache(maxsize=1 << 16)(is_valid_name)
-"""Whether NSQ allows a name; remembered, as the same names come again every two seconds."""
+"""Whether NSQ allows a name; cached, since the same names are checked every two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,10 @@ class Node:
     """An nsqd.
 
     Attributes:
-        address: `broadcast_address:http_port`, by which it is known.
-        at: where it is called: the same, or what the operator configured.
-        topics: each with whether it is tombstoned there.
-        remote_addresses: `nsqlookupd/peer` for each that lists it; None: it was configured.
+        address: `broadcast_address:http_port`, which identifies the node.
+        at: the address to call: the same, or the one that the operator configured.
+        topics: each topic with whether it is tombstoned there.
+        remote_addresses: `nsqlookupd/peer` for each nsqlookupd that lists it; None: configured.
         out_of_date: another node has a higher version.
     """
 
@@ -54,11 +54,11 @@ class Node:
     out_of_date: bool = False
 
     def is_on(self, lookupd: str) -> bool:
-        """Whether an nsqlookupd lists it."""
+        """Whether this nsqlookupd lists the node."""
         return any(each.startswith(f"{lookupd}/") for each in self.remote_addresses or ())
 
     def document(self) -> dict[str, Any]:
-        """It in the shape of NSQ's `/api/nodes`."""
+        """The JSON object in the shape of NSQ's `/api/nodes`."""
         found: dict[str, Any] = {
             "remote_addresses": None if self.remote_addresses is None else [*self.remote_addresses],
             "remote_address": self.remote_address,
@@ -77,11 +77,11 @@ class Node:
 
 
 def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
-    """A node from an entry of `/nodes` or `/lookup`, or from `/info`; None: it has no address.
+    """Parse a node from an entry of `/nodes` or `/lookup`, or from `/info`; None: no address.
 
     Args:
-        told: what was said of it.
-        at: where it was configured; "": nsqlookupd told of it.
+        told: the entry.
+        at: the node's configured address; "": an nsqlookupd lists it.
     """
     host, port = told.get("broadcast_address"), told.get("http_port")
     if not isinstance(host, str) or type(port) is not int or not 0 < port <= PORT_MAX:
@@ -106,23 +106,23 @@ def read_node(told: Mapping[str, Any], at: str = "") -> Node | None:
 
 
 def given_node(at: str) -> Node:
-    """A node that was given and has not told anything of itself. Raises as `given_address`."""
+    """A configured node that was not queried yet. Raises the errors of `given_address`."""
     address = given_address(at)
     return Node(str(address), at, address.host, "", address.port, 0, "")
 
 
 def given_address(at: str) -> Address:
-    """Host and port of a daemon that is given as ``host:port`` or as a URL.
+    """Host and port of a daemon that is configured as ``host:port`` or as a URL.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     url = urlsplit(lookupd_url(at))
     return Address(url.hostname or "", url.port or DEFAULT_PORTS[url.scheme])
 
 
 def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
-    """The nodes of several nsqlookupds, each once, by host name; which are out of date.
+    """Merge the nodes of several nsqlookupds, sort them by host name, and set `out_of_date`.
 
     Args:
         lists: each nsqlookupd's address, with the nodes that it lists.
@@ -145,7 +145,7 @@ def merged(lists: Iterable[tuple[str, Iterable[Node]]]) -> list[Node]:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """A version as it compares; one before its release is lower, what is none the lowest."""
+    """A version as a comparable tuple; pre-releases are lower, an invalid version is lowest."""
     found = _VERSION.fullmatch(text)
     if found is None:
         return (0, 0, 0, 1)

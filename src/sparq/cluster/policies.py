@@ -1,6 +1,6 @@
-"""The policies of a cluster's nsqds: read, and the same set at all of them (docs/policies.md).
+"""Reads the policies of a cluster's nsqds, and sets the same at all of them (docs/policies.md).
 
-Each nsqd keeps its own. Go's nsqd has none: it is among those that failed.
+Each nsqd stores its own. Go's nsqd has no policies: the request fails there.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ JSON: Final = "application/json"
 
 
 async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dict[str, Any]]:
-    """What each nsqd has, by its address; of a topic or channel what holds for it.
+    """The policies of each nsqd, by its address; with a topic or channel, the effective policy.
 
     Returns:
-        The answers of `GET /policies`, those that are objects.
+        The answers of `GET /policies`; answers that are not JSON objects are errors.
     """
     nodes = await fleet.nodes()
     answers, errors = await fleet.each(
@@ -31,12 +31,12 @@ async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dic
 
 
 async def put(fleet: Fleet, document: bytes, content_type: str, *, dry_run: bool) -> Report:
-    """Have every nsqd take a document instead of the policies set at run time before."""
+    """Make every nsqd replace the policies set at run time with a document."""
     return await _tell(fleet, "PUT", document, content_type, dry_run=dry_run)
 
 
 async def drop(fleet: Fleet, *, dry_run: bool) -> Report:
-    """Have every nsqd drop the policies that were set at run time."""
+    """Make every nsqd drop the policies set at run time."""
     return await _tell(fleet, "DELETE", b"", JSON, dry_run=dry_run)
 
 

@@ -1,12 +1,12 @@
-"""Where a node that registered itself may be: what is never called, whoever names it (W-6).
+"""Restricts the addresses of registered nodes: forbidden ones are never called (W-6).
 
-Whoever may register with an nsqlookupd decides where its users go. So of the addresses that an
-nsqlookupd lists, these are not called: link-local ones (where clouds keep their secrets), multicast
-and unspecified ones, low ports other than HTTP's, and loopback, unless an nsqlookupd that was
-configured is on this machine itself. A list of what is allowed takes the place of all that.
+Any process that may register with an nsqlookupd decides which addresses its users call. So these
+addresses from an nsqlookupd are not called: link-local ones (clouds serve secrets there), multicast
+and unspecified ones, ports below 1024 other than HTTP's, and loopback, unless a configured
+nsqlookupd is on this machine. An explicit list of allowed addresses replaces this rule.
 
-1. Addresses that the operator configured are not held to it.
-2. A name is held to it by what it resolves to, at the moment of each call.
+1. Addresses that the operator configured are exempt.
+2. A host name is checked by the IP addresses that it resolves to, at the time of each call.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Reach:
     """The rule of one cluster.
 
     Args:
-        lookupds: the nsqlookupds that were configured.
+        lookupds: the configured nsqlookupds.
         allowed: IP addresses, networks, host names or `*.domain`; empty: the rule above.
 
     Raises:
-        ValueError: one of `allowed` is none of these.
+        ValueError: an entry of `allowed` is none of these.
     """
 
     def __init__(self, lookupds: Iterable[str] = (), allowed: Iterable[str] = ()) -> None:
@@ -56,7 +56,7 @@ class Reach:
         self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
 
     def refusal(self, host: str, port: int) -> str:
-        """Why a node that says it is there is not called; "": it may be."""
+        """Why a node that registered this address is not called; "": it may be called."""
         try:
             parse_address(str(Address(host, port)))
         except ValueError:
@@ -75,7 +75,7 @@ class Reach:
         return why
 
     def refusal_of_ip(self, found: IpAddress) -> str:
-        """Why this IP address is not called; "": it may be."""
+        """Why this IP address is not called; "": it may be called."""
         if self._is_listed:
             return "" if any(found in network for network in self._networks) else "not allowed"
         if found.is_link_local or found.is_multicast or found.is_unspecified:
@@ -85,7 +85,7 @@ class Reach:
         return ""
 
     def refusal_resolved(self, host: str, text: str) -> str:
-        """Why a name is not called that resolves to this IP address; "": it may be."""
+        """Why a name that resolves to this IP address is not called; "": it may be called."""
         if self._is_listed and not self._refusal_of_name(host.lower()):
             return ""
         found = parse_ip(text)
@@ -102,20 +102,20 @@ class Reach:
 
 
 class GuardedResolver(AbstractResolver):
-    """Resolves names as the system does, and leaves out what may not be called."""
+    """Resolves names as the system does, and leaves out addresses that may not be called."""
 
     def __init__(self, refusal: Callable[[str, str], str]) -> None:
-        """`refusal`: why a name is not called where it resolves to an IP address."""
+        """`refusal(host, ip)` gives the reason why an address is not called, or ""."""
         self._refusal = refusal
         self._resolver = ThreadedResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
-        """The addresses of a name.
+        """The addresses of a name that may be called.
 
         Raises:
-            OSError: there is none that may be called.
+            OSError: the name does not resolve, or none of its addresses may be called.
         """
         found = await self._resolver.resolve(host, port, family)
         good = [one for one in found if not self._refusal(host, one["host"])]
@@ -124,12 +124,12 @@ class GuardedResolver(AbstractResolver):
         return good
 
     async def close(self) -> None:
-        """Nothing is kept."""
+        """Close the system's resolver."""
         await self._resolver.close()
 
 
 def is_here(host: str) -> bool:
-    """Whether a host is this machine, by loopback or by its own name."""
+    """Whether a host is this machine: a loopback address, `localhost` or its own host name."""
     found = parse_ip(host)
     if found is not None:
         return found.is_loopback
@@ -137,11 +137,11 @@ def is_here(host: str) -> bool:
 
 
 def _is_name(text: str) -> bool:
-    """Whether it looks like a host's name; of digits and dots only, it would be half an IP."""
+    """Whether it looks like a host name; a name may not be mistaken for an IPv4 address."""
     folded = text.lower()
     if not folded or len(folded) > NAME_MAX or not set(folded) <= _NAME_LETTERS:
         return False
-    # What some resolvers read as an IPv4 address in an old notation: 2852039166, 0xa9.254.1.
+    # Some resolvers read 2852039166 or 0xa9.254.1 as an IPv4 address in an old notation.
     labels = folded.removesuffix(".").split(".")
     if any(not 0 < len(label) <= LABEL_MAX for label in labels):
         return False

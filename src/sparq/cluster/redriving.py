@@ -1,9 +1,9 @@
-"""All dead letters that wait in a channel go back to where they came from, nsqd by nsqd.
+"""Redrives all dead letters that wait in a channel to their original channels, nsqd by nsqd.
 
-1. Those are sent back that wait when it begins: a letter that fails again meanwhile, and is a new
-   letter, is not sent back in circles.
-2. What an nsqd refuses stays, is counted by its reason, and is passed over.
-3. With a rate, as many are sent back in each second.
+1. Only dead letters that wait at the start are redriven: a message that fails again meanwhile
+   becomes a new letter and is not redriven in a loop.
+2. Dead letters that an nsqd refuses stay, are counted by reason, and are skipped.
+3. A rate limits how many are redriven per second.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from sparq.cluster.upstream import UpstreamError
 
 STEP: Final = "/message/redrive"
 ROUNDS_A_SECOND: Final = 10
-"""So often at most is an nsqd asked where there is a rate: its letters go evenly."""
+"""Maximum requests per second to an nsqd when there is a rate: spreads the letters evenly."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far it has come at one nsqd.
+    """The progress at one nsqd.
 
     Attributes:
-        total: letters that waited, as far as they are to be sent back.
-        done: letters that were sent back.
-        refused: how many were not, by the reason.
-        error: why it has ended early; "": it has not.
+        total: number of dead letters to redrive.
+        done: number redriven so far.
+        refused: number refused, by reason.
+        error: why the run ended early; "": no error.
     """
 
     total: int
@@ -43,21 +43,21 @@ class Progress:
 
     @property
     def left(self) -> int:
-        """Letters that were not looked at."""
+        """Number of letters not processed yet."""
         return max(0, self.total - self.done - self.refused.total())
 
 
 async def redrive(
     fleet: Fleet, node: Node, query: dict[str, str], total: int, rate: float
 ) -> AsyncIterator[Progress]:
-    """Send back what waits at one nsqd; yields after each step.
+    """Redrive the dead letters that wait at one nsqd; yields the progress after each request.
 
     Args:
         fleet: the cluster.
-        node: where.
-        query: topic and channel, and `to_all`.
-        total: how many at most.
-        rate: letters a second; 0: no limit.
+        node: the nsqd.
+        query: topic and channel, and optionally `to_all`.
+        total: maximum number of letters.
+        rate: letters per second; 0: no limit.
     """
     progress = Progress(total)
     began, after = time.monotonic(), None
@@ -80,7 +80,7 @@ async def redrive(
 
 
 def _take(progress: Progress, answer: Any) -> str | None:
-    """Count what an answer tells; where the next step begins, None: nothing more waits."""
+    """Count an answer's letters; returns where the next request begins, None at the end."""
     told = answer if isinstance(answer, dict) else {}
     done = [one for one in told.get("done") or () if isinstance(one, str)]
     refused = [one for one in told.get("refused") or () if isinstance(one, dict)]

@@ -1,11 +1,12 @@
-"""One question or order to a daemon over HTTP, bounded in time, bytes and number.
+"""HTTP requests to daemons, with limits on time, answer size and concurrency.
 
-1. Only an address that was made known here is called (`know`): what a user or a peer says leads
-   nowhere else. Redirects are not followed, cookies not kept, nothing is inflated.
-2. A host name is resolved at the moment of the call, and what it resolves to is looked at as well
-   (`reach.Reach`): a name cannot lead to where an address would not be called.
-3. A daemon that demands TLS (403 with `https_port`, as NSQ's nsqd says it) is asked again there.
-4. All that may go wrong is one `UpstreamError`, whose text has no control characters.
+1. Only addresses registered here (`own`, `know`) are called: input from a user or a peer cannot
+   add others. Redirects are not followed, cookies not kept, and answers not decompressed.
+2. A host name is resolved at the time of the call, and the resulting IP addresses are checked too
+   (`reach.Reach`): a name cannot lead to an address that would not be called itself.
+3. If a daemon demands TLS (403 with `https_port`, as NSQ's nsqd replies), the request is repeated
+   over HTTPS at that port.
+4. Every failure becomes an `UpstreamError`, whose text has no control characters.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from sparq.protocol.address import PORT_MAX, lookupd_url
 from sparq.protocol.bounded import collected
 
 ANSWER_BYTES_MAX: Final = 64 << 20
-"""`/stats` of 1,000 topics with ten channels each is about 6 MB."""
+"""Maximum answer size: `/stats` of 1,000 topics with ten channels each is about 6 MB."""
 
 CALLS_MAX: Final = 64
-"""Calls that are under way at a time; others wait, and their time begins when they begin."""
+"""Maximum concurrent calls; others wait, and their timeout starts when they start."""
 
 DNS_SECONDS: Final = 10
 QUOTED_MAX: Final = 500
@@ -42,13 +43,13 @@ FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 class UpstreamError(Exception):
-    """A daemon did not do what it was asked.
+    """A request to a daemon failed.
 
     Attributes:
-        address: of the daemon.
-        reason: why, in words that do not name it.
-        status: the HTTP status that it answered with; 0: it did not answer.
-        code: the `message` of its answer, such as `TOPIC_NOT_FOUND`; "" without one.
+        address: the daemon's address.
+        reason: why, in words that do not name the daemon.
+        status: the HTTP status of the answer; 0: there was no answer.
+        code: the `message` of the answer, such as `TOPIC_NOT_FOUND`; "" without one.
     """
 
     def __init__(self, address: str, reason: str, status: int = 0, code: str = "") -> None:
@@ -57,30 +58,30 @@ class UpstreamError(Exception):
         self.status, self.code = status, code
 
     def hinted(self, hint: str) -> UpstreamError:
-        """The same with a hint, where the daemon does not know the path that it was asked for."""
+        """The same error with a hint added if the daemon does not know the requested path."""
         if self.status != MISSING or self.code not in ("", NO_ROUTE):
             return self
         return UpstreamError(self.address, f"{self.reason}: {hint}", self.status, self.code)
 
 
 def told(address: str, reason: str) -> str:
-    """What went wrong, and where: NSQ's words come first, as scripts look for them."""
+    """Error text with the address; NSQ's words come first, since scripts search for them."""
     return f"{reason} ({address})"
 
 
 class Upstream:
-    """Calls daemons; an async context manager, as it keeps connections.
+    """An HTTP client for daemons; an async context manager, since it keeps connections.
 
     Args:
-        connect_seconds: for a connection.
-        request_seconds: for a call as a whole.
-        tls: for daemons that are asked over HTTPS; None: the system's authorities.
-        token: shown to each daemon (`--http-token` of sparq's); "": none.
+        connect_seconds: timeout of a connection attempt.
+        request_seconds: timeout of a whole call.
+        tls: for daemons called over HTTPS; None: the system's authorities.
+        token: bearer token sent to each daemon (`--http-token` of sparq's); "": none.
 
     Attributes:
-        reach: where a name may lead that the operator did not give.
-        calls: how many there were.
-        failures: how many of them failed.
+        reach: restricts the addresses of names that the operator did not configure.
+        calls: number of calls.
+        failures: number of failed calls.
     """
 
     def __init__(
@@ -104,10 +105,10 @@ class Upstream:
         self._room = asyncio.Semaphore(CALLS_MAX)
 
     async def __aenter__(self) -> Self:
-        """Keep connections from now on."""
+        """Open the sessions, which keep connections."""
         self._questions = self._session()
-        # An order may fail on a kept connection whose daemon was started anew, and must not be
-        # sent twice: each has a connection of its own.
+        # Every request that changes something gets a new connection: on a kept connection it may
+        # fail because the daemon was restarted, and it must not be sent twice.
         self._orders = self._session(force_close=True)
         return self
 
@@ -133,33 +134,33 @@ class Upstream:
         )
 
     def own(self, addresses: Iterable[str]) -> None:
-        """These were given by the operator: they may be called, whatever they resolve to."""
+        """Set the addresses that the operator configured; they are called unchecked."""
         self._own = frozenset(addresses)
 
     def know(self, addresses: Iterable[str]) -> None:
-        """Besides its own, these may be called from now on, and none that were known before."""
+        """Set the other addresses that may be called; replaces those set before."""
         self._found = frozenset(addresses)
 
     def know_too(self, addresses: Iterable[str]) -> None:
-        """These may be called, too."""
+        """Add addresses that may be called."""
         self._found |= frozenset(addresses)
 
     def _refusal(self, host: str, ip: str) -> str:
-        """Why a name is not called where it resolves to this; what the operator gave always is."""
+        """Why a name with this IP address is not called; "" for hosts the operator configured."""
         if any(URL(lookupd_url(address)).host == host for address in self._own):
             return ""
         return self.reach.refusal_resolved(host, ip)
 
     async def get(self, address: str, path: str, /, **query: str) -> Any:
-        """Ask a daemon; the JSON document that it answers with.
+        """Send a GET request; returns the parsed JSON answer.
 
         Args:
-            address: `host:port` or URL of a daemon that is known.
-            path: from the root on, as `/stats`.
-            query: parameters; those that are "" are left out.
+            address: `host:port` or URL of a registered daemon.
+            path: absolute path, such as `/stats`.
+            query: parameters; empty ones are left out.
 
         Raises:
-            UpstreamError: there is no such answer.
+            UpstreamError: the request failed, or the answer is not JSON.
         """
         answer = await self.read(address, path, **query)
         try:
@@ -168,10 +169,10 @@ class Upstream:
             raise UpstreamError(address, "an answer that is no JSON") from None
 
     async def look_up(self, lookupd: str, route: str, /, **query: str) -> Any:
-        """Ask an nsqlookupd (`protocol.lookup` has the routes); the document that it answers with.
+        """Query an nsqlookupd (`protocol.lookup` has the routes); returns the parsed answer.
 
         Raises:
-            UpstreamError: there is no such answer.
+            UpstreamError: the request failed, or the answer is not JSON.
         """
         try:
             url = URL(lookup.question(lookupd, route, **query), encoded=True)
@@ -183,18 +184,18 @@ class Upstream:
             raise UpstreamError(lookupd, one_line(str(error))) from None
 
     async def read(self, address: str, path: str, /, **query: str) -> bytes:
-        """Ask a daemon; its answer as it came.
+        """Send a GET request; returns the answer's raw bytes.
 
         Raises:
-            UpstreamError: there is none, or its status is not 200.
+            UpstreamError: there is no answer, or its status is not 200.
         """
         return await self._call("GET", address, _url(address, path, query))
 
     async def post(self, address: str, path: str, body: bytes = b"", /, **query: str) -> Any:
-        """Tell a daemon to do something; its JSON answer, None if it says nothing in JSON.
+        """Send a POST request; returns the JSON answer, or None if the answer is not JSON.
 
         Raises:
-            UpstreamError: it did not, or nobody knows.
+            UpstreamError: the request failed, or its outcome is unknown.
         """
         return await self.send("POST", address, path, body, **query)
 
@@ -209,7 +210,7 @@ class Upstream:
         content_type: str = "",
         **query: str,
     ) -> Any:
-        """As `post`, with another method, and perhaps with a type of the body."""
+        """Send a request like `post`, with another method and optionally a content type."""
         url = _url(address, path, query)
         answer = await self._call(method, address, url, body, content_type=content_type)
         try:
@@ -264,13 +265,13 @@ class Upstream:
 
 
 def _url(address: str, path: str, query: dict[str, str]) -> URL:
-    """Where a daemon is asked; parameters that are "" are left out."""
+    """The URL of a request; empty parameters are left out."""
     base = URL(lookupd_url(address)).with_path(path)
     return base % {name: value for name, value in query.items() if value}
 
 
 def _parsed(answer: bytes) -> Any:
-    """The document, also where it is wrapped as before NSQ 1.0."""
+    """Parse a JSON answer; the wrapper used before NSQ 1.0 is removed."""
     document = json.loads(answer, parse_constant=_no_number)
     if isinstance(document, dict) and "status_code" in document and "data" in document:
         return document["data"]
@@ -292,13 +293,13 @@ def _code(answer: bytes) -> str:
 
 
 def _https_port(answer: bytes) -> int:
-    """Where a daemon that demands TLS wants to be asked; 0: it does not say."""
+    """The HTTPS port of a daemon that demands TLS; 0: the answer has none."""
     port = _field(answer, "https_port")
     return port if type(port) is int and 0 < port <= PORT_MAX else 0
 
 
 def _field(answer: bytes, key: str) -> Any:
-    """A field of a JSON object; None: there is none."""
+    """A field of a JSON object; None if it is missing or the answer is not an object."""
     try:
         document = _parsed(answer)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
 """Addresses as text: ``host:port``, with brackets around IPv6 as in ``[::1]:4150``.
 
-1. An address has one spelling, whether it was given, read from nsqlookupd or shown: it is the key
-   by which connections and nodes are known. Names are not resolved here.
+1. An address has one spelling, whether it was configured, read from nsqlookupd or displayed: it is
+   the key that identifies connections and nodes. Names are not resolved here.
 2. An nsqd may also listen on a unix socket: its address is the path, which begins with ``/``.
-3. Daemons are asked over HTTP at ``host:port``, or at a URL that may say ``https``.
-4. An IP address is read as peers and their headers write it (`parse_ip`).
+3. The HTTP address of a daemon is ``host:port`` or a URL, which may be an ``https`` one.
+4. `parse_ip` reads IP addresses as peers and headers write them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PORT_MAX = 65_535
 
 
 class Address(NamedTuple):
-    """Where a daemon listens; for a unix socket ``host`` is its path and ``port`` is 0."""
+    """The address of a daemon; for a unix socket ``host`` is the path and ``port`` is 0."""
 
     host: str
     port: int
@@ -29,12 +29,12 @@ class Address(NamedTuple):
 
     @property
     def is_path(self) -> bool:
-        """Whether it is the path of a unix socket."""
+        """Whether the address is the path of a unix socket."""
         return self.host.startswith("/")
 
 
 def parse_address(text: str) -> Address:
-    """The parts of ``host:port``.
+    """Parse ``host:port``.
 
     Raises:
         ValueError: the text has another form; the error quotes it.
@@ -49,10 +49,10 @@ def parse_address(text: str) -> Address:
 
 
 def lookupd_url(text: str) -> str:
-    """The URL of a daemon's HTTP that is given as one, or as ``host:port``.
+    """The URL of a daemon's HTTP server, given as ``host:port`` or as a URL.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     if "://" not in text:
         return f"http://{parse_address(text)}"
@@ -66,9 +66,9 @@ IpAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 def parse_ip(text: str) -> IpAddress | None:
-    """An IP address, in brackets or not; an IPv4 one also where IPv6 carries it.
+    """Parse an IP address, with or without brackets; an IPv4-mapped IPv6 address becomes IPv4.
 
-    None for any other text: a host's name is never resolved.
+    Returns None for any other text: host names are not resolved.
     """
     if text.startswith("[") and text.endswith("]"):
         text = text[1:-1]

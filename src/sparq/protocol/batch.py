@@ -1,39 +1,39 @@
-"""The stored batch: what one commit of a topic's log leaves in a file, and what READ sends.
+"""The stored batch: one commit of a topic's log as written to its file and as sent by READ.
 
-Bodies become frames, which are what consumers receive, and frames become a batch.
+Bodies are encoded as frames, the form that consumers receive, and frames as a batch.
 
-Little-endian, but for the frames, which are as the wire has them (see ``protocol/frames``)::
+All fields are little-endian except the frames, which have wire format (see ``protocol/frames``)::
 
     offset  size  field
          0     4  magic "SPQB"
          4     2  header size, 80
          6     1  version, 1
-         7     1  required flags; a reader refuses a batch with one that it does not know
+         7     1  required flags; a reader refuses a batch with a flag that it does not know
          8     1  optional flags; bit 0: due times among the sections
          9     3  zero
         12     4  the first four bytes of the log's id
         16     8  header checksum: XXH3-64, seed = the file's salt, over the batch's offset in its
                   file (u64) and the header with this field zero
-        24     8  payload checksum: XXH3-64, seed 0, over everything behind the header
+        24     8  payload checksum: XXH3-64, seed 0, over everything after the header
         32     8  index of the first message; the others follow without a gap
         40     8  ordinal: messages in the log before this batch
         48     8  publish time, ns since 1970
         56     4  count of messages, at least 1
         60     4  size of the frames
         64     4  size of the sections
-        68     4  size of the whole, a multiple of 8
-        72     4  epoch: which run of nsqd wrote it
+        68     4  size of the whole batch, a multiple of 8
+        72     4  epoch: identifies the run of nsqd that wrote it
         76     4  zero
-        80     -  ends (u32 each: where a frame ends) | frames | sections | zeros, 0 to 7
+        80     -  ends (u32: the end of each frame) | frames | sections | zeros, 0 to 7
 
     section: u16 type | u16 flags | u32 size of the data | data
     type 1, due times: u32 n | u32 zero | n x u32 position | n x i64 due, ns since 1970
 
-1. A header is believed only with its checksum, which holds for one place in one file: a message
-   whose body is a batch is never taken for one.
-2. A payload is believed only with its checksum. It needs neither salt nor offset, so that Spark's
-   executors can verify what READ sent them.
-3. Sizes in a header agree with each other, or it is no header.
+1. A header is valid only with its checksum, which depends on the file's salt and on the offset: a
+   batch inside a message's body is never mistaken for a stored batch.
+2. A payload is valid only with its checksum. It needs neither salt nor offset, so that Spark's
+   executors can verify the batches that READ sends them.
+3. The sizes in a header must agree with each other; otherwise it is not a header.
 """
 
 import struct
@@ -64,18 +64,18 @@ HEADER_SIZE: Final = 80
 VERSION: Final = 1
 ALIGNMENT: Final = 8
 HAS_DUES: Final = 1
-"""The optional flag of a batch with due times."""
+"""Optional flag: the batch has due times."""
 SECTION_DUES: Final = 1
 SIZE_LIMIT: Final = 1 << 32
-"""A batch is smaller than this: its sizes and ends are u32."""
+"""Batches are smaller than this: their sizes and ends are u32."""
 
 TABLE_BODY_MIN: Final = 1 << 10
-"""From this size of bodies on, frames stay in the table that they were made in. Smaller bodies are
-copied out of it: small strided writes are faster in memory that is hot, which is then used again.
+"""From this body size on, frames stay in the array in which they were encoded. With smaller bodies
+they are copied out of it: small strided writes are faster in cache-hot memory, which is reused.
 """
 
 COPY_MAX: Final = 4_096
-"""Up to about this size copying a body costs less than a view of it."""
+"""Up to about this size, copying a body costs less than creating a view of it."""
 
 Dues = Sequence[tuple[int, int]]
 """(position in the batch, due time in ns since 1970) of each deferred message."""
@@ -94,15 +94,15 @@ _CHECKSUM_END: Final = 24
 _NO_CHECKSUM: Final = bytes(8)
 _PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT))
 _JOIN_BELOW: Final = 1 << 16
-"""Smaller batches are one buffer: a copy is cheaper than a gathering write."""
+"""Smaller batches are joined into one buffer: a copy is cheaper than a gathering write."""
 
 
 class BatchError(ValueError):
-    """Bytes that should be whole batches are not."""
+    """Bytes are not the whole batches that they should be."""
 
 
 class Header(NamedTuple):
-    """A batch's header, field by field."""
+    """The fields of a batch's header."""
 
     magic: bytes
     header_size: int
@@ -123,29 +123,29 @@ class Header(NamedTuple):
 
     @property
     def end_index(self) -> int:
-        """The index behind the last message's."""
+        """The index after the last message's."""
         return self.first_index + self.messages
 
     @property
     def end_ordinal(self) -> int:
-        """Messages in the log up to the end of this batch."""
+        """Number of messages in the log up to the end of this batch."""
         return self.ordinal + self.messages
 
     @property
     def readable(self) -> bool:
-        """Whether this version of sparq knows how to read the batch."""
+        """Whether this version of sparq can read the batch."""
         return self.version == VERSION and not self.required_flags
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """A batch, read.
+    """A decoded batch.
 
     Attributes:
-        header: its header.
+        header: the batch's header.
         ends: where each frame ends in `frames`, shape (count,), uint32.
-        frames: the messages as frames, a part of the buffer it was read from.
-        dues: (position, due time in ns since 1970) of the deferred ones.
+        frames: the messages as frames, a view of the buffer that was decoded.
+        dues: (position, due time in ns since 1970) of each deferred message.
     """
 
     header: Header
@@ -155,33 +155,33 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """How many messages."""
+        """Number of messages."""
         return len(self.ends)
 
 
-# Bodies become frames
+# Encoding bodies as frames
 
 
 def encode_frames(
     pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
 ) -> tuple[Buffer, Ends]:
-    """The bodies as message frames with consecutive indexes and attempts 1.
+    """Encode bodies as message frames with consecutive indexes and attempts 1.
 
     Args:
-        pieces: the bodies, in order; not empty in all.
-        first_index: the index of the first.
-        node_id: 0 to 1,023, joined into each id.
-        timestamp_ns: the timestamp of each.
+        pieces: the bodies, in order; at least one body in total.
+        first_index: the index of the first message.
+        node_id: 0 to 1,023, part of each id.
+        timestamp_ns: the timestamp of all messages, ns since 1970.
 
     Returns:
-        The frames, in a buffer that nobody changes, and the end of each in them.
+        The frames, in a buffer that does not change any more, and the end of each frame in it.
     """
     count = 0
     for piece in pieces:
         count += len(piece.sizes)
     assert 0 <= first_index <= INDEX_LIMIT - count
     assert 0 <= node_id < NODE_LIMIT
-    if count == 1 and len(pieces) == 1:  # the usual case of a producer that waits for each OK
+    if count == 1 and len(pieces) == 1:  # typical for a producer that waits for each OK
         piece, id_text = pieces[0], b"%016x" % (node_id << INDEX_BITS | first_index)
         start, size = piece.starts[0], piece.sizes[0]
         header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, id_text)
@@ -190,7 +190,7 @@ def encode_frames(
     if count < VECTOR_MIN:
         return encode_frames_scalar(pieces, first_index, node_id, timestamp_ns)
     ids = _consecutive_ids(count, first_index, node_id)
-    # Many pieces of few bodies are cheaper cut out one by one than filled in piece by piece.
+    # With many pieces of few bodies, slicing each body is cheaper than filling piece by piece.
     if count >= VECTOR_MIN * len(pieces) and (size := _one_size(pieces)):
         return _encode_equal(pieces, ids, size, timestamp_ns)
     sizes = _all_sizes(pieces)
@@ -205,7 +205,7 @@ def encode_frames(
 def encode_frames_scalar(
     pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
 ) -> tuple[bytes, Ends]:
-    """What `encode_frames` does, message by message."""
+    """Encode as `encode_frames` does, but message by message."""
     parts: list[Buffer] = []
     ends: list[int] = []
     raw, end = node_id << INDEX_BITS | first_index, 0
@@ -221,14 +221,14 @@ def encode_frames_scalar(
 
 
 def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.uint8]:
-    """The digits of `count` ids, shape (count, 16)."""
+    """The hex digits of `count` consecutive ids, shape (count, 16)."""
     raw = np.arange(first_index, first_index + count, dtype=np.uint64)
     raw |= np.uint64(node_id << INDEX_BITS)
     return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
 
 
 def _one_size(pieces: Sequence[Bodies]) -> int:
-    """The size of all bodies; 0 where they have several, or none."""
+    """The common size of all bodies; 0 if sizes differ or all bodies are empty."""
     size = int(next(piece.sizes[0] for piece in pieces if len(piece.sizes)))
     for piece in pieces:
         sizes = piece.sizes
@@ -251,7 +251,7 @@ def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
 def _headers(
     sizes: NDArray[np.int64], ids: NDArray[np.uint8], timestamp_ns: int
 ) -> NDArray[np.uint8]:
-    """The 34 bytes before each body, shape (n, 34)."""
+    """The 34 header bytes before each body, shape (n, 34)."""
     count = len(sizes)
     template = _FRAME.pack(0, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
     headers = np.frombuffer(bytearray(template * count), np.uint8).reshape(count, FRAME_OVERHEAD)
@@ -263,7 +263,7 @@ def _headers(
 def _encode_equal(
     pieces: Sequence[Bodies], ids: NDArray[np.uint8], size: int, timestamp_ns: int
 ) -> tuple[Buffer, Ends]:
-    """All bodies have one size: the frames are the rows of a table."""
+    """Encode bodies of one size: the frames are the rows of a 2-D array."""
     count, width = len(ids), FRAME_OVERHEAD + size
     rows = np.empty((count, width), np.uint8)
     header = _FRAME.pack(30 + size, FRAME_MESSAGE, timestamp_ns, 1, bytes(ID_SIZE))
@@ -279,7 +279,7 @@ def _encode_equal(
 
 
 def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
-    """Copies bodies of one size into the rows: in one step where they are known to lie evenly."""
+    """Copy bodies of one size into the rows, in one step if they are evenly spaced."""
     count, size = rows.shape
     starts = piece.starts
     if isinstance(starts, range):
@@ -290,10 +290,10 @@ def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
 
 
 def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
-    """The bodies one by one: copies, or views where these cost less."""
+    """The bodies one by one, as copies or, for large bodies, as views."""
     starts, sizes, buffer = piece.starts, piece.sizes, piece.buffer
     if len(sizes) == 1 and sizes[0] == len(buffer):
-        return [buffer]  # it came by itself, by HTTP
+        return [buffer]  # a single body that fills the buffer, published over HTTP
     if isinstance(starts, (list, range)):
         slices = [slice(start, start + size) for start, size in zip(starts, sizes, strict=True)]
     else:
@@ -304,19 +304,19 @@ def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
     return [buffer[part] for part in slices]
 
 
-# Frames become a batch
+# Encoding frames as a batch
 
 
 def dues_size(count: int) -> int:
-    """Bytes that the section of so many due times takes."""
+    """Size in bytes of a section with `count` due times; 0 without any."""
     return _SECTION.size + _DUES.size + 12 * count if count else 0
 
 
 def batch_size(count: int, frames_size: int, sections_size: int = 0) -> int:
-    """Bytes that a batch takes in its file.
+    """Size in bytes of a batch in its file.
 
     Raises:
-        BatchError: more than a batch can hold.
+        BatchError: the size exceeds the limit of a batch.
     """
     size = HEADER_SIZE + 4 * count + frames_size + sections_size
     size += -size % ALIGNMENT
@@ -338,10 +338,10 @@ def encode(
     salt: int,
     dues: Dues | None = None,
 ) -> list[Buffer]:
-    """A batch as the buffers to write one after the other at `file_offset`.
+    """Encode a batch as buffers to write one after the other at `file_offset`.
 
     Raises:
-        BatchError: more than a batch can hold.
+        BatchError: the size exceeds the limit of a batch.
     """
     count = len(ends)
     sections = _encode_dues(dues) if dues else b""
@@ -399,9 +399,9 @@ def _encode_dues(dues: Dues) -> bytes:
 
 
 def parse_header(buffer: Buffer, at: int) -> Header | None:
-    """The header at this place of the buffer; None for what cannot be one.
+    """Parse the header at position `at` of the buffer; None if the bytes cannot be a header.
 
-    Its checksum is not looked at: see `check_header`.
+    The checksum is not verified: see `check_header`.
     """
     if at + HEADER_SIZE > len(buffer):
         return None
@@ -413,7 +413,7 @@ def parse_header(buffer: Buffer, at: int) -> Header | None:
 
 
 def check_header(buffer: Buffer, at: int, file_offset: int, salt: int) -> bool:
-    """Whether the header at this place was written for this place of the file with this salt."""
+    """Whether the header's checksum is right for this file offset and salt."""
     size = int.from_bytes(buffer[at + 4 : at + 6], "little")
     if size < HEADER_SIZE or at + size > len(buffer):
         return False
@@ -428,22 +428,22 @@ def check_header(buffer: Buffer, at: int, file_offset: int, salt: int) -> bool:
 
 
 def check_payload(buffer: Buffer, at: int, header: Header) -> bool:
-    """Whether all of the batch is there and everything behind its header is as it was written."""
+    """Whether the batch is complete and its payload matches the checksum."""
     payload = memoryview(buffer)[at + header.header_size : at + header.total_size]
     whole = len(payload) == header.total_size - header.header_size
     return whole and xxh3_64_intdigest(payload) == header.payload_checksum
 
 
 def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
-    """The batch at this place of the buffer, whose checksums the caller has looked at.
+    """Decode the batch at position `at` of the buffer; the caller has verified its checksums.
 
     Args:
-        buffer: holds the whole batch; the result's frames are a part of it.
+        buffer: holds the whole batch; the result's frames are a view of it.
         at: where the batch begins.
-        header: its header, where the caller has it already.
+        header: its header, if the caller has parsed it already.
 
     Raises:
-        BatchError: there is no batch, or not all of it, or of a kind unknown to this version.
+        BatchError: no batch begins there, it is incomplete, or this version cannot read it.
     """
     header = header or parse_header(buffer, at)
     if header is None or at + header.total_size > len(buffer):
@@ -464,10 +464,10 @@ def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
 
 
 def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
-    """The due times among the sections; sections of unknown types are passed over.
+    """The due times in the sections; sections of unknown types are skipped.
 
     Raises:
-        BatchError: there are fewer than their section says.
+        BatchError: there are fewer due times than their section declares.
     """
     at = 0
     while at + _SECTION.size <= len(sections):
@@ -486,10 +486,10 @@ def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
 
 
 def walk(buffer: Buffer) -> Iterator[Batch]:
-    """The batches that lie one after the other in the buffer, their payloads verified.
+    """Decode consecutive batches in the buffer and verify their payloads.
 
     Raises:
-        BatchError: damaged, cut off or of a kind unknown to this version.
+        BatchError: a batch is damaged or cut off, or this version cannot read it.
     """
     at = 0
     while at < len(buffer):

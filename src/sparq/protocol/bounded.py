@@ -1,4 +1,4 @@
-"""Bytes that a peer sends, up to a limit: what is more is refused as soon as it is there."""
+"""Size limits for peers' answers: reading stops as soon as an answer exceeds its limit."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import AsyncIterable
 
 
 async def collected(chunks: AsyncIterable[bytes], size_max: int) -> bytes:
-    """All chunks put together.
+    """Join all chunks.
 
     Args:
-        chunks: in their order, of any size.
-        size_max: bytes of all of them.
+        chunks: in order, of any size.
+        size_max: maximum total size in bytes.
 
     Raises:
-        ValueError: there are more.
+        ValueError: the chunks exceed `size_max`.
     """
     found = bytearray()
     async for chunk in chunks:
@@ -23,7 +23,7 @@ async def collected(chunks: AsyncIterable[bytes], size_max: int) -> bytes:
 
 
 def check_size(size: int, size_max: int) -> None:
-    """Refuse what is larger than `size_max` bytes.
+    """Refuse a size of more than `size_max` bytes.
 
     Raises:
         ValueError: `size` is larger.

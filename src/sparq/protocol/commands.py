@@ -1,10 +1,10 @@
-"""The commands: what a client can say, as bytes to send and as values received.
+"""The commands of a client, as bytes to send and as values received.
 
-1. ``COMMANDS`` is the one table of what exists: the states in which a command may come, and
-   what body follows its line. The parser holds clients to it.
-2. Values come in runs where the wire has runs: publishes to one topic, and finishes.
-3. Builders check nothing: the library that calls them has.
-4. Values hold arrays that others made; this module itself loads without numpy.
+1. ``COMMANDS`` is the only table of commands: the states in which each is allowed, and the body
+   that follows its line. The parser enforces it.
+2. Consecutive PUBs to one topic, and consecutive FINs, are one value: a run.
+3. Builders check nothing: the client library has checked the arguments before.
+4. Values hold arrays made by other modules; this module itself loads without numpy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from sparq.protocol.frames import Bodies
 
-"""What a client of nsqlookupd begins with."""
 MAGIC_V2: Final = b"  V2"
-"""What a client of nsqd begins with."""
+"""The first bytes that a client sends to nsqd."""
 
 STATE_INIT: Final = 0
 STATE_SUBSCRIBED: Final = 3
@@ -33,7 +32,7 @@ STATE_CLOSING: Final = 4
 
 
 class BodyKind(Enum):
-    """What follows a command's line."""
+    """The kind of body that follows a command's line."""
 
     NONE = "none"
     SIZED = "i32 size, then so many bytes"
@@ -42,11 +41,11 @@ class BodyKind(Enum):
 
 
 class CommandKind(NamedTuple):
-    """One row of the table.
+    """One row of the table of commands.
 
     Attributes:
-        states: the connection states in which the command is not an error.
-        body: what follows the line.
+        states: the connection states in which the command is allowed.
+        body: the kind of body that follows the line.
     """
 
     states: frozenset[int]
@@ -64,14 +63,14 @@ COMMANDS: Final[dict[bytes, CommandKind]] = {
     b"PUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
     b"MPUB": CommandKind(_ALWAYS, BodyKind.MESSAGES),
     b"DPUB": CommandKind(_ALWAYS, BodyKind.MESSAGE),
-    # RDY after CLS is no error, but has no effect either.
+    # RDY after CLS is not an error, but has no effect.
     b"RDY": CommandKind(_CONSUMING),
     b"FIN": CommandKind(_CONSUMING),
     b"REQ": CommandKind(_CONSUMING),
     b"TOUCH": CommandKind(_CONSUMING),
     b"CLS": CommandKind(frozenset({STATE_SUBSCRIBED})),
     b"NOP": CommandKind(_ALWAYS),
-    # sparq's own: range reading.
+    # Range reading, an extension of sparq.
     b"ATTACH": CommandKind(_INIT),
     b"ENDS": CommandKind(_ALWAYS),
     b"READ": CommandKind(_ALWAYS),
@@ -79,19 +78,19 @@ COMMANDS: Final[dict[bytes, CommandKind]] = {
 }
 
 
-# Received. What comes in runs is not frozen: freezing triples what making a value costs.
+# Received commands. Runs are not frozen dataclasses: freezing triples the cost of creating one.
 
 
 @dataclass(frozen=True, slots=True)
 class Identify:
-    """IDENTIFY: `body` is JSON as the client sent it."""
+    """IDENTIFY; `body` is the JSON as the client sent it."""
 
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Authenticate:
-    """AUTH: `secret` is for an authd and for nobody else to see."""
+    """AUTH; only an authd may see `secret`, so it is left out of the repr."""
 
     secret: bytes = field(repr=False)
 
@@ -106,27 +105,27 @@ class Subscribe:
 
 @dataclass(slots=True)
 class Publish:
-    """A run of PUBs to one topic; each is a publish of its own and gets its own OK."""
+    """A run of PUBs to one topic; each is a separate publish and gets its own OK."""
 
     topic: str
     bodies: Bodies
 
     @property
     def replies(self) -> int:
-        """How many OKs the client waits for."""
+        """Number of OKs that the client expects."""
         return len(self.bodies)
 
 
 @dataclass(slots=True)
 class TopicNeeded:
-    """The line of an MPUB has come: NSQ creates its topic before it reads the body."""
+    """The line of an MPUB has arrived: NSQ creates the topic before it reads the body."""
 
     topic: str
 
 
 @dataclass(slots=True)
 class MultiPublish:
-    """MPUB: all of the bodies or none, one OK."""
+    """MPUB: all bodies are published or none, with one OK."""
 
     topic: str
     bodies: Bodies
@@ -134,7 +133,7 @@ class MultiPublish:
 
 @dataclass(frozen=True, slots=True)
 class DeferredPublish:
-    """DPUB: one body, not to be delivered before `defer_ms` have passed."""
+    """DPUB: one body, delivered no earlier than after `defer_ms`."""
 
     topic: str
     bodies: Bodies
@@ -143,7 +142,7 @@ class DeferredPublish:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """RDY: how many messages may be in flight on this connection."""
+    """RDY: the maximum number of messages in flight on this connection."""
 
     count: int
 
@@ -153,11 +152,11 @@ class Finish:
     """A run of FINs.
 
     Attributes:
-        raw_ids: the ids' numbers: a range where they ascend without a gap, a list below 16 of them,
-            else a uint64 array of shape (n,).
-            ``layout.INVALID_ID`` stands for an id that cannot be any message's.
-        text: the ids as they came, 16 bytes each, for error texts; beside a range nothing, whose
-            ids are as they have to be.
+        raw_ids: the ids as numbers: a range if they ascend without a gap, a list if there are fewer
+            than 16, else a uint64 array of shape (n,).
+            ``layout.INVALID_ID`` stands for an id that no message can have.
+        text: the ids as received, 16 bytes each, for error texts; empty with a range, whose numbers
+            determine the text.
     """
 
     raw_ids: range | list[int] | NDArray[np.uint64]
@@ -167,7 +166,7 @@ class Finish:
         return len(self.raw_ids)
 
     def id_text(self, position: int) -> bytes:
-        """The id at this position of the run as it came."""
+        """The id at this position of the run, as received."""
         if isinstance(self.raw_ids, range):
             return b"%016x" % self.raw_ids[position]
         return self.text[position * ID_SIZE : (position + 1) * ID_SIZE]
@@ -175,7 +174,7 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """REQ: put a message back, at once or after a while (already held to the limit)."""
+    """REQ: requeue a message after `timeout_ms`, which is already capped at the limit."""
 
     id: bytes
     raw_id: int
@@ -184,7 +183,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Touch:
-    """TOUCH: more time for a message in flight."""
+    """TOUCH: extend the timeout of a message in flight."""
 
     id: bytes
     raw_id: int
@@ -192,17 +191,17 @@ class Touch:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """CLS: no more messages, please."""
+    """CLS: the client wants no more messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class Nop:
-    """NOP: still here."""
+    """NOP: no operation, the answer to a heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """ATTACH: read a channel's log by ranges from now on."""
+    """ATTACH: hold a channel and read its topic's log by ranges."""
 
     topic: str
     channel: str
@@ -210,13 +209,13 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """ENDS: where a topic's log begins and ends, and where a time, a count or a size leads.
+    """ENDS: where a topic's log begins and ends, and optionally the index at a time or distance.
 
     Attributes:
         topic: the topic.
         kind: "" for the ends alone, "time", "after" or "within".
-        value: for "time" the wall time in ns, else the index to begin at.
-        count: for "after" how many messages behind the index, for "within" how many bytes.
+        value: for "time" the wall time in ns since 1970, else the index to begin at.
+        count: for "after" the number of messages after the index, for "within" the bytes.
     """
 
     topic: str
@@ -227,7 +226,7 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """READ: the stored batches of [first, end), up to `max_bytes`."""
+    """READ: request the stored batches of [first, end), up to `max_bytes`."""
 
     topic: str
     log: str
@@ -238,7 +237,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class CommitRange:
-    """COMMIT: everything before `index` is done, says the attach of this epoch."""
+    """COMMIT: the attachment of this epoch has finished everything before `index`."""
 
     topic: str
     channel: str
@@ -267,7 +266,7 @@ Command = (
 )
 
 
-# To send
+# Commands to send
 
 _SIZE: Final = struct.Struct(">i")
 
@@ -326,7 +325,7 @@ def fin(message_id: bytes) -> bytes:
 
 
 def fins(message_ids: Sequence[bytes]) -> bytes:
-    """FIN for each of at least one message."""
+    """A FIN for each message; at least one id is required."""
     return b"FIN %b\n" % b"\nFIN ".join(message_ids)
 
 
@@ -366,22 +365,22 @@ def attach(topic: str, channel: str) -> bytes:
 
 
 def ends(topic: str) -> bytes:
-    """ENDS: the ends alone."""
+    """ENDS for the log's ends alone."""
     return _line(b"ENDS", topic)
 
 
 def ends_at_time(topic: str, wall_ns: int) -> bytes:
-    """ENDS: and the first index published at or after a wall time."""
+    """ENDS with the first index published at or after a wall time (ns since 1970)."""
     return _line(b"ENDS", topic, "time", wall_ns)
 
 
 def ends_after(topic: str, index: int, count: int) -> bytes:
-    """ENDS: and the index `count` messages behind `index`."""
+    """ENDS with the index `count` messages after `index`."""
     return _line(b"ENDS", topic, "after", index, count)
 
 
 def ends_within(topic: str, index: int, max_bytes: int) -> bytes:
-    """ENDS: and how far stored batches of `max_bytes` reach from `index` on."""
+    """ENDS with the index up to which `max_bytes` of stored batches reach from `index`."""
     return _line(b"ENDS", topic, "within", index, max_bytes)
 
 

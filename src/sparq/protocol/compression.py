@@ -1,13 +1,15 @@
 """The two compressions of a V2 connection: raw DEFLATE, and snappy's framing format.
 
-Bytes in, bytes out; both directions of one connection are one object, on either side of it.
+Bytes in, bytes out. One object handles both directions of a connection, on either side of it.
 
-1. `compress` gives whole pieces: what the peer has after it inflates to all that was compressed.
-2. Inflating is pulled: `feed` only keeps what arrived, each `read` inflates at most `PIECE_BYTES`
-   of it. A caller that stops reading stops inflating, so a bomb costs what its reader takes.
-3. No size that a peer claims is believed before it is compared with what the format allows: a
-   chunk of snappy has at most 64 KiB, and no more of one is held than such a chunk may have.
-4. `CompressionError` ends the connection: the stream has no place to go on from.
+1. `compress` returns complete pieces: after each one the peer can inflate everything compressed so
+   far.
+2. Inflating is pull-based: `feed` only stores input, and each `read` returns at most `PIECE_BYTES`
+   of inflated data. A caller that stops reading stops inflating, so a decompression bomb costs only
+   as much as its reader pulls.
+3. Every size that a peer declares is checked against the format's limit before it is used: a chunk
+   of snappy has at most 64 KiB, and no more input is held than such a chunk may have.
+4. `CompressionError` ends the connection: the stream cannot continue after it.
 
 The formats: RFC 1951; https://github.com/google/snappy/blob/main/framing_format.txt.
 """
@@ -24,10 +26,10 @@ from cramjam import DecompressionError, snappy
 Buffer = bytes | bytearray | memoryview
 
 PIECE_BYTES: Final = 64 << 10
-"""What one `read` gives at most."""
+"""Maximum bytes that one `read` returns."""
 
 SLICE_BYTES: Final = 16 << 10
-"""Compressed bytes that are inflated at a time: zlib copies what it does not take at once."""
+"""Compressed bytes passed to zlib at a time: zlib copies the input that it does not consume."""
 
 DEFLATE_LEVEL: Final = 6
 RAW_WINDOW_BITS: Final = -15
@@ -36,50 +38,50 @@ STREAM_IDENTIFIER: Final = b"\xff\x06\x00\x00sNaPpY"
 CHUNK_HEADER_SIZE: Final = 4
 CHECKSUM_SIZE: Final = 4
 CHUNK_BYTES_MAX: Final = 65_536
-"""What one chunk may hold uncompressed, says the format."""
+"""Maximum uncompressed bytes of one chunk, by the format."""
 
 CHUNK_BYTES: Final = 16 << 10
-"""What is put into one chunk here: as much as Go's nsqd gathers before it compresses. pynsq loses
-its connection when a read of 64 KiB brings no whole chunk."""
+"""Uncompressed bytes per chunk that we send: as many as Go's nsqd buffers before it compresses.
+pynsq loses its connection if a read of 64 KiB contains no whole chunk."""
 
 CHUNK_STORED_MAX: Final = CHECKSUM_SIZE + 32 + CHUNK_BYTES_MAX + CHUNK_BYTES_MAX // 6
-"""What a compressor makes of it at worst: the block format's own bound."""
+"""Maximum stored bytes of one chunk: the block format's worst case for `CHUNK_BYTES_MAX`."""
 
 _COMPRESSED, _PLAIN, _SKIPPABLE, _IDENTIFIER = 0x00, 0x01, 0x80, 0xFF
 
 
 class CompressionError(Exception):
-    """The peer's bytes are not what was agreed."""
+    """The peer's bytes do not follow the negotiated format."""
 
 
 class Compression(Protocol):
-    """What a connection needs of either kind.
+    """The interface of both compressions.
 
     Attributes:
-        ended: the peer has closed its stream; nothing follows.
+        ended: the peer has ended its compressed stream; no data follows.
     """
 
     ended: bool
 
     def compress(self, parts: Iterable[Buffer]) -> bytes:
-        """All parts compressed, up to their last byte: one piece, ready to be sent."""
+        """Compress all parts up to the last byte into one piece, ready to send."""
         ...
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived from the peer."""
+        """Store bytes received from the peer."""
         ...
 
     def read(self) -> bytes:
-        """The next inflated bytes, at most `PIECE_BYTES`; empty when more has to arrive.
+        """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
 
         Raises:
-            CompressionError: the stream is damaged, or lies about a size.
+            CompressionError: the stream is damaged, or declares a wrong size.
         """
         ...
 
 
 class Deflate:
-    """Raw DEFLATE: no header, no checksum, a sync flush behind each piece."""
+    """Raw DEFLATE: no header, no checksum, a sync flush after each piece."""
 
     def __init__(self, level: int = DEFLATE_LEVEL) -> None:
         self.ended = False
@@ -89,14 +91,14 @@ class Deflate:
         self._slice: Buffer = b""
 
     def compress(self, parts: Iterable[Buffer]) -> bytes:
-        """All parts compressed and flushed; a marker of 5 bytes when there is nothing in them."""
+        """Compress and flush all parts; empty input gives a flush marker of 5 bytes."""
         compress = self._deflater.compress
         pieces = [compress(part) for part in parts]
         pieces.append(self._deflater.flush(zlib.Z_SYNC_FLUSH))
         return b"".join(pieces)
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived; nothing behind the stream's end."""
+        """Store received bytes; bytes after the stream's end are dropped."""
         if self.ended:
             return
         if self._input:
@@ -104,14 +106,14 @@ class Deflate:
         self._input = memoryview(data)
 
     def read(self) -> bytes:
-        """The next inflated bytes, at most `PIECE_BYTES`; empty when more has to arrive.
+        """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
 
         Raises:
             CompressionError: the stream is damaged.
         """
         inflater = self._inflater
         while not self.ended:
-            # zlib may hold output back even when it has taken all input: it is asked once more.
+            # zlib may hold output back even after it has consumed all input: call it once more.
             arrived = self._slice or self._next_slice()
             try:
                 data = inflater.decompress(arrived, PIECE_BYTES)
@@ -132,7 +134,7 @@ class Deflate:
 
 
 class Snappy:
-    """Snappy's framing format; the checksum of each chunk is compared."""
+    """Snappy's framing format; the checksum of each chunk is verified."""
 
     def __init__(self) -> None:
         self.ended = False
@@ -142,7 +144,7 @@ class Snappy:
         self._identified = False
 
     def compress(self, parts: Iterable[Buffer]) -> bytes:
-        """All parts as chunks, the stream's identifier before the first ones."""
+        """Compress all parts into chunks; the stream identifier precedes the very first chunk."""
         data = memoryview(b"".join(parts))
         chunks = (
             self._chunk(data[at : at + CHUNK_BYTES]) for at in range(0, len(data), CHUNK_BYTES)
@@ -159,7 +161,7 @@ class Snappy:
         return chunk[skip:]
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived; of padding nothing."""
+        """Store received bytes; the rest of a skippable chunk is dropped."""
         if self._to_skip:
             taken = min(self._to_skip, len(data))
             self._to_skip -= taken
@@ -167,10 +169,10 @@ class Snappy:
         self._input += data
 
     def read(self) -> bytes:
-        """The next inflated bytes, at most `PIECE_BYTES`; empty when more has to arrive.
+        """The next inflated bytes, at most `PIECE_BYTES`; empty if more input is needed.
 
         Raises:
-            CompressionError: a chunk is not allowed, too large, or damaged.
+            CompressionError: a chunk has a wrong type, is too large, or is damaged.
         """
         data = self._input
         at = 0
@@ -196,7 +198,7 @@ class Snappy:
             raise CompressionError(f"snappy: {error}") from error
 
     def _chunk_end(self, data: bytearray, at: int) -> int:
-        """Where the chunk at `at` ends, its header checked; 0: the header is not there yet."""
+        """Check the chunk header at `at`; returns the chunk's end, or 0 if it is incomplete."""
         if len(data) < at + CHUNK_HEADER_SIZE:
             return 0
         kind = data[at]
@@ -216,7 +218,7 @@ class Snappy:
         return at + CHUNK_HEADER_SIZE + size
 
     def _claimed(self, data: bytearray, at: int) -> int:
-        """How many bytes the whole chunk at `at` says that it holds; 0: it is no data."""
+        """Uncompressed size that the complete chunk at `at` declares; 0: not a data chunk."""
         kind = data[at]
         body_at = at + CHUNK_HEADER_SIZE
         size = int.from_bytes(data[at + 1 : body_at], "little")
@@ -233,10 +235,10 @@ class Snappy:
 
 
 def _claimed_size(header: bytearray) -> int:
-    """The uncompressed size that a block of snappy begins with.
+    """Parse the uncompressed size at the start of a snappy block.
 
     Raises:
-        CompressionError: it is none, or more than a chunk may hold.
+        CompressionError: there is no valid size, or it exceeds the chunk limit.
     """
     size = 0
     for position, byte in enumerate(header):

@@ -1,9 +1,10 @@
-"""Dead letters: where messages go that were delivered too often, and what is told of them there.
+"""Dead letters: the topic for messages that were delivered too often, and their stored history.
 
-1. The dead-letter topic has the topic's name with `.dead` at its end, cut if it must be. What is in
-   such a topic is delivered as often as it takes: there is no dead-letter topic of another one.
-2. A letter is an envelope: the history of a message, and its body. So they are kept, and go,
-   together.
+1. The dead-letter topic is named after the topic with `.dead` appended; the topic's name is cut if
+   necessary. Messages of a dead-letter topic are delivered without a limit on attempts: it has no
+   dead-letter topic of its own.
+2. A dead letter is an envelope with the message's history and its body, so both are stored and
+   deleted together.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ from sparq.protocol.names import EPHEMERAL_SUFFIX, NAME_SIZE_MAX, is_ephemeral
 DEAD: Final = ".dead"
 
 MARK: Final = "dead_letter"
-"""The field that makes an envelope a dead letter's; its value is the version of the fields."""
+"""The field that marks an envelope as a dead letter; its value is the version of the fields."""
 TEXT_SIZE_MAX: Final = 300
-"""Characters of a consumer's name, and of a reason."""
+"""Maximum characters of a consumer's name and of a reason; longer texts are cut."""
 
 
 def is_dead_letter_topic(name: str) -> bool:
-    """Whether a topic has dead letters, by its name."""
+    """Whether a topic is a dead-letter topic, by its name."""
     return name.removesuffix(EPHEMERAL_SUFFIX).endswith(DEAD)
 
 
@@ -35,14 +36,14 @@ def dead_letter_topic(name: str) -> str:
 
 
 class History(NamedTuple):
-    """What became of a message before it was a dead letter.
+    """The history of a message before it became a dead letter.
 
     Attributes:
-        topic, channel, id, attempts: where it was, which it was, how often it was delivered.
+        topic, channel, id, attempts: the message's topic, channel, id and number of deliveries.
         published_ns: when it was published, ns since 1970.
-        returned_ns: when it came back for the last time; 0: not known.
-        consumer, reason: who had it last, and how that ended; "": not known.
-        redriven: how often a letter of it was sent back before.
+        returned_ns: when its last delivery ended unfinished, ns since 1970; 0: unknown.
+        consumer, reason: the last consumer, and why that delivery failed; "": unknown.
+        redriven: how often the message was redriven as a dead letter before.
     """
 
     topic: str
@@ -56,7 +57,7 @@ class History(NamedTuple):
     redriven: int = 0
 
     def seal(self, body: bytes) -> bytes:
-        """The letter."""
+        """The dead letter: an envelope with this history and the body."""
         fields = {
             MARK: "1",
             "topic": self.topic,
@@ -73,6 +74,6 @@ class History(NamedTuple):
 
 
 def unseal(letter: bytes) -> tuple[Mapping[str, str], bytes]:
-    """A letter's history, as texts, and its body; ({}, all of it) where this is none."""
+    """A dead letter's history, as texts, and its body; ({}, `letter`) if it is not one."""
     fields, body = envelope.unseal(letter)
     return (fields, body) if MARK in fields else ({}, letter)

@@ -1,7 +1,7 @@
-"""Durations as Go writes them: `300ms`, `1.5h`, `2m30s`, each a number of nanoseconds here.
+"""Durations as Go writes them, such as `300ms`, `1.5h` or `2m30s`, in nanoseconds.
 
-Both directions are exact: no value passes through a float, and what `format_duration` prints is
-what Go's `time.Duration.String` prints, since NSQ's text pages and flag defaults show it.
+Both directions are exact: no value passes through a float. `format_duration` prints the same text
+as Go's `time.Duration.String`, since NSQ's text pages and flag defaults show it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _UNITS = {
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _LIMIT_NS = 1 << 63
 _TEXT_SIZE_MAX = 100
-"""No sensible duration needs more; a longer text is refused before it costs anything."""
+"""No sensible duration is longer; a longer text is refused before it is parsed."""
 
 
 def parse_duration(text: str) -> int:
-    """Read a Go duration.
+    """Parse a Go duration.
 
     Args:
         text: e.g. `2s`, `-1.5h`, `1h2m3.5s`, or `0`.
@@ -72,7 +72,7 @@ def _decimal(value: int, unit: int) -> str:
 
 
 def format_duration(nanoseconds: int) -> str:
-    """Print nanoseconds as Go does: `1m0s`, `250ms`, `0s`."""
+    """Format nanoseconds as Go does: `1m0s`, `250ms`, `0s`."""
     if nanoseconds == 0:
         return "0s"
     sign = "-" if nanoseconds < 0 else ""

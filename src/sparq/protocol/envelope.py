@@ -1,17 +1,20 @@
-"""The envelope: fields that travel with a message, in front of its body.
+"""The envelope: header fields in front of a message's body.
 
-NSQ's messages have no headers. Who asks for it (`telemetry`) puts some in front of the body::
+NSQ's messages have no headers. A producer that opts in (`telemetry`) puts fields before the body::
 
-    offset  size  what
+    offset  size  field
     0       6     0x00 "sparq"
-    6       1     the version, 1
-    7       2     the size of the fields, n, big-endian
-    9       n     the fields: a JSON object whose values are texts, UTF-8
-    9 + n         the body
+    6       1     version, 1
+    7       2     size of the fields, n, big-endian
+    9       n     fields: a JSON object with string values, UTF-8
+    9 + n         body
 
-1. Every consumer of the topic gets the envelope; one that does not open it has it in its body.
-2. What is no envelope, to the last byte of its fields, is a body, and stays as it is.
-3. Fields beyond ``FIELDS_BYTES_MAX`` are left out: a message is worth more than its fields.
+1. Every consumer of the topic receives the envelope; a consumer that does not open it sees it as
+   part of the body.
+2. Data that is not a valid envelope, up to the last byte of its fields, is a plain body and is
+   returned unchanged.
+3. Fields larger than ``FIELDS_BYTES_MAX`` are dropped and the body is sent alone: the message
+   matters more than its fields.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ ENVELOPE_BYTES_MAX: Final = HEAD_BYTES + FIELDS_BYTES_MAX
 
 
 def seal(fields: Mapping[str, str], body: bytes) -> bytes:
-    """The body in an envelope; as it is where it is empty, or the fields are none or too many."""
+    """Put the body in an envelope; bare if it is empty, or the fields are none or too large."""
     text = json.dumps(dict(fields), separators=(",", ":")).encode()
     if not body or not fields or len(text) > FIELDS_BYTES_MAX:
         return body
@@ -35,7 +38,7 @@ def seal(fields: Mapping[str, str], body: bytes) -> bytes:
 
 
 def unseal(data: bytes) -> tuple[dict[str, str], bytes]:
-    """The fields and the body; ``{}`` and all of it where this is no envelope."""
+    """The fields and the body; ``{}`` and `data` itself if it is not an envelope."""
     if not data.startswith(MAGIC) or len(data) < HEAD_BYTES:
         return {}, data
     end = HEAD_BYTES + int.from_bytes(data[len(MAGIC) : HEAD_BYTES], "big")

@@ -1,19 +1,20 @@
-"""Every error that a peer can be told of, in one table, and the exception that carries one.
+"""All errors that are reported to peers, in one table, and the exception that carries one.
 
-1. A ``RemoteError`` is the peer's doing or a refusal it must hear of; it never means a bug of ours.
-2. Whether an error ends the connection stands in the table. Only one thing overrides it: a publish
-   that storage refused keeps its connection, so that a full disk does not also make every
-   producer reconnect in a loop (a difference from Go nsqd).
+1. A ``RemoteError`` is the peer's fault, or a refusal that the peer must be informed of; it never
+   means a bug in sparq.
+2. The table says whether an error ends the connection. There is one exception: a publish that
+   storage refused keeps its connection, so that a full disk does not also make every producer
+   reconnect in a loop (a difference from Go nsqd).
 3. Codes without ``E_`` belong to the HTTP API, where the code alone is the message.
-4. A publish that is refused for a drain has one of two fixed texts behind it (`drained`): the same
-   publish is taken by another nsqd, and nothing is wrong with this one.
+4. The error of a publish that is refused because of a drain ends with one of two fixed texts
+   (`drained`): another nsqd accepts the same publish, and this nsqd is healthy.
 """
 
 from typing import Final, NamedTuple
 
 
 class ErrorKind(NamedTuple):
-    """What an error code entails: the connection's end, and its status in HTTP."""
+    """Properties of an error code: whether it ends the connection, and its HTTP status."""
 
     fatal: bool
     http_status: int
@@ -48,7 +49,7 @@ ERRORS: Final[dict[str, ErrorKind]] = {
     "E_FIN_FAILED": _HARMLESS,
     "E_REQ_FAILED": _HARMLESS,
     "E_TOUCH_FAILED": _HARMLESS,
-    # sparq's own: range reading. A reader that was refused may try again on its connection.
+    # Range reading, an extension of sparq. A refused reader may retry on the same connection.
     "E_ATTACH_FAILED": _HARMLESS,
     "E_RANGE_FAILED": _HARMLESS,
     "E_COMMIT_FAILED": _HARMLESS,
@@ -86,12 +87,12 @@ TOPIC_DRAINING: Final = "topic is draining at this nsqd"
 
 
 class RemoteError(Exception):
-    """A refusal that the peer is told: a code of the table and what it is about.
+    """An error that is reported to the peer: a code of the table and a text.
 
     Attributes:
         code: the error's code, a key of ``ERRORS``.
-        text: what follows the code; bytes that are not UTF-8 stand as surrogate escapes.
-        fatal: whether the connection ends once the error is sent.
+        text: the text after the code; bytes that are not UTF-8 are kept as surrogate escapes.
+        fatal: whether the connection ends after the error is sent.
     """
 
     def __init__(self, code: str, text: str = "", fatal: bool | None = None) -> None:
@@ -102,11 +103,11 @@ class RemoteError(Exception):
 
     @property
     def http_status(self) -> int:
-        """The status an HTTP answer has for this error."""
+        """The status of an HTTP answer with this error."""
         return ERRORS[self.code].http_status
 
     def frame_text(self) -> bytes:
-        """The error as the data of an error frame: the code, a space and the text."""
+        """The data of an error frame: the code, a space and the text."""
         text = f"{self.code} {self.text}" if self.text else self.code
         return text.encode("utf-8", "surrogateescape")
 
@@ -115,7 +116,7 @@ class RemoteError(Exception):
 
     @property
     def drained(self) -> str:
-        """`DRAINING` or `TOPIC_DRAINING` of a publish that is refused for that; "": it is not."""
+        """`DRAINING` or `TOPIC_DRAINING` if a drain is why a publish was refused; else ""."""
         for reason in (DRAINING, TOPIC_DRAINING):
             if self.text.endswith(f" failed {reason}"):
                 return reason

@@ -1,11 +1,12 @@
-"""Frames and messages as bytes, made and read by the batch.
+"""Frames and messages as bytes, encoded and decoded in batches.
 
-The layout of one frame stands in ``layout``.
+``layout`` documents the layout of one frame.
 
-1. A message is written once, as the frame its consumers will receive; the log stores this form.
-2. A run is ``frames`` (frame after frame) and ``ends`` (uint32: where each frame ends). Slicing a
-   run needs no walk.
-3. Functions over runs have an array path and, for few items, a scalar one with the same answer.
+1. A message is encoded once, as the frame that its consumers will receive; the log stores this
+   form.
+2. A run is ``frames`` (consecutive frames) and ``ends`` (uint32: where each frame ends). Slicing a
+   run does not require walking through its frames.
+3. Functions over runs have an array path and, for few items, a scalar path with the same result.
 """
 
 from binascii import hexlify
@@ -28,25 +29,25 @@ from sparq.protocol.layout import (
 )
 
 VECTOR_MIN: Final = 16
-"""Below so many items plain Python is faster than arrays."""
+"""Below this number of items plain Python is faster than arrays."""
 
 Ends = NDArray[np.uint32]
 Offsets = list[int] | NDArray[np.int64]
 Starts = range | Offsets
 Run = range | NDArray[np.int64]
-"""Places of things that follow each other; a range where all are of one width."""
+"""Positions of consecutive items; a range if all items have the same width."""
 
 
-# Not frozen, as nothing is that is made for each run: freezing triples what the making costs.
+# Not frozen, like all dataclasses created per run: freezing triples the cost of creating one.
 @dataclass(slots=True, eq=False)
 class Bodies:
-    """Message bodies where they arrived: pieces of one buffer that nobody changes.
+    """Message bodies as slices of the buffer in which they arrived, which does not change any more.
 
     Attributes:
-        buffer: holds the bodies, with anything between them.
-        starts: where each body begins, ascending; a list, an int64 array, or a range, which also
-            says that all have one size: a run of equal commands then costs no array at all.
-        sizes: the bodies' sizes in bytes; a list or an int64 array, beside a range a list.
+        buffer: holds the bodies, with arbitrary bytes between them.
+        starts: where each body begins, ascending; a list, an int64 array, or a range. A range also
+            means that all bodies have one size: a run of equal commands then needs no array.
+        sizes: the bodies' sizes in bytes; a list or an int64 array, with a range always a list.
     """
 
     buffer: bytes | bytearray
@@ -55,7 +56,7 @@ class Bodies:
 
     @classmethod
     def of(cls, bodies: Sequence[bytes]) -> "Bodies":
-        """Bodies that lie in separate objects, joined."""
+        """Join bodies that are separate objects."""
         sizes = [len(body) for body in bodies]
         return cls(b"".join(bodies), list(accumulate(sizes, initial=0))[:-1], sizes)
 
@@ -74,19 +75,19 @@ class Bodies:
 
     @property
     def size_bytes(self) -> int:
-        """The bodies' bytes in all."""
+        """Total size of the bodies in bytes."""
         if isinstance(self.starts, range):
             return int(self.sizes[0]) * len(self.starts) if self.starts else 0
         return int(sum(self.sizes)) if isinstance(self.sizes, list) else int(self.sizes.sum())
 
 
 def joined(runs: Sequence[Run]) -> NDArray[np.int64]:
-    """Runs as one array."""
+    """Concatenate runs into one array."""
     return np.concatenate([_as_array(run) for run in runs])
 
 
 def _as_array(run: Run) -> NDArray[np.int64]:
-    # From a range itself numpy would take item by item.
+    # numpy would convert a range item by item.
     if isinstance(run, range):
         return np.arange(run.start, run.stop, run.step, dtype=np.int64)
     return run
@@ -96,25 +97,25 @@ def _as_array(run: Run) -> NDArray[np.int64]:
 
 
 def message_id(index: int, node_id: int) -> bytes:
-    """The 16 hex digits that stand for this index of this node."""
+    """The message id, 16 hex digits, of an index at a node."""
     return b"%016x" % (node_id << INDEX_BITS | index)
 
 
 def message_ids(indexes: NDArray[np.int64], node_id: int) -> NDArray[np.bytes_]:
-    """The ids of many indexes, shape (n,), dtype S16."""
+    """The message ids of many indexes, shape (n,), dtype S16."""
     raw = (np.asarray(indexes).astype(np.uint64) | np.uint64(node_id << INDEX_BITS)).astype(">u8")
     return np.frombuffer(hexlify(raw.tobytes()), "S16")
 
 
 def parse_raw_id(text: Buffer) -> int:
-    """The number an id stands for; INVALID_ID for what is not 16 lower-case hex digits."""
+    """The number that an id encodes; INVALID_ID if it is not 16 lower-case hex digits."""
     if len(text) != ID_SIZE:
         return INVALID_ID
     try:
         raw = int(bytes(text), 16)
     except ValueError:
         return INVALID_ID
-    # int() also takes capitals, signs, spaces and underscores; writing it again tells.
+    # int() also accepts capitals, signs, spaces and underscores: formatting it again detects them.
     return raw if raw >= 0 and b"%016x" % raw == text else INVALID_ID
 
 
@@ -124,12 +125,12 @@ def parse_raw_id(text: Buffer) -> int:
 def patch_attempts(
     frames: Buffer, ends: NDArray[np.integer], attempts: int | NDArray[np.integer]
 ) -> bytearray:
-    """A copy of the run in which each message has the attempts given, at most 65,535.
+    """Copy a run and set the attempts of each message, capped at 65,535.
 
     Args:
         frames: the run.
         ends: the end of each frame.
-        attempts: one number for all, or one for each.
+        attempts: one number for all messages, or one for each.
     """
     patched = bytearray(frames)
     cells = np.frombuffer(patched, np.uint8)
@@ -145,12 +146,12 @@ def patch_attempts(
 def patch_timestamps(
     frames: Buffer, ends: NDArray[np.integer], timestamps: NDArray[np.int64]
 ) -> bytes:
-    """A copy of the run in which each message has the timestamp given.
+    """Copy a run and set the timestamp of each message.
 
     Args:
         frames: the run.
         ends: the end of each frame.
-        timestamps: one for each, ns since 1970.
+        timestamps: one for each message, ns since 1970.
     """
     patched = bytearray(frames)
     starts = np.zeros(len(ends), np.int64)
@@ -162,7 +163,7 @@ def patch_timestamps(
 
 
 def take(frames: Buffer, ends: NDArray[np.integer], positions: Sequence[int]) -> bytes:
-    """The frames at these positions of the run, in the order given, as a run of their own."""
+    """The frames at these positions of the run, in the given order, as a new run."""
     view = memoryview(frames)
     bounds = [0, *ends.tolist()]
     return b"".join([view[bounds[at] : bounds[at + 1]] for at in positions])

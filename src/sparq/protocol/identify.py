@@ -1,9 +1,9 @@
-"""IDENTIFY: what a client asks for, what it is granted, within which limits.
+"""IDENTIFY: the negotiation between a client's request and the server's limits.
 
-1. Every limit that a connection is held to is a field of ``Limits``, with NSQ's default.
-2. The checks come in NSQ's order and say NSQ's texts; a key that is unknown asks for nothing.
-3. TLS and compression are granted where they are both asked for and offered, and only to a client
-   that negotiates features: it must read the answer before it can follow.
+1. Every limit of a connection is a field of ``Limits``, with NSQ's default.
+2. Checks have NSQ's order and NSQ's error texts; unknown keys are ignored.
+3. TLS and compression are granted if the client requests and the server offers them, and only with
+   feature negotiation: the client must read the reply before it can switch.
 """
 
 import json
@@ -17,17 +17,17 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.option import option
 
 SPARQ_VERSION: Final = "0.1.0"
-"""As `sparq.__version__` and pyproject.toml; to ask the installed package took 43 ms."""
+"""Same as `sparq.__version__` and pyproject.toml; reading the package's metadata took 43 ms."""
 
 NSQ_VERSION: Final = "1.3.0"
-"""Clients and nsqadmin compare it, so it is NSQ's and not sparq's own."""
+"""Clients and nsqadmin compare versions, so this is NSQ's version, not sparq's."""
 
 OFF: Final = -1
 INTERVAL_MIN_MS: Final = 1_000
 BUFFER_SIZE_MIN: Final = 64
 SAMPLE_RATE_MAX: Final = 99
 DEFLATE_LEVEL: Final = 6
-"""NSQ's default level, told even to clients that do not compress."""
+"""NSQ's default level, reported even to clients that do not compress."""
 INT64_CHARACTERS_MAX: Final = 20
 
 STRICT_BODY_BYTES: Final = 64 << 10
@@ -36,7 +36,7 @@ STRICT_DEPTH: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What nsqd allows, by its flags; the defaults are NSQ's."""
+    """The limits that nsqd's flags set; the defaults are NSQ's."""
 
     max_msg_size: int = option(1 << 20, "bytes that one message may have", least=1)
     max_body_size: int = option(5 << 20, "bytes that one command's body may have", least=1)
@@ -90,17 +90,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """What holds for a connection once it has identified itself.
+    """The settings of a connection after IDENTIFY.
 
     Attributes:
-        heartbeat_interval_ms: 0 means that heartbeats are off.
-        output_buffer_size: 1 means unbuffered.
-        output_buffer_timeout_ms: 0 means that no timer flushes.
-        tls_v1, deflate, snappy: what the connection changes to behind the reply; never both
-            compressions.
-        dead_letter_envelopes: whether it is given dead letters in their envelopes.
-        deflate_level: the level of what the server compresses.
-        reply: the answer as a JSON object; None when the client negotiates nothing.
+        heartbeat_interval_ms: 0: heartbeats are off.
+        output_buffer_size: in bytes; 1: unbuffered.
+        output_buffer_timeout_ms: 0: no timer flushes the buffer.
+        tls_v1, deflate, snappy: the layers that the connection switches to after the reply; never
+            both compressions.
+        dead_letter_envelopes: whether it receives dead letters in their envelopes.
+        deflate_level: the level at which the server compresses.
+        reply: the reply as a JSON object; None if the client does not negotiate features.
     """
 
     client_id: str
@@ -123,7 +123,7 @@ class Granted:
 
     @property
     def upgrades(self) -> bool:
-        """Whether bytes behind the reply are not plain any more."""
+        """Whether the connection switches to TLS or compression after the reply."""
         return self.tls_v1 or self.deflate or self.snappy
 
     def reply_data(self) -> bytes:
@@ -132,17 +132,16 @@ class Granted:
 
 
 def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Granted:
-    """Reads an IDENTIFY body and decides.
+    """Parse an IDENTIFY body and decide what to grant.
 
     Args:
-        body: the JSON as it came.
-        limits: what the server allows.
-        server: what the reply tells of the server beyond the limits: any of `version`,
-            `sparq_version`, `tls` (it has a certificate), `auth_required`, `topology_region`,
-            `topology_zone`.
+        body: the JSON as received.
+        limits: the server's limits.
+        server: properties of the server for the reply: any of `version`, `sparq_version`, `tls`
+            (it has a certificate), `auth_required`, `topology_region`, `topology_zone`.
 
     Raises:
-        RemoteError: the body is no such JSON, or asks for what is out of range.
+        RemoteError: the body is not such JSON, or requests a value out of range.
     """
     asked = _decode(body, strict=limits.strict_identify)
     heartbeat_ms = _heartbeat(asked.heartbeat_interval, limits)
@@ -156,7 +155,7 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
         user_agent=asked.user_agent,
         heartbeat_interval_ms=heartbeat_ms,
         output_buffer_size=size,
-        # Without a buffer there is nothing that a timer could flush.
+        # Without a buffer a timer would have nothing to flush.
         output_buffer_timeout_ms=0 if size == 1 else timeout_ms,
         sample_rate=asked.sample_rate,
         msg_timeout_ms=_msg_timeout(asked.msg_timeout, limits),
@@ -171,12 +170,12 @@ def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Gran
     return replace(granted, reply=_reply(granted, limits, server))
 
 
-# Reading what is asked
+# Parsing the request
 
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The keys that mean something; what is missing or null is as its zero value."""
+    """The keys that are used; a missing key, or null, has the zero value."""
 
     client_id: str = ""
     hostname: str = ""
@@ -202,9 +201,9 @@ _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 def _decode(body: bytes, *, strict: bool) -> _Request:
-    """The request; raises RemoteError for what Go's decoder would not take into its struct."""
+    """The request; raises RemoteError if Go's decoder would not accept it into its struct."""
     try:
-        # Bytes that are not UTF-8 become U+FFFD, as in Go; json would guess at UTF-16.
+        # Bytes that are not UTF-8 become U+FFFD, as in Go; json.loads(bytes) might assume UTF-16.
         text = body.decode("utf-8", "replace")
         asked = json.loads(text, parse_constant=_no_constant, parse_int=_whole)
     except (ValueError, RecursionError):
@@ -213,8 +212,8 @@ def _decode(body: bytes, *, strict: bool) -> _Request:
         return _Request()
     if not isinstance(asked, dict) or (strict and not _is_modest(asked, STRICT_DEPTH)):
         raise _undecodable()
-    # Go's decoder takes a key in any case (a long s counts as an s), and of several that mean one
-    # field the last; each must have the field's type.
+    # Go's decoder ignores the case of keys (a long s counts as an s). If several keys mean one
+    # field, the last one wins; each must have the field's type.
     known = {}
     for key, value in asked.items():
         name = key.lower().replace("\u017f", "s")
@@ -234,7 +233,7 @@ def _typed(name: str, value: object) -> Any:
 
 
 def _is_modest(value: object, depth: int) -> bool:
-    """Whether JSON is nested no deeper than this, and all its numbers have a place in 64 bits."""
+    """Whether JSON is nested at most `depth` levels and all its numbers fit in 64 bits."""
     if isinstance(value, dict):
         return depth > 0 and all(_is_modest(one, depth - 1) for one in value.values())
     if isinstance(value, list):
@@ -253,7 +252,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _whole(digits: str) -> float:
-    """A whole number; what is too long for an int64 is as good as infinite, and is not parsed."""
+    """Parse an integer; one too long for an int64 becomes infinite without being parsed."""
     return int(digits) if len(digits) <= INT64_CHARACTERS_MAX else math.inf
 
 
@@ -343,6 +342,6 @@ def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> di
         "sparq_version": server.get("sparq_version", ""),
         "sparq_range": 2,
     }
-    if granted.dead_letter_envelopes:  # told to who asks only: the others see NSQ's answer
+    if granted.dead_letter_envelopes:  # only in replies to clients that ask: others see NSQ's
         answer["dead_letter_envelopes"] = True
     return answer

@@ -1,9 +1,9 @@
-"""A moment, read once by whoever owns the clocks and handed down as an argument.
+"""One reading of both clocks, taken by the component that owns them and passed as an argument.
 
-1. Two clocks tell two different things. The wall clock dates messages and what is due on disk;
-   the monotonic clock measures timeouts, since the wall clock may be set back.
+1. The two clocks have different uses. The wall clock dates messages and stored due times; the
+   monotonic clock measures timeouts, since the wall clock may be set back.
 2. Log indexes begin at a reading of the wall clock in units of 64 ns since 2025, so that a log that
-   was lost and begun again does not give the same index twice. 54 bits of it last until 2061.
+   was lost and recreated does not assign the same index twice. 54 bits last until 2061.
 """
 
 from datetime import UTC, datetime, timedelta
@@ -25,12 +25,12 @@ class Instant(NamedTuple):
 
 
 def clock_index(wall_ns: int) -> int:
-    """The index that a log begun at this wall time starts with (0 before 2025)."""
+    """The first index of a log created at this wall time (0 before 2025)."""
     return max(0, wall_ns - INDEX_EPOCH_NS) // INDEX_UNIT_NS
 
 
 def rfc3339(wall_ns: int) -> str:
-    """A wall time as RFC 3339 has it, in UTC, with nanoseconds."""
+    """Format a wall time (ns since 1970) as RFC 3339, in UTC, with nanoseconds."""
     seconds, nanoseconds = divmod(wall_ns, 1_000_000_000)
     moment = _EPOCH + timedelta(seconds=seconds)
     return f"{moment:%Y-%m-%dT%H:%M:%S}.{nanoseconds:09d}Z"

@@ -1,17 +1,17 @@
-"""One frame and one message as bytes: the layout on the wire, and the numbers in it.
+"""The wire layout of one frame and one message, and its constants.
 
-A frame is ``i32 size | i32 type | data`` with size = 4 + len(data); a message's data follow::
+A frame is ``i32 size | i32 type | data`` with size = 4 + len(data). A message frame::
 
     offset  size  field (big-endian)
          0     4  size = 30 + len(body)
          4     4  type = 2
-         8     8  timestamp_ns, when nsqd took the message
+         8     8  timestamp_ns, when nsqd received the message, ns since 1970
         16     2  attempts, 1 at the first delivery
         18    16  message id: the hex digits of (node id << 54) | index
         34     -  body
 
 Nothing here needs numpy: programs that only send commands, or only print their help, start without
-it. Runs of messages are made and read by the batch in ``frames``.
+it. ``frames`` encodes and decodes runs of messages in batches.
 """
 
 import struct
@@ -21,7 +21,7 @@ FRAME_RESPONSE: Final = 0
 FRAME_ERROR: Final = 1
 FRAME_MESSAGE: Final = 2
 FRAME_RANGE: Final = 3
-"""sparq's own, only ever an answer to READ."""
+"""An extension of sparq, used only in the reply to READ."""
 
 FRAME_HEADER_SIZE: Final = 8
 MESSAGE_HEADER_SIZE: Final = 26
@@ -33,7 +33,7 @@ ATTEMPTS_MAX: Final = 65_535
 
 INDEX_BITS: Final = 54
 INDEX_LIMIT: Final = (1 << INDEX_BITS) - 1
-"""Indexes are below this: the last one is never given, so ``INVALID_ID`` is no message's id."""
+"""Indexes are below this: the last one is never assigned, so no message has ``INVALID_ID``."""
 NODE_LIMIT: Final = 1 << 10
 INVALID_ID: Final = (1 << 64) - 1
 
@@ -53,7 +53,7 @@ def response(data: Buffer) -> bytes:
 
 
 def error(text: bytes) -> bytes:
-    """An error frame; `text` is what ``RemoteError.frame_text`` gives."""
+    """An error frame; `text` is the result of ``RemoteError.frame_text``."""
     return frame(FRAME_ERROR, text)
 
 

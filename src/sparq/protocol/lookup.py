@@ -1,13 +1,13 @@
-"""Questions to nsqlookupd, and what its answers say: for each part of sparq that asks one.
+"""Requests to nsqlookupd, and parsing of its answers, for all parts of sparq that query one.
 
-It opens no connection. Who asks sends `HEADERS` to the URL of `question`, takes at most
-`ANSWER_BYTES_MAX` bytes (`bounded`), follows no redirect, inflates nothing, and reads the answer
-here:
+This module opens no connection. The caller sends `HEADERS` to the URL of `question`, accepts at
+most `ANSWER_BYTES_MAX` bytes (`bounded`), follows no redirect, decompresses nothing, and parses the
+answer here:
 
-1. Both forms are read: bare JSON, and that of nsqlookupd before 1.0, which wraps it in ``data``.
-2. An answer that is none is a `ValueError`, which can be told to a person.
-3. What cannot be an address or a name is left out, and counted: a broken or hostile nsqlookupd
-   costs its own answer only.
+1. Both forms are parsed: bare JSON, and that of nsqlookupd before 1.0, which wraps it in ``data``.
+2. An invalid answer raises a `ValueError` whose text can be shown to users.
+3. Entries with an invalid address or name are left out and counted: a broken or hostile nsqlookupd
+   spoils only its own answer.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from sparq.protocol.address import Address, lookupd_url, parse_address
 from sparq.protocol.names import is_valid_name
 
 ANSWER_BYTES_MAX: Final = 16 << 20
-"""``/nodes`` of 1,000 nsqds with 400 topics each, of 30 characters, is 15 MiB."""
+"""Maximum answer size: ``/nodes`` of 1,000 nsqds, 400 topics each of 30 characters, is 15 MiB."""
 
 BRACKETS_MAX: Final = 200_000
-"""Of lists and objects: an answer of nothing else would take 20 times its size when it is read."""
+"""Maximum lists and objects: an answer of nothing else takes 20 times its size once parsed."""
 
 LISTED_MAX: Final = 10_000
-"""nsqds, topics or channels in one answer."""
+"""Maximum nsqds, topics or channels in one answer."""
 
 HOST_LENGTH_MAX: Final = 253
-"""Of a name, by RFC 1035; addresses are shorter."""
+"""Maximum characters of a host name, by RFC 1035; IP addresses are shorter."""
 
 HEADERS: Final[Mapping[str, str]] = {
     "Accept": "application/vnd.nsq; version=1.0",
@@ -38,27 +38,27 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 FOUND, NOT_FOUND = 200, 404
 UNKNOWN_TOPIC: Final = b"TOPIC_NOT_FOUND"
-"""In the 404 of an nsqlookupd that does not know the topic; an nsqd's has ``NOT_FOUND`` only."""
+"""In the 404 of an nsqlookupd that does not know the topic; nsqd's 404 has only ``NOT_FOUND``."""
 
 NOTHING: Final[Mapping[str, Any]] = {"producers": [], "channels": []}
-"""The answer about a topic that nobody has yet."""
+"""The answer for a topic that no nsqd has yet."""
 
 
 KNOWS_DRAIN: Final = "knows_drain"
-"""In an nsqlookupd's answer to an IDENTIFY with `draining`, true: it takes DRAIN and UNDRAIN."""
+"""True in an nsqlookupd's answer to an IDENTIFY with `draining`: it accepts DRAIN and UNDRAIN."""
 
 
 class NotLookupdError(ValueError):
-    """Whoever answered is no nsqlookupd."""
+    """The server that answered is not an nsqlookupd."""
 
 
 class Producer(NamedTuple):
     """An nsqd that an answer lists.
 
     Attributes:
-        address: ``host:port`` of its TCP.
-        topics: its topics, each with whether it is tombstoned there; none in ``/lookup``.
-        draining: whether it refuses publishes, so that producers go elsewhere.
+        address: ``host:port`` of its TCP port.
+        topics: its topics, each with whether it is tombstoned there; empty in ``/lookup``.
+        draining: whether it refuses publishes, so that producers use other nsqds.
     """
 
     address: str
@@ -67,23 +67,23 @@ class Producer(NamedTuple):
 
 
 class Producers(NamedTuple):
-    """What an answer lists: the nsqds, and the entries without a usable address."""
+    """The nsqds that an answer lists, and the entries without a usable address."""
 
     found: list[Producer]
     unusable: list[Any]
 
 
 def question(lookupd: str, route: str, **query: str) -> str:
-    """The URL of a question.
+    """The URL of a request.
 
     Args:
-        lookupd: ``host:port``, or a URL. A path in it is that of ``lookup``, beside which the
-            other routes are; its query is kept.
+        lookupd: ``host:port``, or a URL. A path in the URL is that of ``lookup``; the other routes
+            are siblings of it. The URL's query is kept.
         route: ``lookup``, ``nodes``, ``topics`` or ``channels``.
-        query: parameters.
+        query: additional parameters.
 
     Raises:
-        ValueError: `lookupd` is neither.
+        ValueError: `lookupd` is neither ``host:port`` nor a URL.
     """
     parts = urlsplit(lookupd_url(lookupd))
     above, _, last = parts.path.rpartition("/")
@@ -93,17 +93,17 @@ def question(lookupd: str, route: str, **query: str) -> str:
 
 
 def shown(url: str) -> str:
-    """A question as it may be told: without a user, a password and a query, which may be secret."""
+    """A URL for display: without user, password and query, which may be secret."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def answer(status: int, body: bytes) -> Any:
-    """What an nsqlookupd answers; `NOTHING` when it does not know the topic.
+    """Parse an nsqlookupd's answer; `NOTHING` if it does not know the topic.
 
     Raises:
-        NotLookupdError: the answer is no JSON.
-        ValueError: it is a refusal, or of another server.
+        NotLookupdError: the answer is not JSON.
+        ValueError: the status is an error, or the server is not an nsqlookupd.
     """
     if status == NOT_FOUND and UNKNOWN_TOPIC in body:
         return NOTHING
@@ -118,10 +118,10 @@ def answer(status: int, body: bytes) -> Any:
 
 
 def document(body: bytes) -> Any:
-    """The JSON of an answer, of either form (rule 1).
+    """Parse the JSON of an answer of either form (rule 1).
 
     Raises:
-        NotLookupdError: it is no JSON, or no reader of it would end well.
+        NotLookupdError: it is not JSON, nested too deep, or has too many lists and objects.
     """
     if body.count(b"[") + body.count(b"{") > BRACKETS_MAX:
         raise NotLookupdError("an answer with too many lists, or nested too deep")
@@ -137,7 +137,7 @@ def document(body: bytes) -> Any:
 
 
 def listed(answer: Any, key: str) -> list[Any]:
-    """A list of an answer: ``producers``, ``topics`` or ``channels``; Go's null is an empty one.
+    """A list in an answer: ``producers``, ``topics`` or ``channels``; Go's null is an empty list.
 
     Raises:
         NotLookupdError: the answer has another form.
@@ -154,7 +154,7 @@ def listed(answer: Any, key: str) -> list[Any]:
 
 
 def producers(answer: Any) -> Producers:
-    """The nsqds that an answer of ``/lookup`` or ``/nodes`` lists. Raises as `listed`."""
+    """The nsqds in an answer of ``/lookup`` or ``/nodes``. Raises the errors of `listed`."""
     found, unusable = [], []
     for entry in listed(answer, "producers"):
         try:
@@ -166,14 +166,14 @@ def producers(answer: Any) -> Producers:
 
 
 def names(answer: Any, key: str) -> tuple[list[str], int]:
-    """The names in ``topics`` or ``channels``, and how many others there are. Raises as `listed`"""
+    """Valid names in ``topics`` or ``channels``, and the number of others. Raises like `listed`."""
     entries = listed(answer, key)
     found = [name for name in entries if isinstance(name, str) and is_valid_name(name)]
     return found, len(entries) - len(found)
 
 
 def topics_of(entry: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The topics of an nsqd, each with whether it is tombstoned there (a list of the same order)"""
+    """The topics of an nsqd, each with whether it is tombstoned (``tombstones`` is parallel)."""
     topics, hidden = entry.get("topics"), entry.get("tombstones")
     topics = topics if isinstance(topics, list) else []
     hidden = hidden if isinstance(hidden, list) else []
@@ -185,7 +185,7 @@ def topics_of(entry: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 
 def _tcp_address(entry: Any) -> str:
-    """An nsqd's address. Raises ValueError: it has none that can be used."""
+    """An nsqd's TCP address. Raises ValueError: the entry has no usable one."""
     host = entry.get("broadcast_address") if isinstance(entry, dict) else None
     port = entry.get("tcp_port") if isinstance(entry, dict) else None
     if not isinstance(host, str) or type(port) is not int:

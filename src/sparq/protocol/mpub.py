@@ -1,10 +1,12 @@
-"""The body of an MPUB, walked while it arrives: count, then size and bytes of each message.
+"""Parses the body of an MPUB while it arrives: count, then size and bytes of each message.
 
-1. Nothing is allocated for a size before it was checked, and a step costs what has newly arrived.
-2. NSQ compares the declared body size with nothing. Here the messages may not exceed the largest
-   body allowed, or one MPUB could ask for a million times the largest message.
-3. Runs of one size are found by looking at all their sizes at once; other messages are walked one
-   by one. Both give the same answer.
+1. A size is checked before memory is allocated for it. The cost of a step is proportional to the
+   bytes that are new.
+2. NSQ does not check the declared body size against the messages. Here the messages together may
+   not exceed the largest allowed body; otherwise one MPUB could ask for a million times the largest
+   message.
+3. Runs of one size are found by comparing all their sizes at once; other messages are parsed one
+   by one. Both give the same result.
 """
 
 import struct
@@ -17,9 +19,9 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
 
 SCALAR_STEP: Final = 256
-"""Messages walked singly before the next look for a run of one size."""
+"""Messages parsed one by one before the next check for a run of one size."""
 RUN_MAX: Final = 4096
-"""The longest run of one size looked at in one go: bounds what a wrong guess costs."""
+"""Maximum messages compared at once in a run of one size: limits the cost of a wrong guess."""
 CRUMBS_MAX: Final = 1024
 
 _SIZE: Final = struct.Struct(">i")
@@ -27,15 +29,15 @@ _MESSAGE_MIN: Final = 5
 
 
 class Walk:
-    """Where one MPUB body was found to have its messages so far.
+    """The progress through one MPUB body: the positions of the messages found so far.
 
-    Positions are those of the buffer given to `advance`; `rebase` moves them when the caller
-    moves what it holds.
+    Positions refer to the buffer passed to `advance`; `rebase` shifts them when the caller drops
+    the start of the buffer.
 
     Attributes:
-        at: how far the buffer is walked.
-        need: up to where the buffer must reach for the next step.
-        done: all messages are there.
+        at: position up to which the buffer is parsed.
+        need: the buffer must reach up to here for the next step.
+        done: all messages have been found.
     """
 
     def __init__(self, at: int, message_size_max: int, body_size_max: int) -> None:
@@ -52,10 +54,10 @@ class Walk:
         self._start = at
 
     def advance(self, data: bytes | bytearray) -> bool:
-        """Walks what has arrived.
+        """Parse the bytes that have arrived.
 
         Returns:
-            Whether all messages are there.
+            Whether all messages have been found.
 
         Raises:
             RemoteError: the count or a size is not allowed.
@@ -75,10 +77,10 @@ class Walk:
         return True
 
     def _keep(self, ends: Run) -> None:
-        """Remembers what a step found: as one run with the one before it, where it goes on.
+        """Store the ends that a step found, merged with the previous run if they continue it.
 
-        A body that comes byte by byte makes a step of every message: such crumbs are joined, or
-        they would take twenty times the memory of what they tell.
+        If a body arrives byte by byte, every message is a step of its own: such small pieces are
+        joined; otherwise they would take twenty times the memory of their content.
         """
         last = self._ends[-1] if self._ends else None
         if isinstance(last, range) and isinstance(ends, range) and last.step == ends.step:
@@ -93,7 +95,7 @@ class Walk:
         if len(data) < self.need:
             return False
         (count,) = _SIZE.unpack_from(data, self.at)
-        # NSQ's bound: the count's own 4 bytes, and at least a size and one byte for each message.
+        # NSQ's bound: 4 bytes for the count itself, and at least a size and one byte per message.
         if not 0 < count <= (self._body_size_max - 4) // _MESSAGE_MIN:
             raise RemoteError("E_BAD_BODY", f"MPUB invalid message count {count}")
         self._count = count
@@ -102,7 +104,7 @@ class Walk:
         return True
 
     def _equal_run(self, data: bytes | bytearray) -> range | None:
-        """The ends of a run of messages of one size here; None where there is no long one."""
+        """The ends of a run of messages of one size at `at`; None if there is no long run."""
         at = self.at
         if len(data) < at + 4:
             return None
@@ -114,7 +116,7 @@ class Walk:
         count = min(fitting, self._count - self._seen, RUN_MAX)
         if count < VECTOR_MIN:
             return self._few_more(data, width, count)
-        # A look at the last of the first few saves the array for messages of many sizes.
+        # Checking message VECTOR_MIN first avoids the array for messages of different sizes.
         if _SIZE.unpack_from(data, at + (VECTOR_MIN - 1) * width)[0] != size:
             return None
         equal = np.ndarray((count,), ">i4", data, at, (width,)) == size
@@ -124,9 +126,9 @@ class Walk:
         return range(at + width, at + found * width + 1, width)
 
     def _few_more(self, data: bytes | bytearray, width: int, count: int) -> range | None:
-        """At most so many messages that go on with the run before them; None: not one does.
+        """The ends of at most `count` messages that continue the previous run; None: none does.
 
-        The end of a chunk is seldom the end of an MPUB: one of a single size shall stay one run.
+        A chunk seldom ends where an MPUB ends: an MPUB of one message size must stay one run.
         """
         last = self._ends[-1] if self._ends else None
         if not isinstance(last, range) or last.step != width or not count:
@@ -138,10 +140,10 @@ class Walk:
         return range(self.at + width, self.at + found * width + 1, width)
 
     def _singly(self, data: bytes | bytearray) -> NDArray[np.int64]:
-        """The ends of the next messages that are there in full.
+        """The ends of the next complete messages.
 
-        Steps first and checks all the sizes afterwards: that halves the time. A wrong size leads
-        astray, though never far, and what was found behind it is dropped.
+        Steps through the messages first and checks all sizes afterwards, which halves the time. A
+        wrong size leads to wrong positions for a few steps; everything found after it is dropped.
         """
         ends = [self.at]
         append, unpack_from, at = ends.append, _SIZE.unpack_from, self.at
@@ -150,9 +152,9 @@ class Walk:
                 at += unpack_from(data, at)[0] + 4
                 append(at)
         except struct.error:
-            pass  # no room for a size where the last step led
+            pass  # the last step ended where there is no complete size
         bounds = np.array(ends, np.int64)
-        # As unsigned numbers the sizes below 1 are larger than any: one comparison tells.
+        # As unsigned numbers, sizes below 1 exceed every limit: one comparison covers both bounds.
         fitting = (bounds[1:] - bounds[:-1] - 5).view(np.uint64) < self._message_size_max
         fitting &= bounds[1:] <= min(len(data), self._end_max)
         sound = len(fitting) if fitting.all() else int(fitting.argmin())
@@ -161,7 +163,7 @@ class Walk:
         return bounds[1 : sound + 1]
 
     def _stop_at(self, data: bytes | bytearray) -> None:
-        """The next message is not there in full, or is not allowed."""
+        """Handle a next message that is incomplete: set `need`, or raise if it is not allowed."""
         self._wait_for(self.at + 4)
         if len(data) < self.need:
             return
@@ -175,14 +177,14 @@ class Walk:
         self._wait_for(self.at + 4 + size)
 
     def _wait_for(self, need: int) -> None:
-        """The next step needs the buffer to reach `need`, which may be more than is allowed."""
+        """Set the position that the buffer must reach; raises RemoteError beyond the limit."""
         if need > self._end_max:
             size = need - self._end_max + self._body_size_max
             raise RemoteError("E_BAD_BODY", f"MPUB body too big {size} > {self._body_size_max}")
         self.need = need
 
     def rebase(self, shift: int) -> None:
-        """The caller dropped the first `shift` bytes of the buffer."""
+        """Shift all positions after the caller dropped the first `shift` bytes of the buffer."""
         self.at -= shift
         self.need -= shift
         self._start -= shift
@@ -190,7 +192,7 @@ class Walk:
         self._ends = [_shifted(ends, shift) for ends in self._ends]
 
     def bodies(self, buffer: bytes | bytearray) -> Bodies:
-        """The messages, once all are there, in a buffer that nobody changes."""
+        """The messages, once all are complete; `buffer` must not change afterwards."""
         first = self._ends[0]
         if len(self._ends) == 1 and isinstance(first, range):
             size = first.step - 4
@@ -199,11 +201,11 @@ class Walk:
         starts = np.empty_like(ends)
         starts[0] = self._start + 4
         np.add(ends[:-1], 4, out=starts[1:])
-        # From bytes single bodies are cut out faster than from a bytearray.
+        # Slicing single bodies from bytes is faster than from a bytearray.
         return Bodies(bytes(buffer), starts, ends - starts)
 
     def cut_short(self, size: int) -> RemoteError:
-        """What to say when no more follows and the buffer has `size` bytes."""
+        """The error for a body that ends early, with `size` bytes in the buffer."""
         if self._count < 0:
             return RemoteError("E_BAD_BODY", "MPUB failed to read message count")
         if size - self.at < 4:
@@ -221,10 +223,10 @@ def _shifted(ends: Run, shift: int) -> Run:
 
 
 def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> Bodies:
-    """The messages of a body that is there in full: count, then size and bytes of each.
+    """Parse a complete body: count, then size and bytes of each message.
 
     Raises:
-        RemoteError: E_BAD_BODY or E_BAD_MESSAGE; HTTP says them without ``E_``.
+        RemoteError: E_BAD_BODY or E_BAD_MESSAGE; the HTTP API reports them without ``E_``.
     """
     walk = Walk(0, message_size_max, body_size_max)
     if not walk.advance(body):

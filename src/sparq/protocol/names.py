@@ -1,8 +1,8 @@
-"""Topic and channel names: which are legal, how they are stored, how errors quote them.
+"""Topic and channel names: validation, encoding as directory names, and quoting in errors.
 
 1. A name has 1 to 64 characters of ``[.a-zA-Z0-9_-]``; the suffix ``#ephemeral`` counts too.
-2. "." and ".." are legal names and file systems may ignore case, so a topic's directory is never
-   its name: the encoding is injective even when case is ignored, and no result is "." or "..".
+2. "." and ".." are legal names, and file systems may ignore case. So a topic's directory is never
+   just its name: the encoding is injective even if case is ignored, and never gives "." or "..".
 3. Quoting follows Go's ``%q``, since clients and tests compare error texts.
 """
 
@@ -39,15 +39,15 @@ def is_valid_name(name: str | bytes) -> bool:
 
 
 def is_ephemeral(name: str) -> bool:
-    """Whether what has this name lives in memory only and goes with its last user."""
+    """Whether a topic or channel of this name is in memory only and deleted when unused."""
     return name.endswith(EPHEMERAL_SUFFIX)
 
 
 def directory_name(name: str) -> str:
-    """The topic's directory: small letters as they are, ``X`` as ``_x``, ``_`` as ``__``.
+    """Encode a topic's name: lower case stays, ``X`` becomes ``_x`` and ``_`` becomes ``__``.
 
     Raises:
-        ValueError: the name is not a legal one.
+        ValueError: the name is not legal.
     """
     if not is_valid_name(name):
         raise ValueError(f"not a legal name: {quote(name)}")
@@ -55,7 +55,7 @@ def directory_name(name: str) -> str:
 
 
 def topic_of_directory(directory: str) -> str | None:
-    """The topic whose directory this is; None for a directory that no topic has."""
+    """Decode a directory name; None if it is not a topic's directory."""
     if _DIRECTORY.fullmatch(directory) is None:
         return None
     name = _ESCAPED.sub(lambda found: found[1].upper(), directory[len(DIRECTORY_PREFIX) :])
@@ -63,7 +63,7 @@ def topic_of_directory(directory: str) -> str | None:
 
 
 def quote(text: bytes | str) -> str:
-    """The text in double quotes as Go's ``%q`` writes it; bytes that are not UTF-8 as ``\\x..``."""
+    """Quote as Go's ``%q`` does, in double quotes; bytes that are not UTF-8 become ``\\x..``."""
     if isinstance(text, bytes):
         text = text.decode("utf-8", "surrogateescape")
     return '"' + "".join(map(_quoted_character, text)) + '"'
@@ -78,6 +78,6 @@ def _quoted_character(character: str) -> str:
     code = ord(character)
     if code < 0x20 or code == 0x7F:
         return f"\\x{code:02x}"
-    if 0xDC80 <= code <= 0xDCFF:  # a byte that surrogateescape carried through
+    if 0xDC80 <= code <= 0xDCFF:  # a byte kept by surrogateescape
         return f"\\x{code - 0xDC00:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

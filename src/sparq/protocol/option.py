@@ -1,12 +1,12 @@
-"""How a dataclass declares that a user sets its fields, by flags or in a program's file.
+"""Declares dataclass fields as options that a user sets by flags or in a program's config file.
 
-A declaration is data beside the field, of which `sparq.program.flags` makes a flag. The dataclass
-itself is the value that the code takes.
+A declaration is metadata of the field, from which `sparq.program.flags` makes a flag. The code uses
+the dataclass itself as its options.
 
-1. A field with such a dataclass is a group of options; its metadata may have a `prefix`.
-2. The flag is the field's name with dashes, after the prefix of its group.
+1. A field whose type is such a dataclass is a group of options; its metadata may have a `prefix`.
+2. The flag is the prefix of the group followed by the field's name, with dashes for underscores.
 3. A field that ends in `_ns` or `_ms` is a duration in that unit; the flag has no such ending.
-4. The type of another field is that of its annotation, unless the declaration has a `kind`.
+4. Any other field has the type of its annotation, unless the declaration has a `kind`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ def option(
     """Declare a dataclass field as an option.
 
     Args:
-        default: the value without flag and file; a function is called for it; a tuple makes the
-            flag repeatable.
-        text: what `--help` says.
-        kind: how it is read, a `program.kinds.Kind`.
-        name: the whole name of the flag, if it is another one.
+        default: the value if neither flag nor file sets it; a callable is called for the value; a
+            tuple makes the flag repeatable.
+        text: the help text for `--help`.
+        kind: how the value is parsed, a `program.kinds.Kind`.
+        name: the whole name of the flag, if it differs from the derived one.
         key: the key in the file, if it is not the flag's name with underscores.
-        least: the smallest value that may be given, in the field's unit.
-        most: the largest one, or the name of the field beside this one that holds it.
-        live: what takes the option at SIGHUP, such as `log`; empty: it needs a restart.
+        least: the smallest allowed value, in the field's unit.
+        most: the largest allowed value, or the name of a field of the same dataclass that holds it.
+        live: the component that applies the option at SIGHUP, such as `log`; empty: a restart is
+            needed.
         secret: leave the value out of the `repr` of the options.
     """
     told = {"text": text, "kind": kind, "name": name, "key": key}

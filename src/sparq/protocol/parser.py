@@ -1,13 +1,13 @@
 """Bytes in, commands out: the server's side of a V2 connection.
 
-1. `feed` takes what arrived, `next` gives one command at a time until it gives None. The session
-   sets `state` between two commands, since a SUB decides what the next line may be.
-2. Checks come in NSQ's order and say NSQ's texts. The first error ends the parser: every one that
+1. `feed` takes received bytes; `next` returns one command at a time, and None when it needs more.
+   The session sets `state` between two commands, since a SUB decides which line may come next.
+2. Checks have NSQ's order and NSQ's error texts. The first error ends the parser: every error that
    it raises is fatal for the connection.
-3. However the bytes are cut into chunks, the commands are the same, but for the length of the runs.
-4. A chunk is parsed where it lies; bodies refer to it. Only what a chunk leaves unfinished is
-   copied, once, and is looked at again when enough has come to go on: time is linear.
-5. No more is held than one command may have: a line and a body within the limits.
+3. Splitting the bytes into chunks differently changes the length of runs, but not the commands.
+4. A chunk is parsed in place; bodies refer to it. Only an unfinished rest is copied, once, and is
+   parsed again when enough bytes have arrived: time is linear.
+5. The parser holds at most one unfinished command: a line and a body within the limits.
 """
 
 import struct
@@ -24,9 +24,9 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.protocol.runs import FIN_WIDTH, finish_run, publish_run
 
 KNOWN_MAX: Final = 64
-"""Lines of PUB and MPUB that a connection remembers."""
+"""Maximum lines of PUB and MPUB cached per connection."""
 KNOWN_SIZE_MAX: Final = 80
-"""The longest of them: MPUB, a space, a name and the newline take at most 70."""
+"""Longest cached line in bytes: MPUB, a space, a name and the newline take at most 70."""
 
 _SIZE: Final = struct.Struct(">i")
 _U64: Final = 1 << 64
@@ -35,17 +35,17 @@ _DIGITS: Final = frozenset(b"0123456789")
 
 
 class LineTooLong(Exception):
-    """The client sent no newline in `max_line_size`; NSQ closes without a word."""
+    """No newline within `max_line_size` bytes; NSQ closes the connection without an error frame."""
 
 
 class Parser:
-    """Parses one connection.
+    """Parses the commands of one connection.
 
     Attributes:
-        state: the connection's, one of ``commands.STATE_...``; set by the session.
+        state: the connection's state, one of ``commands.STATE_...``; set by the session.
         heartbeats: whether the connection has heartbeats; without them NSQ refuses SUB.
-        needs_tls: only IDENTIFY is allowed, until the connection is one of TLS.
-        is_waiting: `next` has nothing before more bytes are fed.
+        needs_tls: only IDENTIFY is allowed until the connection uses TLS.
+        is_waiting: `next` returns None until more bytes are fed.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -56,26 +56,26 @@ class Parser:
         self._line_size_max = limits.max_line_size
         self._data = b""
         self._at = 0
-        # What is unfinished while `is_waiting`, until `_need` bytes (0: a newline) are there.
+        # The unfinished rest while `is_waiting`, until it has `_need` bytes (0: a newline).
         self._tail = bytearray()
         self._need = 0
         self.is_waiting = True
         self._multi_topic = ""
         self._walk: Walk | None = None
         self._body_size = 0
-        # Lines of PUB and MPUB that were found right, with what to do: most producers know few.
+        # Valid lines of PUB and MPUB with their handlers: most producers use few topics.
         self._known: dict[bytes, tuple[_Publisher, str]] = {}
         self._dead = False
 
     # Bytes
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the connection."""
+        """Take the next bytes of the connection."""
         tail = self._tail
-        if self._walk is not None:  # the tail itself is walked
+        if self._walk is not None:  # an MPUB is parsed in the tail itself
             self._feed_walk(data)
             return
-        if not self.is_waiting:  # commands are still to be pulled
+        if not self.is_waiting:  # more commands can still be taken from `_data`
             data = self._data[self._at :] + data
         elif tail:
             is_short = len(tail) + len(data) < (self._need or self._line_size_max)
@@ -87,9 +87,9 @@ class Parser:
         self._data, self._at, self.is_waiting = data, 0, False
 
     def _feed_walk(self, data: bytes) -> None:
-        """Takes what the body lacks by its declared size; what lies behind it is not copied."""
+        """Append the bytes that the MPUB still needs by its declared size; copy none after it."""
         tail = self._tail
-        if self._data:  # commands are still to be pulled
+        if self._data:  # more commands can still be taken from `_data`
             data = self._data[self._at :] + data
         lacking = self._body_size - len(tail)
         if 0 < lacking < len(data):
@@ -101,16 +101,16 @@ class Parser:
         self.is_waiting = len(tail) < self._need and not self._data
 
     def _wait(self, start: int, need: int) -> None:
-        """What begins at `start` cannot go on before `need` bytes of it are there (0: a line)."""
+        """Keep the bytes from `start` on until `need` of them are there (0: a whole line)."""
         if start < len(self._data):
             self._tail += memoryview(self._data)[start:]
         self._data, self._need, self.is_waiting = b"", need, True
 
     def eof(self) -> None:
-        """The client has ended its side; a command that lacks a part of its body is an error.
+        """Handle the end of the client's stream; an incomplete body is an error.
 
         Raises:
-            RemoteError: what NSQ says of a body cut short. A line cut short is no error.
+            RemoteError: NSQ's error for an incomplete body. An incomplete line is not an error.
         """
         if self._dead or not self.is_waiting:
             return
@@ -124,7 +124,7 @@ class Parser:
             self._die(_cut_short(line.split(b" ")[0].strip().decode(), len(body)))
 
     def take_rest(self) -> bytes:
-        """Give up what lies behind the last command: it is not for this parser to read."""
+        """Return the bytes after the last command, which another layer will read, and drop them."""
         rest = bytes(self._tail) + self._data[self._at :]
         self._data, self._at, self._tail = b"", 0, bytearray()
         self._need, self.is_waiting = 0, True
@@ -137,17 +137,17 @@ class Parser:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether a command has begun, and the rest of it has to arrive."""
+        """Whether a command has begun and its rest has not arrived yet."""
         return self.is_waiting and (bool(self._tail) or bool(self._multi_topic))
 
     # Commands
 
     def next(self) -> c.Command | None:
-        """The next command; None when more bytes are needed.
+        """The next command; None if more bytes are needed.
 
         Raises:
-            RemoteError: the command is not allowed; the connection has to end.
-            LineTooLong: likewise, but without an error frame.
+            RemoteError: the command is not allowed; the connection must be closed.
+            LineTooLong: the line is too long; the connection must be closed without an error frame.
         """
         if self.is_waiting or self._dead:
             return None
@@ -159,7 +159,7 @@ class Parser:
                 finish = finish_run(data, at)
                 if finish is not None:
                     self._at = at + len(finish.raw_ids) * FIN_WIDTH
-                    if self._at == len(data):  # nothing follows: `next` need not look
+                    if self._at == len(data):  # nothing follows: `next` can return at once
                         self._data, self._need, self.is_waiting = b"", 0, True
                     return finish
             end = data.find(b"\n", at, at + self._line_size_max)
@@ -178,7 +178,7 @@ class Parser:
             self._die(error)
 
     def _command(self, line: bytes, at: int) -> c.Command | None:
-        """The command that this line begins, which stands at `at`."""
+        """Parse the command whose line is `line`, at position `at`."""
         words = line[: -2 if line.endswith(b"\r\n") else -1].split(b" ")
         if self.needs_tls and words[0] != b"IDENTIFY":
             _invalid(f"cannot {_text(words[0])} in current state (TLS required)")
@@ -197,7 +197,7 @@ class Parser:
 
     def _mpub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 1, "MPUB")
-        # NSQ says the code twice here.
+        # NSQ's error text repeats the code here.
         topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
         return self._remember(Parser._begin_multi_publish, topic, line_at)
 
@@ -208,7 +208,7 @@ class Parser:
         return publish(self, topic, line, line_at)
 
     def _publish(self, topic: str, line: bytes, line_at: int) -> c.Command | None:
-        """A run of PUBs to one topic, of which the first line has been read."""
+        """Parse a run of PUBs to one topic; the first line has been parsed already."""
         data, start, size_max = self._data, self._at + 4, self._limits.max_msg_size
         size = len(data) - start
         if 0 < size <= size_max and _SIZE.unpack_from(data, self._at)[0] == size:
@@ -217,11 +217,11 @@ class Parser:
             return c.Publish(topic, Bodies(data, [start], [size]))
         bodies = publish_run(data, line_at, line, size_max)
         if bodies is None:
-            # Not one that is whole and right: this tells what is the matter with it.
+            # The first PUB is incomplete or invalid: `_message` waits for it or raises its error.
             bodies = self._message("PUB", line_at)
         else:
             self._at = int(bodies.starts[-1] + bodies.sizes[-1])
-            if self._at == len(data):  # nothing follows: `next` need not look
+            if self._at == len(data):  # nothing follows: `next` can return at once
                 self._data, self._need, self.is_waiting = b"", 0, True
         return None if bodies is None else c.Publish(topic, bodies)
 
@@ -265,13 +265,13 @@ class Parser:
         return c.MultiPublish(topic, walk.bodies(data))
 
     def _walk_on(self, topic: str, walk: Walk) -> c.Command | None:
-        """Goes on with an MPUB that came in pieces: the tail has all of it so far."""
+        """Continue an MPUB that arrives in pieces; the tail holds all of it so far."""
         tail = self._tail
         while not walk.advance(tail):
             if not self._data:
                 self._need, self.is_waiting = walk.need, True
                 return None
-            # The declared size was too small, which NSQ does not mind.
+            # The declared size was too small, which NSQ ignores.
             tail += memoryview(self._data)[self._at :]
             self._data, self._at = b"", 0
         if walk.at < len(tail):
@@ -284,7 +284,7 @@ class Parser:
     # Bodies
 
     def _message(self, command: str, line_at: int) -> Bodies | None:
-        """The one message behind a line; None when it is not there in full."""
+        """The message after a line; None if it is incomplete."""
 
         def check(size: int) -> None:
             if size <= 0:
@@ -300,7 +300,7 @@ class Parser:
         return Bodies(self._data, [self._at - size], [size])
 
     def _sized(self, command: str, line_at: int) -> bytes | None:
-        """The body behind a line; None when it is not there in full."""
+        """The body after a line; None if it is incomplete."""
         size_max = self._limits.max_body_size
         if self._limits.strict_identify:
             size_max = min(size_max, STRICT_BODY_BYTES)
@@ -316,7 +316,7 @@ class Parser:
         return None if size is None else self._data[self._at - size : self._at]
 
     def _take_body(self, line_at: int, check: Callable[[int], None]) -> int | None:
-        """The size of the body that stands behind the line, now passed; None: not there in full."""
+        """Skip the body after the line and return its size; None if it is incomplete."""
         size_at = self._at
         if len(self._data) < size_at + 4:
             self._wait(line_at, size_at + 4 - line_at)
@@ -370,7 +370,7 @@ class Parser:
         timeout_ms = _decimal(words[2])
         if timeout_ms is None:
             _invalid(f"REQ could not parse timeout {_text(words[2])}")
-        if timeout_ms > _I64_MAX:  # negative in NSQ's arithmetic
+        if timeout_ms > _I64_MAX:  # negative as NSQ's int64
             timeout_ms = 0
         held = min(timeout_ms, self._limits.max_req_timeout_ms)
         return c.Requeue(text, parse_raw_id(text), held)
@@ -450,7 +450,7 @@ def _text(word: bytes) -> str:
 
 
 def _expect(words: list[bytes], count: int, command: str, noun: str = "parameters") -> None:
-    """At least so many parameters; more are ignored, as in NSQ."""
+    """Require at least `count` parameters; more are ignored, as in NSQ."""
     if len(words) <= count:
         _invalid(f"{command} insufficient number of {noun}")
 
@@ -476,15 +476,15 @@ def _message_id(words: list[bytes]) -> bytes:
 
 
 def _decimal(word: bytes) -> int | None:
-    """A number as NSQ reads it: nothing is 0, and what is too large wraps at 64 bits.
+    """Parse a number as NSQ does: empty is 0, and large numbers wrap at 64 bits.
 
-    10**64 is a multiple of 2**64, so the last 64 digits decide.
+    10**64 is a multiple of 2**64, so only the last 64 digits count.
     """
     return int(word[-64:] or b"0") % _U64 if _DIGITS.issuperset(word) else None
 
 
 def _number(words: list[bytes], position: int, command: str, what: str) -> int:
-    """A number of sparq's own commands: digits, within an int64."""
+    """Parse a number of sparq's range-reading commands: digits, at most an int64."""
     word = words[position]
     if word and len(word) <= 19 and _DIGITS.issuperset(word) and int(word) <= _I64_MAX:
         return int(word)
@@ -492,7 +492,7 @@ def _number(words: list[bytes], position: int, command: str, what: str) -> int:
 
 
 def _cut_short(command: str, size: int) -> RemoteError:
-    """The client ended `size` bytes behind the line of a command that has a body."""
+    """The error if the stream ends `size` bytes after the line of a command with a body."""
     is_message = c.COMMANDS[command.encode()].body is c.BodyKind.MESSAGE
     code, noun = ("E_BAD_MESSAGE", "message body") if is_message else ("E_BAD_BODY", "body")
     return RemoteError(code, f"{command} failed to read {noun}{' size' if size < 4 else ''}")

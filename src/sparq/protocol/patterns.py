@@ -1,14 +1,14 @@
-"""Regular expressions of Go's syntax over names, matched in linear time.
+"""Regular expressions in Go's syntax, matched against names in linear time.
 
-An authd says with patterns which topics and channels a client may use. They are Go's (RE2), which
-never backtracks; Python's `re` does, and one bad pattern would stop every client of an nsqd. So:
+An authd uses patterns to say which topics and channels a client may use. They are Go's (RE2), which
+never backtracks. Python's `re` does, and one bad pattern would block every client of an nsqd. So:
 
-1. A pattern becomes a small program; all its threads step together, one step a character. Time is
-   at most instructions x characters, whatever the pattern.
-2. What Go would not compile is refused: look-around, back references, repeats over 1,000.
-3. Names are ASCII. A character beyond ASCII in a pattern is legal and matches nothing; of the
-   scripts of `\\p{...}` only those that have ASCII characters are known.
-4. The sizes of a pattern and of its program are bounded, and whoever asks may bound the steps too.
+1. A pattern is compiled to a small program; all its threads advance together, one character per
+   step. Time is at most instructions x characters, for any pattern.
+2. A pattern that Go would not compile is refused: look-around, back references, repeats over 1,000.
+3. Names are ASCII. A non-ASCII character in a pattern is legal and matches nothing. `\\p{...}`
+   supports only scripts that have ASCII characters.
+4. The sizes of a pattern and its program are limited, and the caller may limit the steps as well.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from unicodedata import category
 
 INSTRUCTIONS_MAX: Final = 5_000
 TEXT_MAX: Final = 8 << 10
-"""Characters of a pattern: room for hundreds of names."""
+"""Maximum characters of a pattern: enough for hundreds of names."""
 
 REPEAT_MAX: Final = 1_000
-"""RE2's bound."""
+"""RE2's limit."""
 DEPTH_MAX: Final = 50
 
 ASCII: Final = (1 << 128) - 1
@@ -80,15 +80,15 @@ _NAMED_CLASS: Final = re.compile(r"\[:(\^?)([a-z]+):\]")
 
 
 class PatternError(ValueError):
-    """The pattern is none that Go would compile, or its program is too large."""
+    """Go would not compile the pattern, or its program is too large."""
 
 
 class TooLong(Exception):
-    """A question took more steps than it may."""
+    """A match took more steps than allowed."""
 
 
 class Patience:
-    """How many steps one question may still take, over all the patterns that it needs."""
+    """The steps left for one decision, over all the patterns that it tries."""
 
     __slots__ = ("steps",)
 
@@ -96,21 +96,21 @@ class Patience:
         self.steps = steps
 
     def take(self, steps: int) -> None:
-        """Note steps that were taken; raises TooLong when they were too many."""
+        """Subtract steps; raises TooLong if they exceed the steps left."""
         self.steps -= steps
         if self.steps < 0:
             raise TooLong
 
 
 class _Step(NamedTuple):
-    """An instruction: a set of characters to take, an assertion, or a fork (both empty)."""
+    """An instruction: a set of characters to consume, an assertion, or a fork (both empty)."""
 
     mask: int
     assertion: str
     targets: tuple[int, ...]
 
 
-# What a pattern is read into.
+# The syntax tree of a pattern.
 
 
 class _Characters(NamedTuple):
@@ -145,7 +145,7 @@ class Pattern:
         """Raises PatternError."""
         if len(text) > TEXT_MAX:
             raise PatternError("the pattern is too long")
-        # Most patterns of most authds are plain words.
+        # Most patterns that authds return are plain words, which need no program.
         self._literal = None if _METAS & set(text) else text
         self._steps = [_Step(0, "", ())]  # the match
         self._start = 0
@@ -154,11 +154,11 @@ class Pattern:
         self._is_anchored = self._steps[self._start].assertion == "begin"
 
     def __len__(self) -> int:
-        """The number of instructions, which bounds what a match costs."""
+        """The number of instructions, which limits the cost of a match."""
         return len(self._steps)
 
     def search(self, text: str, patience: Patience | None = None) -> bool:
-        """Whether the pattern matches anywhere in a name, as Go's MatchString.
+        """Whether the pattern matches anywhere in a name, like Go's MatchString.
 
         Raises:
             TooLong: it takes more steps than `patience` has; a step is a visit to an instruction.
@@ -189,7 +189,7 @@ class Pattern:
         return {steps[at].targets[0] for at in threads if steps[at].mask >> code & 1}
 
     def _follow(self, threads: set[int], text: str, at: int) -> tuple[set[int], int]:
-        """The threads, with all that they reach without taking a character; how many steps."""
+        """All threads reachable without consuming a character, and the number of steps taken."""
         reached: set[int] = set()
         waiting = list(threads)
         steps = 0
@@ -204,7 +204,7 @@ class Pattern:
                 waiting += step.targets
         return reached, steps
 
-    # Compiling, from the back: each node is told where to go on
+    # Compiling, from the end to the start: each node is given the instruction that follows it
 
     def _add(self, mask: int, assertion: str, *targets: int) -> int:
         if len(self._steps) >= INSTRUCTIONS_MAX:
@@ -215,7 +215,7 @@ class Pattern:
     def _compile(self, node: _Node, then: int) -> int:
         match node:
             case _Characters(mask):
-                # Of no character at all: a fork that leads nowhere.
+                # An empty set of characters is a fork without targets.
                 return self._add(mask, "", then) if mask else self._add(0, "")
             case _Assertion(kind):
                 return self._add(0, kind, then)
@@ -255,7 +255,7 @@ def _holds(assertion: str, text: str, at: int) -> bool:
 
 
 class _Reader:
-    """Reads one pattern, with Go's grammar."""
+    """Parses one pattern with Go's grammar."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -264,7 +264,7 @@ class _Reader:
         self._ignores_case = False
 
     def read(self) -> _Node:
-        """The whole pattern; raises PatternError."""
+        """Parse the whole pattern; raises PatternError."""
         node = self._choice()
         if self._at < len(self._text):
             _refuse("unexpected )")
@@ -321,7 +321,7 @@ class _Reader:
         return found
 
     def _one(self) -> _Node | None:
-        """What a repeat may stand behind; None for flags, which are no node."""
+        """Parse one item that can be repeated; None for flags, which are not a node."""
         character = self._next()
         match character:
             case "(":
@@ -378,7 +378,7 @@ class _Reader:
         return True
 
     def _flags(self) -> str:
-        """Flags, up to the ")" or ":" behind them. In names no line ends, so only "i" matters."""
+        """Parse flags up to ")" or ":". Names have no line ends, so only "i" has an effect."""
         turns_on = True
         while (flag := self._next()) not in ":)":
             if flag == "-" and turns_on:
@@ -393,7 +393,7 @@ class _Reader:
         bounds = self._bounds()
         if bounds is None:
             return node
-        self._skip("?")  # lazy: whether there is a match does not depend on it
+        self._skip("?")  # lazy: does not affect whether there is a match
         before = self._at
         if self._bounds() is not None:
             _refuse(f"invalid nested repetition at {before}")
@@ -405,7 +405,7 @@ class _Reader:
                 return bounds
         found = _COUNTS.match(self._text, self._at)
         if found is None:
-            return None  # Go takes a lone { for itself
+            return None  # in Go a { without a repeat count is a literal
         self._at = found.end()
         least = int(found[1])
         most = least if found[2] is None else int(found[3]) if found[3] else None
@@ -416,7 +416,7 @@ class _Reader:
     # Characters
 
     def _escape(self) -> int:
-        """The characters that an escape stands for, its backslash taken."""
+        """Parse an escape after its backslash; returns its characters as a mask."""
         letter = self._next()
         if letter.lower() in _CLASSES:
             mask = _CLASSES[letter.lower()]
@@ -444,7 +444,7 @@ class _Reader:
         _refuse(f"invalid escape \\{letter}")
 
     def _class(self) -> int:
-        """A class, its bracket taken."""
+        """Parse a character class after its opening bracket; returns a mask."""
         negated = self._skip("^")
         mask, is_first = 0, True
         while is_first or not self._peek("]"):
@@ -473,7 +473,7 @@ class _Reader:
         return ASCII & ~mask if negated else mask & ASCII
 
     def _member(self) -> tuple[int, bool]:
-        """One character of a class, or a class in the class; and whether it is the former."""
+        """Parse one member of a class; returns its mask and whether it is a single character."""
         character = self._next()
         if character != "\\":
             return _bit(character), True
@@ -482,7 +482,7 @@ class _Reader:
 
 
 def _bit(character: str) -> int:
-    """A set of one character; beyond ASCII all are one, which is masked out in the end."""
+    """The mask of one character; all non-ASCII ones share bit 128, which is masked out later."""
     return 1 << min(ord(character), 128)
 
 

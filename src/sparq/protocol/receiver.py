@@ -1,10 +1,10 @@
 """Bytes in, frames out: the client's side of a connection.
 
-1. ``Receiver`` reads what nsqd says (``i32 size | i32 type | data``).
-2. However the bytes are cut into chunks, the frames are the same. What a chunk leaves unfinished
-   is copied and looked at again when enough has come: time is linear.
-3. A size is checked before anything is kept for it. After a ``FrameError`` nothing on the
-   connection can be trusted; its owner closes it.
+1. ``Receiver`` parses the frames that nsqd sends (``i32 size | i32 type | data``).
+2. Splitting the bytes into chunks differently does not change the frames. The unfinished rest of a
+   chunk is copied and parsed again when enough bytes have arrived: time is linear.
+3. A size is checked before memory is used for it. After a ``FrameError`` no data of the connection
+   can be trusted; its owner closes it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _HTTP: Final = b"HTTP"
 
 
 class FrameError(Exception):
-    """What arrived is no frame that this connection may have."""
+    """The received bytes are not a frame that is allowed on this connection."""
 
 
 def decode_message(data: bytes) -> tuple[int, int, bytes, bytes]:
-    """(timestamp in ns, attempts, id, body) of a message frame's data.
+    """Decode a message frame's data to (timestamp in ns, attempts, id, body).
 
     Raises:
         FrameError: the data are too short for a message.
@@ -41,12 +41,12 @@ def decode_message(data: bytes) -> tuple[int, int, bytes, bytes]:
 
 
 class MessageRun:
-    """Message frames one behind the other, as they arrived.
+    """Consecutive message frames as received.
 
     Attributes:
-        data: the bytes that hold them, and perhaps others.
-        bounds: where in ``data`` each begins, and behind them where the last one ends.
-        attempts_max: the largest ``attempts`` among them.
+        data: the bytes that contain the frames, and possibly other data.
+        bounds: where in ``data`` each frame begins, followed by the end of the last one.
+        attempts_max: an upper bound of the messages' ``attempts``; exact before any `split`.
     """
 
     __slots__ = ("attempts_max", "bounds", "data")
@@ -60,17 +60,17 @@ class MessageRun:
         return len(self.bounds) - 1
 
     def bodies(self) -> list[bytes]:
-        """The body of each."""
+        """The body of each message."""
         data = self.data
         return [data[begin + _BODY_AT : end] for begin, end in pairwise(self.bounds)]
 
     def ids(self) -> list[bytes]:
-        """The id of each, as on the wire."""
+        """The id of each message, as on the wire."""
         data = self.data
         return [data[at + _ID_AT : at + _BODY_AT] for at in self.bounds[:-1]]
 
     def messages(self) -> list[tuple[int, int, bytes, bytes]]:
-        """(timestamp in ns, attempts, id, body) of each."""
+        """(timestamp in ns, attempts, id, body) of each message."""
         data, read = self.data, _MESSAGE.unpack_from
         return [
             (*read(data, begin + FRAME_HEADER_SIZE), data[begin + _BODY_AT : end])
@@ -78,14 +78,14 @@ class MessageRun:
         ]
 
     def split(self, count: int) -> MessageRun:
-        """Take the first ``count`` away: they are a run of their own, the rest stays."""
+        """Split off the first ``count`` messages as a new run; the rest stays in this one."""
         first = MessageRun(self.data, self.bounds[: count + 1], self.attempts_max)
         self.bounds = self.bounds[count:]
         return first
 
 
 class _Inflow:
-    """What has arrived and is not consumed: a chunk and a place in it, or a tail that waits."""
+    """Received bytes not yet consumed: a chunk and a position in it, or an incomplete tail."""
 
     __slots__ = ("at", "data", "need", "tail")
 
@@ -96,9 +96,9 @@ class _Inflow:
         self.need = 0
 
     def feed(self, data: bytes) -> None:
-        """Adds a chunk; `data` becomes something to read once `need` bytes are there."""
+        """Add a chunk; it becomes readable in `data` once `need` bytes are there."""
         tail = self.tail
-        if self.at < len(self.data):  # not all was consumed
+        if self.at < len(self.data):  # some of it is not consumed yet
             self.data = self.data[self.at :] + data
         elif not tail:
             self.data = data
@@ -111,7 +111,7 @@ class _Inflow:
         self.at = 0
 
     def wait_for(self, need: int) -> None:
-        """What is left cannot be read before `need` bytes of it are there."""
+        """Keep the rest as the tail until `need` bytes of it are there."""
         if self.at < len(self.data):
             self.tail += memoryview(self.data)[self.at :]
             self.need = need
@@ -119,17 +119,17 @@ class _Inflow:
         self.at = 0
 
     def take(self) -> bytes:
-        """All that is not consumed; nothing is left."""
+        """Remove and return all bytes that are not consumed."""
         rest = bytes(self.tail) + self.data[self.at :]
         self.data, self.at, self.tail, self.need = b"", 0, bytearray(), 0
         return rest
 
 
 class Receiver:
-    """Reads the frames that nsqd sends.
+    """Parses the frames that nsqd sends.
 
     Args:
-        max_frame_bytes: the largest size a frame may declare.
+        max_frame_bytes: the largest size that a frame may declare.
     """
 
     def __init__(self, max_frame_bytes: int) -> None:
@@ -137,14 +137,14 @@ class Receiver:
         self._inflow = _Inflow()
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the connection."""
+        """Take the next bytes of the connection."""
         self._inflow.feed(data)
 
     def frames(self) -> Iterator[tuple[int, bytes]]:
-        """The frames that are there in full: (type, data) of each.
+        """The complete frames, as (type, data).
 
         Raises:
-            FrameError: the bytes are no frame, after those before it were given.
+            FrameError: the next bytes are not a frame; all frames before them were yielded.
         """
         inflow, size_max = self._inflow, self._max_frame_bytes
         while True:
@@ -163,10 +163,10 @@ class Receiver:
             yield frame_type, data[at + FRAME_HEADER_SIZE : end]
 
     def runs(self) -> Iterator[MessageRun | tuple[int, bytes]]:
-        """The same frames, with messages that follow one another as one run.
+        """The same frames, with consecutive messages as one run.
 
         Raises:
-            FrameError: the bytes are no frame, after those before it were given.
+            FrameError: the next bytes are not a frame; all frames before them were yielded.
         """
         while True:
             if (run := self._run()) is not None:
@@ -177,7 +177,7 @@ class Receiver:
             yield frame
 
     def _run(self) -> MessageRun | None:
-        """The messages that come next and are there in full; it stops before anything else."""
+        """The next complete messages, up to the first other frame; None if there are none."""
         inflow, size_max, read = self._inflow, self._max_frame_bytes, _MESSAGE_FRAME.unpack_from
         data, at = inflow.data, inflow.at
         last = len(data) - _BODY_AT
@@ -197,9 +197,9 @@ class Receiver:
         return MessageRun(data, bounds, attempts_max)
 
     def take_oks(self) -> int:
-        """Takes what is there when it is nothing but plain ``OK``s: how many; 0 when it is not.
+        """Consume a chunk of nothing but plain ``OK`` frames; returns their number, else 0.
 
-        Publishing is answered so: a thousand need be looked at no more than one.
+        Publishes are answered like this: a thousand OKs are compared at once.
         """
         inflow = self._inflow
         count = (len(inflow.data) - inflow.at) // len(OK)
@@ -210,11 +210,11 @@ class Receiver:
 
     @property
     def has_more(self) -> bool:
-        """Whether anything is there that was not given: frames, or the beginning of one."""
+        """Whether readable bytes are left: frames, or the beginning of one."""
         return self._inflow.at < len(self._inflow.data)
 
     def take_rest(self) -> bytes:
-        """What was fed behind the last frame given: an upgrade hands it to the new layer."""
+        """Remove and return the bytes after the last frame: an upgrade passes them to its layer."""
         return self._inflow.take()
 
 

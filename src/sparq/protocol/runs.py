@@ -1,9 +1,9 @@
-"""Runs of equal commands, found many at a time: finishes, and publishes to one topic.
+"""Finds runs of equal commands many at a time: FINs, and PUBs to one topic.
 
-1. A run is what stands in one chunk, whole and right. Whatever else comes next, cut off or wrong,
-   ends the run and is left to the parser, which takes it singly and knows what to say.
-2. Rows of one width are compared all at once, in strides over the chunk; others one by one. A look
-   that may be in vain is bounded, so that no sequence of commands makes it quadratic.
+1. A run consists of complete, valid commands in one chunk. Any other command, or an incomplete or
+   invalid one, ends the run and is left to the parser, which handles it alone and reports errors.
+2. Rows of one width are compared all at once, in strides over the chunk; others one by one. Every
+   check that may fail is limited, so that no sequence of commands takes quadratic time.
 """
 
 import re
@@ -21,11 +21,11 @@ from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
 from sparq.protocol.layout import ID_SIZE
 
 LOOK_MAX: Final = 4_096
-"""Rows looked at in one go; as many ids differ in their last three digits alone."""
+"""Maximum rows compared at once; as many ids differ only in their last three hex digits."""
 LOOK_FIRST: Final = 64
-"""Publishes looked at before so many: a short run must not cost a long look."""
+"""PUBs compared first, before up to `LOOK_MAX`: a short run must not cost a long comparison."""
 SINGLE_STEP: Final = 256
-"""Publishes walked singly before the next look for rows of one width."""
+"""PUBs parsed one by one before the next check for rows of one width."""
 
 _SIZE: Final = struct.Struct(">i")
 _FIN: Final = b"FIN "
@@ -41,19 +41,19 @@ _FIN_ROWS: Final = np.frombuffer(
     b"".join(b"FIN 0000000000000%03x\n" % low for low in range(LOOK_MAX)), np.uint8
 ).reshape(LOOK_MAX, FIN_WIDTH)
 _LOW_AT: Final = FIN_WIDTH - 1 - 3
-"""Where in a line the three digits begin that differ among `LOOK_MAX` ids in a row."""
+"""Position in a line of the three digits that differ among `LOOK_MAX` consecutive ids."""
 _ID_MAX: Final = (1 << 64) - 2
 _NEWLINE: Final = 0x0A
 
 
-# Finishes
+# FINs
 
 
 def finish_run(data: bytes, at: int) -> Finish | None:
-    """The FINs with sound ids that begin at `at`; None where there is none.
+    """The FINs with valid ids that begin at `at`; None if there are none.
 
-    The first few are always taken by pattern: only behind so many is a look at all that follows
-    worth what it costs, even where every seventeenth line ends the run.
+    Unless the ids are consecutive, the first 16 lines are checked by a regular expression: only
+    after that many is it worth checking all that follow, even if every seventeenth line ends a run.
     """
     if len(data) - at == FIN_WIDTH:
         return _lone_finish(data, at)
@@ -68,13 +68,13 @@ def finish_run(data: bytes, at: int) -> Finish | None:
         decoded = unhexlify(text)
     except HexError:
         return finish_run_scalar(data, at, rows)
-    if hexlify(decoded) != text:  # capitals are no digits of an id
+    if hexlify(decoded) != text:  # ids have no capital hex digits
         return finish_run_scalar(data, at, rows)
     return Finish(np.frombuffer(decoded, _RAW).astype(np.uint64), text)
 
 
 def _lone_finish(data: bytes, at: int) -> Finish | None:
-    """The FIN that is all that has come, as from a consumer with RDY 1."""
+    """The FIN, if it is the whole rest of the chunk, as from a consumer with RDY 1."""
     if _FINS.match(data, at) is None:
         return None
     text = data[at + len(_FIN) : -1]
@@ -82,10 +82,10 @@ def _lone_finish(data: bytes, at: int) -> Finish | None:
 
 
 def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
-    """The next `count` FINs where their ids ascend without a gap; else None.
+    """The next `count` FINs if their ids ascend without a gap; else None.
 
-    That is how messages are delivered and so mostly finished. One comparison with the lines that
-    should stand there says that each is whole, and each digit right.
+    Messages are delivered in this order and so mostly finished in it. One comparison with the
+    expected lines checks that each line is complete and each digit right.
     """
     try:
         first = int(data[at + len(_FIN) : at + FIN_WIDTH - 1], 16)
@@ -107,18 +107,18 @@ def _consecutive(data: bytes, at: int, count: int) -> Finish | None:
     return Finish(ids, b"")
 
 
-# Each channel of a topic finishes the same ids, and a consumer some hundred of them at a time: to
-# write these lines anew for each run took a sixth of the time of a fan-out to ten channels.
+# Each channel of a topic finishes the same ids, and a consumer some hundred of them at a time.
+# Building these lines for each run took a sixth of the time of a fan-out to ten channels.
 @lru_cache(maxsize=32)
 def _finish_lines(page: int) -> bytes:
-    """The FINs of the `LOOK_MAX` ids that begin with the digits of this number: 86 KB."""
+    """The FIN lines of the `LOOK_MAX` ids whose leading 13 hex digits are `page`: 86 KB."""
     rows = _FIN_ROWS.copy()
     rows[:, len(_FIN) : _LOW_AT] = np.frombuffer(b"%013x" % page, np.uint8)
     return rows.tobytes()
 
 
 def finish_run_scalar(data: bytes, at: int, row_max: int) -> Finish | None:
-    """What `finish_run` does, at most `row_max` rows, found by pattern."""
+    """Find at most `row_max` FINs like `finish_run`, by a regular expression."""
     found = _FINS.match(data, at, min(len(data), at + row_max * FIN_WIDTH))
     if found is None:
         return None
@@ -131,10 +131,10 @@ def finish_run_scalar(data: bytes, at: int, row_max: int) -> Finish | None:
 
 
 def _finish_rows(data: bytes, at: int) -> int:
-    """How many rows of the shape of a FIN begin here."""
+    """Number of rows from `at` that have the shape of a FIN."""
     count = min((len(data) - at) // FIN_WIDTH, LOOK_MAX)
     end = at + count * FIN_WIDTH
-    # Mostly all rows are FINs, and slices in C tell that sooner than arrays do.
+    # Usually all rows are FINs, and comparing slices detects that faster than arrays do.
     if all(data[at + place : end : FIN_WIDTH] == byte * count for place, byte in _FIN_COLUMNS):
         return count
     words = np.ndarray((count,), _WORD, data, at, (FIN_WIDTH,)) == _FIN_WORD
@@ -142,17 +142,17 @@ def _finish_rows(data: bytes, at: int) -> int:
     return int(words.argmin())
 
 
-# Publishes
+# PUBs
 
 
 def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | None:
-    """The PUBs that begin at `at`, all with the same line; None where not one is whole and right.
+    """The PUBs from `at` on with the same line; None if the first is incomplete or invalid.
 
     Args:
         data: the chunk.
-        at: where `line` stands for the first time; the caller has read it there.
+        at: position of the first `line`, which the caller has parsed.
         line: the line with its newline.
-        size_max: the largest message allowed.
+        size_max: the largest message allowed, in bytes.
     """
     runs: list[Run] = []
     skip = len(line) + 4
@@ -175,7 +175,7 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | No
 
 
 def _add(runs: list[Run], ends: range | list[int]) -> None:
-    """Takes in what follows the runs: as a part of the last one where that goes on."""
+    """Add ends to the runs; they extend the last run if they continue it."""
     last = runs[-1] if runs else None
     if isinstance(last, range):
         step = last.step
@@ -201,7 +201,7 @@ def _few(data: bytes, begin: int, skip: int, ends: list[int]) -> Bodies | None:
 
 
 def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | None:
-    """The ends of PUBs of one size that begin here; None where there are not many."""
+    """The ends of PUBs of one size from `at` on; None if there are fewer than `VECTOR_MIN`."""
     head_size = len(line) + 4
     if len(data) < at + head_size:
         return None
@@ -223,14 +223,14 @@ def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | N
 
 
 def _equal_heads(data: bytes, at: int, head: bytes, width: int, count: int) -> int:
-    """How many of the next `count` rows begin with `head`."""
+    """Number of consecutive rows, of the next `count`, that begin with `head`."""
     heads = np.ndarray((count, len(head)), np.uint8, data, at, (width, 1))
     equal = heads == np.frombuffer(head, np.uint8)
     return count if equal.all() else int(equal.all(axis=1).argmin())
 
 
 def _publishes_singly(data: bytes, at: int, line: bytes, size_max: int) -> list[int]:
-    """The ends of the next PUBs that are whole and right."""
+    """The ends of the next complete, valid PUBs."""
     ends: list[int] = []
     append, startswith, unpack_from = ends.append, data.startswith, _SIZE.unpack_from
     line_size, total = len(line), len(data)

@@ -1,10 +1,11 @@
-"""Spark's way into the log: the data source `nsq`, a source and a sink for PySpark.
+"""The data source `nsq` for PySpark: reads topics' logs (source) and publishes rows (sink).
 
 `import sparq.spark` loads neither PySpark nor Arrow: `sparq.spark.java` must run before them. Spark
-finds the data source by itself through the package `pyspark_nsq`, which is installed beside sparq:
-`spark.readStream.format("nsq")` needs no line of code. What it offers stands in the docstring of
-`sparq.spark.data_source.NsqDataSource`.
+finds the data source through the package `pyspark_nsq`, which is installed together with sparq:
+`spark.readStream.format("nsq")` works without registering anything. The docstring of
+`sparq.spark.data_source.NsqDataSource` documents the columns and options.
 
-Rooms: `options` (what the user asks) · `offsets` (places in the logs) · `discovery` (which nsqds) ·
-`fleet` (the driver's connections) · `decode` (stored batches to Arrow) · `source` · `sink`.
+Modules: `options` (parses the user's options) · `offsets` (positions in the logs) · `discovery`
+(finds nsqds) · `fleet` (the driver's connections) · `decode` (stored batches to Arrow) ·
+`source` · `sink`.
 """

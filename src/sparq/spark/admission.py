@@ -1,13 +1,14 @@
-"""How much one micro-batch takes of what there is to read.
+"""Decides how many messages of each log one micro-batch reads.
 
-`admit` is a function of counts, limits and time alone; `Reach` asks the nsqds for the counts.
+`admit` depends on counts, limits and time alone; `Reach` asks the nsqds for the counts.
 
-1. A batch is held back while fewer than `messages_min` messages are there; not when `delay_seconds`
-   have passed since the last batch, nor when the limit in bytes is reached: it would not grow.
-   The first batch after a start is not held back, as with Spark's Kafka source.
-2. A batch takes at most `messages_max` messages, shared out over the logs by their backlogs.
-3. It takes at most `bytes_max` bytes of stored batches, shared out likewise; but every log that
-   has messages may give one stretch of its sparse index, else a large one would never be read.
+1. A batch is held back while fewer than `messages_min` messages are available. It is not held back
+   once `delay_seconds` have passed since the last batch, nor when the byte limit is reached: it
+   would not grow. The first batch after a start is not held back, as with Spark's Kafka source.
+2. A batch takes at most `messages_max` messages, divided among the logs by their backlogs.
+3. It takes at most `bytes_max` bytes of stored batches, divided likewise. But every log that has
+   messages may give one stretch of its sparse index; otherwise a stretch larger than the log's
+   share would never be read.
 """
 
 from collections.abc import Mapping
@@ -20,11 +21,11 @@ from sparq.spark.source_options import Limits
 
 
 class Backlog(NamedTuple):
-    """What may be read of one log.
+    """The unread messages of one log.
 
     Attributes:
-        messages: how many messages are there.
-        allowed: how many of them the limit in bytes lets through.
+        messages: number of unread messages.
+        allowed: how many of them fit the byte limit.
     """
 
     messages: int
@@ -32,12 +33,12 @@ class Backlog(NamedTuple):
 
 
 def admit(backlogs: Mapping[str, Backlog], limits: Limits, waited_seconds: float) -> dict[str, int]:
-    """How many messages of each log a batch takes; nothing while it is held back.
+    """How many messages of each log a batch takes; empty while the batch is held back.
 
     Args:
         backlogs: by log.
-        limits: the batch's.
-        waited_seconds: since the last batch; infinite before the first.
+        limits: the batch's limits.
+        waited_seconds: seconds since the last batch; infinite before the first.
     """
     messages = sum(backlog.messages for backlog in backlogs.values())
     allowed = {key: backlog.allowed for key, backlog in backlogs.items()}
@@ -48,10 +49,10 @@ def admit(backlogs: Mapping[str, Backlog], limits: Limits, waited_seconds: float
 
 
 def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
-    """How many messages each log may give when `limit` are allowed in all.
+    """How many messages each log may give when `limit` are allowed in total.
 
-    In proportion to the backlogs, but one at least for each log that has any (as long as the limit
-    allows), lest a busy nsqd starve a quiet one.
+    Shares are proportional to the backlogs. Each log that has messages gets at least one, as far as
+    the limit allows, so that a busy nsqd does not starve a quiet one.
     """
     backlogs = {key: count for key, count in backlogs.items() if count > 0}
     if sum(backlogs.values()) <= limit:
@@ -70,10 +71,10 @@ def share(limit: int, backlogs: Mapping[str, int]) -> dict[str, int]:
 
 
 def share_bytes(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
-    """How many bytes each log may give when `limit` are allowed in all.
+    """How many bytes each log may give when `limit` are allowed in total.
 
-    In proportion to what they have, rounded down: the sum never exceeds the limit. A log whose
-    share is less than its first stretch gives that stretch all the same (see 3).
+    Shares are proportional to the logs' sizes, rounded down: the sum never exceeds the limit. A log
+    whose share is smaller than its first stretch still gives that stretch (see 3).
     """
     total = sum(sizes.values())
     if total <= limit:
@@ -82,12 +83,12 @@ def share_bytes(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 class Reach:
-    """How far logs may be read from where they were read to.
+    """How far each log may be read from its current position.
 
     Args:
         fleet: the nsqds.
-        found: by key, up to where each log has been read.
-        stops: by log, how far it may be read; a log that is missing is out of reach.
+        found: by key, the position up to which each log has been read.
+        stops: by log id, the ends up to which it may be read; missing logs are unreachable.
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class Reach:
         return stop.end_ordinal - position.ordinal
 
     def backlogs(self, bytes_max: int) -> dict[str, Backlog]:
-        """What each log has.
+        """The backlog of each log.
 
         Args:
-            bytes_max: the most bytes of all logs together; 0: any number.
+            bytes_max: maximum bytes of all logs together; 0: no limit.
         """
         if not bytes_max:
             return {key: Backlog(count, count) for key, count in self._counts.items()}
@@ -127,7 +128,7 @@ class Reach:
         }
 
     def _allowed(self, key: str, full: Place, share: int) -> int:
-        """Messages of a log that its share of the bytes lets through."""
+        """Number of a log's messages that fit its share of the bytes."""
         place = full if full.size <= share else self._place_within(key, share)
         ordinal = self._found[key].ordinal
         if place is None or ordinal is None:
@@ -138,7 +139,7 @@ class Reach:
         return self._fleet.place_within(parse_key(key).log, self._found[key].index, size)
 
     def after(self, key: str, count: int) -> LogPosition:
-        """The place `count` messages on in a log; where it was read to if nsqd has gone."""
+        """The position `count` messages on; the log's current position if nsqd is unreachable."""
         stop, position = self._stops[key], self._found[key]
         if count >= self._counts[key]:
             return LogPosition(stop.end, stop.end_ordinal)

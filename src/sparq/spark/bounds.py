@@ -1,13 +1,13 @@
 """Where reading begins and ends in each log, by the options.
 
-A log that is there when a query begins is read from where the options say. One that joins later is
+A log that exists when a query begins is read from where the options say. A log that joins later is
 read from:
 
 1. the time of `startingTimestamp`, or its first message with ``earliest``;
-2. else from its first message, too, if the query itself has just created the channel there and
-   reads no other log of the topic: the topic is new to it, and all of its messages are;
-3. else from where the channel stands: what it had finished does not come again, its cursor does
-   not go back, and an nsqd that was away at the start is not read from its beginning.
+2. else also from its first message, if the query itself has just created the channel there and
+   reads no other log of the topic: the topic is new to the query, and so are all its messages;
+3. else from the channel's cursor: messages that the channel finished are not read again, its
+   cursor does not go back, and an nsqd that was down at the start is not read from its beginning.
 """
 
 from collections.abc import Mapping
@@ -23,12 +23,12 @@ NS_PER_MS = 1_000_000
 
 
 class Bounds:
-    """Finds first and last places.
+    """Finds the first and last position of each log.
 
     Args:
         fleet: the nsqds.
-        options: the query's.
-        losses: told of what is lost.
+        options: the query's options.
+        losses: reports lost messages.
     """
 
     def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
@@ -40,8 +40,8 @@ class Bounds:
         """Where reading begins in each log, by its key.
 
         Raises:
-            OptionError: startingOffsets names what is not there.
-            DataLossError: it names what was deleted, and the query is to fail then.
+            OptionError: startingOffsets names a log or an index that does not exist.
+            DataLossError: it names deleted messages, and failOnDataLoss is set.
         """
         self._check_names("startingOffsets", self._options.starting)
         return {
@@ -55,7 +55,8 @@ class Bounds:
             starts: where it begins.
 
         Raises:
-            OptionError: endingOffsets names what is not there, or a place before the start.
+            OptionError: endingOffsets names a log or an index that does not exist, or an index
+                before the start.
         """
         self._check_names("endingOffsets", self._options.ending)
         attached = self._fleet.attached
@@ -69,11 +70,11 @@ class Bounds:
         return self._options.topics.key(member.address, member.topic, member.log)
 
     def joined(self, member: Member, *, is_topic_read: bool) -> LogPosition:
-        """Where a log is read first that was not there when the query began.
+        """Where reading begins in a log that joined after the query began.
 
         Args:
-            member: where it is.
-            is_topic_read: whether another log of its topic is read already.
+            member: the log's nsqd and topic.
+            is_topic_read: whether the query already reads another log of the topic.
         """
         attached = known(member.attached)
         if self._options.starting_timestamp_ms >= 0:
@@ -84,15 +85,15 @@ class Bounds:
         return committed(attached)
 
     def at_time(self, member: Member, wall_ns: int) -> LogPosition:
-        """The first message of a log that was published at or after a time, else its end."""
+        """The first message of a log published at or after a time; the log's end if none was."""
         place = reached(member, self._fleet.place_at_time(member.log, wall_ns))
         return LogPosition(place.at, place.at_ordinal)
 
     def kept(self, key: str, position: LogPosition, ends: Ends) -> LogPosition:
-        """The position, or the log's beginning when messages in between are lost.
+        """The position, or the log's beginning if messages between the two are lost.
 
         Raises:
-            DataLossError: they are, and the query is to fail then.
+            DataLossError: messages are lost, and failOnDataLoss is set.
         """
         if position.ordinal is None or position.ordinal >= ends.first_ordinal:
             return position
@@ -159,25 +160,25 @@ class Bounds:
 
 
 def _named(member: Member) -> Key:
-    """A log's key with its topic, by which an option may name it."""
+    """A log's key with its topic: options may name a log by either."""
     return Key(member.address, member.log, member.topic)
 
 
 def known(attached: Attached | None) -> Attached:
-    """What is held at an nsqd that is in reach."""
+    """The attachment of a reachable nsqd, which must not be None."""
     assert attached is not None
     return attached
 
 
 def reached(member: Member, place: Place | None) -> Place:
-    """An nsqd's answer. Raises ConnectionError: it gave none."""
+    """An nsqd's answer. Raises ConnectionError: the nsqd gave none."""
     if place is None:
         raise ConnectionError(f"nsqd {member.address} went away")
     return place
 
 
 def committed(attached: Attached) -> LogPosition:
-    """Where a channel stands."""
+    """The channel's cursor, or the log's beginning if the cursor is before it."""
     ends = attached.ends
     if attached.committed <= ends.first:
         return LogPosition(ends.first, ends.first_ordinal)

@@ -1,13 +1,13 @@
-"""Stored batches to Arrow record batches, a column at a time.
+"""Decodes stored batches into Arrow record batches, one column at a time.
 
-The bodies: offsets ``[body, end]`` of each frame, one frame after the other, make one Arrow binary
-array over the bytes as they came from nsqd, without a copy: every second element is a body, the
-others are what lies between two bodies. Taking every second element is then the decoding. The
-fields of the frames' headers: an array over the same bytes that has an item at every byte, indexed
-by where the field begins in each frame.
+Bodies: the offsets ``[body, end]`` of all frames in a row form one Arrow binary array over the
+bytes as nsqd sent them, without a copy. Every second element is a body; the others are the bytes
+between two bodies. Decoding means taking every second element. Fields of the frames' headers: an
+array over the same bytes with an overlapping item at every byte, indexed by the field's offset in
+each frame.
 
-1. No work is done per message in Python; some is done per stored batch.
-2. Payload checksums are checked here, the last moment before the rows are Spark's.
+1. No Python code runs per message; some runs per stored batch.
+2. Payload checksums are verified here, at the last moment before Spark gets the rows.
 3. Types are exactly those that Spark expects of a Python source: timestamps in microseconds with
    the zone UTC, 32-bit offsets.
 """
@@ -24,7 +24,7 @@ from sparq.protocol import batch
 from sparq.protocol.layout import ATTEMPTS_OFFSET, FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
 
 ROWS_MAX: Final = 50_000
-"""Rows of one record batch: enough to make its fixed cost small, few enough for the JVM's heap."""
+"""Rows per record batch: enough to make its fixed cost small, few enough for the JVM's heap."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -43,11 +43,11 @@ _NS_PER_US: Final = 1000
 
 
 class Located(NamedTuple):
-    """Where frames lie in a buffer, each array of shape (n,).
+    """Positions of frames in a buffer; each array has the shape (n,).
 
     Attributes:
         starts: the first byte of each frame.
-        ends: the byte behind each frame.
+        ends: the byte after each frame.
         indexes: the index of each message.
     """
 
@@ -56,16 +56,16 @@ class Located(NamedTuple):
     indexes: NDArray[np.int64]
 
     def piece(self, at: int, count: int) -> "Located":
-        """At most `count` of the frames from one on."""
+        """At most `count` frames, from position `at` on."""
         chosen = slice(at, at + count)
         return Located(self.starts[chosen], self.ends[chosen], self.indexes[chosen])
 
 
 def locate(data: memoryview, first: int, end: int) -> Located:
-    """The frames of [first, end) in a run of whole stored batches.
+    """Locate the frames of [first, end) in consecutive whole stored batches.
 
     Raises:
-        ValueError: the bytes are not such a run, or a checksum is wrong.
+        ValueError: the bytes are not whole stored batches, or a checksum is wrong.
     """
     ends: list[NDArray[np.uint32]] = []
     bases: list[int] = []
@@ -92,12 +92,12 @@ def locate(data: memoryview, first: int, end: int) -> Located:
 
 
 def _fields(data: memoryview, frames: Located, offset: int, kind: str) -> NDArray[Any]:
-    """A field of each frame's header, by its offset in the frame and its type, shape (n,)."""
+    """One header field of each frame, by its offset in the frame and its dtype, shape (n,)."""
     size = np.dtype(kind).itemsize
     at_every_byte: NDArray[np.void] = np.ndarray(
         (len(data) - size + 1,), f"V{size}", data, strides=(1,)
     )
-    # Indexed as plain bytes, several times as fast as by a type with an order of bytes.
+    # Indexing plain bytes is several times faster than indexing a dtype with a byte order.
     return at_every_byte[frames.starts + offset].view(kind)
 
 
@@ -139,7 +139,7 @@ _MESSAGE_COLUMNS: Final[dict[str, Callable[[memoryview, Located], Any]]] = {
 
 
 class Decoder:
-    """Makes the record batches of one topic of one nsqd."""
+    """Makes record batches from the stored batches of one topic at one nsqd."""
 
     def __init__(self, topic: str, nsqd: str, columns: Sequence[str] = SCHEMA.names) -> None:
         self._schema = pa.schema([SCHEMA.field(name) for name in columns])
@@ -149,10 +149,10 @@ class Decoder:
         }
 
     def decode(self, data: memoryview, first: int, end: int) -> Iterator[Any]:
-        """The messages of [first, end) in a run of whole stored batches, as record batches.
+        """Decode the messages of [first, end) in consecutive whole stored batches.
 
         Raises:
-            ValueError: the bytes are not such a run, or a checksum is wrong.
+            ValueError: the bytes are not whole stored batches, or a checksum is wrong.
         """
         located = locate(data, first, end)
         for at in range(0, len(located.starts), ROWS_MAX):

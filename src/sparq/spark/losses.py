@@ -1,11 +1,11 @@
-"""Lost messages: what the driver reports, each loss once.
+"""Reports lost messages from the driver, each loss once.
 
 1. An offset holds its ordinal, the number of messages in the log before it. Messages were lost
    exactly when the log now begins at a higher ordinal; the difference is their number. A log that
-   merely begins at a higher *index* has lost nothing: a clean restart of nsqd leaves a gap.
-2. A log whose id is nowhere any more is lost from the offset on.
-3. `latestOffset` and `partitions` look at the same offsets: what one has reported, the other does
-   not report again.
+   begins only at a higher *index* has lost nothing: a clean restart of nsqd leaves a gap.
+2. If no nsqd has a log with this id any more, the log is lost from the offset on.
+3. `latestOffset` and `partitions` check the same offsets: a loss that one has reported is not
+   reported again by the other.
 """
 
 from sparq.client.range_reader import Ends
@@ -15,11 +15,11 @@ from sparq.spark.topics import Topics
 
 
 class Losses:
-    """What was lost of the topics, as the driver sees it.
+    """Lost messages of the topics, as the driver detects them.
 
     Args:
         topics: the topics.
-        loss: an error, or a line in the log.
+        loss: raises an error or logs a warning, depending on failOnDataLoss.
     """
 
     def __init__(self, topics: Topics, loss: Loss) -> None:
@@ -28,16 +28,16 @@ class Losses:
         self._reported: dict[str, int] = {}
 
     def overtaken(self, key: str, position: LogPosition, ends: Ends, end: int) -> None:
-        """Reports the messages from a position on that the log no longer has.
+        """Report messages after a position that the log no longer has.
 
         Args:
             key: the log's key in the offset.
-            position: up to where the log has been read; its ordinal is known.
+            position: up to where the log has been read; its ordinal must be known.
             ends: the log's ends.
-            end: the ordinal before which losses count.
+            end: only losses before this ordinal are reported.
 
         Raises:
-            DataLossError: the query is to fail then.
+            DataLossError: messages are lost, and failOnDataLoss is set.
         """
         assert position.ordinal is not None
         begin = max(position.ordinal, self._reported.get(key, 0))
@@ -54,10 +54,10 @@ class Losses:
         )
 
     def deleted(self, key: str, index: int, ends: Ends) -> None:
-        """Reports messages before the log's first one whose number is not known.
+        """Report lost messages before the log's first one when their number is unknown.
 
         Raises:
-            DataLossError: the query is to fail then.
+            DataLossError: failOnDataLoss is set.
         """
         self._loss.report(
             f"messages of {self.place(key)} are lost: those from index {index} on are deleted, "
@@ -65,15 +65,15 @@ class Losses:
         )
 
     def gone(self, key: str, position: LogPosition, end: int | None = None) -> None:
-        """Reports a log that is nowhere any more.
+        """Report a log that no nsqd has any more.
 
         Args:
             key: the log's key in the offset.
             position: up to where the log has been read.
-            end: the ordinal up to which it was to be read; None where that is not known.
+            end: the ordinal up to which it should have been read; None if unknown.
 
         Raises:
-            DataLossError: the query is to fail then.
+            DataLossError: failOnDataLoss is set.
         """
         if end is not None and position.ordinal is not None:
             what = f"{end - position.ordinal:,} messages"
@@ -86,7 +86,7 @@ class Losses:
         )
 
     def place(self, key: str) -> str:
-        """A log in words."""
+        """Describe a log in words: its topic and nsqd."""
         parts = parse_key(key)
         topic = f"topic {parts.topic}" if parts.topic else str(self._topics)
         return f"{topic} at nsqd {parts.address}"

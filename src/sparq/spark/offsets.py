@@ -1,27 +1,27 @@
-"""Places in logs: what Spark keeps in its checkpoint, and the arithmetic on it.
+"""Positions in logs: the offsets that Spark keeps in its checkpoint, and arithmetic on them.
 
-The offset of a query is ``{"<address>/<log>": {"index": 17, "ordinal": 12}}``: everything before
-this place of that log has been read. `<log>` is the log's id, which no other log ever has; it alone
-says what the index means. `<address>` is where the log was first found: the log is looked for there
-first, and readers of the checkpoint see it as the nsqd's name. A source of several topics has keys
+The offset of a query is ``{"<address>/<log>": {"index": 17, "ordinal": 12}}``: all messages of that
+log before this index have been read. `<log>` is the log's unique id; only the id determines what
+the index means. `<address>` is where the log was first found: the log is looked for there first,
+and it names the nsqd for readers of the checkpoint. A source of several topics has keys
 ``"<address>/<topic>:<log>"``. The entry ``"cut"`` says how the batch that ends at this offset is
-cut into partitions (`Cut`).
+split into partitions (`Cut`).
 
-1. A key never leaves the map, and its index never falls.
-2. A log joins the map in a step of its own, with the index at which it will be read first: so both
-   ends of every range that is ever read stand in the checkpoint, and a range that is read again
+1. A key never leaves the map, and its index never decreases.
+2. A log joins the map in a step of its own, with the index from which it will be read. So the
+   checkpoint holds both ends of every range that is ever read, and a range that is read again
    after a failure is the same range.
 3. Counts are differences of ordinals (messages since the log's beginning), never of indexes: gaps
-   between indexes are normal. So the ordinal, too, stands in the checkpoint: messages are lost
+   between indexes are normal. That is why the checkpoint holds the ordinal too: messages are lost
    exactly when a log begins at a higher ordinal than the offset has.
-4. Checkpoints of earlier versions have an index alone, ``{"<address>/<log>": 17}``. They are read,
-   and get their ordinals as soon as the nsqd is asked.
-5. How a batch is cut depends on its two offsets and on options only: never on the machine's cores,
-   nor on which nsqds answer right now. A batch that is run again has the same partitions. The
-   numbers that decide it stand in the offset at which the batch ends, so that options or a version
-   that changed before a restart do not change a batch that was planned before.
-6. Spark does not tell a source written in Python how many cores its executors have. The option
-   `minPartitions` says it; without the option the number of messages decides alone.
+4. Checkpoints of earlier versions have only an index, ``{"<address>/<log>": 17}``. They are read,
+   and get their ordinals at the first request to the nsqd.
+5. How a batch is split depends only on its two offsets and on options: never on the machine's
+   cores, nor on which nsqds answer at the moment. A batch that runs again has the same partitions.
+   The numbers that decide it are stored in the offset at which the batch ends, so a batch that was
+   planned before a restart stays the same even if options or the version have changed.
+6. Spark does not tell a Python source how many cores its executors have. The option
+   `minPartitions` sets the number of partitions; without it only the number of messages decides.
 """
 
 import json
@@ -31,20 +31,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 CUT: Final = "cut"
-"""The cut's name in an offset; keys of logs have a slash."""
+"""The cut's key in an offset; it cannot clash with keys of logs, which contain a slash."""
 
 MESSAGES_PER_PARTITION: Final = 50_000
-"""With fewer messages for each, more tasks cost more time than they save."""
+"""With fewer messages per partition, additional tasks cost more time than they save."""
 
 PARTITIONS_MAX: Final = 64
-"""The most partitions without options: each costs a question to nsqd and some 15 ms of a task."""
+"""Maximum partitions by default: each costs a request to nsqd and some 15 ms for its task."""
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 GONE: Final = "gone"
 COMMITTED: Final = "committed"
 _WORDS: Final = {-2: EARLIEST, -1: LATEST}
-"""Kafka's numbers for two places, so that its users find what they know."""
+"""Numbers that Spark's Kafka source uses for two positions, for users who know them."""
 
 
 class Key(NamedTuple):
@@ -60,7 +60,7 @@ class Key(NamedTuple):
 
 
 def parse_key(text: str) -> Key:
-    """The parts of a key; a bare address has an empty log."""
+    """Parse a key; a bare address gives an empty log."""
     address, slash, rest = text.rpartition("/")
     topic, _, log = rest.rpartition(":")
     return Key(address, log, topic) if slash else Key(text, "")
@@ -68,12 +68,12 @@ def parse_key(text: str) -> Key:
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogPosition:
-    """A place in one log.
+    """A position in one log.
 
     Attributes:
-        index: everything before this index has been read.
+        index: all messages before this index have been read.
         ordinal: messages in the log before `index`; None in an offset of an earlier version.
-        gone: the log's loss was reported, and the query went on without it.
+        gone: the log's loss was reported, and the query continued without it.
     """
 
     index: int
@@ -81,7 +81,7 @@ class LogPosition:
     gone: bool = False
 
     def as_json(self) -> object:
-        """The position in the form that Spark keeps."""
+        """The position in its JSON form for Spark's checkpoint."""
         if self.ordinal is None and not self.gone:
             return self.index
         gone = {GONE: True} if self.gone else {}
@@ -89,11 +89,11 @@ class LogPosition:
 
 
 class Cut(NamedTuple):
-    """What decides into which partitions a batch is cut.
+    """The numbers that decide how a batch is split into partitions.
 
     Attributes:
-        parts: how many partitions there should be in all, about; each log's range is one at least.
-        records_max: how many messages a partition has at most.
+        parts: approximate number of partitions; each log's range has at least one.
+        records_max: maximum number of messages in a partition.
     """
 
     parts: int
@@ -101,7 +101,7 @@ class Cut(NamedTuple):
 
     @classmethod
     def parse(cls, given: object) -> "Cut":
-        """Reads the cut of an offset. Raises ValueError, KeyError: it is not one."""
+        """Parse the cut of an offset. Raises ValueError, KeyError: it is not a cut."""
         if not isinstance(given, Mapping):
             raise ValueError(given)
         cut = cls(int(str(given["parts"])), int(str(given["records_max"])))
@@ -111,21 +111,21 @@ class Cut(NamedTuple):
 
     @classmethod
     def of(cls, messages: int, parts: int, records_max: int) -> "Cut":
-        """The cut of a batch of so many messages.
+        """The cut of a batch with this number of messages.
 
         Args:
-            messages: how many the batch has.
-            parts: the option minPartitions; 0: by the number of messages.
+            messages: number of messages in the batch.
+            parts: the option minPartitions; 0: derive it from the number of messages.
             records_max: the option maxRecordsPerPartition.
         """
         by_count = min(max(messages // MESSAGES_PER_PARTITION, 1), PARTITIONS_MAX)
         return cls(parts or by_count, records_max)
 
     def counts(self, messages: Mapping[str, int]) -> dict[str, list[int]]:
-        """Into how many messages each log's range is cut, for tasks of about equal size.
+        """Messages of each partition of each log's range, for tasks of about equal size.
 
         Args:
-            messages: the messages in each range, by key.
+            messages: number of messages in each range, by key.
         """
         total = sum(messages.values())
         cut: dict[str, list[int]] = {}
@@ -137,11 +137,11 @@ class Cut(NamedTuple):
 
 
 class Offset(NamedTuple):
-    """An offset as it stands in a checkpoint.
+    """An offset as stored in a checkpoint.
 
     Attributes:
         positions: by key, how far each log has been read.
-        cut: how the batch that ends here is cut; None where no batch ends.
+        cut: how the batch that ends here is split; None if no batch ends here.
     """
 
     positions: dict[str, LogPosition]
@@ -149,10 +149,10 @@ class Offset(NamedTuple):
 
     @classmethod
     def parse(cls, given: Mapping[str, object]) -> "Offset":
-        """Reads an offset that Spark hands over.
+        """Parse an offset that Spark passes in.
 
         Raises:
-            ValueError: it is not one of this source's.
+            ValueError: it is not an offset of this source.
         """
         try:
             positions = {
@@ -166,13 +166,13 @@ class Offset(NamedTuple):
         return cls(positions, cut)
 
     def as_json(self) -> dict[str, object]:
-        """The offset in the form that Spark keeps."""
+        """The offset in its JSON form for Spark's checkpoint."""
         found = {key: position.as_json() for key, position in self.positions.items()}
         return found if self.cut is None else found | {CUT: self.cut._asdict()}
 
 
 def parse_position(value: object) -> LogPosition:
-    """An index, or an index with its ordinal; numbers may be texts.
+    """Parse an index, or an index with its ordinal; numbers may be strings.
 
     Raises:
         ValueError, KeyError: it is neither.
@@ -185,11 +185,11 @@ def parse_position(value: object) -> LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """Where reading begins or ends, before the logs are known.
+    """Where reading begins or ends, as an option gives it, before the logs are known.
 
     Attributes:
-        elsewhere: a word for every log that is not named.
-        named: a place or a word for an nsqd's address, a topic, a topic at an address (see
+        elsewhere: the word for every log that is not named.
+        named: a position or a word for an nsqd's address, a topic, a topic at an address (see
             `names_of`), or an offset's key.
     """
 
@@ -197,18 +197,18 @@ class Positions:
     named: Mapping[str, LogPosition | str] = field(default_factory=dict)
 
     def of(self, key: Key) -> LogPosition | str:
-        """The position for one log, whose topic the key names."""
+        """The position for one log; the key must include its topic."""
         for name in names_of(key):
             if name in self.named:
                 return self.named[name]
         return self.elsewhere
 
     def unknown(self, keys: Iterable[Key]) -> set[str]:
-        """Those of the names that are no log's among these."""
+        """The names in the option that match none of these logs."""
         return set(self.named).difference(*map(names_of, keys))
 
     def of_no_topic(self) -> set[str]:
-        """Addresses that an index is given for: of one topic it says which message, else not."""
+        """Names with an index that do not name a topic: ambiguous if the source has several."""
         return {
             name
             for name, position in self.named.items()
@@ -220,18 +220,19 @@ _OF_ONE_LOG: Final = re.compile(r" at |/[^/]*[0-9a-f]{32}$")
 
 
 def names_of(key: Key) -> tuple[str, ...]:
-    """What a log may be called in an option, the most exact first; its topic is known."""
+    """The names that an option may use for a log, most specific first; the key has its topic."""
     address, log, topic = key
     return str(key), str(Key(address, log)), f"{topic} at {address}", address, topic
 
 
 def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positions:
-    """A word, or JSON like ``{"127.0.0.1:4150": 12345}``; what it does not name is `elsewhere`.
+    """Parse a word, or JSON like ``{"127.0.0.1:4150": 12345}``; other logs get `elsewhere`.
 
-    By topics it is like ``{"clicks": {"127.0.0.1:4150": 12345}, "views": "latest"}``.
+    With several topics the JSON is like
+    ``{"clicks": {"127.0.0.1:4150": 12345}, "views": "latest"}``.
 
     Raises:
-        ValueError: it is neither; the text says what is expected.
+        ValueError: the text is neither; the error says what is expected.
     """
     word = text.strip().lower()
     if word in words:
@@ -249,7 +250,7 @@ def parse_positions(text: str, words: tuple[str, ...], elsewhere: str) -> Positi
 def _named(
     given: Iterable[tuple[str, Any]], words: tuple[str, ...]
 ) -> Iterator[tuple[str, LogPosition | str]]:
-    """Each name with its position; those of a topic one by one."""
+    """Each name with its position; a topic's entries become ``<topic> at <address>``."""
     for name, value in given:
         is_topic = not {":", "/"} & set(name)
         if not isinstance(value, Mapping) or not is_topic:
@@ -257,7 +258,7 @@ def _named(
             if is_topic and isinstance(position, LogPosition):
                 raise ValueError(value)  # an index is a place at one nsqd
             yield name, position
-        elif name != CUT or "parts" not in value:  # else copied from a progress, with its cut
+        elif name != CUT or "parts" not in value:  # skip the cut of an offset copied from progress
             for address, position in value.items():
                 yield f"{name} at {address}", _position(position, words)
 

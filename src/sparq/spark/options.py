@@ -1,15 +1,15 @@
-"""What the user asks: options by name and type, those of the cluster, and those of the sink.
+"""User options: parsing by name and type, the cluster's options, and the sink's options.
 
 The options of the source are in `source_options`.
 
-1. Names are NSQ's where NSQ has them (as in its configuration files) and those of Spark's Kafka
-   source elsewhere. Case does not matter, as everywhere in Spark.
-2. An option that is wrong is an error that names it, before anything is connected.
-3. An option that is neither ours nor one of those that Spark hands to every source (`path`) is an
-   error that names the nearest of ours. What belongs to the other direction is ignored, so that a
-   source and a sink may share their options.
-4. The secret is in no text: no error, log line, plan or progress has it. It travels, though:
-   readers and writers are pickled with their options, for the executors, who need it.
+1. Names are NSQ's where NSQ has the option (as in its configuration files), otherwise those of
+   Spark's Kafka source. Case does not matter, as everywhere in Spark.
+2. A wrong option raises an error that names it, before any connection is made.
+3. An option that is neither ours nor one that Spark passes to every source (`path`) raises an
+   error that suggests our nearest option. Options of the other direction are ignored, so that a
+   source and a sink can share their options.
+4. The secret appears in no error, log line, plan or progress. It is sent, though: readers and
+   writers are pickled with their options for the executors, which need it.
 """
 
 import difflib
@@ -24,21 +24,21 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_valid_name, quote
 
 NSQD_TIMEOUT_MS: Final = 60_000
-"""A restart of nsqd, recovery of its logs included, takes seconds."""
+"""Default timeout; a restart of nsqd, including the recovery of its logs, takes seconds."""
 
 BEGIN_TIMEOUT_MS: Final = 5_000
-"""How long a query that has not begun waits, unless `nsqdTimeoutMs` is given: an address that was
-mistyped should be named soon, and a query that has read nothing can simply be started again."""
+"""How long a query without a checkpoint waits at its start, unless `nsqdTimeoutMs` is given: a
+mistyped address should be reported soon, and a query that has read nothing can be started again."""
 
 MAX_MSG_SIZE: Final = 1_048_576
 MAX_BODY_SIZE: Final = 5_242_880
-"""nsqd's own defaults for its two limits."""
+"""nsqd's defaults for its two limits, in bytes."""
 
 Value = TypeVar("Value")
 
 
 class OptionError(ValueError):
-    """An option that is missing or wrong; the text names it."""
+    """An option is missing or wrong; the text names it."""
 
 
 SHARED_OPTIONS: Final = (
@@ -74,7 +74,7 @@ SPARK_OPTIONS: Final = frozenset(
         *("location", "comment", "external", "is_managed_location", "collation"),
     )
 )
-"""What Spark adds by itself, in lower case; names with a dot (`option.topic`) are Spark's, too."""
+"""Options that Spark adds by itself, in lower case; names with a dot (`option.topic`) also are."""
 
 KAFKA_OPTIONS: Final = {
     "subscribe": "topic or topics",
@@ -86,21 +86,21 @@ KAFKA_OPTIONS: Final = {
     "startingoffsetsbytimestamp": "startingTimestamp",
     "endingoffsetsbytimestamp": "endingTimestamp",
 }
-"""What Spark's source for Kafka calls what is here called otherwise."""
+"""Options of Spark's Kafka source, in lower case, and the names of their counterparts here."""
 
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 UNITS_BYTES: Final = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-"""As Spark writes times and sizes: ``15m``, ``64m``."""
+"""Units as Spark writes times and sizes: ``15m``, ``64m``."""
 
 NEAR: Final = 0.6
-"""How alike two names must be for one to be taken for the other misspelt (difflib's ratio)."""
+"""Similarity above which an unknown name counts as a misspelling (difflib's ratio)."""
 
 
 def check_names(options: Mapping[str, str]) -> None:
-    """Looks for options that do not exist.
+    """Check that all options exist.
 
     Raises:
-        OptionError: there is one; the text names the nearest that does.
+        OptionError: one does not; the text suggests the nearest one.
     """
     known = {name.lower(): name for name in SHARED_OPTIONS + SOURCE_OPTIONS + SINK_OPTIONS}
     for given in options:
@@ -118,13 +118,13 @@ def check_names(options: Mapping[str, str]) -> None:
 
 
 class Given:
-    """The options as they were given, read by type."""
+    """The options as the user gave them, read by type."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
 
     def read(self, name: str, default: Value, parse: Callable[[str], Value]) -> Value:
-        """The option's value, or the default when it is not given."""
+        """The option's parsed value, or the default if it is not given."""
         text = self._values.get(name.lower())
         if text is None or not text.strip():
             return default
@@ -134,7 +134,7 @@ class Given:
             raise OptionError(f"option {name}: {error}") from None
 
     def whole(self, name: str, default: int, low: int) -> int:
-        """A whole number of at least `low`."""
+        """An integer of at least `low`."""
 
         def parse(text: str) -> int:
             if not text.isascii() or not text.isdigit() or int(text) < low:
@@ -144,7 +144,7 @@ class Given:
         return self.read(name, default, parse)
 
     def duration_ms(self, name: str, default: int) -> int:
-        """A time like ``15m``; without a unit it is in ms."""
+        """A time like ``15m``, in ms; a number without a unit is in ms."""
 
         def parse(text: str) -> int:
             found = re.fullmatch(r"([0-9]+) ?(ms|s|m|min|h|d)?", text.lower())
@@ -155,7 +155,7 @@ class Given:
         return self.read(name, default, parse)
 
     def size(self, name: str) -> int:
-        """A number of bytes like ``64m``, at least 1; 0 when it is not given."""
+        """A size like ``64m``, in bytes, at least 1; 0 if it is not given."""
 
         def parse(text: str) -> int:
             found = re.fullmatch(r"([0-9]+) ?([kmgt]?)i?b?", text.lower())
@@ -176,11 +176,11 @@ class Given:
         return self.read(name, default, parse)
 
     def name(self, option: str) -> str:
-        """A topic's or a channel's name; empty when it is not given."""
+        """A topic's or a channel's name; empty if it is not given."""
         return self.read(option, "", lambda text: _legal(text, option))
 
     def names(self, option: str, kind: str) -> tuple[str, ...]:
-        """Names of topics with commas between them, each once; none when it is not given."""
+        """Comma-separated names without duplicates; empty if the option is not given."""
 
         def parse(text: str) -> tuple[str, ...]:
             found = tuple(dict.fromkeys(_legal(name, kind) for name in split_texts(text)))
@@ -192,7 +192,7 @@ class Given:
 
 
 def _legal(text: str, kind: str) -> str:
-    """A name. Raises ValueError: NSQ does not allow it."""
+    """The text as a name. Raises ValueError: NSQ does not allow it."""
     if not is_valid_name(text):
         raise ValueError(f"not a legal {kind} name: {quote(text)}")
     return text
@@ -200,14 +200,14 @@ def _legal(text: str, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the nsqds are: named one by one, or found through nsqlookupd.
+    """Addresses of the nsqds, or of the nsqlookupds that list them, and how to connect.
 
     Attributes:
-        nsqd_tcp_addresses: as ``host:port``; empty when nsqlookupds are given.
-        lookupd_http_addresses: as ``host:port``; empty when nsqds are given.
-        timeout_ms: how long an nsqd may be out of reach before what needs it fails.
-        layers: TLS, compression and AUTH on the way to each.
-        begin_timeout_ms: the same for a query that has not begun; 0: `timeout_ms`.
+        nsqd_tcp_addresses: as ``host:port``; empty if nsqlookupds are given.
+        lookupd_http_addresses: as ``host:port`` or URL; empty if nsqds are given.
+        timeout_ms: how long an nsqd may be unreachable before the query or task fails.
+        layers: TLS, compression and AUTH of each connection.
+        begin_timeout_ms: the same at the start of a query without a checkpoint; 0: `timeout_ms`.
     """
 
     nsqd_tcp_addresses: tuple[str, ...]
@@ -218,10 +218,10 @@ class Cluster:
 
     @classmethod
     def of(cls, given: Given) -> "Cluster":
-        """Reads the options.
+        """Parse the options.
 
         Raises:
-            OptionError: none or both kinds of addresses are given, or one is wrong.
+            OptionError: no addresses or both kinds are given, or one is wrong.
         """
         none: list[str] = []
         nsqds = given.read("nsqd_tcp_addresses", none, parse_addresses)
@@ -237,7 +237,7 @@ class Cluster:
 
 
 def _lookupds(text: str) -> list[str]:
-    """The nsqlookupds, each once."""
+    """The nsqlookupds' addresses without duplicates."""
     found = list(dict.fromkeys(split_texts(text)))
     for each in found:
         lookupd_url(each)
@@ -245,7 +245,7 @@ def _lookupds(text: str) -> list[str]:
 
 
 def _layers(given: Given) -> LayerOptions:
-    """TLS, compression and AUTH, by the names and defaults of `LayerOptions`."""
+    """Parse TLS, compression and AUTH, with the names and defaults of `LayerOptions`."""
     values: dict[str, Any] = {}
     for option in fields(LayerOptions):
         name, default = option.name, option.default
@@ -263,7 +263,7 @@ def _layers(given: Given) -> LayerOptions:
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of a stream or batch write; NsqDataSource says what each means."""
+    """The options of a stream or batch write; `NsqDataSource` documents them."""
 
     cluster: Cluster
     topic: str
@@ -272,7 +272,7 @@ class SinkOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> "SinkOptions":
-        """Reads the options. Raises OptionError: one is missing or wrong."""
+        """Parse the options. Raises OptionError: one is missing or wrong."""
         given = Given(options)
         return cls(
             cluster=Cluster.of(given),

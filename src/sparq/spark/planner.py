@@ -1,8 +1,8 @@
-"""Cuts a batch into ranges of logs, one for each task.
+"""Splits a batch into ranges of logs, one for each task.
 
-1. A batch that is run again has the same partitions: their number and their ends follow from its
-   two offsets alone. While an nsqd is out of reach the planner waits; it never cuts less.
-2. Where messages are lost, a partition lacks them or is empty; the other partitions stay the same.
+1. A batch that runs again has the same partitions: their number and their ends follow from its
+   two offsets alone. While an nsqd is unreachable the planner waits; it never plans without it.
+2. If messages are lost, their partition lacks them or is empty; other partitions stay the same.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ class Span(NamedTuple):
         topic: its topic.
         address: the nsqd to read it from.
         first_ordinal: messages in the log before the batch.
-        begin: the first place that is still there; `end` when all of it is lost.
-        end: where it ends.
+        begin: the first position that the log still has; `end` if all of the span is lost.
+        end: where the span ends.
     """
 
     key: str
@@ -39,7 +39,7 @@ class Span(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Messages in it, with those that are lost."""
+        """Number of messages in the span, including lost ones."""
         assert self.end.ordinal is not None
         return self.end.ordinal - self.first_ordinal
 
@@ -49,8 +49,8 @@ class Planner:
 
     Args:
         fleet: the nsqds.
-        options: the query's.
-        losses: told of what is lost.
+        options: the query's options.
+        losses: reports lost messages.
     """
 
     def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
@@ -62,8 +62,8 @@ class Planner:
         """The messages between two offsets, as ranges.
 
         Raises:
-            UnreachableError: an nsqd that holds some of them stayed out of reach.
-            DataLossError: some of them are lost, and the query is to fail then.
+            UnreachableError: an nsqd that holds some of them stayed unreachable.
+            DataLossError: some of them are lost, and failOnDataLoss is set.
         """
         spans = [
             span
@@ -76,12 +76,12 @@ class Planner:
         return [part for span in spans for part in self._parts(span, counts[span.key])]
 
     def cut(self, messages: int) -> Cut:
-        """How a batch of so many messages is cut."""
+        """How a batch with this number of messages is split."""
         options = self._options
         return Cut.of(messages, options.partitions_min, options.records_per_partition_max)
 
     def _span(self, key: str, first: LogPosition, last: LogPosition) -> Span | None:
-        """What a batch has of one log; None when that is nothing."""
+        """One log's part of a batch; None if it is empty."""
         if first.index >= last.index or (
             first.ordinal is not None and first.ordinal == last.ordinal
         ):
@@ -101,7 +101,7 @@ class Planner:
                 return Span(key, topic, address, first.ordinal, last, last)
             begin = self._fleet.place_after(log, first.index, 0)
             stop = self._fleet.place_after(log, last.index, 0)
-            # Just restarted, nsqd holds the log's end back until it knows all channels.
+            # Right after a restart nsqd holds the log's end back until it knows all channels.
             if begin is not None and stop is not None and stop.ends.end >= last.index:
                 break
             patience.wait(f"its log does not yet reach to {last.index} again")
@@ -115,22 +115,22 @@ class Planner:
         return Span(key, member.topic, member.address, first.ordinal, min(kept, last), last)
 
     def known(self, key: str, position: LogPosition, place: Place) -> LogPosition:
-        """A position with its ordinal, which offsets of earlier versions lack.
+        """Add the ordinal to a position of an earlier version, which lacks it.
 
         Args:
             key: the log's key in the offset.
             position: the position.
-            place: what the nsqd has said of its index.
+            place: the nsqd's answer for its index.
 
         Raises:
-            DataLossError: what comes after it was deleted, and the query is to fail then.
+            DataLossError: messages after it were deleted, and failOnDataLoss is set.
         """
         if position.ordinal is not None:
             return position
         member = self._fleet.member(parse_key(key).log)
         if member is not None and member.attached is not None:
-            # A cursor before the log's first message has passed all that was deleted. One that is
-            # ahead of the query was moved by a lag limit: what it has not passed, nsqd keeps.
+            # nsqd keeps every message after the channel's cursor. If the cursor is ahead of the
+            # query, a lag limit moved it, and messages that the query has not read were deleted.
             cursor = member.attached.committed
             if position.index < place.ends.first and position.index < cursor:
                 self._losses.deleted(key, position.index, place.ends)
@@ -155,7 +155,7 @@ class Planner:
             )
 
     def _place(self, span: Span, ordinal: int) -> LogPosition:
-        """The place before which the log has so many messages, within a span."""
+        """The position within a span before which the log has `ordinal` messages."""
         begin, log = span.begin, parse_key(span.key).log
         patience = Patience(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         before = begin.ordinal
@@ -167,7 +167,7 @@ class Planner:
                 self._fleet.wait_for([parse_key(span.key)])
             elif place.from_ordinal == before:
                 return min(LogPosition(place.at, place.at_ordinal), span.end)
-            else:  # more was deleted just now: the tasks will say so
+            else:  # more messages were deleted in the meantime: the tasks will report them
                 before = place.from_ordinal
                 begin = LogPosition(max(begin.index, place.ends.first), before)
         return min(begin, span.end)

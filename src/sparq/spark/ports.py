@@ -1,8 +1,8 @@
-"""Which of NSQ's ports an address is: a wrong one is a mistake to be named, not waited for.
+"""Detects which NSQ port an address is, so that a wrong port is reported instead of waited for.
 
-One request, ``GET /info`` over plain HTTP, tells the four ports apart: nsqd's HTTP port answers
-with its TCP port in it, nsqlookupd's with its version alone, and both TCP ports refuse it, nsqd in
-a frame with a type and nsqlookupd in one without.
+One request, ``GET /info`` over plain HTTP, distinguishes the four ports. nsqd's HTTP port answers
+with its TCP port, nsqlookupd's HTTP port with its version only. Both TCP ports refuse it: nsqd in a
+frame with a type, nsqlookupd in one without.
 """
 
 import json
@@ -26,7 +26,7 @@ LOOKUPD_HTTP: Final = "nsqlookupd's HTTP port"
 
 ASK_SECONDS: Final = 1.0
 CHECK_SECONDS: Final = 3.0
-"""How long `check` takes at most: an nsqd that is down now is no mistake."""
+"""Time limit of `check`: an nsqd that is down at the moment is not a mistake."""
 
 ANSWER_BYTES_MAX: Final = 64 << 10
 _REFUSED: Final = b"E_BAD_PROTOCOL"
@@ -35,11 +35,11 @@ _FROM_NSQD: Final = struct.pack(">ii", 4 + len(_REFUSED), 1) + _REFUSED
 
 
 class Port(NamedTuple):
-    """What listens at an address.
+    """The kind of port at an address.
 
     Attributes:
         kind: one of the four.
-        tcp_port: the TCP port that goes with nsqd's HTTP port; 0 elsewhere.
+        tcp_port: the TCP port of an nsqd whose HTTP port this is; otherwise 0.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Port(NamedTuple):
 
 
 def port_at(place: Address) -> Port | None:
-    """Asks what listens there; None when nothing answers as NSQ does."""
+    """Find out which port this is; None if no NSQ daemon answers."""
     question = b"GET /info HTTP/1.0\r\nHost: %b\r\n\r\n" % place.host.encode()
     answer = b""
     try:
@@ -57,7 +57,7 @@ def port_at(place: Address) -> Port | None:
             while len(answer) < ANSWER_BYTES_MAX and (data := connection.recv(ANSWER_BYTES_MAX)):
                 answer += data
     except OSError:
-        pass  # what was answered before that counts
+        pass  # use what was received before the error
     if answer.startswith(_FROM_NSQD):
         return Port(NSQD_TCP)
     if answer.startswith(_FROM_LOOKUPD):
@@ -83,7 +83,7 @@ def _http_port(answer: bytes) -> Port | None:
 
 
 def wrong_lookupd(address: str) -> WrongPeerError | None:
-    """The mistake, if what listens at an nsqlookupd's address is another of NSQ's ports."""
+    """The error if an nsqlookupd's address is another of NSQ's ports; else None."""
     url = lookupd_url(address)
     if not url.startswith("http://"):
         return None
@@ -103,7 +103,7 @@ def wrong_lookupd(address: str) -> WrongPeerError | None:
 
 
 def wrong_nsqd(address: str) -> WrongPeerError | None:
-    """The mistake, if what listens at an nsqd's address is another of NSQ's ports."""
+    """The error if an nsqd's address is another of NSQ's ports; else None."""
     place = parse_nsqd(address)
     found = None if place.is_path else port_at(place)
     if found is None or found.kind == NSQD_TCP:
@@ -124,19 +124,19 @@ def _with_port(host: str) -> str:
 
 
 def check(cluster: Cluster, topic: str = "") -> None:
-    """Finds mistakes in the addresses before a query runs.
+    """Find mistakes in the addresses before a query runs.
 
-    What does not answer now is left to the query, which waits for it.
+    Daemons that do not answer now are left to the query, which waits for them.
 
     Args:
         cluster: the addresses.
-        topic: what a source will read; a sink has none to be asked for.
+        topic: the topic that a source will read; "" for a sink.
 
     Raises:
-        WrongPeerError: an address is another port than the option takes.
-        NoRangesError: an nsqd cannot be read from.
+        WrongPeerError: an address is a port of another kind than the option takes.
+        NoRangesError: an nsqd does not support range reading.
         RemoteError: an nsqd refuses a sink's secret.
-        TlsError, AuthRequiredError: TLS or AUTH cannot be had.
+        TlsError, AuthRequiredError: an nsqd does not offer TLS, is not trusted, or requires AUTH.
     """
     give_up_at = time.monotonic() + CHECK_SECONDS
     for address in cluster.lookupd_http_addresses:
@@ -154,7 +154,7 @@ def check(cluster: Cluster, topic: str = "") -> None:
 
 
 def _connect(address: str, topic: str, cluster: Cluster) -> None:
-    """Connects to an nsqd as the query will."""
+    """Connect to an nsqd as the query will."""
     if not topic:
         Connection(address, user_agent="sparq spark check", layers=cluster.layers).close()
         return
@@ -162,6 +162,6 @@ def _connect(address: str, topic: str, cluster: Cluster) -> None:
     try:
         reader.ends(topic)
     except RemoteError:
-        pass  # there is no such topic yet, or no permission: the query says it
+        pass  # the topic does not exist yet, or permission is missing: the query reports it
     finally:
         reader.close()

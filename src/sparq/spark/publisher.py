@@ -1,9 +1,10 @@
-"""Publishes from a Spark task: MPUBs in turn to several nsqds, with fail-over.
+"""Publishes from a Spark task: sends MPUBs to the nsqds in turn, with fail-over.
 
-1. An MPUB is done when an nsqd has said OK. One without an answer is sent again, so its messages
-   may be there twice; none is left out.
-2. What an nsqd refuses because of itself (its disk, its shutdown, an authd that is out of reach)
-   goes to another one; what it refuses because of the message, or of the secret, is an error.
+1. An MPUB is done when an nsqd has replied OK. Without a reply it is sent again, so its messages
+   may be published twice; none is lost.
+2. If an nsqd refuses an MPUB for a reason of its own (its disk, its shutdown, an unreachable
+   authd), the MPUB goes to another nsqd. A refusal because of the message or the secret is an
+   error.
 """
 
 from typing import Final
@@ -21,11 +22,11 @@ _REFUSED_BY_ITSELF: Final = frozenset({"E_MPUB_FAILED", "E_PUB_FAILED"})
 
 
 class Publisher:
-    """Sends MPUBs; each goes to the next nsqd.
+    """Sends MPUBs, each to the next nsqd in turn.
 
     Args:
-        cluster: where the nsqds are.
-        turn: which of them begins; tasks differ in it, so that they share out the nsqds.
+        cluster: addresses and connection options.
+        turn: index of the first nsqd; tasks use different ones, to spread over the nsqds.
     """
 
     def __init__(self, cluster: Cluster, turn: int = 0) -> None:
@@ -37,13 +38,14 @@ class Publisher:
         self._patience = Patience("every nsqd", cluster.timeout_ms)
 
     def publish(self, topic: str, mpub: MultiPublish) -> None:
-        """Publishes until an nsqd has said OK.
+        """Publish an MPUB; tries nsqds until one has replied OK.
 
         Raises:
-            UnreachableError: for too long no nsqd took it.
-            RemoteError: nsqd says that the message or the topic is wrong.
-            WrongPeerError: what listens at an address is no nsqd.
-            TlsError, AuthRequiredError: an nsqd does not do what the options ask for.
+            UnreachableError: no nsqd accepted it within the timeout.
+            RemoteError: nsqd refused the message, the topic or the secret.
+            WrongPeerError: the daemon at an address is not an nsqd.
+            TlsError, AuthRequiredError: an nsqd does not offer the TLS that the options ask for,
+                or requires AUTH.
         """
         self._patience.reset()
         while True:
@@ -62,7 +64,7 @@ class Publisher:
             self._patience.wait("; ".join(failures) or "nsqlookupd knows none")
 
     def _attempt(self, address: str, topic: str, mpub: MultiPublish) -> Exception | None:
-        """Sends it to one nsqd; returns why that failed, if another may succeed."""
+        """Send it to one nsqd; returns the error if another nsqd may succeed, None on success."""
         size = len(mpub.head) + len(mpub.sized)
         line = b"MPUB %b\n" % topic.encode() + size.to_bytes(_SIZE_BYTES, "big") + mpub.head
         try:
@@ -93,6 +95,6 @@ class Publisher:
             connection.close()
 
     def close(self) -> None:
-        """Closes all connections."""
+        """Close all connections."""
         for address in list(self._connections):
             self._drop(address)

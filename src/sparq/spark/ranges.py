@@ -1,9 +1,9 @@
-"""Ranges of logs as Spark's partitions: cut in the driver, read in the executors.
+"""Ranges of logs as Spark partitions: planned in the driver, read in the executors.
 
 1. The rows of a range are counted against the log's ordinals: a range gives every message exactly
-   once, or fails, or (without failOnDataLoss) says how many are missing.
-2. A read that breaks off goes on where the last whole piece ended. Rows handed to Spark are never
-   handed out again.
+   once, or fails, or (without failOnDataLoss) reports how many are missing.
+2. An interrupted read continues where the last whole piece ended. Rows that Spark already has are
+   never returned again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ class Range(NamedTuple):
 
     Attributes:
         topic: the topic.
-        nsqd: what the column nsqd says.
-        address: where to read.
+        nsqd: the value of the column nsqd.
+        address: the nsqd to read from.
         log: the log's id.
         first: the first index.
-        end: the index behind the last.
+        end: the index after the last one.
         ordinal: messages in the log before `first`.
-        messages: how many there are in it.
+        messages: number of messages in the range.
     """
 
     topic: str
@@ -47,13 +47,13 @@ class Range(NamedTuple):
 
 
 class Loss:
-    """What is done when messages are gone: an error, or a line in the log."""
+    """Handles lost messages: raises an error if `fail` is set, else logs a warning."""
 
     def __init__(self, fail: bool) -> None:
         self._fail = fail
 
     def report(self, what: str) -> None:
-        """Messages are gone. Raises DataLossError: the query is to fail then."""
+        """Report lost messages. Raises DataLossError: `fail` is set."""
         if self._fail:
             raise DataLossError(
                 f"{what}. To go on without them, set the option failOnDataLoss to false"
@@ -72,10 +72,10 @@ def read_range(
     """The range's messages as Arrow record batches.
 
     Raises:
-        UnreachableError: nsqd stayed out of reach for longer than the timeout.
-        DataLossError: messages are gone, if `loss` says so.
-        RemoteError, NoRangesError, WrongPeerError, TlsError, AuthRequiredError, BatchError: what
-            must not happen.
+        UnreachableError: nsqd stayed unreachable for longer than the timeout.
+        DataLossError: messages are lost, and `loss` is set to fail.
+        RemoteError, NoRangesError, WrongPeerError, TlsError, AuthRequiredError, BatchError:
+            unexpected refusals and damaged data; they are not retried.
     """
     # Only executors need Arrow, and importing it takes a while.
     from sparq.spark.decode import Decoder  # noqa: PLC0415 - executors only
@@ -95,10 +95,10 @@ def read_range(
 
 
 class _Reading:
-    """One pass over a range, through failures.
+    """One pass over a range, which continues after connection failures.
 
     Attributes:
-        rows: how many messages were decoded so far.
+        rows: number of messages decoded so far.
     """
 
     def __init__(self, wanted: Range, reader: RangeReader, timeout_ms: int, loss: Loss) -> None:
@@ -111,7 +111,7 @@ class _Reading:
         self._patience = Patience(f"nsqd {wanted.address}", timeout_ms)
 
     def pieces(self) -> Iterator[tuple[int, RangeData]]:
-        """Each piece of the range with the index from which on it counts."""
+        """Each piece of the range, with the index of the first message to take from it."""
         while self._at < self._wanted.end:
             try:
                 yield from self._pieces_of_one_connection()
@@ -135,7 +135,7 @@ class _Reading:
             self._patience.reset()
 
     def _refused(self, refusal: RemoteError) -> None:
-        """Why nsqd does not give the range: nothing was there, or something was and is gone."""
+        """Find out why nsqd refused the range; skip a gap, report lost messages, or wait."""
         wanted = self._wanted
         try:
             ends = self._reader.ends(wanted.topic)
@@ -144,7 +144,7 @@ class _Reading:
             return
         except RemoteError as error:
             if may_pass(error):
-                return  # READ meets it again, and waits
+                return  # the next READ gets the same refusal and waits
             ends = None
         left = wanted.messages - self.rows - self._lost
         if ends is None or ends.log != wanted.log:
@@ -154,10 +154,10 @@ class _Reading:
         if self._at >= ends.first:
             if ends.end >= wanted.end:
                 raise refusal
-            # Just restarted, nsqd holds the log's end back until it knows all channels.
+            # Right after a restart nsqd holds the log's end back until it knows all channels.
             self._patience.wait(refusal)
             return
-        # Before the log's first message there may be indexes that no message ever had.
+        # Some indexes before the log's first message may never have had a message.
         gone = ends.first_ordinal - (wanted.ordinal + self.rows + self._lost)
         if gone > 0:
             self._missing(min(gone, left), f"deleted before this query has read them ({refusal})")
@@ -170,10 +170,11 @@ class _Reading:
         self._loss.report(f"{count:,} messages of {place} are lost: {why}")
 
     def check_count(self) -> None:
-        """All messages were there, once.
+        """Check that the range had every message exactly once.
 
         Raises:
-            DataLossError: the range had more or fewer than the log's ordinals say.
+            DataLossError: it had more or fewer than the log's ordinals say, and `loss` is set to
+                fail.
         """
         if self.rows + self._lost != self._wanted.messages:
             self._loss.report(

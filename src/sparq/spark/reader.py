@@ -1,14 +1,16 @@
-"""What the stream and the batch reader have in common, and the source `nsq` read as a batch.
+"""The common base of the stream and batch readers, and the batch reader itself.
 
-1. Where each log begins and ends is looked up once, when Spark plans the read; tasks that are
-   repeated read the same ranges.
+For a batch read:
+
+1. Where each log begins and ends is looked up once, when Spark plans the read; repeated tasks
+   read the same ranges.
 2. No channel is created, held or moved.
-3. Predicates on the column `timestamp` bound what is looked at. Messages before the first one that
-   is at or after the lower bound are not read: all of them are earlier, also where an nsqd's clock
-   was set back. For the upper bound the log is not enough: after a clock was set back, messages
-   with an earlier timestamp follow later ones. So reading ends only where timestamps reach
+3. Predicates on the column `timestamp` limit what is read. Reading begins at the first message at
+   or after the lower bound: all messages before it are earlier, even if an nsqd's clock was set
+   back. For the upper bound the log's order is not enough: after a clock was set back, messages
+   with earlier timestamps follow later ones. So reading ends only where timestamps reach
    `CLOCK_SET_BACK_NS` beyond the bound.
-4. Spark still evaluates every predicate: bounds leave out what cannot match, and nothing else.
+4. Spark still evaluates every predicate: the bounds skip only messages that cannot match.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +39,7 @@ from sparq.spark.ranges import Loss, read_range
 from sparq.spark.source_options import SourceOptions
 
 CLOCK_SET_BACK_NS: Final = 3_600_000_000_000
-"""An hour: how far an nsqd's clock may be set back without rows being missed."""
+"""One hour: how far an nsqd's clock may be set back without a filtered read missing rows."""
 
 NS_PER_US: Final = 1_000
 
@@ -48,10 +50,10 @@ _index = attrgetter("index")
 
 
 class NsqReader:
-    """Reads ranges in executors, and plans them in the driver.
+    """Plans ranges in the driver and reads them in the executors.
 
     Args:
-        options: the query's.
+        options: the query's options.
         columns: the columns of the rows, in order.
     """
 
@@ -64,7 +66,7 @@ class NsqReader:
 
     @property
     def _fleet(self) -> Fleet:
-        """Connected when it is first needed, in the driver: readers are copied to executors."""
+        """Created at first use, in the driver only: readers are pickled for the executors."""
         if self._connected is None:
             self._connected = Fleet(self._options)
         return self._connected
@@ -80,23 +82,23 @@ class NsqReader:
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The rows of one range, as Arrow record batches."""
         if partition.value is None:
-            return iter(())  # what Spark makes of a batch read without any partitions
+            return iter(())  # Spark's partition of a batch read that planned none
         cluster, columns = self._options.cluster, self._columns
         return read_range(
             partition.value, columns, cluster.timeout_ms, self._loss, layers=cluster.layers
         )
 
     def _plan(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """The messages between two offsets, cut into partitions."""
+        """The messages between two offsets, split into partitions."""
         return [InputPartition(part) for part in self._planner.ranges(start, end)]
 
 
 class TimeBounds(NamedTuple):
-    """Times of publishing, in ns since 1970.
+    """Bounds of publish times, in ns since 1970.
 
     Attributes:
-        begin_ns: nothing earlier matches; None: no bound.
-        end_ns: nothing at or after this matches; None: no bound.
+        begin_ns: no earlier message matches; None: no bound.
+        end_ns: no message at or after this time matches; None: no bound.
     """
 
     begin_ns: int | None = None
@@ -104,9 +106,9 @@ class TimeBounds(NamedTuple):
 
     @classmethod
     def of(cls, predicates: Sequence[Filter]) -> "TimeBounds":
-        """The bounds of predicates that all must hold; those on other columns bound nothing.
+        """The bounds of predicates that all must hold; predicates on other columns are ignored.
 
-        The column has microseconds, rounded down from the nanoseconds of the log.
+        The column has microseconds, rounded down from the log's nanoseconds.
         """
         begins, ends = [], []
         for predicate in predicates:
@@ -124,12 +126,12 @@ class TimeBounds(NamedTuple):
 
     @property
     def read_until_ns(self) -> int | None:
-        """The time after whose first message nothing is read."""
+        """Reading ends at the first message at or after this time; None: no bound."""
         return None if self.end_ns is None else self.end_ns + CLOCK_SET_BACK_NS
 
 
 def _microseconds(predicate: Any) -> int | None:
-    """The time that a predicate compares the column with, since 1970; None: it does not."""
+    """The microseconds since 1970 that a predicate compares `timestamp` with; None: it does not."""
     if getattr(predicate, "attribute", None) != _COLUMN:
         return None
     value = getattr(predicate, "value", None)
@@ -139,14 +141,14 @@ def _microseconds(predicate: Any) -> int | None:
 
 
 class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy skips pyspark
-    """Reads what topics' logs hold between two places."""
+    """Reads the messages of topics' logs between two positions."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
         self._times = TimeBounds()
 
     def partitions(self) -> list[InputPartition]:
-        """The ranges to read; where the logs end is looked up once, here."""
+        """The ranges to read; the logs' ends are looked up once, here."""
         try:
             return self._partitions()
         finally:
@@ -163,7 +165,7 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
         )
 
     def _check_topics(self) -> None:
-        """Every topic is somewhere. Raises SparkNsqError: one is nowhere: its name may be wrong."""
+        """Check that every topic exists. Raises SparkNsqError: one does not (a wrong name?)."""
         topics = self._options.topics
         found = {member.topic for member in self._fleet.attached.values()}
         if topics.pattern and not found:
@@ -172,14 +174,14 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
             raise SparkNsqError(f"no nsqd has a topic {', '.join(missing)}")
 
     def _begun(self, key: str, start: LogPosition, end: LogPosition) -> LogPosition:
-        """Where a log is read first, by what the predicates leave of it."""
+        """Where reading a log begins, limited by the predicates."""
         if self._times.begin_ns is None:
             return start
         at = self._at(key, self._times.begin_ns)
         return min(max(start, at, key=_index), end, key=_index)
 
     def _ended(self, key: str, end: LogPosition, start: LogPosition) -> LogPosition:
-        """Where reading a log ends, likewise."""
+        """Where reading a log ends, limited by the predicates."""
         if self._times.read_until_ns is None:
             return end
         at = self._at(key, self._times.read_until_ns)
@@ -190,13 +192,13 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
 
 
 class NsqFilteredReader(NsqBatchReader):
-    """Leaves out what predicates on the column `timestamp` exclude.
+    """Skips messages that predicates on the column `timestamp` exclude.
 
-    A class of its own, since Spark refuses every reader that has `pushFilters` while
-    ``spark.sql.python.filterPushdown.enabled`` is false, as it is by default.
+    This is a separate class because Spark refuses every reader that has `pushFilters` while
+    ``spark.sql.python.filterPushdown.enabled`` is false, which is the default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Takes the predicates; Spark is to evaluate all of them on the rows, too."""
+        """Use the predicates as bounds; returns all of them, so that Spark evaluates them too."""
         self._times = TimeBounds.of(filters)
         return filters

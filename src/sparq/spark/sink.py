@@ -1,8 +1,9 @@
-"""The sink `nsq`: publishes a DataFrame's rows, of a batch or of a stream's micro-batches.
+"""The sink `nsq`: publishes a DataFrame's rows, as a batch or in a stream's micro-batches.
 
-1. Delivery is at least once: a task that Spark runs again publishes its rows again.
-2. A task publishes nothing before all rows of its partition were found to be messages: a row that
-   is none leaves nothing of its partition behind. Other partitions may be published by then.
+1. Delivery is at-least-once: a task that Spark runs again publishes its rows again.
+2. A task checks that all rows of its partition can become messages before it publishes the first:
+   a row that cannot leaves its whole partition unpublished. Other partitions may already be
+   published by then.
 """
 
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ BODY_COLUMNS = ("body", "value")
 
 
 class SinkColumns(NamedTuple):
-    """Where in a row the body is, and the topic, if rows have one."""
+    """Column positions of the body and of the topic; None: rows have no topic."""
 
     body: int
     topic: int | None
@@ -36,16 +37,16 @@ class SinkColumns(NamedTuple):
 
 @dataclass
 class Published(WriterCommitMessage):  # type: ignore[misc] # mypy does not follow pyspark
-    """What one task has published."""
+    """The number of messages that one task has published."""
 
     messages: int
 
 
 def body_column(schema: StructType) -> SinkColumns:
-    """Finds the columns that matter to a sink; the others are left out.
+    """Find the columns that a sink publishes; other columns are ignored.
 
     Raises:
-        OptionError: there is no body, or a column has a type that cannot be published.
+        OptionError: there is no body column, or a column has a type that cannot be published.
     """
     places = {field.name.lower(): at for at, field in enumerate(schema.fields)}
     body = next((places[name] for name in BODY_COLUMNS if name in places), None)
@@ -63,7 +64,7 @@ def body_column(schema: StructType) -> SinkColumns:
 
 
 class _Writer:
-    """What the batch and the stream writer have in common."""
+    """Common base of the batch and stream writers."""
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         if not options.topic and columns.topic is None:
@@ -72,10 +73,10 @@ class _Writer:
         self._columns = columns
 
     def write(self, iterator: Iterator[Any]) -> Published:
-        """Publishes the record batches of one task.
+        """Publish the record batches of one task.
 
         Raises:
-            RowError: a row cannot become a message; then none of the partition was published.
+            RowError: a row cannot become a message; no row of the partition was published.
         """
         # Only executors need Arrow, and importing it takes a while.
         from sparq.spark.encode import Rows, Spool  # noqa: PLC0415 - executors only
@@ -90,7 +91,7 @@ class _Writer:
             return self._publish(spool.batches(), context.partitionId() if context else 0)
 
     def _checked(self, rows: Any, place: "Rows") -> Any:
-        """The columns that are published; each of their rows can be."""
+        """Select the columns to publish and check that each row can become a message."""
         import pyarrow as pa  # noqa: PLC0415 - executors only
 
         from sparq.spark import encode  # noqa: PLC0415 - executors only
@@ -105,7 +106,7 @@ class _Writer:
         return pa.RecordBatch.from_arrays([bodies, topics], ["body", "topic"])
 
     def _publish(self, batches: Iterator[Any], partition: int) -> Published:
-        """Publishes rows that were checked."""
+        """Publish rows that were checked."""
         from sparq.spark.encode import by_topic, multi_publishes  # noqa: PLC0415 - executors only
         from sparq.spark.publisher import Publisher  # noqa: PLC0415 - executors only
 

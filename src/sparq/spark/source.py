@@ -1,15 +1,15 @@
 """The source `nsq` as a stream.
 
-What Spark calls, in its order: `initialOffset` (of a query without a checkpoint), `latestOffset`
-and `partitions` in one process of the driver that lives as long as the query; `read` in the
+Spark's calls, in order: `initialOffset` (for a query without a checkpoint), `latestOffset` and
+`partitions` run in one driver process that lives as long as the query; `read` runs in the
 executors, on a copy of the reader that has never been connected.
 
-1. What `latestOffset` is given as the start, Spark has committed: the channels' cursors follow it
-   there already, since `commit` comes only with the next batch that has data.
-2. An nsqd out of reach keeps its last offset, and the others go on. Only a drained run
-   (availableNow) waits for it: it must not end without what it was to read.
-3. A topic that has left the options keeps its place in the offset, unread; a batch that was planned
-   with it is still run again as it was.
+1. Spark has committed the start offset that it passes to `latestOffset`, so the channels' cursors
+   move there in that call: `commit` comes only with the next batch that has data.
+2. The offset of an unreachable nsqd stays the same, and reading from the others continues. Only a
+   drained run (availableNow) waits for the nsqd: it must not end before all its messages are read.
+3. A topic that was removed from the options keeps its position in the offset and is not read; a
+   batch that was planned with it is still run again unchanged.
 """
 
 import contextlib
@@ -36,12 +36,12 @@ from sparq.spark.reader import NsqReader
 from sparq.spark.source_options import Limits, SourceOptions
 
 NEWS_WAIT_SECONDS: Final = 0.3
-"""How long an idle query waits in `latestOffset` for news; Spark would ask again at once."""
+"""How long an idle query waits in `latestOffset` for new messages; Spark calls again at once."""
 
 NEWS_POLL_SECONDS: Final = 0.02
 
 MOVING_SECONDS: Final = 5.0
-"""How long a log may be nowhere while its nsqd moves to another address, as nsqlookupd tells."""
+"""How long a log may be missing while its nsqd moves to another address, found by nsqlookupd."""
 
 _LOG = getLogger("sparq.spark")
 
@@ -54,7 +54,7 @@ class NsqStreamReader(
     DataSourceStreamReader,  # type: ignore[misc] # mypy does not follow pyspark
     SupportsTriggerAvailableNow,  # type: ignore[misc] # likewise
 ):
-    """Reads topics' logs as they grow; holds one channel in each meanwhile."""
+    """Reads topics' logs as they grow, and holds the channel in each topic meanwhile."""
 
     def __init__(self, options: SourceOptions, columns: Sequence[str]) -> None:
         super().__init__(options, columns)
@@ -66,12 +66,12 @@ class NsqStreamReader(
         self._missing_since: dict[str, float] = {}
         self._last_batch_at = float("-inf")
 
-    # What Spark calls
+    # Called by Spark
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Remembers where the logs end: the query is to read up to there.
+        """Record where the logs end: the query reads up to there.
 
-        While an nsqd is out of reach that has to wait for the next call, which knows for how long.
+        If an nsqd is unreachable, this is left to the next call, which knows how long to wait.
         """
         self._is_drained = True
         self._fleet.refresh()
@@ -79,12 +79,12 @@ class NsqStreamReader(
             self._aim()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limits of the options; as Spark knows one limit only, it hears of the messages'."""
+        """The options' limits; Spark takes only one limit, so it gets that of messages."""
         limits = self._options.limits
         return ReadAllAvailable() if limits == Limits() else ReadMaxRows(limits.messages_max)
 
     def initialOffset(self) -> dict[str, object]:
-        """Where a query without a checkpoint begins; Spark asks twice."""
+        """Where a query without a checkpoint begins; cached, since Spark calls it twice."""
         if self._initial is None:
             self._wait(self._fleet.wait_to_begin)
             self._aim()
@@ -93,7 +93,7 @@ class NsqStreamReader(
         return Offset(self._initial).as_json()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """How far the next batch goes; the start itself when there is nothing new."""
+        """Where the next batch ends; the start itself if there are no new messages."""
         begin = Offset.parse(start).positions
         self._resume(begin)
         if self._is_drained and self._targets is None:
@@ -105,13 +105,13 @@ class NsqStreamReader(
             latest = self._step(begin, self._limits(limit))
             if latest != begin:
                 return Offset(latest, self._cut(begin, latest)).as_json()
-            # A log that may be on its way to another address is waited for, lest a run that reads
-            # what is there and ends (availableNow) takes it for one without messages.
+            # Wait for a log whose nsqd may be moving to another address: otherwise an availableNow
+            # run would end and treat the log as one without messages.
             answered_at = time.monotonic()
             drained = self._targets is not None or answered_at >= idle_until
             if drained and not self._missing_since:
                 return start
-            # Many logs take long to ask: the driver and the nsqds get as long to rest.
+            # Polling many logs takes long: pause for as long, to spare the driver and the nsqds.
             time.sleep(max(NEWS_POLL_SECONDS, answered_at - asked_at))
 
     def reportLatestOffset(self) -> dict[str, object] | None:
@@ -123,18 +123,18 @@ class NsqStreamReader(
         return self._plan(Offset.parse(start), Offset.parse(end))
 
     def commit(self, end: dict[str, object]) -> None:
-        """Everything before `end` is done with."""
+        """Move the channels' cursors to `end`: Spark has finished everything before it."""
         self._fleet.commit(Offset.parse(end).positions)
 
     def stop(self) -> None:
-        """The query has ended: lets go of the channels."""
+        """Release the channels at the end of the query."""
         if self._connected is not None:
             self._connected.close()
 
-    # One look at the logs
+    # One poll of the logs
 
     def _resume(self, begin: Found) -> None:
-        """Learns from a checkpoint what nsqlookupd may have forgotten, and what is read no more."""
+        """Add the checkpoint's logs to the fleet, and warn of topics that are no longer read."""
         if self._is_resumed:
             return
         self._is_resumed = True
@@ -156,11 +156,11 @@ class NsqStreamReader(
     def _limits(self, limit: ReadLimit) -> Limits:
         """The limits of the next batch."""
         if isinstance(limit, ReadAllAvailable):
-            return Limits()  # the trigger `once`, which is to read all, whatever the options say
+            return Limits()  # the trigger `once` reads everything, whatever the options say
         limits = self._options.limits
         if isinstance(limit, ReadMaxRows):
             limits = limits._replace(messages_max=limit.max_rows)
-        # What a drained run is to read is there already: it would wait for nothing.
+        # All messages of a drained run exist already: waiting for a minimum would be in vain.
         return limits if self._targets is None else limits._replace(messages_min=0)
 
     def _step(self, start: Found, limits: Limits) -> Found:
@@ -184,7 +184,7 @@ class NsqStreamReader(
         return start | found | self._admitted(found, ends, limits) | joining
 
     def _found(self, key: str, position: LogPosition, ends: Ends | None) -> LogPosition:
-        """A log's position by what there is of the log now."""
+        """Update a log's position from its current ends; `ends` None: no nsqd has the log now."""
         if ends is None:
             return replace(position, gone=not self._awaited(key, position))
         self._missing_since.pop(key, None)
@@ -196,7 +196,7 @@ class NsqStreamReader(
         return self._bounds.kept(key, replace(position, gone=False), ends)
 
     def _awaited(self, key: str, position: LogPosition) -> bool:
-        """Whether a log that is nowhere may still be found; reports it as lost if not."""
+        """Whether a missing log may still be found; reports it as lost if not."""
         if position.gone:
             return False
         now = time.monotonic()
@@ -211,16 +211,16 @@ class NsqStreamReader(
         return False
 
     def _aim(self) -> None:
-        """Sets the ends of a drained run."""
+        """Record the logs' current ends as the targets of a drained run, once."""
         if self._is_drained and self._targets is None:
             self._targets = self._fleet.ends()
             self._warn_of_silence()
 
     def _wait(self, wait_for: Callable[[], None]) -> None:
-        """Waits for nsqds; a drained run must not end without what it is to read.
+        """Wait for nsqds; a drained run without failOnDataLoss continues without unreachable ones.
 
         Raises:
-            UnreachableError: one stayed out of reach, and the query is to fail then.
+            UnreachableError: an nsqd stayed unreachable, in any other case.
         """
         try:
             wait_for()
@@ -233,7 +233,7 @@ class NsqStreamReader(
             _LOG.warning("%s. The query goes on without it (failOnDataLoss is false)", error)
 
     def _joining(self, found: Found, ends: dict[str, Ends]) -> Found:
-        """Logs that are new, each with its first place; not in place of one that is awaited."""
+        """New logs with their first positions; none that would replace a log still awaited."""
         logs = {parse_key(key).log for key in found}
         living = {key: parse_key(key) for key in found if not found[key].gone}
         awaited = {
@@ -248,14 +248,14 @@ class NsqStreamReader(
             is_due = self._targets is None or log in self._targets
             replaces = {(member.address, member.topic), (member.address, "")} & awaited
             if is_new and is_due and not replaces:
-                # An nsqd that goes away just now joins when it is back.
+                # An nsqd that becomes unreachable at this moment joins when it is back.
                 with contextlib.suppress(ConnectionError):
                     place = self._bounds.joined(member, is_topic_read=member.topic in read)
                     joining[str(self._bounds.key(member))] = place
         return joining
 
     def _topic(self, key: Key) -> str:
-        """A log's topic; empty where it is not known while the log is out of reach."""
+        """A log's topic; empty if it is unknown because the log is unreachable."""
         names = self._options.topics.of_key(key)
         if len(names) == 1:
             return names[0]
@@ -263,7 +263,7 @@ class NsqStreamReader(
         return "" if member is None else member.topic
 
     def _admitted(self, found: Found, ends: dict[str, Ends], limits: Limits) -> Found:
-        """How far the next batch goes in the logs that it reads; none while it is held back."""
+        """Where the next batch ends in each log that it reads; empty while it is held back."""
         logs = [log for key in found if (log := parse_key(key).log) in ends]
         reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})
         waited = time.monotonic() - self._last_batch_at
@@ -273,14 +273,14 @@ class NsqStreamReader(
         return {key: reach.after(key, count) for key, count in counts.items()}
 
     def _stop(self, log: str, found: Ends) -> Ends:
-        """How far a log may be read now."""
+        """The ends up to which a log may be read now; a drained run stops at its targets."""
         if self._targets is None:
             return found
         target = self._targets.setdefault(log, found)
         return min(found, target, key=lambda each: each.end)
 
     def _cut(self, begin: Found, latest: Found) -> Cut:
-        """How the batch from `begin` to `latest` is cut."""
+        """How the batch from `begin` to `latest` is split."""
         messages = 0
         for key, position in begin.items():
             end = latest[key].ordinal
@@ -289,7 +289,7 @@ class NsqStreamReader(
         return self._planner.cut(messages)
 
     def _warn_of_silence(self) -> None:
-        """Says when no nsqd has had a message of the topics: their names may be wrong."""
+        """Warn if the topics have never had a message at any nsqd: their names may be wrong."""
         if any(ends.end_ordinal for ends in (self._targets or {}).values()):
             return
         members = self._fleet.attached.values()
@@ -304,16 +304,16 @@ class NsqStreamReader(
 
 
 class RefusedStreamReader(DataSourceStreamReader):  # type: ignore[misc] # mypy skips pyspark
-    """Says what is wrong with a stream's options when Spark first asks something.
+    """Raises the error in a stream's options at Spark's first call.
 
-    Where making the reader itself raises, Spark 4.3 shows an UnboundLocalError in its place.
+    If creating the reader raised it, Spark 4.3 would show an UnboundLocalError instead.
     """
 
     def __init__(self, error: OptionError) -> None:
         self._error = error
 
     def _refuse(self, *_: object) -> NoReturn:
-        """Raises the error, whatever Spark asks of a query that begins, goes on or is run again."""
+        """Raise the error for any call, whether the query begins, continues or is run again."""
         raise self._error
 
     initialOffset = latestOffset = partitions = read = _refuse

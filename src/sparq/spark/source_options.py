@@ -1,8 +1,8 @@
-"""The options of the source, checked; `data_source.NsqDataSource` says what each means.
+"""The options of the source, checked; `data_source.NsqDataSource` documents them.
 
-1. What is wrong is an error that names the option, before anything is connected.
-2. What only a stream or only a batch read has is refused in the other where it would change what is
-   read (where to end), and passed over where it would not (how much one batch takes).
+1. A wrong option raises an error that names it, before any connection is made.
+2. An option for streams only, or for batch reads only, is refused in the other if it would change
+   which messages are read (where to end). It is ignored if it would not (how much one batch takes).
 """
 
 import re
@@ -16,26 +16,26 @@ from sparq.spark.options import Cluster, Given, OptionError
 from sparq.spark.topics import Topics
 
 RECORDS_PER_PARTITION: Final = 1_000_000
-"""What a task that fails repeats at most."""
+"""Default maximum of messages per partition: what a failed task repeats at most."""
 
 NAME_CHARACTERS_MAX: Final = 200
-"""The longest name of a query."""
+"""Maximum length of a query's name."""
 
 TRIGGER_DELAY_MS: Final = 15 * 60_000
-"""Spark's Kafka source has the same."""
+"""Default of maxTriggerDelay, the same as in Spark's Kafka source."""
 
 NO_LIMIT: Final = 1 << 53
-"""More than any log will hold; and every reader of JSON keeps this number exactly."""
+"""More messages than any log will hold; every JSON parser keeps this number exactly."""
 
 
 class Limits(NamedTuple):
-    """What a micro-batch may be.
+    """Limits of a micro-batch.
 
     Attributes:
-        messages_max: the most messages.
+        messages_max: maximum number of messages.
         messages_min: with fewer messages a batch waits.
-        delay_seconds: how long it waits, counted from the batch before.
-        bytes_max: the most bytes, as they are stored; 0: any number.
+        delay_seconds: how long it waits at most, counted from the previous batch.
+        bytes_max: maximum stored bytes; 0: no limit.
     """
 
     messages_max: int = NO_LIMIT
@@ -64,7 +64,7 @@ class SourceOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, str], *, stream: bool) -> "SourceOptions":
-        """Reads the options. Raises OptionError: one is missing or wrong."""
+        """Parse the options. Raises OptionError: one is missing or wrong."""
         found = cls.checked(options, stream=stream)
         if not stream:
             if COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
@@ -89,7 +89,7 @@ class SourceOptions:
 
     @classmethod
     def checked(cls, options: Mapping[str, str], *, stream: bool = False) -> "SourceOptions":
-        """Reads the options as far as they mean the same in a stream and in a batch read.
+        """Parse the options, with only the checks that apply to streams and batch reads alike.
 
         Raises:
             OptionError: one is missing or wrong.
@@ -127,7 +127,7 @@ class SourceOptions:
 
 
 def _topics(given: Given) -> Topics:
-    """The topics, by one of three options."""
+    """The topics, from one of three options."""
     one, names = given.name("topic"), given.names("topics", "topic")
     pattern = given.read("topicsPattern", "", _pattern)
     options = {"topic": one, "topics": names, "topicsPattern": pattern}
@@ -143,14 +143,14 @@ def _topics(given: Given) -> Topics:
 
 
 def _shown(text: str) -> str:
-    """A text for people. Raises ValueError: it is too long, or not one line."""
+    """A text to display. Raises ValueError: it is too long or not printable."""
     if len(text) > NAME_CHARACTERS_MAX or not text.isprintable():
         raise ValueError(f"expected at most {NAME_CHARACTERS_MAX} printable characters")
     return text
 
 
 def _pattern(text: str) -> str:
-    """A regular expression. Raises ValueError: it is none."""
+    """Check a regular expression. Raises ValueError: it is invalid."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
@@ -159,12 +159,12 @@ def _pattern(text: str) -> str:
 
 
 class _Places(NamedTuple):
-    """What an option may say of places.
+    """The words that an option for positions accepts.
 
     Attributes:
-        words: the words that it may be.
-        elsewhere: the word for logs that its JSON does not name.
-        default: the word when it is not given.
+        words: the accepted words.
+        elsewhere: the word for logs that the option's JSON does not name.
+        default: the word if the option is not given.
     """
 
     words: tuple[str, ...]
@@ -173,7 +173,7 @@ class _Places(NamedTuple):
 
 
 def _positions(given: Given, option: str, topics: Topics, places: _Places) -> Positions:
-    """Where to begin or to end."""
+    """Parse an option that says where to begin or to end."""
     found = given.read(
         option,
         Positions(places.default),
@@ -189,7 +189,7 @@ def _positions(given: Given, option: str, topics: Topics, places: _Places) -> Po
 
 
 def _limits(given: Given) -> Limits:
-    """How much one micro-batch takes."""
+    """The limits of one micro-batch."""
     least = given.whole("minOffsetsPerTrigger", 0, 1)
     most = given.whole("maxOffsetsPerTrigger", NO_LIMIT, 1)
     delay_ms = given.duration_ms("maxTriggerDelay", -1)

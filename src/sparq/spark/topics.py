@@ -1,11 +1,11 @@
-"""Which topics a source reads: one, several by name, or those whose names match a pattern.
+"""The topics that a source reads: one, several by name, or those whose names match a pattern.
 
-1. Offsets of a source of one topic (option `topic`) do not name it: checkpoints of earlier versions
-   have no topics, and stay as they are. With `topics` and `topicsPattern` each log's key names its
-   topic, also while there is only one.
-2. A topic that is named is created where it is missing, as a consumer of NSQ does. One that was
-   found by a pattern is not: a topic that was deleted must not come back by being looked for.
-3. Ephemeral topics have no log. To name one is a mistake; a pattern passes them over.
+1. Offsets of a source of one topic (option `topic`) do not contain its name: checkpoints of earlier
+   versions have no topics and remain valid. With `topics` and `topicsPattern` each log's key
+   contains its topic, even while there is only one topic.
+2. A topic given by name is created where it is missing, as an NSQ consumer does. A topic found by a
+   pattern is not: looking for a deleted topic must not create it again.
+3. Ephemeral topics have no log. Naming one is an error; a pattern skips them.
 """
 
 import re
@@ -20,9 +20,9 @@ class Topics:
     """The topics of one source.
 
     Attributes:
-        names: those that are named; none with a pattern.
-        pattern: a regular expression that the whole of a name matches; empty with names.
-        several: whether offsets name topics.
+        names: the topics given by name; empty with a pattern.
+        pattern: a regular expression that must match a whole name; empty with names.
+        several: whether offsets contain topic names.
     """
 
     names: tuple[str, ...]
@@ -31,17 +31,17 @@ class Topics:
 
     @classmethod
     def of_one(cls, name: str) -> "Topics":
-        """The topic of the option `topic`."""
+        """The topic given by the option `topic`."""
         return cls((name,))
 
     def has(self, name: str) -> bool:
-        """Whether a topic is one of these."""
+        """Whether the source reads a topic of this name."""
         if not self.pattern:
             return name in self.names
         return not is_ephemeral(name) and re.fullmatch(self.pattern, name) is not None
 
     def reads(self, key: Key) -> bool:
-        """Whether a log of an offset is still to be read: its topic may have left the options."""
+        """Whether an offset's log is still read; False if the options no longer name its topic."""
         return not key.topic or self.has(key.topic)
 
     def key(self, address: str, topic: str, log: str) -> Key:
@@ -49,11 +49,11 @@ class Topics:
         return Key(address, log, topic if self.several else "")
 
     def of_key(self, key: Key) -> tuple[str, ...]:
-        """The topics that a log may be of."""
+        """The topics that a log may belong to."""
         return (key.topic,) if key.topic else self.names
 
     def __str__(self) -> str:
-        """What they are, after "no" or "a": ``topic clicks``."""
+        """Describe them without an article: ``topic clicks``."""
         if self.pattern:
             return f"topic that matches {self.pattern}"
         return f"topic {self.names[0]}" if len(self.names) == 1 else f"topics {self.listed}"

@@ -1,4 +1,4 @@
-"""What tasks need: a Python worker that is settled, and patience with nsqds out of reach."""
+"""Helpers for tasks: cheap garbage collection in the worker, and retries with a time limit."""
 
 import gc
 import time
@@ -15,11 +15,11 @@ PAUSE_MAX_SECONDS: Final = 1.0
 
 @cache
 def settle() -> None:
-    """Takes what is loaded by now out of the reach of garbage collections.
+    """Exclude all objects loaded so far from garbage collection (`gc.freeze`), in a task only.
 
     Spark's worker collects garbage after each task. With the modules of Spark, Arrow and numpy
-    loaded this took some 60 ms: a third of the time of a task of 500,000 rows, and most of that of
-    a small one.
+    loaded, this took some 60 ms: a third of the time of a task of 500,000 rows, and most of the
+    time of a small one.
     """
     if TaskContext.get() is not None:
         gc.collect()
@@ -27,7 +27,7 @@ def settle() -> None:
 
 
 class Patience:
-    """How long one goes on trying: growing pauses, and an end that is the user's option."""
+    """Retries with growing pauses, up to the time limit of the option nsqdTimeoutMs."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:
         self._what = what
@@ -36,14 +36,14 @@ class Patience:
         self._pause = PAUSE_FIRST_SECONDS
 
     def reset(self) -> None:
-        """It went well."""
+        """Start again after a success: the next failure begins a new time limit."""
         self._failing_since, self._pause = None, PAUSE_FIRST_SECONDS
 
     def wait(self, error: BaseException | str) -> None:
-        """It failed: pauses before the next attempt.
+        """Pause after a failure, before the next attempt.
 
         Raises:
-            UnreachableError: it has failed for so long that it is given up.
+            UnreachableError: attempts have failed for longer than the time limit.
         """
         now = time.monotonic()
         if self._failing_since is None:
