@@ -1,1 +1,1 @@
-"""What the daemons share: flags, log lines, HTTP answers, listening sockets, start and stop."""
+"""Code shared by the daemons: options, HTTP server, listening sockets, access, start, reload."""

@@ -1,8 +1,8 @@
-"""Addresses to listen on: `host:port`, or else the path of a unix socket, as NSQ tells them apart.
+"""Addresses to listen on: `host:port` or the path of a unix socket, distinguished as in NSQ.
 
-A listening socket is bound here, before any server is built around it, so that port 0 has one real
-port (also where a host has several addresses) and a start that fails says why in NSQ's words.
-It needs no event loop: clients that connect early wait in the kernel's queue while one is loaded.
+A listening socket is bound here, before any server uses it, so that port 0 becomes one real port
+(even if a host has several addresses) and a failed start gives the reason in NSQ's words. No event
+loop is needed: clients that connect early wait in the kernel's queue while the loop is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HANDSHAKE_SECONDS = 5.0
 """How long a TLS handshake may take."""
 
 CLOSE_SECONDS = 1.0
-"""How long the end of a TLS connection may take."""
+"""How long the TLS shutdown of a connection may take."""
 
 _PORTS = range(65536)
 
@@ -36,7 +36,7 @@ class ListenError(StartError):
 
 
 def split(address: str) -> tuple[str, int] | None:
-    """Host and port of `host:port` or `[host]:port`; None for the path of a unix socket."""
+    """Split `host:port` or `[host]:port`; None: it is the path of a unix socket."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isascii() or not port.isdigit() or int(port[:6]) not in _PORTS:
         return None
@@ -46,21 +46,21 @@ def split(address: str) -> tuple[str, int] | None:
 
 
 def join(host: str, port: int) -> str:
-    """`host:port`, with brackets around an IPv6 address."""
+    """Return `host:port`, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def peer_text(peer: object) -> str:
-    """A socket's other end as NSQ prints it; empty for a unix socket."""
+    """Format a peer's address as NSQ prints it; empty for a unix socket."""
     if isinstance(peer, tuple) and len(peer) >= 2:
         return join(str(peer[0]), int(peer[1]))
     return ""
 
 
 class Listener:
-    """A socket that listens, and the server behind it once there is one.
+    """A listening socket, and its server once there is one.
 
-    `port` is its real port, -1 for a unix socket; `text` says where it is.
+    `port` is the port actually bound, -1 for a unix socket; `text` is the address as a text.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -74,7 +74,7 @@ class Listener:
     async def serve(
         self, factory: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
     ) -> None:
-        """Accept connections, each with a protocol of its own; with `tls` behind a handshake."""
+        """Accept connections, each with its own protocol from `factory`; with `tls`, over TLS."""
         loop: asyncio.AbstractEventLoop = import_module("asyncio").get_running_loop()
         listen_on = loop.create_unix_server if self._path else loop.create_server
         if tls is None:
@@ -89,7 +89,7 @@ class Listener:
             )
 
     def close(self) -> None:
-        """Accept no more; the file of a unix socket goes too."""
+        """Stop accepting connections; a unix socket's file is deleted."""
         if self._server is not None:
             self._server.close()
         self._sock.close()
@@ -103,9 +103,9 @@ def listen(address: str) -> Listener:
 
     Args:
         address: `host:port` (no host: every address; port 0: a free one) or a unix socket's path.
-            A socket file that nobody listens on any more is replaced.
+            A socket file that no process listens on any more is replaced.
     Raises:
-        ListenError: it cannot be done.
+        ListenError: the address cannot be bound.
     """
     host_port = split(address)
     try:
@@ -144,7 +144,7 @@ def _listen_unix(path: str) -> socket.socket:
 
 
 def _is_left_over(path: str) -> bool:
-    """Whether a socket file lies there that no process answers at."""
+    """Whether the path is a socket file that no process listens on."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):
             return False

@@ -1,7 +1,7 @@
-"""One HTTP request as a handler sees it: its path and query, its body, an answer in pieces.
+"""One HTTP request for a handler: its path, query and body, and a streamed answer.
 
-1. What is wrong with a request is an `HttpError`, which becomes its answer.
-2. A body is read in pieces, up to the limit that the handler names, and never decompressed.
+1. An invalid request raises `HttpError`, which becomes the answer.
+2. A body is read in pieces, up to a limit set by the handler, and is never decompressed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from aiohttp import web
 from sparq.protocol.names import is_valid_name
 
 BODY_SECONDS = 60.0
-"""A body that takes longer than this between two pieces is given up."""
+"""Maximum time between two pieces of a body; after it the request fails."""
 
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 PLAIN_HEADER = {"Server": "sparq"}
 
 
 class HttpError(Exception):
-    """A refused request: the status and NSQ's code for it."""
+    """A refused request: the HTTP status and NSQ's error code."""
 
     def __init__(self, status: int, code: str) -> None:
         super().__init__(code)
@@ -32,14 +32,14 @@ class HttpError(Exception):
 
 
 class Panic(HttpError):
-    """A handler failed by a bug of ours."""
+    """A handler failed because of a bug."""
 
     def __init__(self) -> None:
         super().__init__(500, "INTERNAL_ERROR")
 
 
 class Call:
-    """One request, as a handler sees it."""
+    """One request, for a handler."""
 
     def __init__(
         self,
@@ -47,9 +47,9 @@ class Call:
         body_seconds: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """`body_seconds`: the time that all of the body has; None: any, if pieces keep coming.
+        """`body_seconds`: limit for the whole body; None: no limit, if pieces keep coming.
 
-        `headers`: those of every answer of its site.
+        `headers`: headers of every answer of the site.
         """
         self.request = request
         self.parameters: Mapping[str, str] = {}
@@ -68,12 +68,12 @@ class Call:
 
     @property
     def raw_query(self) -> str:
-        """The query as it was sent. (A fragment is part of it, as in Go: nobody sends one.)"""
+        """The query as sent. (A fragment counts as part of it, as in Go; clients send none.)"""
         return self._target.partition("?")[2]
 
     @property
     def query(self) -> dict[str, str]:
-        """The query's parameters; of a repeated one the first.
+        """The query's parameters; for a repeated one, the first value.
 
         Raises:
             HttpError: 400 INVALID_REQUEST, it cannot be parsed.
@@ -83,7 +83,7 @@ class Call:
         return self._query
 
     def argument(self, name: str) -> str:
-        """A parameter that must be there (it may be empty).
+        """Return a required parameter (it may be empty).
 
         Raises:
             HttpError: 400 MISSING_ARG_<NAME>, or INVALID_REQUEST.
@@ -94,24 +94,24 @@ class Call:
         return value
 
     def named(self, name: str) -> str:
-        """A parameter; empty without it, or where the query cannot be parsed."""
+        """Return a parameter; empty if it is missing or the query cannot be parsed."""
         try:
             return self.query.get(name, "")
         except HttpError:
             return ""
 
     def flag(self, name: str, default: bool) -> bool:
-        """A boolean parameter: `true`, `1`, `false` or `0`; any other text is the default."""
+        """Return a boolean parameter: `true`, `1`, `false` or `0`; else the default."""
         return {"true": True, "1": True, "false": False, "0": False}.get(
             self.query.get(name, ""), default
         )
 
     async def body(self, limit: int, too_big: str) -> bytes:
-        """The request's body.
+        """Read the request's body.
 
         Raises:
-            HttpError: 413 with the code `too_big` beyond `limit` bytes, announced or real;
-                500 INTERNAL_ERROR when it breaks off.
+            HttpError: 413 with the code `too_big` above `limit` bytes, announced or received;
+                500 INTERNAL_ERROR if the body breaks off or takes too long.
         """
         if (self.request.content_length or 0) > limit:
             raise HttpError(413, too_big)
@@ -132,18 +132,18 @@ class Call:
     async def stream(
         self, content_type: str, headers: Mapping[str, str] | None = None
     ) -> web.StreamResponse:
-        """Begin an answer that comes piece by piece; the handler writes and then returns it."""
+        """Begin a streamed answer; the handler writes to it and then returns it."""
         told = {**PLAIN_HEADER, **self._headers, **(headers or {}), "Content-Type": content_type}
         self.streamed = web.StreamResponse(headers=told)
         await self.streamed.prepare(self.request)
         return self.streamed
 
     async def _say_continue(self) -> None:
-        """Call for the body of a client that asks first (curl does above 1 MiB)."""
+        """Send 100 Continue if the client waits for it (curl does above 1 MiB)."""
         request = self.request
         if request.headers.get("Expect", "").lower() == "100-continue":
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            # What was written so far is not part of the answer to come.
+            # Do not count these bytes as part of the final answer.
             request.writer.output_size = 0
 
     async def _next_piece(self) -> bytes:
@@ -155,7 +155,7 @@ class Call:
 
 
 def topic_channel(call: Call) -> tuple[str, str]:
-    """The arguments of a request about a channel.
+    """Return the arguments `topic` and `channel`.
 
     Raises:
         HttpError: 400, one is missing or is not a legal name.
@@ -170,12 +170,12 @@ def topic_channel(call: Call) -> tuple[str, str]:
 
 
 def unquote_path(text: str) -> str:
-    """A path with its escapes resolved; a plus sign stays one."""
+    """Resolve the escapes of a path; a plus sign stays a plus sign."""
     return unquote_plus(text.replace("+", "%2B")) if "%" in text else text
 
 
 def parse_query(text: str) -> dict[str, str]:
-    """Read a query as strictly as Go does.
+    """Parse a query as strictly as Go does.
 
     Raises:
         HttpError: 400 INVALID_REQUEST for a bad escape or a semicolon.

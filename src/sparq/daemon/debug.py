@@ -1,10 +1,10 @@
-"""Go's debug routes with what Python has in their place (docs/http.md lists them).
+"""Go's debug routes, answered with Python's equivalents (docs/http.md lists them).
 
-The paths are Go's, the answers are text: stacks as `module:function:line;...`, one a line with a
-count, which flame graph programs read as they are.
+The paths are Go's. The answers are text: stacks as `module:function:line;...`, one per line with a
+count, which flame graph tools can read directly.
 
-1. Each is bounded: in time, in stacks, in lines. One profile runs at a time; another is refused.
-2. Sampling is done by a thread; the loop goes on meanwhile. A daemon that stops ends it.
+1. Each answer is limited in time, stacks and lines. One profile runs at a time; another is refused.
+2. A thread does the sampling, so the event loop goes on. Stopping the daemon ends the sampling.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NANOSECONDS = 1_000_000_000
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """A stack from its outermost function, as one line."""
+    """Return a stack as one line, outermost function first."""
     names: list[str] = []
     while frame is not None and len(names) < DEPTH_MAX:
         code = frame.f_code
@@ -53,12 +53,12 @@ def stack_of(frame: FrameType | None) -> str:
 
 
 def counted(stacks: Counter[str]) -> str:
-    """Stacks with their counts, the most frequent first."""
+    """Format stacks with their counts, most frequent first."""
     return "".join(f"{stack} {count}\n" for stack, count in stacks.most_common())
 
 
 def sample(seconds: float, ended: threading.Event) -> Counter[str]:
-    """Look at all other threads' stacks for a while, at most until the event; blocks."""
+    """Sample all other threads' stacks for `seconds` or until the event is set; blocks."""
     found: Counter[str] = Counter()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     me = threading.get_ident()
@@ -71,7 +71,7 @@ def sample(seconds: float, ended: threading.Event) -> Counter[str]:
 
 
 class LoopWatch:
-    """Notes where the loop is while it answers to nothing: what Go calls blocking."""
+    """Record the event loop's stack while it is blocked, in place of Go's block profile."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stall_seconds: float) -> None:
         self.stacks: Counter[str] = Counter()
@@ -83,7 +83,7 @@ class LoopWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         self._stopped.set()
 
     def _watch(self) -> None:
@@ -101,14 +101,14 @@ class LoopWatch:
 
 
 class Debug:
-    """The handlers of one daemon."""
+    """The debug handlers of one daemon."""
 
     def __init__(self) -> None:
         self._busy = False
         self._watch: LoopWatch | None = None
 
     def routes(self) -> list[Route]:
-        """The routes that every daemon has."""
+        """Return the routes of every daemon."""
         handlers = {name: getattr(self, name) for name in _PATHS}
         routes = [Route("GET", "/debug/pprof/", self.index, plain=True, private=True)]
         for name, handler in handlers.items():
@@ -118,7 +118,7 @@ class Debug:
         return routes
 
     def all_routes(self) -> list[Route]:
-        """Those that nsqd alone has, too."""
+        """Return the routes of every daemon and those of nsqd only."""
         return [
             *self.routes(),
             Route("PUT", "/debug/setblockrate", self.set_block_rate, plain=True),
@@ -126,44 +126,44 @@ class Debug:
         ]
 
     def index(self, _call: Call) -> str:
-        """What there is."""
+        """Return the list of debug paths."""
         return "".join(f"/debug/pprof/{name}\n" for name in _PATHS)
 
     def cmdline(self, _call: Call) -> str:
-        """The command line, NUL between its words, without secrets."""
+        """Return the command line, its words separated by NUL, without secrets."""
         return "\0".join(without_secrets(sys.orig_argv))
 
     def symbol(self, _call: Call) -> str:
-        """Go's answer to "are there symbols": stacks here have names already."""
+        """Return Go's answer for "symbols exist", since stacks already contain names."""
         return "num_symbols: 1\n"
 
     async def profile(self, call: Call) -> str:
-        """Where the threads were in the next `seconds`."""
+        """Sample the threads' stacks for the next `seconds`."""
         seconds = _seconds(call) or PROFILE_SECONDS_DEFAULT
         return counted(await self._alone(lambda ended: sample(seconds, ended)))
 
     async def heap(self, call: Call) -> str:
-        """Objects by type; with `seconds`, where memory was taken meanwhile and not given back."""
+        """Return objects by type; with `seconds`, memory allocated meanwhile and not freed."""
         seconds = _seconds(call)
         if not seconds:
             return await self._alone(lambda _ended: objects_by_type())
         return await self._alone(lambda ended: allocations(seconds, ended))
 
     def goroutine(self, _call: Call) -> str:
-        """The stacks of all threads and the loop's tasks."""
+        """Return the stacks of all threads and of the loop's tasks."""
         return "\n".join((*thread_stacks(), *task_stacks()))
 
     def block(self, _call: Call) -> str:
-        """Where the loop was held up since `setblockrate`."""
+        """Return where the loop was blocked since `setblockrate`."""
         return counted(self._watch.stacks) if self._watch is not None else ""
 
     def threadcreate(self, _call: Call) -> str:
-        """The threads."""
+        """Return the names and ids of the threads."""
         threads = threading.enumerate()
         return "".join(f"{thread.name} {thread.native_id}\n" for thread in threads)
 
     def set_block_rate(self, call: Call) -> None:
-        """Note from now on where the loop is held for longer than `rate` ns; 0: no more."""
+        """Record where the loop is blocked for longer than `rate` ns; 0: stop recording."""
         text = call.query.get("rate", "")
         if not _INTEGER.fullmatch(text):
             reason = f'strconv.Atoi: parsing "{text}": invalid syntax'
@@ -173,11 +173,11 @@ class Debug:
             self._watch = LoopWatch(asyncio.get_running_loop(), int(text) / _NANOSECONDS)
 
     async def free_memory(self, _call: Call) -> None:
-        """Collect garbage, and give free memory back to the system."""
+        """Collect garbage, and return free memory to the system."""
         await asyncio.to_thread(free_memory)
 
     def stop(self) -> None:
-        """Watch the loop no more."""
+        """Stop watching the loop."""
         if self._watch is not None:
             self._watch.stop()
             self._watch = None
@@ -195,21 +195,21 @@ class Debug:
 
 
 def _seconds(call: Call) -> float:
-    """The parameter `seconds`, bounded; 0 where it is not there, or no number above 0."""
+    """Return the parameter `seconds`, limited; 0 if it is missing or not a positive number."""
     text = call.query.get("seconds", "")
     number = re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text)
     return min(float(text), PROFILE_SECONDS_MAX) if number else 0.0
 
 
 def objects_by_type() -> str:
-    """How many objects of each type the collector knows, the most frequent first."""
+    """Return how many objects of each type the collector tracks, most frequent first."""
     kinds = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
     lines = [f"{count} {kind}\n" for kind, count in kinds.most_common(LINES_MAX)]
     return f"{sys.getallocatedblocks()} allocated blocks\n{''.join(lines)}"
 
 
 def allocations(seconds: float, ended: threading.Event) -> str:
-    """Bytes and blocks that were taken meanwhile and are still held, by line; blocks."""
+    """Return bytes and blocks allocated meanwhile and still in use, by source line; blocks."""
     tracemalloc.start()
     try:
         ended.wait(seconds)
@@ -220,14 +220,14 @@ def allocations(seconds: float, ended: threading.Event) -> str:
 
 
 def thread_stacks() -> Iterator[str]:
-    """Each thread, and where it is."""
+    """Yield each thread with its stack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         yield _standing(f"thread {names.get(ident, ident)}", stack_of(frame))
 
 
 def task_stacks() -> Iterator[str]:
-    """Each task of the running loop, and where it waits."""
+    """Yield each task of the running loop, and where it waits."""
     for task in list(asyncio.all_tasks())[:TASKS_MAX]:
         frames = task.get_stack(limit=DEPTH_MAX)
         places = [stack_of(frame).rpartition(";")[2] for frame in frames]
@@ -239,7 +239,7 @@ def _standing(who: str, stack: str) -> str:
 
 
 def free_memory() -> None:
-    """Collect garbage, and have the C library give back what is free (where it can)."""
+    """Collect garbage, and let the C library return free memory, if it can."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

@@ -1,10 +1,10 @@
-"""Prometheus' text exposition format, written by hand where there are thousands of series.
+"""A writer for Prometheus' text exposition format, for thousands of series.
 
-`prometheus_client` makes the figures of the process itself; a registry of its objects for each
-topic and channel would cost many times what these lines cost.
+`prometheus_client` provides the figures of the process itself; its objects for each topic and
+channel would cost many times as much as these lines.
 
-1. A family is written once, with all its samples behind its HELP and TYPE lines.
-2. Label values are escaped; names are the caller's to get right.
+1. A family is written once, with its HELP and TYPE lines first and then all its samples.
+2. Label values are escaped; the caller is responsible for valid names.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 
 
 def labels(**pairs: str) -> str:
-    """Labels as they stand behind a name."""
+    """Format labels as they follow a metric's name."""
     inner = ",".join(f'{name}="{value.translate(_ESCAPES)}"' for name, value in pairs.items())
     return f"{{{inner}}}"
 
@@ -40,13 +40,16 @@ class Family:
         self._lines = [f"# HELP {name} {text}\n# TYPE {name} {kind}\n"]
 
     def add(self, value: float, labelled: str = "") -> None:
-        """A sample; `labelled` comes from `labels`."""
+        """Add a sample; `labelled` comes from `labels`."""
         shown = f"{value:d}" if isinstance(value, int) else repr(value)
         self._lines.append(f"{self.name}{labelled} {shown}\n")
 
     def add_histogram(self, bounds: Iterable[float], counts: Iterable[int], total: float) -> None:
-        """Buckets by their upper bounds; of the counts, each of its bucket alone, one is left for
-        what is beyond all bounds. `total` is the sum of all observations."""
+        """Add a histogram's buckets, with their upper bounds.
+
+        `counts` are not cumulative and have one more element, for observations above all bounds.
+        `total` is the sum of all observations.
+        """
         below = 0
         for bound, count in zip((*bounds, float("inf")), counts, strict=True):
             below += count
@@ -55,12 +58,12 @@ class Family:
         self._lines.append(f"{self.name}_sum {total!r}\n{self.name}_count {below}\n")
 
     def text(self) -> str:
-        """The family; empty when it has no sample."""
+        """Return the family's text; empty if it has no sample."""
         return "".join(self._lines) if len(self._lines) > 1 else ""
 
 
 def process_registry() -> CollectorRegistry:
-    """A registry with the figures of this process: CPU, memory, files, interpreter, collector."""
+    """Make a registry for the figures of this process: CPU, memory, files, Python, collector."""
     disable_created_metrics()  # type: ignore[no-untyped-call]  # the library left it untyped
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)

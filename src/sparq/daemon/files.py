@@ -1,8 +1,8 @@
-"""How many files a daemon may have open, and who may have how many of them.
+"""The limit on a daemon's open files, and its division among logs, HTTP and V2 clients.
 
-A socket is a file to the system. Those who flood a daemon with connections must not take the files
-that it needs for its own work, so that all are shared out beforehand (decision 28): a few for what
-every daemon has, an eighth for logs and ledgers, an eighth for HTTP, the rest for V2 clients.
+A socket counts as an open file. A flood of connections must not take the files that a daemon needs
+for its own work, so all are divided in advance (decision 28): a few for every daemon's basic needs,
+an eighth for logs and ledgers, an eighth for HTTP, the rest for V2 clients.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import resource
 from typing import NamedTuple
 
 OWN = 24
-"""Standard streams, loop, listeners, lock, peers and what an answer needs for a moment."""
+"""For standard streams, event loop, listeners, lock, peers and files opened briefly by answers."""
 
 SPARE = 8
-"""For what a log opens besides: folders to be synced, files that are read by several at once."""
+"""For other files of a log: folders to sync, and files that several threads read at once."""
 
 PART = 8
-"""One file in so many is for logs and ledgers, and one for HTTP; what stands below is the least."""
+"""One file in 8 is for logs and ledgers, and one for HTTP; `PART_MIN` is the minimum of each."""
 
 PART_MIN = 8
 UNLIMITED = 1 << 20
-"""The bound where the system names none."""
+"""The limit to use if the system has none."""
 
 
 class Shares(NamedTuple):
-    """How many open files are for logs and ledgers, for HTTP and for V2 clients."""
+    """The numbers of open files for logs and ledgers, for HTTP and for V2 clients."""
 
     logs: int
     http: int
@@ -33,7 +33,7 @@ class Shares(NamedTuple):
 
 
 def raise_limit() -> int:
-    """Raise the number of open files to what the system lets this process have; that number."""
+    """Raise this process's limit on open files to its hard limit; return that limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -41,7 +41,7 @@ def raise_limit() -> int:
 
 
 def shares(limit: int) -> Shares:
-    """Share out `limit` open files; one client there is always room for."""
+    """Divide `limit` open files; there is always room for at least one client."""
     if limit == resource.RLIM_INFINITY:
         limit = UNLIMITED
     part = max(PART_MIN, limit // PART)

@@ -1,19 +1,18 @@
-"""NSQ's HTTP manners over aiohttp: answers, errors, 404, 405, redirects, limits on bodies.
+"""NSQ's HTTP behaviour over aiohttp: answers, errors, 404, 405, redirects, limits on bodies.
 
-A daemon gives a table of routes; this module does the rest (reference: http.md section 0).
+A daemon provides a table of routes; this module does the rest (reference: http.md section 0).
 
-1. A handler returns text or bytes (sent as they are), `Content` (sent as what it says it is), None
-   (an empty 200), an answer of aiohttp's (as it is), or anything else (JSON).
-   It refuses with `HttpError`; that is the one place where an error becomes an HTTP answer.
-2. Paths are exact. One that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
+1. A handler returns text or bytes (sent unchanged), `Content` (sent with its content type), None
+   (an empty 200), an aiohttp response (sent unchanged), or any other value (sent as JSON).
+   A handler refuses a request with `HttpError`, which becomes an HTTP answer in one place only.
+2. Paths are exact. A path that differs in case, in a trailing slash or in `//`, `/./` and `/../` is
    redirected to the right one with its query, with Go's status: 301 for GET, 307 for the others.
-3. No body is held in memory beyond the limit that its handler names, chunked ones included, and
+3. No body is held in memory above the limit that its handler sets, including chunked ones, and
    none is decompressed.
-4. An answer that comes piece by piece (`Call.stream`) and breaks off ends its connection, so that
-   nobody takes it for whole.
-5. What aiohttp answers by itself, where no handler is asked (400 to what is not HTTP, 500 where the
-   site itself fails), has the headers of the site, and does not name the versions of Python and
-   aiohttp.
+4. If a streamed answer (`Call.stream`) breaks off, its connection is closed, so that the client
+   does not take the answer for complete.
+5. Answers that aiohttp makes without a handler (400 for input that is not HTTP, 500 if the site
+   itself fails) have the headers of the site, and do not name the versions of Python and aiohttp.
 """
 
 from __future__ import annotations
@@ -66,16 +65,16 @@ __all__ = [
 ]
 
 IDLE_SECONDS = 75.0
-"""A connection without a complete request head is closed then (nginx's keepalive_timeout)."""
+"""A connection without a complete request head is closed after this (nginx: keepalive_timeout)."""
 
 SHUTDOWN_SECONDS = 2.0
-"""How long a stop waits for the requests that are being answered."""
+"""How long a stop waits for requests in progress."""
 
 LINGER_SECONDS = 1.0
-"""How long a body that was refused is still read, so that its sender sees the answer."""
+"""How long a refused body is still read, so that the client sees the answer."""
 
 LINE_BYTES_MAX = 64 << 10
-"""The longest request line, and the longest header: a topic's name may come percent-encoded."""
+"""Maximum length of a request line and of a header; a topic name may be percent-encoded."""
 
 logger = logging.getLogger(__name__)
 
@@ -87,19 +86,19 @@ _V1_HEADER = {**PLAIN_HEADER, "X-NSQ-Content-Type": "nsq; version=1.0"}
 
 
 class Content(NamedTuple):
-    """An answer that is made already, and what it is."""
+    """A ready-made answer with its content type."""
 
     body: bytes
     content_type: str
 
 
 def to_json(value: Any) -> bytes:
-    """Compact JSON, as Go writes it."""
+    """Encode a value as compact JSON, as Go does."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
-    """The 200 for what a handler returned (rule 1)."""
+    """Make the 200 response for a handler's result (rule 1)."""
     if isinstance(result, web.StreamResponse):
         return result
     headers = dict(PLAIN_HEADER if plain else _V1_HEADER)
@@ -108,7 +107,7 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
         return web.Response(body=result.body, headers=headers)
     if result is None or isinstance(result, str | bytes):
         body = result.encode() if isinstance(result, str) else result
-        if body:  # Go looks at a body to name its type, and an empty one has none
+        if body:  # Go detects the type from the body, so an empty one has none
             headers["Content-Type"] = TEXT
         return web.Response(body=body, headers=headers)
     headers["Content-Type"] = JSON
@@ -116,7 +115,7 @@ def answer(result: Result, *, plain: bool = False) -> web.StreamResponse:
 
 
 def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
-    """The answer to a refused request."""
+    """Make the response to a refused request."""
     asks = {"WWW-Authenticate": "Bearer"} if error.status == UNAUTHORIZED else {}
     if plain:
         headers = {**PLAIN_HEADER, **asks, "Content-Type": TEXT}
@@ -126,7 +125,7 @@ def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
 
 
 class Refusal(asyncio.Protocol):
-    """A connection that there is no room for."""
+    """A connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Close it at once."""
@@ -134,10 +133,10 @@ class Refusal(asyncio.Protocol):
 
 
 class _OneLine(logging.Filter):
-    """Logs a request that is not HTTP in one line: it is no bug of ours, and may come often."""
+    """Log a request that is not HTTP in one line, without a traceback: it is the client's error."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record, but of a bad request only what was wrong."""
+        """Keep every record; of a bad request's record, only its error."""
         error = record.exc_info[1] if record.exc_info else None
         if isinstance(error, HttpProcessingError):
             record.msg, record.args = "HTTP: %s: %s", (record.getMessage(), error.message[:200])
@@ -151,12 +150,12 @@ _connection_logger.addFilter(_OneLine())
 
 
 class _Connection(web.RequestHandler):
-    """A connection of a site."""
+    """An HTTP connection of a site."""
 
     __slots__ = ("_headers",)
 
     def __init__(self, server: web.Server, headers: Mapping[str, str], head_seconds: float) -> None:
-        """`headers`: of answers that no handler makes. Must be called in the running loop."""
+        """`headers`: for answers made without a handler. Must be called in the running loop."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
@@ -177,28 +176,28 @@ class _Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """aiohttp's answer to what no handler is asked about, with the headers of the site."""
+        """Return aiohttp's own error answer, with the headers of the site."""
         response = super().handle_error(request, status, exc, message)
         response.headers.update(self._headers)
         return response
 
 
 class ShortWay(Protocol):
-    """A protocol of the daemon's own before aiohttp's, for what has to be fast."""
+    """A daemon's own protocol in front of aiohttp's, for requests that must be fast."""
 
     @property
     def connections(self) -> Collection[Any]:
-        """Those that have not been handed over."""
+        """Connections that have not been handed over to aiohttp."""
 
     def enter(self) -> asyncio.BaseProtocol:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
 
     def stop(self) -> None:
-        """Close the connections, behind the answers that they wait for."""
+        """Close the connections, after their pending answers."""
 
 
 class Site:
-    """The routes of a daemon, and the server that answers them."""
+    """The routes of a daemon, and the HTTP server for them."""
 
     def __init__(
         self,
@@ -213,15 +212,15 @@ class Site:
         compresses: bool = False,
         words: Words | None = None,
     ) -> None:
-        """`gate` sees each request first; what it answers is the answer.
+        """`gate` is called first for each request; if it returns a response, that is the answer.
 
-        Beyond `connections_max` connections, who comes is closed at once. `access` says who may do
-        what, and notes it; None: nobody is asked. A request's head, and then its body, may take
-        `request_seconds` each; 0: `IDLE_SECONDS`, and `BODY_SECONDS` between two pieces.
+        New connections above `connections_max` are closed at once. `access` checks and records
+        requests; None: no checks. A request's head, and then its body, may take `request_seconds`
+        each; 0: `IDLE_SECONDS` for the head, and `BODY_SECONDS` between two pieces of the body.
 
-        All paths are below `base`. Every answer has these `headers`, unless it has its own. One
-        that `compresses` does so for who takes it, where there is something to gain. `words` may
-        have an answer of its own for a refused request.
+        All paths are below `base`. Every answer has these `headers`, unless it sets them itself.
+        With `compresses`, answers are compressed if the client accepts it and it saves space.
+        `words` may replace the answer to a refused request.
         """
         self._gate = gate
         self._access = access
@@ -242,10 +241,10 @@ class Site:
         tls: ssl.SSLContext | None = None,
         short_way: ShortWay | None = None,
     ) -> None:
-        """Answer on a listening socket, with `tls` by HTTPS. May be called for several.
+        """Serve on a listening socket, with `tls` over HTTPS. May be called for several listeners.
 
-        Connections of this listener begin with `short_way`, which may hand them over to what
-        `protocol` makes.
+        With `short_way`, connections of this listener begin with its protocol, which may hand
+        them over to one made by `protocol`.
         """
         if self._server is None:
             self._server = web.Server(self.respond)
@@ -254,7 +253,7 @@ class Site:
         await listener.serve(lambda: self._admit(enter), tls)
 
     def protocol(self) -> asyncio.Protocol:
-        """What answers one connection."""
+        """Make the aiohttp protocol for one connection."""
         assert self._server is not None
         return _Connection(self._server, self._headers, self._head_seconds)
 
@@ -271,7 +270,7 @@ class Site:
         return Refusal()
 
     async def stop(self) -> None:
-        """Finish what is being answered, then close all connections. The listeners are closed."""
+        """Finish requests in progress, then close all connections. Close the listeners first."""
         if self._short_way is not None:
             self._short_way.stop()
         if self._server is not None:
@@ -320,7 +319,7 @@ class Site:
     def _dressed(
         self, response: web.StreamResponse, request: web.BaseRequest
     ) -> web.StreamResponse:
-        """An answer with the site's headers, and compressed where that is worth it."""
+        """Return an answer with the site's headers, compressed if that is worthwhile."""
         if response.prepared:
             return response
         for name, value in self._headers.items():
@@ -345,7 +344,7 @@ class Site:
 
 
 def _redirect(location: str, method: str) -> web.Response:
-    """Go's redirect; a browser that does not follow it gets a link."""
+    """Make Go's redirect; it has a link for a browser that does not follow it."""
     headers = {**PLAIN_HEADER, "Location": location}
     if method != "GET":
         return web.Response(status=307, headers=headers)
@@ -372,8 +371,8 @@ async def _handle(route: Route, call: Call) -> web.StreamResponse:
 def _broken_off(
     route: Route, call: Call, begun: web.StreamResponse, error: Exception
 ) -> web.StreamResponse:
-    """End the connection of an answer that nothing more comes of."""
-    if not isinstance(error, ConnectionError):  # who reads it may go at any time
+    """Close the connection of a streamed answer that has failed."""
+    if not isinstance(error, ConnectionError):  # the client may disconnect at any time
         logger.error("HTTP: the answer of %s broke off", route.path, exc_info=error)
     if call.request.transport is not None:
         call.request.transport.abort()
@@ -397,7 +396,7 @@ CODINGS = (web.ContentCoding.gzip, web.ContentCoding.deflate)
 
 
 def compress(response: web.Response, request: web.BaseRequest) -> None:
-    """Have an answer compressed that is not yet, if its reader says that it may be."""
+    """Compress an answer of `BYTES_MIN` bytes or more, if the client accepts a coding."""
     kind = response.content_type
     if not isinstance(response.body, bytes) or len(response.body) < BYTES_MIN:
         return
@@ -411,6 +410,6 @@ def compress(response: web.Response, request: web.BaseRequest) -> None:
 
 
 def taken(accepted: str) -> set[str]:
-    """The codings that a reader takes, by the header that says so."""
+    """Return the codings that a client accepts, from its Accept-Encoding header."""
     parts = [part.replace(" ", "").lower().partition(";q=") for part in accepted.split(",")]
     return {name for name, _, weight in parts if not weight or weight.strip("0.") != ""}

@@ -1,4 +1,4 @@
-"""Options that several daemons have, in groups; each daemon's own are beside it."""
+"""Groups of options shared by several daemons; a daemon's own options are in its package."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparq.protocol.option import option
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What the log holds. Flags that begin with `log-`."""
+    """Level and format of the program's log. Flags that begin with `log-`."""
 
     level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL, live="log")
     prefix: str = option("", "text before each log line; in JSON the program's name")
@@ -31,7 +31,7 @@ class LogOptions:
 
 @dataclass(frozen=True, slots=True)
 class HttpOptions:
-    """Whom HTTP answers, and how long it waits. Flags that begin with `http-`."""
+    """Timeouts, token and debug routes of HTTP. Flags that begin with `http-`."""
 
     request_timeout_ns: int = option(
         0,
@@ -49,7 +49,7 @@ class HttpOptions:
 
 @dataclass(frozen=True, slots=True)
 class AccessOptions:
-    """Who may do what, by the tokens of a file, and where it is noted."""
+    """The token file for access rights, and the audit file."""
 
     token_file: str = option(
         "",
@@ -62,7 +62,7 @@ class AccessOptions:
 
 
 def go_compatible(program: str) -> bool:
-    """The option to start in spite of some mistakes."""
+    """Make the option `--go-compatible`: start in spite of some mistakes, as Go's program does."""
     text = (
         f"start wherever Go's {program} starts: mistakes that it passes over are logged as warnings"
     )

@@ -1,8 +1,8 @@
-"""SIGHUP for any daemon: its configuration file is read again, and what may change then does.
+"""SIGHUP for any daemon: read the configuration file again and apply the options that may change.
 
-1. A file that cannot be read changes nothing; the log says why.
-2. The log says of each option that changed whether it is in force or needs a restart.
-3. What was set over HTTP since the start gives way to the file: after SIGHUP the file is true.
+1. If the file cannot be read, nothing changes; the log says why.
+2. For each changed option the log says whether it is in force or needs a restart.
+3. After SIGHUP the file's values apply; values set over HTTP since the start are overwritten.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 def read_again(read: Callable[[], T]) -> T | None:
-    """The options as the file has them now; None (and an error in the log) if it cannot be read."""
+    """Read the options again; None (and an error in the log) if the file cannot be read."""
     try:
         return read()
     except FileError as error:
@@ -31,18 +31,18 @@ def read_again(read: Callable[[], T]) -> T | None:
 
 
 def take(running: T, wanted: T, live: Collection[str]) -> T:
-    """Log from the wanted level on, and say what SIGHUP changes.
+    """Set the log level, and log the options that SIGHUP changes.
 
     Args:
-        running: the options in force, before.
-        wanted: the options as the file has them.
-        live: what has changed without a restart; `live` in the options' declarations.
+        running: the options in force so far.
+        wanted: the options from the file.
+        live: `live` names (from the options' declarations) of the options that have been applied.
     Returns:
-        The options in force, from now on.
+        The options in force from now on.
     """
     log: LogOptions = attrgetter("log")(wanted)
     level = chosen_level(log.level, log.verbose)
-    # What is said about the change is said at the more talkative of the two levels.
+    # The change is logged at the more verbose of the two levels.
     set_level(min(level, logging.getLogger().level))
     changed = differing(running, wanted)
     for flag in changed:
@@ -58,7 +58,7 @@ def take(running: T, wanted: T, live: Collection[str]) -> T:
 
 
 def shown(flag: Flag, options: Any) -> str:
-    """An option's value as `--help` would show it."""
+    """Format an option's value as `--help` does; "empty" if there is none."""
     value = flag.value(options)
     if flag.repeated:
         return ", ".join(flag.kind.show(one) for one in value) or "empty"

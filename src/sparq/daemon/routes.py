@@ -1,10 +1,10 @@
-"""The routes of a daemon, found by their paths as Go's router finds them.
+"""The routes of a daemon, looked up by path as in Go's router.
 
-1. Paths are exact; a part of one that begins with a colon is a parameter, as in
-   `/topics/:topic/:channel`, and takes any text that is not empty. Where both fit, a part that is
-   written out goes before a parameter.
-2. For a path that fits no route `meant` has the one that it was meant to be: but for case, a
-   trailing slash, or `//`, `/./` and `/../`. Parameters are never changed.
+1. Paths are exact. A part that begins with a colon is a parameter, as in
+   `/topics/:topic/:channel`, and matches any text that is not empty. If both match, a literal part
+   takes precedence over a parameter.
+2. For a path that matches no route, `meant` returns the intended one: a path that differs only in
+   case, in a trailing slash, or in `//`, `/./` and `/../`. Parameters are never changed.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ PARAMETER = ":"
 
 
 class Route(NamedTuple):
-    """One endpoint; parts of a path may be parameters, as in `/config/:opt`.
+    """One endpoint; parts of its path may be parameters, as in `/config/:opt`.
 
-    `plain`: text answers without NSQ's header (/ping). `log`: at INFO. `private`: a GET that a
-    token is asked for, as all else that is no GET.
+    `plain`: answer as text without NSQ's header (/ping). `log`: log requests at INFO. `private`: a
+    GET that needs the token, like all requests other than GET.
     """
 
     method: str
@@ -41,14 +41,14 @@ Methods: TypeAlias = "dict[str, Route]"
 
 
 class Found(NamedTuple):
-    """What a path leads to: its routes by method, and the texts of its parameters."""
+    """The result of a look-up: the path's routes by method, and the values of its parameters."""
 
     methods: Methods
     parameters: Mapping[str, str]
 
 
 class Table:
-    """All routes of a site, below `base`: "", or a path with a slash before and none behind."""
+    """All routes of a site, below `base`: "", or a path with a leading and no trailing slash."""
 
     def __init__(self, routes: Iterable[Route], base: str = "") -> None:
         self._exact: dict[str, Methods] = {}
@@ -64,11 +64,11 @@ class Table:
         for length, alike in self._open.items():
             in_order = sorted(alike, key=lambda parts: [one[:1] == PARAMETER for one in parts])
             self._open[length] = {parts: alike[parts] for parts in in_order}
-        # Go's router ignores case and trailing slashes when it looks for what was meant.
+        # Go's router ignores case and trailing slashes when it looks for the intended path.
         self._folded = {_folded(path): path for path in self._exact}
 
     def find(self, path: str) -> Found | None:
-        """What an unescaped path leads to."""
+        """Look up an unescaped path; None: no route matches."""
         methods = self._exact.get(path)
         if methods is not None:
             return Found(methods, {})
@@ -79,8 +79,8 @@ class Table:
         return None
 
     def meant(self, path: str, method: str) -> str | None:
-        """The path, escaped, that this one was meant to be, if it answers to the method."""
-        # Two slashes at the beginning would stay.
+        """Return the intended path, escaped, if it has a route for the method (rule 2)."""
+        # `normpath` would keep two leading slashes.
         cleaned = "/" + posixpath.normpath(path).lstrip("/")
         exact = self._folded.get(_folded(cleaned))
         if exact is not None:

@@ -1,7 +1,7 @@
-"""The start of any daemon: its command line, what must be had at once, then all that is heavy.
+"""The start of any daemon: command line, essential resources, then the slow imports.
 
-A mistake is told, and the ports are open, before anything heavy is loaded (event loop, arrays,
-HTTP): within a tenth of a second.
+Mistakes are reported, and the ports are open, within a tenth of a second: before slow modules
+(event loop, arrays, HTTP) are imported.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def main(
     server: str,
     arguments: Sequence[str] | None,
 ) -> int:
-    """Run a daemon; the exit status.
+    """Run a daemon and return its exit status.
 
     Args:
         program: its name.
         options_class: its options.
-        begin: holds and opens what the daemon cannot do without, or raises `StartError`.
-        server: the module that is loaded then. Its coroutine `serve` runs the daemon, given the
-            options, what `begin` returned, what reads the options again, and the event that stops
-            it.
+        begin: locks and opens the essential resources, or raises `StartError`.
+        server: the module imported after `begin`. Its coroutine `serve` runs the daemon; it gets
+            the options, the result of `begin`, a function that reads the options again, and the
+            event that stops the daemon.
         arguments: the command line without the program; None: that of the process.
     """
     words = sys.argv[1:] if arguments is None else arguments

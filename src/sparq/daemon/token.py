@@ -1,9 +1,10 @@
-"""The bearer token that HTTP asks for where a daemon is given one (security table, A-3, A-5).
+"""The bearer token that protects a daemon's HTTP, if one is configured (security table, A-3, A-5).
 
-1. Without `--http-token` nobody is asked, as with NSQ. With it, what changes something and what
-   tells more than figures needs `Authorization: Bearer <token>`; else 401, before anything is read.
-2. How long a comparison takes tells nothing of the token.
-3. A token in a file is in no process list: `--http-token=@/path`.
+1. Without `--http-token` there is no check, as in NSQ. With it, requests that change something or
+   return more than figures need `Authorization: Bearer <token>`; without it the answer is 401,
+   before the body is read.
+2. The time of a comparison reveals nothing about the token.
+3. A token in a file does not appear in the process list: `--http-token=@/path`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ _FLAG = re.compile(r"--?(http|upstream|lookupd)-token")
 
 
 def resolve(text: str, flag: str = "--http-token") -> str:
-    """The token that the option means, which `flag` gave; empty for none.
+    """Return the token of the option `flag`, read from a file for `@FILE`; empty: none.
 
     Raises:
-        StartError: its file cannot be read, or it is none that a header can carry.
+        StartError: the file cannot be read, or a header cannot carry the token.
     """
     if text.startswith(FROM_FILE):
         path = text.removeprefix(FROM_FILE)
@@ -47,7 +48,7 @@ def resolve(text: str, flag: str = "--http-token") -> str:
 
 
 def is_shown(request: web.BaseRequest, token: str) -> bool:
-    """Whether a request shows the token."""
+    """Whether a request has the token in its Authorization header."""
     given = request.headers.getall("Authorization", [])
     if len(given) != 1 or not given[0].lower().startswith(_SCHEME):
         return False
@@ -56,12 +57,12 @@ def is_shown(request: web.BaseRequest, token: str) -> bool:
 
 
 def _digest(text: str) -> bytes:
-    # Of one length, whatever was sent.
+    # Digests have the same length, whatever was sent.
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).digest()
 
 
 def without_secrets(words: list[str]) -> list[str]:
-    """A command line as it may be told: no token, no secrets in a URL."""
+    """Return a command line without tokens and without secrets in URLs."""
     told = [public(word) for word in words]
     for at, word in enumerate(told):
         flag, equals, value = word.partition("=")
@@ -75,10 +76,10 @@ def without_secrets(words: list[str]) -> list[str]:
 
 
 def public(url: str) -> str:
-    """A URL as it may be told: without user, password and query; other texts as they are."""
+    """Return a URL without user, password and query; other texts are unchanged."""
     return _USER.sub("//", url).partition("?")[0] if "://" in url else url
 
 
 def hidden(value: str) -> str:
-    """A token as it may be told: whether there is one, and where it is."""
+    """Return `***` for a token; "" and `@FILE` are unchanged."""
     return value if not value or value.startswith(FROM_FILE) else "***"

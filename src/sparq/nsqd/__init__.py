@@ -1,1 +1,1 @@
-"""nsqd: asyncio shells around the broker (options, TCP, commits, HTTP, nsqlookupd, the program)."""
+"""nsqd: the asyncio code around the broker (options, TCP, disk threads, HTTP, lookup, program)."""

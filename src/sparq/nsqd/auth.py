@@ -1,14 +1,15 @@
-"""AUTH: what a client may do, by the token file and by authds that are asked over HTTP.
+"""AUTH: a client's permissions, from the token file and from authds over HTTP.
 
 The token file comes first: a secret that is one of its tokens is never sent to an authd, whether
-the token has expired or not. Any other secret is for the authds, where there are some.
+the token has expired or not. Any other secret is sent to the authds, if any are configured.
 
-1. Authds are asked in turn from a random one on, each once; the first answer counts (reference:
-   wire.md 1.8). An answer that is not of the right form counts as none.
-2. What waits for an authd is one connection. Its commands wait in their order; the others go on.
-3. A secret never reaches a log, nor does an address that has one in its query.
-4. An answer is bounded in size, and is read in a thread: patterns take a while to compile. What
-   takes long to look up in it is looked up one at a time, with pauses: it holds the loop for some
+1. Each authd is asked once, in turn, starting with a random one; the first answer counts
+   (reference: wire.md 1.8). A malformed answer counts as no answer.
+2. Only the connection that asked waits for an authd. Its commands wait in order; other connections
+   go on.
+3. A secret is never logged, nor is an address with a secret in its query.
+4. An answer is limited in size and is parsed in a thread, because patterns take a while to compile.
+   Slow look-ups in an answer run one at a time, with pauses: they block the event loop for about
    25 ms at most, and for a fifth of the time.
 """
 
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 ANSWER_BYTES_MAX: Final = 256 << 10
-"""An authd's answer; a thousand authorizations fit."""
+"""Maximum size of an authd's answer; a thousand authorizations fit."""
 
 PAUSES: Final = 4
-"""How much longer than a long look into an answer the others then have the loop."""
+"""Length of the pause after a slow look-up, as a multiple of the look-up's time."""
 
 ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
@@ -66,17 +67,17 @@ NAMES: Final = {
     commands.CommitRange: "COMMIT",
 }
 CHECKED: Final = tuple(NAMES)
-"""What permissions are looked at for. (An MPUB is looked at when its line is there.)"""
+"""Commands whose permissions are checked. (An MPUB is checked when its line has arrived.)"""
 
 logger = logging.getLogger(__name__)
 
 
 class AuthError(Exception):
-    """No authd has answered; the text says why, without the secret."""
+    """No authd gave a valid answer; the text says why, without the secret."""
 
 
 class Client(NamedTuple):
-    """What an authd is told of a client."""
+    """The data about a client that is sent to an authd."""
 
     common_name: str
     remote_ip: str
@@ -84,25 +85,25 @@ class Client(NamedTuple):
     tls: str
 
     def query(self) -> str:
-        """As the query of a URL, the secret byte for byte."""
+        """Return the fields as the query of a URL; the secret is sent byte for byte."""
         return urlencode(self._asdict())
 
     def lists(self) -> dict[str, list[str]]:
-        """As the values of a JSON object."""
+        """Return the fields as the values of a JSON object, each in a list."""
         texts = {**self._asdict(), "secret": self.secret.decode("utf-8", "replace")}
         return {key: [value] for key, value in texts.items()}
 
 
 class Authenticator:
-    """Asks the authds that the options name, after the token file.
+    """Ask the configured authds about secrets that are not tokens of the token file.
 
     Attributes:
-        access: has the tokens of the file; None: there is no file.
-        admissions: of the connections that there are.
+        access: the tokens of the token file; None: there is no file.
+        admissions: one for each open connection.
     """
 
     def __init__(self, options: Options, access: Access | None = None) -> None:
-        """Raises StartError: the root CA of authds cannot be used."""
+        """Raises StartError: the root CA for authds cannot be used."""
         self.access = access
         self.admissions: set[Admission] = set()
         self._urls = [url_of(address) for address in options.auth.http_addresses]
@@ -113,18 +114,18 @@ class Authenticator:
         self._looking = asyncio.Lock()
 
     def load(self, options: Options) -> None:
-        """Trust from now on the root CA that the options name, as it is now.
+        """Read the root CA file again and trust it from now on.
 
         Raises:
-            StartError: it cannot be used; the old one stays in use.
+            StartError: the file cannot be used; the old root CA stays in use.
         """
         self._context = client_context(options)
 
     async def ask(self, client: Client) -> Permissions:
-        """What the client may do.
+        """Return the client's permissions.
 
         Raises:
-            AuthError: no authd says so.
+            AuthError: no authd gave a valid answer.
         """
         if not self.has_authds:
             raise AuthError("the secret is no token of the file")
@@ -138,7 +139,7 @@ class Authenticator:
         raise AuthError("; ".join(reasons))
 
     async def look(self, known: Permissions, command: commands.Command) -> None:
-        """Have the answer to what the command needs remembered, if looking it up takes long."""
+        """Look up a command's permission in advance if that is slow; the result is cached."""
         topic, channel = needed(command)
         async with self._looking:
             if known.is_heavy(topic, channel):
@@ -148,22 +149,22 @@ class Authenticator:
 
     @property
     def has_authds(self) -> bool:
-        """Whether there is one to be asked."""
+        """Whether any authd is configured."""
         return bool(self._urls)
 
     def admission(self, turns: Turns, session: Session, go_on: Callable[[], None]) -> Admission:
-        """The AUTH of a new connection; `go_on` is called when a command that it held is done."""
+        """Make a new connection's `Admission`; `go_on` is called after a held command is done."""
         made = Admission(turns, self, session, go_on)
         self.admissions.add(made)
         return made
 
     def review(self) -> None:
-        """Hold the connections that showed a token to the file as it is now."""
+        """Check all connections that showed a token against the token file as it is now."""
         for admission in tuple(self.admissions):
             admission.review()
 
     async def close(self) -> None:
-        """Nobody asks any more."""
+        """Close the HTTP client."""
         if self._http is not None:
             await self._http.close()
 
@@ -191,7 +192,7 @@ class Authenticator:
 
 
 class Admission:
-    """One connection's AUTH: holds the command that cannot be executed before an authd answers."""
+    """One connection's AUTH: hold a command that has to wait for an authd."""
 
     def __init__(
         self,
@@ -200,7 +201,7 @@ class Admission:
         session: Session,
         go_on: Callable[[], None],
     ) -> None:
-        """`go_on` is called when the command that was held is done."""
+        """`go_on` is called after the held command is done."""
         self._turns = turns
         self._authenticator = authenticator
         self._session = session
@@ -212,11 +213,11 @@ class Admission:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether an authd is being asked."""
+        """Whether a command is held, for an authd or a slow look-up."""
         return self._task is not None
 
     def takes(self, command: commands.Command, now: Instant) -> bool:
-        """Take a command that has to wait, or leave it to be executed now."""
+        """Hold a command that has to wait; False: execute it now."""
         known = self._session.permissions
         if isinstance(command, commands.Authenticate):
             if known is not None:
@@ -229,7 +230,7 @@ class Admission:
         return True
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Clean up after the connection was closed."""
         self._authenticator.admissions.discard(self)
         if self._shown is not None:
             self._shown.close()
@@ -237,12 +238,12 @@ class Admission:
             self._task.cancel()
 
     def review(self) -> None:
-        """Hold the connection to the token file as it is now."""
+        """Check the connection's token against the token file as it is now."""
         if self._shown is not None:
             self._shown.review()
 
     def _note(self, known: Permissions | None, command: commands.Command) -> None:
-        """Note a command that the broker is about to refuse."""
+        """Record a command that the broker is about to refuse."""
         if self._shown is None or not isinstance(command, CHECKED):
             return
         topic, channel = needed(command)
@@ -251,13 +252,13 @@ class Admission:
             self._shown.refuse(code, NAMES[type(command)], "", topic, channel or "")
 
     async def _settle(self, command: commands.Command, now: Instant) -> None:
-        """Ask the authd if that is due, see to what takes long, and execute the command."""
+        """Ask the authd if necessary, do the slow look-up, and execute the command."""
         session, broker = self._session, self._turns.broker
         known = session.permissions
         if known is None or known.has_expired(now.mono_ns):
             known = await self._ask()
         if known is None:
-            # Why it failed is no business of somebody who may not come in.
+            # A client without access is not told the reason.
             broker.fail(session, RemoteError("E_AUTH_FAILED", "AUTH failed"))
         elif isinstance(command, commands.Authenticate):
             if self._shown is not None and not known.count:
@@ -306,7 +307,7 @@ def _must_wait(known: Permissions, command: commands.Command, now: Instant) -> b
 
 
 def needed(command: commands.Command) -> tuple[str, str | None]:
-    """What of its client's permissions a command is about: see `Permissions.allows`."""
+    """Return the topic and channel that a command needs permission for (`Permissions.allows`)."""
     match command:
         case commands.Subscribe() | commands.Attach() | commands.CommitRange():
             return command.topic, command.channel
@@ -318,10 +319,10 @@ def needed(command: commands.Command) -> tuple[str, str | None]:
 
 
 def url_of(address: str) -> URL:
-    """Where an authd is asked: a whole URL, or /auth at host:port.
+    """Return an authd's URL: the address itself if it is a URL, or /auth at host:port.
 
     Raises:
-        StartError: it is neither.
+        StartError: the address is neither.
     """
     try:
         url = URL(address if "://" in address else f"http://{address}/auth")
@@ -333,7 +334,7 @@ def url_of(address: str) -> URL:
 
 
 def client_context(options: Options) -> ssl.SSLContext:
-    """TLS towards authds; the CA is `tls_root_ca_file`, or the system's without one.
+    """Return the TLS context for authds; the CA is `tls_root_ca_file`, or the system's without one.
 
     Raises:
         StartError: the file cannot be used.
@@ -343,17 +344,17 @@ def client_context(options: Options) -> ssl.SSLContext:
     except (OSError, ValueError) as error:
         raise StartError(f"failed to build client TLS config - {error}") from error
     with warnings.catch_warnings():
-        # Python warns of TLS 1.0 and 1.1; whoever gives the flag knows.
+        # Python warns about TLS 1.0 and 1.1; the operator chose them with the flag.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = VERSIONS[options.tls.min_version]
     return context
 
 
 def port_in(body: bytes) -> int:
-    """The `https_port` that a 403 names.
+    """Return the `https_port` in the body of a 403.
 
     Raises:
-        AnswerError: it names none.
+        AnswerError: there is none.
     """
     try:
         port = json.loads(body)["https_port"]
@@ -365,7 +366,7 @@ def port_in(body: bytes) -> int:
 
 
 def reason_of(error: Exception) -> str:
-    """Why an authd has not answered. Texts of aiohttp's errors may hold the URL, and the secret."""
+    """Return why an authd failed; aiohttp's own error texts may hold the URL with the secret."""
     if isinstance(error, AnswerError):
         return str(error)
     if isinstance(error, TimeoutError):

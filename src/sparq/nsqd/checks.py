@@ -1,8 +1,8 @@
-"""What nsqd refuses to start with: NSQ's checks of its options, in NSQ's order, in NSQ's words.
+"""Checks of nsqd's options at the start, in NSQ's order and with NSQ's error texts.
 
-1. An operator who fixes one thing is told of the next in the same order as with NSQ
+1. An operator who fixes one mistake gets the next one in the same order as with NSQ
    (reference: flags.md).
-2. The data path is locked before, and the listeners are opened behind these checks.
+2. The data path is locked before these checks, and the listeners are opened after them.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | Non
     """Refuse options that nsqd cannot run with.
 
     Args:
-        options: what it is told.
-        build_tls: makes what TLS needs from the certificates that the options name; None without
-            any; raises StartError, `failed to build TLS config - ...`.
+        options: the options from the command line and the configuration file.
+        build_tls: loads the certificates that the options name; returns None if they name none;
+            raises StartError, `failed to build TLS config - ...`.
     Returns:
-        What `build_tls` made.
+        The result of `build_tls`.
     Raises:
-        StartError: the first thing that is wrong.
+        StartError: the first mistake found.
     """
     if options.broker.limits.max_deflate_level not in DEFLATE_LEVELS:
         raise StartError("--max-deflate-level must be [1,9]")
@@ -54,9 +54,9 @@ def check(options: Options, build_tls: Callable[[Options], T | None]) -> T | Non
 
 
 def check_root_ca(options: Options) -> None:
-    """Refuse a root CA that is not there: it would be missed only when TLS is first needed.
+    """Refuse a root CA file that cannot be opened, at the start and not at the first use of TLS.
 
-    NSQ starts without a word unless there is a certificate, too.
+    NSQ starts without an error or a warning, unless a certificate is configured, too.
     """
     path = options.tls.root_ca_file
     if not path:
@@ -72,7 +72,7 @@ def check_root_ca(options: Options) -> None:
 
 
 def check_tokens(options: Options) -> None:
-    """Refuse a token file that is wrong: a start without it would let everybody in."""
+    """Refuse an invalid token file: a start without it would give every client access."""
     path = options.access.token_file
     if not path:
         return

@@ -1,6 +1,6 @@
-"""The V2 clients of one nsqd: what they share, how many there may be, and how they go.
+"""The V2 clients of one nsqd: shared state, the connection limit, and closing them at the stop.
 
-When nsqd stops each is closed, and has a moment to read what it was sent before it is cut off.
+When nsqd stops, each client is closed and has `STOP_SECONDS` to read its pending output.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ if TYPE_CHECKING:
     from sparq.nsqd.turns import Turns, V2Connection
 
 STOP_SECONDS = 1.0
-"""How long clients may take to read what they were sent before nsqd stopped."""
+"""How long clients may take to read their pending output when nsqd stops."""
 
 logger = logging.getLogger(__name__)
 
 
 class Clients:
-    """What all V2 connections of one nsqd share.
+    """State shared by all V2 connections of one nsqd.
 
     Attributes:
-        connections: those that there are.
-        connections_max: so many at a time; who comes then is closed at once.
-        authenticator: says what a client may do, by tokens and authds; None: there are none.
+        connections: the open connections.
+        connections_max: maximum number of connections; further ones are closed at once.
+        authenticator: gets clients' permissions from tokens and authds; None: neither is
+            configured.
         tls: the certificates; None: no TLS.
     """
 
@@ -50,7 +51,7 @@ class Clients:
         self._all_gone = asyncio.Event()
 
     def admit(self, connection: V2Connection) -> bool:
-        """Take a new connection in, if there is room for one more; False: it has to go."""
+        """Add a new connection; False: the limit is reached, and the caller must close it."""
         if len(self.connections) >= self.connections_max:
             if not self._is_full:
                 logger.warning("TCP: refusing clients beyond %d", self.connections_max)
@@ -61,20 +62,20 @@ class Clients:
         return True
 
     def forget(self, connection: V2Connection) -> None:
-        """A connection is over."""
+        """Remove a closed connection."""
         self.connections.discard(connection)
         if not self.connections:
             self._all_gone.set()
 
     def close(self) -> None:
-        """nsqd stops: let each connection send what it holds, and end."""
+        """Close all connections after their pending output, when nsqd stops."""
         for connection in tuple(self.connections):
             connection.close()
 
     async def gone(self) -> None:
-        """Return when all closed connections have gone; one that does not read is cut."""
+        """Wait until all connections are closed; abort those that are not after `STOP_SECONDS`."""
         if self.connections:
-            self._all_gone.clear()  # it is set whenever the last client has left
+            self._all_gone.clear()  # it is set whenever the last client has disconnected
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._all_gone.wait(), STOP_SECONDS)
             for connection in tuple(self.connections):

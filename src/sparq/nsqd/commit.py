@@ -1,13 +1,13 @@
-"""Runs the broker's disk work and brings its results back into the loop.
+"""Run the broker's disk work in threads, and bring the results back into the event loop.
 
-The broker never waits for a disk: it hands out tasks. This module owns the threads that run them
-(one for commits, two that read, one for those who only look, one for housekeeping) and
-the rule of when a commit may run in the loop itself.
+The broker never waits for a disk: it returns tasks. This module owns the threads that run them
+(one for commits, two for reads, one for inspection, one for housekeeping) and decides when a
+commit may run in the event loop itself.
 
-1. Tasks of one kind and thread run in the order in which they were handed out, but for commits:
-   those wait for nobody but the disk, and of one log there is one at a time.
+1. Tasks of one kind and thread run in the order in which they were submitted. Commits may run in
+   any order: they wait only for the disk, and each log has one commit at a time.
 2. Finished tasks wait in a queue until the loop's next turn takes them; one wake-up serves all.
-3. `barrier()` returns when everything that was handed out before it is done.
+3. `barrier()` returns when all tasks submitted before it are done.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ from sparq.protocol.instant import Instant
 NANOSECONDS = 1_000_000_000
 
 SWITCH_INTERVAL_SECONDS = 0.0005
-"""A helper that comes back from the disk waits at most this long for the interpreter."""
+"""A thread that returns from the disk waits at most this long for the interpreter (the GIL)."""
 
 INLINE_SYNC_SECONDS = 0.002
-"""A commit runs in the loop only while commits have lately taken no longer than this."""
+"""A commit with a sync runs in the loop only while recent commits took less than this."""
 
 INLINE_BYTES_MAX = 32 << 10
-"""Beyond this much to write there are publishers to be read meanwhile: then a thread is better."""
+"""Larger commits run in a thread, so that the loop can read publishers meanwhile."""
 
 INLINE_WRITE_BYTES_MAX = 256 << 10
 INLINE_WRITES_MAX = 8
-"""So many writes of one turn, that wait for no disk, are less than what a helper's answer costs."""
+"""Up to this many writes without a sync cost less in the loop than the round trip to a thread."""
 
 RunTogether = Callable[[list[Work]], Iterator[list[Work]]]
-"""Runs works that wait together, in any order; yields those that have run."""
+"""Runs waiting works together, in any order; yields each group that has finished."""
 
 TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
 
 READER_COUNT = 2
 PROBE_EVERY = 256
-"""After this many commits through the thread one is tried inline again."""
+"""After this many commits in the thread, one is tried in the loop again."""
 
 
 def instant() -> Instant:
-    """The two clocks, read together: wall time for what is stored, monotonic for timeouts."""
+    """Read both clocks: wall time for stored timestamps, monotonic time for timeouts."""
     return Instant(time.time_ns(), time.monotonic_ns())
 
 
 class Worker:
-    """One thread that runs numbered tasks in order and reports each when it has run."""
+    """A thread that runs numbered tasks in order and reports each one when it is done."""
 
     def __init__(self, name: str, report: Callable[[int, Task], None]) -> None:
         self._queue: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
@@ -65,11 +65,11 @@ class Worker:
         self._thread.start()
 
     def put(self, number: int, task: Task) -> None:
-        """Queue a task behind those that are already there."""
+        """Append a task to the queue."""
         self._queue.put((number, task))
 
     def stop(self) -> None:
-        """Finish what is queued, then end the thread."""
+        """Run the queued tasks, then end the thread."""
         self._queue.put(None)
         self._thread.join()
 
@@ -80,7 +80,7 @@ class Worker:
 
 
 class Committer(Worker):
-    """The thread that commits: what waits together may share a sync."""
+    """The commit thread: commits that wait at the same time may share one sync."""
 
     def __init__(self, name: str, report: Callable[[int, Task], None], run: RunTogether) -> None:
         self._run = run
@@ -98,7 +98,7 @@ class Committer(Worker):
                     self._report(*by_work[id(work)])
 
     def _waiting(self) -> list[tuple[int, Task]]:
-        """All that waits, at least one task; none: it is time to end."""
+        """Return all waiting tasks, at least one; empty: the thread has to end."""
         entries: list[tuple[int, Task]] = []
         entry = self._queue.get()
         while entry is not None:
@@ -112,7 +112,7 @@ class Committer(Worker):
 
 
 class Barrier:
-    """Waits for the tasks that were handed out before it, and for no later one."""
+    """Wait for the tasks submitted before it, and for no later ones."""
 
     def __init__(self, last_number: int, waiting_for: int, future: asyncio.Future[None]) -> None:
         self._last_number = last_number
@@ -125,18 +125,18 @@ class Barrier:
             self._waiting_for -= 1
 
     def open(self) -> bool:
-        """Let who waits go on, if all those tasks are done; whether they are."""
+        """Resolve the future if all those tasks are done; return whether they are."""
         if self._waiting_for == 0 and not self._future.done():
             self._future.set_result(None)
         return self._waiting_for == 0
 
 
 class Runner:
-    """The threads of one nsqd, and the way back into its loop.
+    """The disk threads of one nsqd, and the queue of finished tasks for its event loop.
 
     Attributes:
-        finished: (number, task) of what has run and has not been taken over.
-        barriers: those who wait for what was handed out before them.
+        finished: (number, task) of finished tasks that no turn has taken over yet.
+        barriers: the barriers that still wait for tasks.
     """
 
     def __init__(
@@ -161,11 +161,11 @@ class Runner:
         self._next_reader = 0
 
     def now(self) -> Instant:
-        """The time that the broker is told."""
+        """Return the current time for the broker."""
         return instant()
 
     def submit(self, tasks: Iterable[Task]) -> None:
-        """Hand tasks to the thread of their kind."""
+        """Queue each task for the thread of its kind."""
         for task in tasks:
             self._submitted += 1
             self._outstanding += 1
@@ -183,13 +183,14 @@ class Runner:
                 self._housekeeper.put(self._submitted, task)
 
     def may_run_inline(self, tasks: list[Task], backlog_bytes: int) -> bool:
-        """Whether this turn's work is a quick commit that nobody else would wait behind.
+        """Whether this turn's tasks are quick enough to run in the loop.
 
-        A few writes without a sync always are; one commit with it as long as the disk is quick.
+        A few writes without a sync always are. One commit with a sync is, as long as the disk is
+        fast.
 
         Args:
-            tasks: what the turn has come to.
-            backlog_bytes: all publishes that are not on disk yet.
+            tasks: the tasks of this turn.
+            backlog_bytes: size of all publishes not yet on disk.
         """
         if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
             return False
@@ -209,10 +210,10 @@ class Runner:
         )
 
     def run_inline(self, tasks: list[Task]) -> Instant:
-        """Run a turn's commits here and now (a helper's answer costs more than a fast sync).
+        """Run a turn's commits in the loop (a thread's round trip costs more than a fast sync).
 
         Returns:
-            The time when they have run.
+            The time after the last one.
         """
         now = instant()
         for task in tasks:
@@ -228,7 +229,7 @@ class Runner:
         return now
 
     def take_finished(self) -> list[Task]:
-        """The tasks that threads have run since last asked."""
+        """Return the tasks that threads have finished since the last call."""
         finished = self.finished
         tasks: list[Task] = []
         while finished:
@@ -242,32 +243,32 @@ class Runner:
         return tasks
 
     def open_barriers(self) -> None:
-        """Let those go on who have waited for tasks that are taken over now."""
+        """Resolve the barriers whose tasks have all been taken over."""
         self.barriers = [barrier for barrier in self.barriers if not barrier.open()]
 
     async def barrier(self) -> None:
-        """Return when all that was handed out so far is done."""
+        """Return when all tasks submitted so far are done."""
         if self._outstanding:
             future = self._loop.create_future()
             self.barriers.append(Barrier(self._submitted, self._outstanding, future))
             await future
 
     def stop(self) -> None:
-        """Let the threads finish what they have and end them. The loop must not wait on them."""
+        """Finish all queued tasks and end the threads. It blocks: do not call it in the loop."""
         for worker in (self._committer, *self._readers, self._inspector, self._housekeeper):
             worker.stop()
 
     def _from_thread(self, number: int, task: Task) -> None:
         self.finished.append((number, task))
-        # One call wakes the loop for all that is done by then. A loop that is already closed has
-        # nobody left to tell.
+        # One call wakes the loop for all tasks done by then. A closed loop needs no wake-up.
         if not self._is_waking and not self._loop.is_closed():
             self._is_waking = True
             self._loop.call_soon_threadsafe(self._woken)
 
     def _woken(self) -> None:
-        # Here alone: while it is set, this call is still to come. It was taken back where tasks are
-        # taken over, too. A turn that did so after a thread had added its task, and before that had
-        # set it, left it set for good: then no thread woke the loop any more, until the next tick.
+        # Reset the flag only here: while it is set, this call is still pending. It used to be reset
+        # where tasks are taken over, too. If a turn did that after a thread had added its task but
+        # before the thread set the flag, the flag stayed set: no thread woke the loop any more, and
+        # results waited until the next tick.
         self._is_waking = False
         self._wake()

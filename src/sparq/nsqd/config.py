@@ -1,9 +1,9 @@
-"""`/config/<option>`: every option's value read over HTTP, two of them written (http.md section 1).
+"""`/config/<option>`: read every option over HTTP, and change two of them (http.md section 1).
 
-1. An option is named by its key in a configuration file. Text is sent as it is, all else as JSON;
-   what Go keeps as a number (levels, TLS versions) is that number.
-2. What was left to nsqd (node id, ports) is told as it came out.
-3. User, password and query of a URL are never told, nor is the token.
+1. An option is named by its key in a configuration file. A text is sent as it is, all other values
+   as JSON; values that Go stores as numbers (levels, TLS versions) are sent as those numbers.
+2. Options that nsqd determines itself (node id, ports) are returned with their actual values.
+3. A URL is returned without its user, password and query; the value of a token is never returned.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 
 
 NOT_IN_GO = ("verbose", "worker_id")
-"""Flags that Go's nsqd takes but has no option for: 400 INVALID_OPTION, here too."""
+"""Flags of Go's nsqd that are not options in Go: 400 INVALID_OPTION, here too."""
 
 
 class Config:
-    """The handlers of one nsqd."""
+    """The `/config` handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:
         self._nsqd = nsqd
@@ -55,11 +55,11 @@ class Config:
         return [Route("GET", PATH, self.read, private=True), Route("PUT", PATH, self.write)]
 
     def read(self, call: Call) -> Any:
-        """An option's value."""
+        """Return an option's value."""
         return self._value(call.path.rpartition("/")[2])
 
     async def write(self, call: Call) -> Any:
-        """Change an option; answers with its new value."""
+        """Change an option; return its new value."""
         name = call.path.rpartition("/")[2]
         body = await call.body(self._nsqd.limits.max_msg_size, "INVALID_VALUE")
         if not body:
@@ -89,10 +89,10 @@ class Config:
 
 
 def read_level(body: bytes) -> int:
-    """The level that a bare word names.
+    """Return the level that a word names.
 
     Raises:
-        HttpError: 400 INVALID_VALUE, it is no level.
+        HttpError: 400 INVALID_VALUE, the word is not a level.
     """
     try:
         return parse_level(body.decode())
@@ -101,10 +101,10 @@ def read_level(body: bytes) -> int:
 
 
 def read_addresses(body: bytes) -> list[str]:
-    """A JSON list of `host:port`.
+    """Read a JSON list of `host:port`.
 
     Raises:
-        HttpError: 400 INVALID_VALUE, it is something else.
+        HttpError: 400 INVALID_VALUE, the body is not a JSON list of strings.
     """
     try:
         found = json.loads(body)

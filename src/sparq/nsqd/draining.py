@@ -1,7 +1,8 @@
-"""`/drain`: this nsqd is to be left. Publishes are refused, what it holds is worked off.
+"""`/drain`: take this nsqd out of service; publishes are refused, consumers empty its channels.
 
-1. A change is answered when it is on disk; it holds from then on, also after kill -9 and a restart.
-2. What is left, and the end of a process that is to end, are `leaving`'s.
+1. A change is answered when it is on disk; it applies from then on, also after kill -9 and a
+   restart.
+2. `leaving` determines the remaining messages, and ends the process if the drain asks for it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class DrainRoutes:
-    """The handlers of one nsqd."""
+    """The drain handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
@@ -47,7 +48,7 @@ class DrainRoutes:
         ]
 
     async def show(self, _call: Call) -> dict[str, Any]:
-        """Whether it drains, since when, and what is left."""
+        """Return whether nsqd drains, since when, and the messages left."""
         left = await looked(self._broker)
         drains = self._broker.drains
         shown = heapq.nlargest(LEFT_SHOWN, left, key=lambda one: (bool(one.held_up), one.messages))
@@ -65,11 +66,11 @@ class DrainRoutes:
         }
 
     async def begin(self, call: Call) -> dict[str, Any]:
-        """Refuse publishes from now on; with `exit` end once nothing is left."""
+        """Refuse publishes from now on; with `exit`, end the process once nothing is left."""
         drain = Drain(time.time_ns(), _who(call), call.flag("exit", False))
 
         def make(now: Draining) -> Draining:
-            # Asked for again it goes on, and ends as was asked for last.
+            # A repeated request keeps the start time; its own `exit` replaces the earlier one.
             began = drain if now.node is None else drain._replace(since_ns=now.node.since_ns)
             return now._replace(node=began)
 
@@ -79,7 +80,7 @@ class DrainRoutes:
         return await self.show(call)
 
     async def end(self, call: Call) -> dict[str, Any]:
-        """Take publishes again."""
+        """Accept publishes again."""
         was_on = self._broker.drains.now.node is not None
         await self._change(lambda now: now._replace(node=None))
         if was_on:
@@ -87,7 +88,7 @@ class DrainRoutes:
         return await self.show(call)
 
     async def begin_topic(self, call: Call) -> dict[str, Any]:
-        """Refuse publishes to one topic, there or not, from now on."""
+        """Refuse publishes to one topic from now on; the topic need not exist."""
         topic = parameters.name_of(call, "topic")
         topics = self._broker.drains.now.topics
         if topic not in topics and len(topics) >= TOPICS_MAX:
@@ -98,7 +99,7 @@ class DrainRoutes:
         return {"topic": topic, **_told(self._broker.drains.now.topics.get(topic))}
 
     async def end_topic(self, call: Call) -> dict[str, Any]:
-        """Take publishes to a topic again."""
+        """Accept publishes to a topic again."""
         topic = parameters.name_of(call, "topic")
         was_on = topic in self._broker.drains.now.topics
 
@@ -122,7 +123,7 @@ class DrainRoutes:
 
 
 def _who(call: Call) -> str:
-    """Who has sent a request."""
+    """Return the client's address, or "a unix socket", cut to `BY_MAX` characters."""
     return (call.request.remote or "a unix socket")[:BY_MAX]
 
 

@@ -1,10 +1,11 @@
-"""The broker's figures in NSQ's two forms: JSON and text (reference: http.md 1.1 and 1.2).
+"""The broker's statistics in NSQ's two forms: JSON and text (reference: http.md 1.1 and 1.2).
 
-1. The JSON form has the fields of `broker/stats.py` as keys, in their order; what Go leaves out
-   when it is empty is left out.
-2. The text form has NSQ's lines only, column by column: scripts cut it.
-3. Both come as pieces, each about one topic, channel or client, so that `gathered` can let the loop
-   do other things in between: thousands of topics take long. Each piece is of its own moment.
+1. The JSON form has the fields of `broker/stats.py` as keys, in the same order; fields that Go
+   omits when they are empty are omitted.
+2. The text form has only NSQ's lines, with the same columns, because scripts cut it by column.
+3. Both forms are generated in pieces, one per topic, channel or client, so that `gathered` can
+   yield to the event loop in between: thousands of topics take long. Each piece has the values of
+   the moment when it is generated.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 SLICE_SECONDS = 0.002
-"""How long the loop is held at a time; a single piece takes some ten microseconds."""
+"""How long the loop is blocked at a time; a single piece takes some ten microseconds."""
 
 _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """This process's memory now; where the system does not tell, at its highest."""
+    """Return this process's resident memory; its peak if the system does not report the present."""
     try:
         pages = int(_STATM.read_text(encoding="ascii").split()[1])
     except OSError:
@@ -54,7 +55,7 @@ def resident_bytes() -> int:
 
 
 def memory_figures() -> dict[str, int]:
-    """NSQ's memory figures, as far as Python has them: objects, bytes in use, collector runs."""
+    """Return NSQ's memory figures: objects, bytes in use, collector runs; all others are 0."""
     return {
         "heap_objects": sys.getallocatedblocks(),
         "heap_idle_bytes": 0,
@@ -69,12 +70,12 @@ def memory_figures() -> dict[str, int]:
 
 
 class Wanted(NamedTuple):
-    """What a request for figures asks for.
+    """The selection that a `/stats` request makes.
 
     Attributes:
-        topic, channel: only those of this name; None: all.
-        clients: list the clients, too.
-        memory: tell the memory figures.
+        topic, channel: only the one with this name; None: all.
+        clients: whether to list the clients.
+        memory: whether to include the memory figures.
         start_ns: when nsqd started (ns since 1970).
     """
 
@@ -86,16 +87,16 @@ class Wanted(NamedTuple):
 
 
 async def gathered(pieces: Iterable[str]) -> bytes:
-    """All pieces as one text; the loop runs on between them."""
+    """Join all pieces into one text; the event loop runs in between."""
     return b"".join(await encoded(pieces))
 
 
 async def encoded(pieces: Iterable[str | bytes]) -> list[bytes]:
-    """All pieces as bytes; the loop runs on between them."""
+    """Encode all pieces; the event loop runs in between."""
     found: list[bytes] = []
     until = time.perf_counter() + SLICE_SECONDS
     for piece in pieces:
-        # One by one: to encode all of them at once would hold the loop for milliseconds.
+        # One by one: encoding all of them at once would block the loop for milliseconds.
         found.append(piece if isinstance(piece, bytes) else piece.encode("utf-8", "replace"))
         if time.perf_counter() >= until:
             await asyncio.sleep(0)
@@ -104,7 +105,7 @@ async def encoded(pieces: Iterable[str | bytes]) -> list[bytes]:
 
 
 def standing(broker: Broker, topics: Iterable[Topic]) -> Iterator[Topic]:
-    """The topics, but for those that were deleted while others were looked at."""
+    """Yield the topics, except those deleted while others were processed."""
     return (topic for topic in topics if broker.topics.get(topic.name) is topic)
 
 
@@ -118,7 +119,7 @@ _shapes: dict[type, tuple[tuple[str, ...], Callable[[Any], tuple[Any, ...]]]] = 
 
 
 def _as_dictionary(figures: Any) -> dict[str, Any]:
-    """A dataclass's fields, in their order."""
+    """Return a dataclass's fields as a dictionary, in their order."""
     kind = type(figures)
     shape = _shapes.get(kind)
     if shape is None:
@@ -132,7 +133,7 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False, default=_a
 
 
 def _members(figures: Any) -> dict[str, Any]:
-    """What an object of the JSON form has."""
+    """Return the members of a JSON object, without empty ones that Go omits."""
     found = _as_dictionary(figures)
     for name in _OMITTED_WHEN_EMPTY:
         if name in found and not found[name]:
@@ -141,7 +142,7 @@ def _members(figures: Any) -> dict[str, Any]:
 
 
 def _around(figures: Any, nested: str) -> tuple[str, str]:
-    """An object's JSON up to the member `nested`, and from behind it."""
+    """Return an object's JSON before the member `nested`, and the JSON after it."""
     found = _members(figures)
     names = list(found)
     at = names.index(nested)
@@ -151,7 +152,7 @@ def _around(figures: Any, nested: str) -> tuple[str, str]:
 
 
 def _list(items: Iterable[Iterator[str]]) -> Iterator[str]:
-    """A JSON list of items that come in pieces."""
+    """Yield a JSON list of items, each of which comes in pieces."""
     comma = "["
     for item in items:
         yield comma
@@ -161,7 +162,7 @@ def _list(items: Iterable[Iterator[str]]) -> Iterator[str]:
 
 
 def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
-    """The JSON form of `/stats`."""
+    """Yield the JSON form of `/stats`."""
     topics = stats.selected(broker, wanted.topic)
     began = wanted.start_ns // SECOND
     head = {"version": NSQ_VERSION, "health": broker.health(), "start_time": began}
@@ -188,7 +189,7 @@ def json_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
 
 
 def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
-    """How much room consumers have on a full disk; None before the broker knows."""
+    """Return the space reserved for FINs on a full disk; None before the broker has loaded."""
     room = broker.room()
     if room is None:
         return None
@@ -203,7 +204,7 @@ def _reserve_figures(broker: Broker) -> dict[str, Any] | None:
 def _with_channels(
     broker: Broker, topics: Iterable[Topic], wanted: Wanted
 ) -> Iterator[tuple[Topic, list[Channel]]]:
-    """Each topic with those of its channels that are wanted; without one, where one is named."""
+    """Yield each topic with its selected channels; skip a topic without the named channel."""
     for topic in standing(broker, topics):
         channels = stats.channels_of(topic, wanted.channel)
         if channels or wanted.channel is None:
@@ -211,7 +212,7 @@ def _with_channels(
 
 
 def _topic_stats(topic: Topic, now: Instant) -> TopicStats:
-    """A topic's figures. Its percentiles are its channels': none without a channel, as in Go."""
+    """Return a topic's figures; it has percentiles only if it has channels, as in Go."""
     figures = stats.of_topic(topic, now)
     return figures if topic.channels else replace(figures, e2e_processing_latency=OFF)
 
@@ -246,7 +247,7 @@ def _client_json(session: Session, topic_name: str | None) -> Iterator[str]:
 
 
 def text_pieces(broker: Broker, wanted: Wanted, now: Instant) -> Iterator[str]:
-    """The text form of `/stats`."""
+    """Yield the text form of `/stats`."""
     began = datetime.fromtimestamp(wanted.start_ns // SECOND).astimezone().isoformat()
     yield f"{version_line('nsqd')}\n"
     yield f"start_time {began.replace('+00:00', 'Z')}\n"
@@ -303,7 +304,7 @@ def _latency_text(latency: Latency) -> str:
 
 
 def human(nanoseconds: float) -> str:
-    """A latency as NSQ's text form has it; a whole unit is told in the smaller one."""
+    """Format a latency as in NSQ's text form; exactly one unit is shown in the smaller unit."""
     for unit, name in ((SECOND, "s"), (MILLISECOND, "ms"), (MICROSECOND, "us")):
         if nanoseconds > unit:
             return f"{nanoseconds / unit:.1f}{name}"
@@ -311,7 +312,7 @@ def human(nanoseconds: float) -> str:
 
 
 def client_line(client: ClientStats, now_ns: int) -> str:
-    """A connection: what it has published, or else how it consumes."""
+    """Format a client's line: its publishes if there are any, or its consumer figures."""
     connected = format_duration(max(0, now_ns // SECOND - client.connect_ts) * SECOND)
     port = client.remote_address.rpartition(":")[2]
     name = f"{client.hostname}:{port} {client.user_agent}"

@@ -1,11 +1,12 @@
-"""Makes logs of the queues of Go's nsqd, topic by topic.
+"""Import the queues of Go's nsqd into logs, topic by topic.
 
-1. Each channel's queue is appended in turn, its channel beginning there and the rest voided for it;
-   then the topic's own queue, which all channels have before them (decision 34). So every channel
-   has exactly what its queue held, in that order.
-2. A message keeps its body, its timestamp and its attempts; its id becomes one of the log's.
-3. The mark P is where the topic's own queue begins while nothing may flow from there: the topic is
-   paused or has no channel.
+1. The queues of the channels are appended one after the other. A channel's cursor begins at its
+   own queue, and the queues of the following channels are voided for it. The topic's own queue
+   comes last; every channel still has to read it (decision 34). So every channel has exactly the
+   messages of its queue, in the same order.
+2. A message keeps its body, its timestamp and its attempts; it gets a new id from the log.
+3. If the topic is paused or has no channel, the mark P is set to the beginning of the topic's own
+   queue: no channel may see messages from there on.
 4. Memory holds one batch of messages, however long a queue is.
 """
 
@@ -27,10 +28,10 @@ from sparq.protocol.instant import Instant
 
 BATCH_BYTES = 256 << 10
 BATCH_COUNT = 4096
-"""The sizes of a commit; see decision 20."""
+"""Limits on the size of a commit; see decision 20."""
 
 CACHE_BYTES = 1 << 20
-"""Nobody reads what is imported until nsqd has started."""
+"""Size of the block cache; small, as imported messages are not read until nsqd has started."""
 
 REPORT_NS = 5_000_000_000
 MIB = 1 << 20
@@ -41,16 +42,16 @@ Clock = Callable[[], Instant]
 
 
 class ImportStopped(Exception):
-    """nsqd was told to stop; nothing of the data path has changed."""
+    """nsqd has to stop; nothing in the data path has changed."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What has been imported so far.
+    """Count the imported messages, and log the progress.
 
     Attributes:
-        total_bytes: what there is to read.
-        damaged: places in files that could not be read.
+        total_bytes: total size to read, in bytes.
+        damaged: number of places in files that could not be read.
     """
 
     total_bytes: int
@@ -62,10 +63,10 @@ class Tally:
     reported_ns: int = 0
 
     def add(self, messages: int, size_bytes: int) -> None:
-        """So much more is done.
+        """Add imported messages and bytes; log the progress every `REPORT_NS`.
 
         Raises:
-            ImportStopped: there shall be no more.
+            ImportStopped: the import has to stop.
         """
         self.messages += messages
         self.size_bytes += size_bytes
@@ -81,7 +82,7 @@ class Tally:
 
 
 class Target:
-    """The new log and ledger of a topic."""
+    """A topic's new log and ledger."""
 
     def __init__(
         self,
@@ -93,14 +94,14 @@ class Target:
         max_bytes_per_file: int,
         clock: Clock,
     ) -> None:
-        """Begin them in a folder that is made for it; raises DiskError."""
+        """Create both in `folder`, which is created, too; raises DiskError."""
         self._clock = clock
         self.ledger, _ = Ledger.open(disk, folder)
         self.log = Log.open(
             disk,
             folder,
             node_id=node_id,
-            # Synced at the end; between, as often as what is unsynced would fill the memory.
+            # Synced at the end, and before unsynced data exceeds its limit in memory.
             options=LogOptions(max_bytes_per_file=max_bytes_per_file, sync_every=1 << 62),
             now=clock(),
             floor_index=floor_index,
@@ -109,10 +110,10 @@ class Target:
         )
 
     def append(self, records: list[Records]) -> int:
-        """Store messages as one batch; returns the first one's index; raises DiskError."""
+        """Store messages as one batch; return the first one's index. Raises DiskError."""
         stamps = np.concatenate([piece.timestamps() for piece in records])
         now = self._clock()
-        # What seeks by time go by; a damaged timestamp must not lie in the future.
+        # Seeks by time use this timestamp; a damaged one must not lie in the future.
         published_ns = min(max(int(stamps.max()), 0), now.wall_ns)
         published = Instant(published_ns, now.mono_ns)
         commit = self.log.begin([piece.bodies() for piece in records], published)
@@ -125,7 +126,7 @@ class Target:
         return commit.first_index
 
     def finish(self) -> None:
-        """Have everything on the disk for good; raises DiskError."""
+        """Sync the log and the ledger to disk. Raises DiskError."""
         commit = self.log.sync_task()
         if commit is not None:
             commit.run()
@@ -141,17 +142,17 @@ class Target:
                 raise work.error
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Close the files."""
         self.log.close()
         self.ledger.close()
 
 
 def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tally: Tally) -> None:
-    """Write a topic of Go's into a new log and ledger.
+    """Write one of Go's topics into a new log and ledger.
 
     Raises:
-        DiskError: something could not be read, or written.
-        ImportStopped: the tally says so.
+        DiskError: a file could not be read or written.
+        ImportStopped: raised by `tally.add`.
     """
     ledger, log = target.ledger, target.log
     ends: dict[str, int] = {}
@@ -182,7 +183,7 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
 def _append(
     disk: Disk, data_path: str, queue: GoQueue, target: Target, tally: Tally
 ) -> Iterator[tuple[int, list[Records]]]:
-    """Append a queue's messages; yields each batch with its first index, once it is written."""
+    """Append a queue's messages; yield each batch and its first index once it is written."""
     for note in queue.notes:
         logger.info("%s: %s", queue.name, note)
     before, damaged = tally.messages, tally.damaged
@@ -209,7 +210,7 @@ def _append(
 
 
 def batches(pieces: Iterable[Records]) -> Iterator[list[Records]]:
-    """The same messages in runs of the size of a commit; a larger message is alone in its run."""
+    """Group the messages into batches of a commit's size; a larger message gets its own batch."""
     waiting: list[Records] = []
     size = count = 0
     for piece in pieces:
@@ -225,7 +226,7 @@ def batches(pieces: Iterable[Records]) -> Iterator[list[Records]]:
 
 
 def _parts(piece: Records) -> Iterator[Records]:
-    """The piece in runs of at most BATCH_COUNT messages and, if they are several, BATCH_BYTES."""
+    """Split a piece into runs of at most BATCH_COUNT messages; several: at most BATCH_BYTES."""
     filled = np.cumsum(piece.sizes)
     first = 0
     while first < len(piece):

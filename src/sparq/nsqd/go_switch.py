@@ -1,15 +1,15 @@
-"""Takes a data path over from Go's nsqd, in an order that a kill at any moment cannot hurt.
+"""Take over a data path from Go's nsqd, in an order that is safe if the process is killed.
 
 ::
 
-    go-import.tmp/      logs being made; worth nothing
-    go-import/          all logs, synced; import.json says which files they were made of
-    go-nsqd-<time>/     those files, as they were, and import.json
+    go-import.tmp/      logs under construction; can be deleted
+    go-import/          all logs, synced; import.json lists the files they were made from
+    go-nsqd-<time>/     those files, unchanged, and import.json
 
-1. Until `go-import.tmp` is renamed nothing else has changed: the next start begins anew.
-2. From then on the import is done: the next start only moves what is not yet in its place.
-3. A data path that has topics of sparq's and files of Go's is refused: which of them is to be
-   believed only its owner knows.
+1. Until `go-import.tmp` is renamed nothing else has changed: the next start begins again.
+2. After the rename the import is complete: the next start only moves files not yet in place.
+3. A data path with both sparq's topics and Go's files is refused: only the operator knows which
+   of them are valid.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class GoImportError(Exception):
 
 
 class Switch:
-    """One data path on its way from Go's nsqd to this one."""
+    """The switch of one data path from Go's nsqd to this one."""
 
     def __init__(
         self, disk: Disk, data_path: str, *, node_id: int, max_bytes_per_file: int, clock: Clock
     ) -> None:
-        """`node_id` is that of a data path which has none yet."""
+        """`node_id` is used if the data path has no node id yet."""
         self._disk = disk
         self._data_path = data_path
         self._catalog = Catalog(disk, data_path, node_id)
@@ -52,16 +52,16 @@ class Switch:
         self._clock = clock
 
     def run(self, is_stopping: Callable[[], bool]) -> None:
-        """Import what Go's nsqd has left, if it has; else nothing happens.
+        """Import the data of Go's nsqd, if there is any; otherwise do nothing.
 
         Args:
-            is_stopping: asked now and then, from this thread.
+            is_stopping: whether nsqd has to stop; called after each batch, in this thread.
 
         Raises:
-            GoImportError: it cannot be done, nothing is lost.
-            ImportStopped: `is_stopping` was true.
+            GoImportError: the import is not possible; no data is lost.
+            ImportStopped: `is_stopping` returned True.
             DiskError: the data path cannot be read or written.
-            CatalogError: sparq's own part of it cannot be opened.
+            CatalogError: sparq's own files in the data path cannot be opened.
         """
         disk = self._disk
         if disk.exists(self._path(COMMITTED)):
@@ -113,13 +113,13 @@ class Switch:
         logger.info(text, f"{tally.messages:,}", tally.damaged)
 
     def _need(self, size_bytes: int) -> None:
-        """Fail at once where the messages cannot fit."""
+        """Fail at once if the messages cannot fit on the disk."""
         free = self._disk.free_bytes(self._data_path)
         if free < size_bytes:
             raise GoImportError(_too_full(self._data_path, size_bytes, free))
 
     def _give_up(self, error: DiskError, needed: int) -> None:
-        """Leave as little as possible behind, and say what is to be done."""
+        """Delete the unfinished import, and raise an error that says what to do."""
         try:
             free = self._disk.free_bytes(self._data_path)
             self._discard()
@@ -132,7 +132,7 @@ class Switch:
         ) from error
 
     def _build(self, data: GoData, tally: Tally) -> None:
-        """Make everything in the temporary folder, durably; then the rename that makes it count."""
+        """Build and sync everything in the temporary folder, then rename it, which commits it."""
         disk = self._disk
         ensure_directory(disk, self._path(TEMPORARY))
         ensure_directory(disk, self._path(TEMPORARY, TOPICS))
@@ -167,7 +167,7 @@ class Switch:
             file.close()
 
     def _aside(self) -> str:
-        """A folder's name that is not taken."""
+        """Return a folder name that is not in use."""
         seconds = self._clock().wall_ns // 1_000_000_000
         name = ASIDE + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
         while self._disk.exists(self._path(name)):
@@ -192,10 +192,10 @@ class Switch:
     def _within(self, folder: str) -> Iterable[str]:
         return [f"{folder}/{name}" for name in self._disk.listdir(folder)]
 
-    # After it
+    # After the rename
 
     def _settle(self) -> None:
-        """Put the originals aside and the logs in place, whatever of it is done already."""
+        """Move Go's files aside and the logs into place; steps already done are skipped."""
         disk = self._disk
         plan = self._path(COMMITTED, PLAN)
         if disk.exists(plan):
@@ -217,7 +217,7 @@ class Switch:
         disk.sync_directory(self._data_path)
 
     def _move(self, moves: Iterable[tuple[str, str]], home: str) -> None:
-        """Rename what is not renamed yet, for good."""
+        """Durably rename the files that are not renamed yet."""
         for old, new in moves:
             if self._disk.exists(old):
                 self._disk.rename(old, new)

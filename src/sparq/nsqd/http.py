@@ -1,9 +1,10 @@
-"""nsqd's HTTP endpoints over the broker (reference: http.md section 1; docs/http.md).
+"""nsqd's HTTP endpoints (reference: http.md section 1; docs/http.md).
 
-1. The order of the checks is NSQ's, since clients see the first that fails.
-2. A publish is answered when it is kept, a change of topics or channels when it is on disk.
-3. A publish that storage refuses is 503 `PUB_FAILED: <reason>`; while nsqd stops it is 503 EXITING,
-   while it drains 503 DRAINING.
+1. Checks run in NSQ's order, since clients see the first one that fails.
+2. A publish is answered when its messages are stored, a change of topics or channels when it is on
+   disk.
+3. A publish that storage refuses gets 503 `PUB_FAILED: <reason>`; while nsqd stops it gets 503
+   EXITING, while nsqd drains 503 DRAINING.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 _NEWLINE = 0x0A
 
 DONE_SECONDS = 5.0
-"""How long a change may wait for the disk before its client is told that it is not done yet."""
+"""How long a change may wait for the disk before it is answered with 503 NOT_DONE."""
 
 DONE_POLL_SECONDS = 0.02
 T = TypeVar("T")
@@ -53,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 class Endpoints:
-    """The handlers of one nsqd."""
+    """The HTTP handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:
         self._nsqd = nsqd
@@ -93,17 +94,17 @@ class Endpoints:
             *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),
         ]
 
-    # What it is and has
+    # Health, information, statistics
 
     def ping(self, _call: Call) -> str:
-        """Whether it is healthy: OK, or why not."""
+        """Return OK if nsqd is healthy; otherwise 500 with the reason."""
         health = self._broker.health()
         if health != "OK":
             raise HttpError(500, health)
         return health
 
     def info(self, _call: Call) -> dict[str, Any]:
-        """Who it is, for nsqadmin and clients."""
+        """Return names, ports and limits, for nsqadmin and clients."""
         nsqd, limits, broker = self._nsqd, self._limits, self._nsqd.options.broker
         return {
             "version": NSQ_VERSION,
@@ -121,7 +122,7 @@ class Endpoints:
         }
 
     async def stats(self, call: Call) -> Content:
-        """Every figure of topics, channels and clients."""
+        """Return the statistics of topics, channels and clients."""
         query = call.query
         wanted = figures.Wanted(
             query.get("topic") or None,
@@ -137,14 +138,14 @@ class Endpoints:
         return Content(await figures.gathered(pieces), JSON if as_json else TEXT)
 
     async def metrics(self, _call: Call) -> Content:
-        """The figures for Prometheus."""
+        """Return the figures for Prometheus."""
         pieces = metrics.pieces(self._nsqd, self._start_ns, self._now())
         return Content(await figures.gathered(pieces), CONTENT_TYPE)
 
     # Publishing
 
     async def publish(self, call: Call) -> str:
-        """One message."""
+        """Publish one message."""
         body = await call.body(self._limits.max_msg_size, "MSG_TOO_BIG")
         if not body:
             raise HttpError(400, "MSG_EMPTY")
@@ -152,7 +153,7 @@ class Endpoints:
         return await self._publish(topic, Bodies.of([body]), self._defer_ms(call))
 
     async def multi_publish(self, call: Call) -> str:
-        """Many messages: one a line, or in MPUB's binary form."""
+        """Publish many messages: one per line, or in MPUB's binary form."""
         if (call.request.content_length or 0) > self._limits.max_body_size:
             raise HttpError(413, "BODY_TOO_BIG")
         topic = valid_topic(call)
@@ -162,7 +163,7 @@ class Endpoints:
         if "channel" in call.query:
             return await self._publish_to_channel(*topic_channel(call), bodies)
         if not len(bodies) and not self._broker.drains.refusal(topic):
-            # As with NSQ, a topic comes to be by being named, even without a message.
+            # As in NSQ, naming a topic creates it, even without a message.
             await self._change(topic, lambda now: self._broker.create_topic(topic, now))
             return "OK"
         return await self._publish(topic, bodies, defer_ms)
@@ -192,7 +193,7 @@ class Endpoints:
         return "OK"
 
     async def _publish_to_channel(self, name: str, channel: str, bodies: Bodies) -> str:
-        """Messages for one channel: those of a topic that moves here (see `sparq admin move`)."""
+        """Publish to one channel only, for a topic that moves here (see `sparq admin move`)."""
         topic = self._broker.topics.get(name)
         if topic is None or channel not in topic.channels:
             raise HttpError(404, "TOPIC_NOT_FOUND" if topic is None else "CHANNEL_NOT_FOUND")
@@ -209,17 +210,17 @@ class Endpoints:
     # Topics
 
     async def create_topic(self, call: Call) -> None:
-        """Make a topic."""
+        """Create a topic."""
         topic = valid_topic(call)
         await self._change(topic, lambda now: self._broker.create_topic(topic, now))
 
     async def delete_topic(self, call: Call) -> None:
-        """Delete a topic, its channels and its messages. (The name is not checked: NSQ's way.)"""
+        """Delete a topic, its channels and messages. (As in NSQ, the name is not checked.)"""
         topic = call.argument("topic")
         await self._change(topic, lambda now: self._broker.delete_topic(topic, now))
 
     async def empty_topic(self, call: Call) -> None:
-        """Drop what the topic holds that its channels may not see yet."""
+        """Drop the topic's messages that no channel may see yet."""
         topic = valid_topic(call)
         await self._change(topic, lambda now: self._broker.empty_topic(topic, now))
 
@@ -229,14 +230,14 @@ class Endpoints:
         await self._change(topic, lambda now: self._broker.pause_topic(topic, True, now))
 
     async def unpause_topic(self, call: Call) -> None:
-        """Resume it."""
+        """Resume the flow from the topic to its channels."""
         topic = call.argument("topic")
         await self._change(topic, lambda now: self._broker.pause_topic(topic, False, now))
 
     # Channels
 
     async def create_channel(self, call: Call) -> None:
-        """Make a channel of a topic that is there."""
+        """Create a channel in an existing topic."""
         topic, channel = topic_channel(call)
         await self._change(topic, lambda now: self._broker.create_channel(topic, channel, now))
 
@@ -246,26 +247,26 @@ class Endpoints:
         await self._change(topic, lambda now: self._broker.delete_channel(topic, channel, now))
 
     async def empty_channel(self, call: Call) -> None:
-        """Drop everything that the channel holds, in flight or not."""
+        """Drop all messages of the channel, including those in flight."""
         topic, channel = topic_channel(call)
         await self._change(topic, lambda now: self._broker.empty_channel(topic, channel, now))
 
     async def pause_channel(self, call: Call) -> None:
-        """Stop deliveries."""
+        """Stop deliveries of the channel."""
         topic, channel = topic_channel(call)
         await self._change(topic, lambda now: self._broker.pause_channel(topic, channel, True, now))
 
     async def unpause_channel(self, call: Call) -> None:
-        """Resume them."""
+        """Resume deliveries of the channel."""
         topic, channel = topic_channel(call)
         await self._change(
             topic, lambda now: self._broker.pause_channel(topic, channel, False, now)
         )
 
     async def seek_channel(self, call: Call) -> dict[str, Any]:
-        """Move a channel in the log; tells where it has landed, and what comes again.
+        """Move a channel's cursor; return its new place and how many messages come again.
 
-        With `dry_run` it stays where it is.
+        With `dry_run` the cursor stays where it is.
         """
         topic, channel = topic_channel(call)
         target = seeking.target_of(call.query.get("to"), time.time_ns())
@@ -275,7 +276,7 @@ class Endpoints:
         )
         if seek.error is not None:
             raise HttpError(500, f"INTERNAL_ERROR: {seek.error.reason}")
-        if seek.landing is None:  # it was deleted before its place was found
+        if seek.landing is None:  # the channel was deleted before the place was found
             raise HttpError(404, "CHANNEL_NOT_FOUND")
         return seeking.answer_of(seek.landing)
 
@@ -283,11 +284,11 @@ class Endpoints:
         return self._nsqd.runner.now()
 
     async def _change(self, topic: str, apply: Callable[[Instant], T]) -> T:
-        """Apply a change of a topic; returns what came of it, once it is done and on disk.
+        """Apply a change to a topic; return its result once it is complete and on disk.
 
         Raises:
-            HttpError: it is refused; or 503 NOT_DONE with the reason: the disk does not let it be
-                done. It is tried again until it is, also after a restart.
+            HttpError: the change is refused; or 503 NOT_DONE with the reason, if the disk does not
+                accept it in time. It is retried until it succeeds, also after a restart.
         """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
@@ -296,13 +297,13 @@ class Endpoints:
         except RemoteError as error:
             raise change_error(error) from error
         await self._nsqd.settle()
-        # What the first round found (a place by its time) may have asked for another.
+        # The first round may have started more work: a seek by time first reads, then writes.
         await self._nsqd.settle()
         await self._done(topic)
         return result
 
     async def _done(self, topic: str) -> None:
-        """Return when nothing of a topic waits for the disk any more."""
+        """Wait until nothing of a topic waits for the disk, at most `DONE_SECONDS`."""
         deadline = time.monotonic() + DONE_SECONDS
         while (reason := self._broker.unsettled(topic)) is not None:
             if time.monotonic() > deadline:
@@ -312,7 +313,7 @@ class Endpoints:
 
 
 def valid_topic(call: Call) -> str:
-    """The argument `topic`.
+    """Return the argument `topic`.
 
     Raises:
         HttpError: 400, it is missing or is not a legal name.
@@ -324,10 +325,10 @@ def valid_topic(call: Call) -> str:
 
 
 def defer_of(query: Mapping[str, str], longest_ms: int) -> int:
-    """How many milliseconds a publish is to wait; 0 where the parameter `defer` is missing.
+    """Return the parameter `defer` in milliseconds; 0 if it is missing.
 
     Raises:
-        HttpError: 400 INVALID_DEFER, it is no number, or none within the bounds.
+        HttpError: 400 INVALID_DEFER, it is not a number from 0 to `longest_ms`.
     """
     text = query.get("defer")
     if text is None:
@@ -339,7 +340,7 @@ def defer_of(query: Mapping[str, str], longest_ms: int) -> int:
 
 
 def is_binary(call: Call) -> bool:
-    """Whether an /mpub is in binary form; a text that is no boolean means yes, as with NSQ."""
+    """Whether an /mpub is in binary form; any text that is not a boolean means yes, as in NSQ."""
     if "binary" not in call.query:
         return False
     binary = call.flag("binary", True)
@@ -349,7 +350,7 @@ def is_binary(call: Call) -> bool:
 
 
 def lines_of(body: bytes) -> Bodies:
-    """The lines of a body as messages: split at newlines alone, empty ones left out."""
+    """Split a body at newlines (only those) into messages; empty lines are left out."""
     breaks = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
     starts = np.concatenate(([0], breaks + 1)).astype(np.int64)
     sizes = np.concatenate((breaks, [len(body)])).astype(np.int64) - starts
@@ -358,7 +359,7 @@ def lines_of(body: bytes) -> Bodies:
 
 
 def publish_error(error: RemoteError) -> HttpError:
-    """How HTTP tells of a refused publish."""
+    """Return the HTTP error for a refused publish."""
     if error.drained:
         return HttpError(503, "DRAINING" if error.drained == DRAINING else "TOPIC_DRAINING")
     command = error.code.removeprefix("E_").removesuffix("_FAILED")
@@ -369,7 +370,7 @@ def publish_error(error: RemoteError) -> HttpError:
 
 
 def change_error(error: RemoteError) -> HttpError:
-    """How HTTP tells of a refused change: NSQ's code, with the reason where nsqd goes on."""
+    """Return the HTTP error for a refused change: NSQ's code, with the reason unless nsqd stops."""
     code = error.code.removeprefix("E_")
     if code == "EXITING":
         return HttpError(error.http_status, code)

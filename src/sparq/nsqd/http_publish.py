@@ -1,15 +1,15 @@
-"""Publishes over HTTP by a short way: the same answers as aiohttp's, in a third of the time.
+"""Fast path for publishes over HTTP: the same answers as aiohttp's, in a third of the time.
 
-A connection begins here. A POST to /pub or /mpub of the plain kind is read, published and answered
-here; the first request of any other kind hands the whole connection over to aiohttp, with all
-bytes that no request has been made of, and there it stays.
+Each connection begins here. A plain POST to /pub or /mpub is read, published and answered here. The
+first request of any other kind hands the whole connection over to aiohttp, with all unprocessed
+bytes, and it stays there.
 
-1. Plain is: HTTP/1.1, a length, no coding, no expectation, a body of at most 256 KiB that is not
-   empty, a legal topic, and no parameter but that and a legal `defer`. Nobody is refused here but
-   by the broker: who is to be told what is wrong is told by aiohttp and its handlers.
-2. A head is read by aiohttp's own parser, so that no request can mean two things. Clients send the
-   same few heads over and over: each is read once and then known by its bytes.
-3. One request of a connection is under way at a time; what was sent behind it waits.
+1. A plain request has: HTTP/1.1, a Content-Length, no chunked or encoded body, no Expect header, a
+   body of 1 byte to 256 KiB, a legal topic, and no parameter except the topic and a legal `defer`.
+   Here only the broker refuses publishes: aiohttp and its handlers answer invalid requests.
+2. A head is parsed by aiohttp's own parser, so that no request has two interpretations. Clients
+   send the same few heads again and again: each is parsed once and then looked up by its bytes.
+3. Each connection has one request in progress at a time; later ones wait.
 """
 
 from __future__ import annotations
@@ -35,32 +35,32 @@ if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd
 
 HEAD_BYTES_MAX: Final = 8 << 10
-"""A longer head is aiohttp's."""
+"""Requests with a longer head are handed over to aiohttp."""
 
 BODY_BYTES_MAX: Final = 256 << 10
-"""A longer body is aiohttp's, which takes it piece by piece."""
+"""Requests with a longer body are handed over to aiohttp, which reads it piece by piece."""
 
 RECEIVED_BYTES_MAX: Final = HEAD_BYTES_MAX + BODY_BYTES_MAX
-"""With more than this unanswered no more is read."""
+"""With more unanswered input than this, reading pauses."""
 
 HEADS_MAX: Final = 4_096
-"""So many heads are known at a time."""
+"""Maximum number of cached heads; when it is reached, the cache is cleared."""
 
 END: Final = b"\r\n\r\n"
 PLAIN_HEADERS: Final = frozenset(
     ("host", "user-agent", "accept", "accept-encoding", "content-length", "content-type")
 )
-"""Headers that change nothing here; `Connection: keep-alive` is the only other one taken."""
+"""Headers without effect here; `Connection: keep-alive` is the only other one accepted."""
 
 
 class Head(NamedTuple):
-    """What a head asks for.
+    """The request that a head makes.
 
     Attributes:
-        topic: where to publish.
-        many: whether each line of the body is a message.
-        size: of the body, in bytes.
-        defer_ms: how long the messages wait; 0: not at all.
+        topic: the topic to publish to.
+        many: whether each line of the body is a message (/mpub).
+        size: size of the body, in bytes.
+        defer_ms: delay of the messages, in milliseconds; 0: none.
     """
 
     topic: str
@@ -70,14 +70,14 @@ class Head(NamedTuple):
 
 
 class Door:
-    """What the connections of one listener share.
+    """State shared by the connections of one listener.
 
     Attributes:
-        connections: those that have not been handed over.
+        connections: connections that have not been handed over.
     """
 
     def __init__(self, nsqd: Nsqd, to_aiohttp: Callable[[], asyncio.Protocol]) -> None:
-        """`to_aiohttp` makes the protocol that takes a connection over."""
+        """`to_aiohttp` makes the protocol that takes over a connection."""
         self.nsqd = nsqd
         self.to_aiohttp = to_aiohttp
         self.connections: set[Connection] = set()
@@ -86,11 +86,11 @@ class Door:
         self._ok_second = 0
 
     def enter(self) -> Connection:
-        """The protocol of a new connection."""
+        """Make the protocol of a new connection."""
         return Connection(self)
 
     def read(self, head: bytes) -> Head | None:
-        """What this head asks for; None where that is not for us."""
+        """Parse a head; None: the request is not plain."""
         try:
             return self._heads[head]
         except KeyError:
@@ -138,20 +138,20 @@ class Door:
         return Head(topic, path == "/mpub", int(size), defer_ms)
 
     def ok(self) -> bytes:
-        """The answer to a publish that is kept."""
+        """Return the answer to a successful publish; rebuilt once a second for its Date header."""
         second = int(time.time())
         if second != self._ok_second:
             self._ok, self._ok_second = _answer("200 OK", TEXT, b"OK"), second
         return self._ok
 
     def stop(self) -> None:
-        """Close each connection, behind the answer that it waits for."""
+        """Close each connection, after the answer that it waits for."""
         for connection in tuple(self.connections):
             connection.stop()
 
 
 def _answer(status: str, content_type: str, body: bytes) -> bytes:
-    """An answer in bytes, with the headers that aiohttp's have."""
+    """Encode an answer, with the same headers as aiohttp's answers."""
     head = (
         f"HTTP/1.1 {status}\r\nServer: sparq\r\nX-NSQ-Content-Type: nsq; version=1.0\r\n"
         f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n"
@@ -161,7 +161,7 @@ def _answer(status: str, content_type: str, body: bytes) -> bytes:
 
 
 class Connection(asyncio.Protocol):
-    """A client of the HTTP port, for as long as it only publishes."""
+    """A client of the HTTP port, as long as it only publishes."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -183,7 +183,7 @@ class Connection(asyncio.Protocol):
         self._watch(IDLE_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Whatever waits for an answer goes on without one."""
+        """Clean up; the result of a publish in progress is dropped."""
         self._leave()
 
     def _leave(self) -> None:
@@ -196,7 +196,7 @@ class Connection(asyncio.Protocol):
         self._timer = self._door.nsqd.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
-        """End a connection that has not said anything whole for too long."""
+        """Close a connection that has sent no whole request for `IDLE_SECONDS`."""
         left = IDLE_SECONDS - (time.monotonic() - self._heard_at)
         if self._waits:
             self._watch(IDLE_SECONDS)
@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes, and a request if they make one."""
+        """Store the bytes, and start the next request if it is complete."""
         left = len(self._received) - self._at
         self._received = self._received[self._at :] + data if left else data
         self._at = 0
@@ -216,35 +216,35 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def pause_writing(self) -> None:
-        """The client does not read its answers: its requests wait."""
+        """Hold requests back: the client does not read its answers."""
         self._is_slow = True
 
     def resume_writing(self) -> None:
-        """It does again."""
+        """Go on with requests: the client reads again."""
         self._is_slow = False
         self._go_on()
 
     def eof_received(self) -> bool:
-        """Who waits for an answer still gets it."""
+        """Keep the connection until a pending answer has been sent."""
         if not self._waits:
             return False
         self._ending = True
         return True
 
     def stop(self) -> None:
-        """nsqd ends: close, behind an answer that is awaited."""
+        """Close after a pending answer, when nsqd stops."""
         self._ending = True
         if not self._waits:
             self._transport.close()
 
     def _next(self) -> None:
-        """Begin the next request, if it is there and ours."""
+        """Start the next request if it is complete and plain; hand over one that is not plain."""
         received, at = self._received, self._at
         if at == len(received):
             return
         body_at = received.find(END, at, at + HEAD_BYTES_MAX) + len(END)
         if body_at < len(END):
-            # Not there in full; what cannot become a publish need not wait for that.
+            # The head is incomplete; one that cannot become a publish is handed over at once.
             is_post = b"POST /".startswith(received[at : at + 6])
             if not is_post or len(received) - at >= HEAD_BYTES_MAX:
                 self._hand_over()
@@ -273,7 +273,7 @@ class Connection(asyncio.Protocol):
         nsqd.begin_publish(head.topic, bodies, self, head.defer_ms)
 
     def answered(self, error: RemoteError | None) -> None:
-        """The publish is kept, or refused."""
+        """Send the answer: the publish was stored, or refused with `error`."""
         self._waits = False
         if self._transport.is_closing():
             return
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _hand_over(self) -> None:
-        """Give the connection to aiohttp, with what it has not had an answer to."""
+        """Hand the connection and its unanswered input over to aiohttp."""
         self._leave()
         received, self._received = self._received[self._at :], b""
         protocol = self._door.to_aiohttp()

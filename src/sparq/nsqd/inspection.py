@@ -1,10 +1,10 @@
-"""Looking at messages over HTTP (docs/http.md, "Looking into a queue").
+"""Inspection of messages over HTTP (docs/http.md, "Looking into a queue").
 
-1. A request takes a picture of what memory has, in the loop; what takes longer, sorting and
-   reading, is work of the thread for those who only look. Nothing is taken and nothing is moved.
-2. Each answer is bounded, in messages, in bytes that are read and in bytes that are held. An answer
-   is written in pieces, between which the loop does other things; of a large one, bodies become
-   JSON and pieces become one in the thread.
+1. A request takes a snapshot of the state in memory, in the event loop; slower work, sorting and
+   reading, runs in the inspection thread. Inspection takes no message and moves none.
+2. Each answer is limited in messages, in bytes read and in bytes held. An answer is built in
+   pieces, and the event loop runs in between. For a large answer, the inspection thread encodes
+   the bodies as JSON and joins the pieces.
 """
 
 from __future__ import annotations
@@ -46,37 +46,37 @@ if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd
 
 READ_BYTES_MAX: Final = 4 << 20
-"""So much of the log is read for a page of messages, and one extent."""
+"""Maximum bytes of the log read for a page of messages, or one extent if that is larger."""
 
 STEP_SECONDS: Final = 0.004
-"""A search goes on in steps of about this length; requests that wait come in between."""
+"""A search runs in steps of about this length; other requests are served in between."""
 
 SEARCHES_MAX: Final = 8
-"""So many searches are under way at a time, each of which holds what it looks into; the others wait
-for their turn. One thread looks for all of them."""
+"""Maximum number of searches at a time, since each one holds the data that it searches; further
+ones wait. One thread runs all of them."""
 
 ASIDE_BYTES: Final = 64 << 10
-"""What is made of more bytes is made in the thread."""
+"""Above this size, data is processed in the inspection thread."""
 
 PLACE_READS_MAX: Final = 8
-"""A place by its time is found with one read, unless what was read has gone again."""
+"""Attempts to find a place by time; one read is enough, unless its result has been dropped."""
 
 BYTES: Final = "application/octet-stream"
 
 T = TypeVar("T")
 Seen = tuple["Channel", "Picture", dict[int, "Standing"]]
-"""How messages stand on a channel, by index, when the picture was taken."""
+"""A channel, a snapshot of it, and the messages' states in the snapshot, by index."""
 
 
 class Slice:
-    """Says for how long a step may go on, from its first question on."""
+    """The time budget of a search step; it starts with the first call."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._until: float | None = None
 
     def __call__(self) -> bool:
-        """Whether the step may go on."""
+        """Whether the step may continue."""
         now = time.perf_counter()
         if self._until is None:
             self._until = now + self._seconds
@@ -84,7 +84,7 @@ class Slice:
 
 
 class Inspection:
-    """The handlers of one nsqd."""
+    """The inspection handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
@@ -101,13 +101,13 @@ class Inspection:
             Route("GET", "/topic/times", self.times, log=False),
         ]
 
-    # What others use, too
+    # Also used by other modules
 
     def topic_of(self, name: str) -> Topic:
-        """A topic that is there.
+        """Return a topic by its name.
 
         Raises:
-            HttpError: 404.
+            HttpError: 404, it does not exist.
         """
         topic = self._broker.topics.get(name)
         if topic is None:
@@ -115,10 +115,10 @@ class Inspection:
         return topic
 
     def channel_of(self, topic: Topic, call: Call) -> Channel | None:
-        """The channel that a request names; None: it names none.
+        """Return the channel that a request names; None: it names none.
 
         Raises:
-            HttpError: 404; or 400, it is no name.
+            HttpError: 404, it does not exist; 400, it is not a legal name.
         """
         if "channel" not in call.query:
             return None
@@ -128,10 +128,10 @@ class Inspection:
         return channel
 
     async def run(self, topic: Topic, work: Work) -> None:
-        """Have work done for a topic, which is still there afterwards.
+        """Run work for a topic in the inspection thread.
 
         Raises:
-            HttpError: 404, it is not; 500, the disk refuses; 503, nsqd stops.
+            HttpError: 404, the topic was deleted meanwhile; 500, the disk failed; 503, nsqd stops.
         """
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
@@ -142,13 +142,13 @@ class Inspection:
             raise HttpError(500, f"INTERNAL_ERROR: {work.error.reason}")
 
     async def compute(self, topic: Topic, call: Callable[[], None]) -> None:
-        """Have something computed aside."""
+        """Run a function in the inspection thread."""
         await self.run(topic, Errand(call))
 
     async def read(
         self, topic: Topic, indexes: Sequence[int], body_bytes: int
     ) -> tuple[dict[int, Stored], int]:
-        """Read messages: what was found, and how many of them, in their order, that covers."""
+        """Read messages; return those found by index, and how many of `indexes` were processed."""
         looking = topic.stream.log.looking
         wanted, covered = wanted_parts(looking, indexes, READ_BYTES_MAX)
         if not wanted:
@@ -161,7 +161,7 @@ class Inspection:
         return glance.found, covered
 
     async def place(self, topic: Topic, text: str, name: str, end: int) -> int:
-        """The index of a place in the log before `end`."""
+        """Return the index of a place (one of `seeking.FORMS`) in the log before `end`."""
         target = target_of(text, time.time_ns(), name)
         for _ in range(PLACE_READS_MAX):
             found = seeking.place_of(topic.stream.log, target, end)
@@ -174,7 +174,7 @@ class Inspection:
     # A channel's messages
 
     async def channel_messages(self, call: Call) -> Content:
-        """A page of what waits, is in flight, or is deferred."""
+        """Return a page of messages that wait, are in flight, or are deferred."""
         topic_name, _ = topic_channel(call)
         states = State.WAITING, State.IN_FLIGHT, State.DEFERRED
         state = parameters.state_of(call, State.WAITING, *states)
@@ -205,7 +205,7 @@ class Inspection:
     async def _document(
         self, topic: Topic, head: dict[str, Any], messages: Iterator[Pieces], tail: dict[str, Any]
     ) -> Content:
-        """An answer with a list of messages in its middle."""
+        """Build an answer with a list of messages between `head` and `tail`."""
         pieces = await encoded(document_of(head, messages, tail))
         size = sum(map(len, pieces))
         return Content(await self._aside(topic, size, lambda: b"".join(pieces)), JSON)
@@ -213,7 +213,7 @@ class Inspection:
     async def _messages(
         self, topic: Topic, found: Sequence[Stored], seen: Seen | None, body_bytes: int
     ) -> Iterator[Pieces]:
-        """Messages as JSON, one by one; `seen`: as a channel has them."""
+        """Yield messages as JSON, one by one; with `seen`, including their state on a channel."""
         bodies: dict[int, bytes] = {}
         histories: dict[int, Mapping[str, str]] = {}
         if topic.stream.has_letters:
@@ -237,7 +237,7 @@ class Inspection:
         return map(message, found)
 
     async def _aside(self, topic: Topic, size: int, call: Callable[[], T]) -> T:
-        """What a call returns that makes something of so many bytes; of many, aside."""
+        """Return the result of `call`; for `size` above `ASIDE_BYTES` it runs in the thread."""
         if size <= ASIDE_BYTES:
             return call()
         made: list[T] = []
@@ -247,7 +247,7 @@ class Inspection:
     async def _seen(
         self, topic: Topic, channel: Channel | None, indexes: Sequence[int]
     ) -> Seen | None:
-        """How messages stand on a channel, if one is named."""
+        """Return the messages' states on a channel; None if no channel is named."""
         if channel is None:
             return None
         picture = pictures.take(channel, self._nsqd.runner.now())
@@ -258,7 +258,7 @@ class Inspection:
     # A topic's messages
 
     async def topic_messages(self, call: Call) -> Content:
-        """A page of the log from a place on."""
+        """Return a page of the log from a place on."""
         name = parameters.name_of(call, "topic")
         limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
         body_bytes = parameters.body_bytes_of(call)
@@ -283,7 +283,7 @@ class Inspection:
         return await self._document(topic, {"topic": topic.name}, messages, tail)
 
     async def message(self, call: Call) -> Content:
-        """One message by its id."""
+        """Return one message by its id."""
         name, text = parameters.name_of(call, "topic"), call.argument("id")
         body_bytes = parameters.body_bytes_of(call)
         raw = call.flag("raw", False)
@@ -309,7 +309,7 @@ class Inspection:
     # Search
 
     async def search(self, call: Call) -> Content:
-        """Look for messages until there are enough, or the time is over."""
+        """Search messages until `limit` are found or the time budget is used up."""
         name = parameters.name_of(call, "topic")
         criteria = parameters.criteria_of(call)
         limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
@@ -341,7 +341,7 @@ class Inspection:
         return await self._document(topic, {"topic": name}, messages, tail)
 
     async def _range(self, topic: Topic, call: Call) -> tuple[int, int, int]:
-        """Where a search begins and ends."""
+        """Return where a search begins, where it continues, and where it ends (indexes)."""
         readable = topic.stream.log.written_end
         query = call.query
         first = await self.place(topic, query.get("from", "earliest"), "FROM", readable)
@@ -349,7 +349,7 @@ class Inspection:
         return first, first, end
 
     async def _look(self, topic: Topic, search: Search, seconds: float) -> None:
-        """Step by step, for some seconds, and on until the first message is done."""
+        """Search step by step for `seconds`, or longer until at least one message is searched."""
         first, until = search.position, time.perf_counter() + seconds
         while not search.is_over:
             step = search.next_step(Slice(STEP_SECONDS))
@@ -363,7 +363,7 @@ class Inspection:
     # Times
 
     async def times(self, call: Call) -> dict[str, Any]:
-        """How many messages were published when."""
+        """Return how many messages were published in each interval of time."""
         name = parameters.name_of(call, "topic")
         count = parameters.number_of(call, "buckets", parameters.BUCKETS, parameters.BUCKETS_MAX)
         topic = self.topic_of(name)
@@ -386,7 +386,7 @@ class Inspection:
         return answer
 
     async def _time_at(self, topic: Topic, index: int) -> int | None:
-        """When the first message from an index on was published."""
+        """Return when the first message from an index on was published (ns since 1970), or None."""
         log = topic.stream.log
         first = log.next_stored(index)
         if first >= topic.stream.log.written_end:
@@ -396,22 +396,22 @@ class Inspection:
 
 
 def room_of(topic: Topic, body_bytes: int) -> int:
-    """How much of each body is to be read for what is shown: a letter's history is before it."""
+    """Return how many bytes of each body to read; a dead letter has its history before the body."""
     return max(0, body_bytes) + (ENVELOPE_BYTES_MAX if topic.stream.has_letters else 0)
 
 
 class Page:
-    """A page of a channel's messages: which, and how they stand.
+    """A page of a channel's messages.
 
     Attributes:
-        indexes: which, in the page's order.
-        standings: how they stand.
+        indexes: the messages, in the page's order.
+        standings: their states on the channel, by index.
     """
 
     def __init__(
         self, channel: Channel, picture: Picture, state: State, after: list[int] | None, limit: int
     ) -> None:
-        """`after`: (key, index) of the last message before the page, as in `next`."""
+        """`after`: (key, index) of the last message of the previous page, as in its `next`."""
         self.indexes: list[int] = []
         self.standings: dict[int, Standing] = {}
         self._picture, self._state, self._limit = picture, state, limit
@@ -421,7 +421,7 @@ class Page:
             self._fresh = pictures.fresh_after(channel, self._after[1], limit)
 
     def fill(self) -> None:
-        """Find them; in a thread."""
+        """Find the messages; runs in the inspection thread."""
         picture, after, limit = self._picture, self._after, self._limit
         if self._state is State.WAITING:
             again = picture.again_after(after[1], limit).tolist()
@@ -435,19 +435,19 @@ class Page:
         self.standings = picture.standings(self.indexes)
 
     def token(self, covered: int) -> str | None:
-        """Where the next page begins; None: there is none."""
+        """Return where the next page begins; None: this is the last page."""
         if covered == len(self.indexes) < self._limit:
             return None
         last = self.indexes[covered - 1]
         return f"{self.standings[last].due_ns}.{last}"
 
     def lost(self, found: dict[int, Stored], covered: int) -> int:
-        """How many of the messages could not be read."""
+        """Return how many of the messages could not be read."""
         return sum(index not in found for index in self.indexes[:covered])
 
 
 def check_failed(topic: Topic, failed: list[tuple[Part, DiskError]]) -> None:
-    """Refuse what the disk did not let be read; what was deleted meanwhile is no failure."""
+    """Raise HttpError 500 if a read failed, unless its part of the log was deleted meanwhile."""
     for part, error in failed:
         if topic.stream.log.looking.has(part):
             raise HttpError(500, f"INTERNAL_ERROR: {error.reason}")
@@ -459,7 +459,7 @@ def _ends(topic: Topic) -> dict[str, Any]:
 
 
 def _reach(topic: Topic) -> str:
-    """From when the log reaches back, in words."""
+    """Return the oldest index of the log and its time, as part of an error text."""
     log = topic.stream.log
     kept = [segment for segment in log.segments() if segment.messages]
     if not kept:
@@ -469,7 +469,7 @@ def _reach(topic: Topic) -> str:
 
 
 def _outcome(topic: Topic, search: Search, first: int) -> dict[str, Any]:
-    """What a search tells beside the messages."""
+    """Return the members of a search's answer that follow the messages."""
     log = topic.stream.log
     begin, now, end = map(log.ordinal_at, (first, search.position, search.end))
     done = search.position >= search.end

@@ -1,11 +1,12 @@
-"""What is left in an nsqd that drains, and its end.
+"""Messages left in an nsqd that drains, and the end of its process.
 
-1. What is left is what waits, is in flight or deferred in a channel, what no channel sees yet, and
-   what is on its way to the log. A topic or channel that nobody can work off says why.
-2. With `exit` the process ends by itself once nothing is left, as SIGTERM ends it. That is done
-   once: started again it drains on, and stays.
-3. Many topics are looked at some at a time. That nothing is left is found at one moment.
-4. It is loaded at the start, and knows no HTTP, which is loaded later (see `site`).
+1. Messages left are those that wait, are in flight or deferred in a channel, that no channel may
+   see yet, and that are not in the log yet. A topic or channel that no consumer can empty has a
+   reason (`held_up`).
+2. With `exit` the process ends by itself once nothing is left, as with SIGTERM. It does so only
+   once: after a restart it goes on draining and keeps running.
+3. Topics are examined in slices of time. The final check that nothing is left runs in one go.
+4. This module is loaded at the start and does not import HTTP, which is loaded later (see `site`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS: Final = 0.25
 LINGER_SECONDS: Final = 1.0
-"""How long nsqd is seen empty before it ends: whoever waits for that asks every half second."""
+"""How long nsqd shows itself empty before it ends: waiting programs poll every half second."""
 
 PAUSED, TOPIC_PAUSED = "paused", "topic paused"
 NO_CHANNEL, NO_CONSUMERS = "no channel", "no consumers"
@@ -39,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class Left(NamedTuple):
-    """What is left in a channel, or in a topic itself.
+    """Messages left in a channel, or in a topic itself.
 
     Attributes:
-        channel: None: messages that no channel sees yet.
-        held_up: why nobody works it off; "": somebody may.
+        channel: None: messages that no channel may see yet.
+        held_up: why no consumer can take them; "": nothing prevents it.
     """
 
     topic: str
@@ -55,12 +56,12 @@ class Left(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """All of them."""
+        """The total number of messages left."""
         return self.depth + self.in_flight + self.deferred
 
 
 def left_in(topic: Topic) -> Iterator[Left]:
-    """What is left in a topic and in its channels, none where nothing is."""
+    """Yield the messages left in a topic and its channels; places without any are skipped."""
     if depth := topic.depth() + topic.publishing.pending_messages:
         why = NO_CHANNEL if not topic.channels else TOPIC_PAUSED if topic.paused else ""
         yield Left(topic.name, None, depth, 0, 0, why)
@@ -82,7 +83,7 @@ def has_nothing_left(broker: Broker) -> bool:
 
 
 async def looked(broker: Broker) -> list[Left]:
-    """What is left, largest first; the loop runs on in between."""
+    """Return the messages left, largest first; the event loop runs in between."""
     found: list[Left] = []
     until = time.perf_counter() + SLICE_SECONDS
     for topic in standing(broker, list(broker.topics.values())):
@@ -94,10 +95,10 @@ async def looked(broker: Broker) -> list[Left]:
 
 
 class Leave:
-    """Has the process end when a drain that asks for it has nothing left."""
+    """End the process when a drain with `exit` has nothing left."""
 
     def __init__(self, nsqd: Nsqd, stop: asyncio.Event) -> None:
-        """`stop`: the event that ends the process in its order."""
+        """`stop`: the event that starts the orderly stop."""
         self._nsqd = nsqd
         self._stop = stop
         self._task: asyncio.Task[None] | None = None
@@ -105,7 +106,7 @@ class Leave:
         nsqd.drain_watchers.append(self._changed.set)
 
     def start(self) -> None:
-        """Begin to watch; what an earlier run has begun goes on."""
+        """Begin to watch; a drain begun in an earlier run continues."""
         drain = self._nsqd.broker.drains.now.node
         if drain is not None:
             since = rfc3339(drain.since_ns)
@@ -113,7 +114,7 @@ class Leave:
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
-        """Watch no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -136,18 +137,18 @@ class Leave:
                 return
 
     async def _is_empty(self) -> bool:
-        """Found in slices, and then at one moment: what moves between topics is not missed."""
+        """Check in slices, then in one go: messages that move between topics are not missed."""
         return not await looked(self._nsqd.broker) and has_nothing_left(self._nsqd.broker)
 
     async def _leave(self) -> bool:
-        """End, if that is asked for (rule 2); False: it is not, or no longer."""
+        """Stop nsqd if the drain has `exit` (rule 2); False: it does not, or no longer."""
         node = self._nsqd.broker.drains.now.node
         if node is None or not node.exit:
             return False
         asked: list[Drain] = []
 
         def make(now: Draining) -> Draining:
-            # It may have been changed by whoever came before.
+            # Another change may have come first.
             if now.node is None or not now.node.exit:
                 return now
             asked.append(now.node)

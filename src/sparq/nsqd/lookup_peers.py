@@ -1,18 +1,18 @@
-"""Tells every nsqlookupd what this nsqd has, and asks them which channels a new topic should get.
+"""Register topics and channels with every nsqlookupd, and ask them for a new topic's channels.
 
-One task an nsqlookupd, each with a connection of its own (reference: wire.md part 2; semantics.md
+Each nsqlookupd has its own task and its own connection (reference: wire.md part 2; semantics.md
 11). Invariants:
 
-1. A peer that is slow, dead or lying costs the others nothing, and the broker neither: nothing of
-   the broker waits here but a new topic's first delivery, and that no longer than 5 s.
-2. On each connection everything is registered anew, then what changes, in order. What changes while
-   a peer is away is not kept: it is in the next registration.
-3. A lost connection is noticed at once and tried again after 0.1 s, then ever more rarely, at the
-   latest every 0.8 s (P16): an nsqlookupd that was restarted knows this nsqd within a second. What
-   goes wrong again in the same way is no second warning.
-4. IDENTIFY says whether this nsqd drains. What drains later is told to those that have answered
-   that they know DRAIN: sparq's. Go's ends the connection for an unknown command, and skips an
-   unknown field.
+1. A peer that is slow, dead or sends wrong answers does not affect the other peers or the broker.
+   Only a new topic's first delivery waits for the peers, for at most 5 s.
+2. On each new connection everything is registered again; changes follow in order. Changes while a
+   peer is disconnected are not queued: the next registration includes them.
+3. A lost connection is noticed at once. The first retry comes after 0.1 s, later ones at growing
+   intervals of at most 0.8 s (P16), so a restarted nsqlookupd knows this nsqd within a second. If
+   the same error repeats, it is not logged as a warning again.
+4. IDENTIFY says whether this nsqd drains. Later changes of drains are sent only to an nsqlookupd
+   that has answered that it knows DRAIN: sparq's. Go's ends the connection for an unknown command,
+   and ignores an unknown field.
 """
 
 from __future__ import annotations
@@ -49,32 +49,32 @@ RETRY_SECONDS_MIN = 0.1
 RETRY_SECONDS_MAX = 0.8
 
 COMMANDS_AT_ONCE = 256
-"""Registrations sent before their answers are read: few round trips, and no deadlock."""
+"""Commands sent before their answers are read: few round trips, and no deadlock."""
 
 ANSWER_SECONDS = 4.5
-"""A new topic is told of its channels by then, with what has been heard (decision 8: 5 s)."""
+"""After this time a new topic gets the channels received so far (decision 8: 5 s)."""
 
 logger = logging.getLogger(__name__)
 
 
 class PeerError(Exception):
-    """An nsqlookupd said what it must not say."""
+    """An nsqlookupd has broken the protocol."""
 
 
 def command(name: str, topic: str, channel: str | None) -> bytes:
-    """REGISTER or UNREGISTER, of a topic or a channel."""
+    """Return a REGISTER or UNREGISTER command for a topic or a channel."""
     words = (name, topic) if channel is None else (name, topic, channel)
     return " ".join(words).encode() + b"\n"
 
 
 def drain_command(topic: str | None, *, drains: bool) -> bytes:
-    """DRAIN or UNDRAIN, of a topic or of the whole nsqd."""
+    """Return a DRAIN or UNDRAIN command for a topic or for the whole nsqd."""
     words = ["DRAIN" if drains else "UNDRAIN", *(() if topic is None else (topic,))]
     return " ".join(words).encode() + b"\n"
 
 
 def drain_commands(before: Draining, now: Draining) -> list[bytes]:
-    """The commands that tell what has come and gone of drains."""
+    """Return the commands for all changes of the drains from `before` to `now`."""
     lines = []
     if (before.node is None) != (now.node is None):
         lines.append(drain_command(None, drains=now.node is not None))
@@ -83,7 +83,7 @@ def drain_commands(before: Draining, now: Draining) -> list[bytes]:
 
 
 def registrations(broker: Broker) -> list[bytes]:
-    """The commands that register all that the broker has: each channel, or else the bare topic."""
+    """Return the commands that register each channel, and each topic without a channel."""
     return [
         command("REGISTER", topic, channel)
         for topic, having in broker.topics.items()
@@ -92,11 +92,11 @@ def registrations(broker: Broker) -> list[bytes]:
 
 
 class Peer:
-    """One nsqlookupd, as this nsqd speaks to it.
+    """The connection to one nsqlookupd.
 
     Attributes:
-        http_address: where its HTTP answers, by its own word; None while it is not connected.
-        knows_drain: whether it may be told what drains.
+        http_address: its HTTP address, from its answer to IDENTIFY; None while not connected.
+        knows_drain: whether it accepts DRAIN and UNDRAIN.
         tried: set once the first attempt to connect has succeeded or failed.
     """
 
@@ -110,9 +110,9 @@ class Peer:
         drains: Callable[[], Draining],
         reply_bytes_max: int,
     ) -> None:
-        """`everything`: the commands that register all that there is; `drains`: what drains now.
+        """`everything` returns the commands that register all topics; `drains`: the current drains.
 
-        `hide` takes what must be in no log out of an answer.
+        `hide` removes secrets from an answer, as answers may be logged.
         """
         self.where = where
         self.http_address: str | None = None
@@ -130,13 +130,13 @@ class Peer:
         self._trouble = ""
 
     def tell(self, line: bytes) -> None:
-        """Send a command in its turn; nothing while it is away (rule 2)."""
+        """Queue a command; it is dropped while the peer is disconnected (rule 2)."""
         if self.http_address is not None:
             self._news.append(line)
             self._has_news.set()
 
     async def run(self) -> None:
-        """Be connected as long as nsqd lives."""
+        """Keep the connection open, reconnecting until the task is cancelled."""
         while True:
             try:
                 await self._converse()
@@ -156,7 +156,7 @@ class Peer:
             logger.info("LOOKUPD(%s): connected", self.where)
             self._trouble = ""
             self.tried.set()
-            # First what drains: no producer is to be sent here in between.
+            # Drains come first, so that nsqlookupd sends no producer here in between.
             lines = drain_commands(self._introduced, self._drains()) if self.knows_drain else []
             await self._exchange(reader, writer, lines + self._everything())
             self._retry_seconds = RETRY_SECONDS_MIN
@@ -186,13 +186,13 @@ class Peer:
             self.knows_drain = me.get(lookup.KNOWS_DRAIN) is True
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             raise PeerError(f"answered IDENTIFY with {reply[:200]!r}") from None
-        # From here on news count: what is registered next is a state of this very moment.
+        # From here on changes are queued; the registration that follows has the present state.
         self.http_address = address.join(str(host), port) if isinstance(port, int) else ""
 
     async def _exchange(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[bytes]
     ) -> None:
-        """Send commands and see each answered with OK."""
+        """Send commands and check that each is answered with OK."""
         for part in parts(lines, COMMANDS_AT_ONCE):
             writer.write(b"".join(part))
             for line in part:
@@ -211,7 +211,7 @@ class Peer:
             return self._hide(await reader.readexactly(size))
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
-        """Return when there is news or a PING is due; raise when the connection ends."""
+        """Wait until a command is queued or a PING is due; raise if the connection ends."""
         ending = asyncio.ensure_future(reader.read(1))
         news = asyncio.ensure_future(self._has_news.wait())
         both = (ending, news)
@@ -254,17 +254,17 @@ class LookupPeers:
 
     @property
     def addresses(self) -> list[str]:
-        """Where the nsqlookupds are, in the order in which they were given."""
+        """The addresses of the nsqlookupds, in the configured order."""
         return list(self._peers)
 
     def set_addresses(self, addresses: Iterable[str]) -> None:
-        """Connect to these nsqlookupds, stay with those that are known, and leave the others.
+        """Connect to these nsqlookupds, keep existing connections, and close the others.
 
-        One that is left forgets this nsqd at once; a new one is told everything.
+        A removed nsqlookupd forgets this nsqd at once; a new one gets all registrations.
         """
         wanted = dict.fromkeys(addresses)
         for where in self._peers.keys() - wanted.keys():
-            # Whoever waits for its first attempt waits in vain.
+            # Release the tasks that wait for its first attempt to connect.
             self._peers[where].tried.set()
             self._runs.pop(where).cancel()
         self._peers = {where: self._peers.get(where) or self._meet(where) for where in wanted}
@@ -292,7 +292,7 @@ class LookupPeers:
             await self._http.close()
 
     def tell(self) -> None:
-        """Pass on what has come and gone in the broker."""
+        """Send registrations for the topics and channels that were created or deleted."""
         changes = self._broker.changes
         while changes:
             kind, topic, channel = changes.popleft()
@@ -303,7 +303,7 @@ class LookupPeers:
                 self._begin(self._ask_channels(topic))
 
     def tell_drains(self) -> None:
-        """Pass on what has begun to drain, and what drains no more."""
+        """Send the changes of the drains."""
         now = self._broker.drains.now
         lines, self._told_of = drain_commands(self._told_of, now), now
         for peer in self._peers.values():
@@ -317,7 +317,7 @@ class LookupPeers:
         return task
 
     async def _ask_channels(self, topic: str) -> None:
-        """Find out which channels a new topic has elsewhere, and let it flow."""
+        """Ask for the channels that a new topic has elsewhere, then let its messages flow."""
         names: set[str] = set()
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
@@ -339,7 +339,7 @@ class LookupPeers:
 
     async def _channels(self, where: str, topic: str) -> Iterable[str]:
         if self._http is None:
-            # Loaded by the first question: a start does not wait for it.
+            # Loaded with the first request, so that the start does not wait for it.
             loaded = await asyncio.to_thread(import_module, "aiohttp")
             self._http = self._http or loaded.ClientSession(
                 timeout=http_timeouts(self._nsqd.options),
@@ -354,13 +354,13 @@ class LookupPeers:
         return channels_of(answer.status, self._hide(body))
 
     def _hide(self, answer: bytes) -> bytes:
-        """An answer without the token, which an nsqlookupd may repeat."""
+        """Return an answer without the token, which an nsqlookupd may echo."""
         token = self._nsqd.lookupd_token.encode()
         return answer.replace(token, b"***") if token else answer
 
 
 def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
-    """IDENTIFY, with what consumers need to find this nsqd."""
+    """Return the IDENTIFY command, with the addresses that consumers need to find this nsqd."""
     options = nsqd.options
     facts = {
         "version": NSQ_VERSION,
@@ -372,29 +372,29 @@ def introduction(nsqd: Nsqd, drains: Draining = NONE) -> bytes:
         "topology_region": options.broker.topology_region,
         "draining": drains.node is not None,
     }
-    if nsqd.lookupd_token:  # no nsqlookupd of Go's looks at it
+    if nsqd.lookupd_token:  # Go's nsqlookupd ignores it
         facts["token"] = nsqd.lookupd_token
     body = json.dumps(facts).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
 
 def _client_error() -> type[Exception]:
-    """What aiohttp raises for a question that got no answer."""
+    """Return the base class of aiohttp's errors for failed requests."""
     error: type[Exception] = import_module("aiohttp").ClientError
     return error
 
 
 def parts(lines: list[bytes], size: int) -> Iterator[list[bytes]]:
-    """A list in parts of at most `size`."""
+    """Split a list into parts of at most `size`."""
     for at in range(0, len(lines), size):
         yield lines[at : at + size]
 
 
 def channels_of(status: int, body: bytes) -> list[str]:
-    """The durable channels in an nsqlookupd's answer to /channels.
+    """Return the channels in an nsqlookupd's answer to /channels, without ephemeral ones.
 
     Raises:
-        ValueError: it is no such answer.
+        ValueError: the answer is not valid.
     """
     names, _ = lookup.names(lookup.answer(status, body), "channels")
     return [name for name in names if not is_ephemeral(name)]

@@ -1,6 +1,6 @@
-"""The program `nsqd`: its command line, the data path that it holds, the sockets that listen.
+"""The program `nsqd`: command line, lock on the data path, and listening sockets.
 
-All that can be wrong with a start is looked at here; `serving.serve` does the rest.
+Everything that can prevent a start is checked here; `serving.serve` does the rest.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def lock(disk: RealDisk, data_path: Path) -> File:
-    """Hold the data path against a second nsqd, also against Go's: both lock the folder itself.
+    """Lock the data path against a second nsqd, including Go's: both lock the folder itself.
 
     Raises:
-        StartError: it cannot be held.
+        StartError: the lock cannot be taken.
     """
     if not data_path.is_dir():
         reason = "not a directory" if data_path.exists() else "no such file or directory"
@@ -46,7 +46,7 @@ def lock(disk: RealDisk, data_path: Path) -> File:
 
 
 class Listeners(NamedTuple):
-    """The listening sockets; None where the flags say that there is none."""
+    """The listening sockets; None for a port that the flags turn off."""
 
     tcp: address.Listener
     http: address.Listener | None
@@ -57,7 +57,7 @@ def listen(options: Options, *, has_tls: bool = False) -> Listeners:
     """Open all listeners.
 
     Raises:
-        ListenError: an address cannot be had.
+        ListenError: an address cannot be bound.
     """
     tcp, http = options.listen.tcp_address, options.listen.http_address
     https = options.listen.https_address if has_tls else ""
@@ -69,7 +69,7 @@ def listen(options: Options, *, has_tls: bool = False) -> Listeners:
 
 
 class Beginning(NamedTuple):
-    """What nsqd has before it loads the rest of itself; `certificates` is None without TLS."""
+    """Resources acquired before the rest of nsqd is loaded; `certificates` is None without TLS."""
 
     data_path: Path
     share: files.Shares
@@ -79,10 +79,10 @@ class Beginning(NamedTuple):
 
 
 def begin(options: Options) -> Beginning:
-    """Hold the data path, check the options, listen: in NSQ's order.
+    """Lock the data path, check the options, then listen, in NSQ's order.
 
     Raises:
-        StartError: one of these cannot be done.
+        StartError: one of these steps failed.
     """
     os.umask(0o077)
     data_path = Path(options.data_path or ".").resolve()
@@ -94,7 +94,7 @@ def begin(options: Options) -> Beginning:
 
 
 def build_tls(options: Options) -> Tls | None:
-    """What TLS needs, which is loaded only where the flags name a certificate.
+    """Load the certificates; the TLS module is imported only if the flags name a certificate.
 
     Raises:
         StartError: `failed to build TLS config - ...`
@@ -106,5 +106,5 @@ def build_tls(options: Options) -> Tls | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status."""
+    """Run the program and return its exit status."""
     return start.main("nsqd", Options, begin, "sparq.nsqd.serving", arguments)

@@ -1,7 +1,7 @@
-"""Acting on single messages over HTTP (docs/http.md, "Acting on single messages").
+"""Actions on single messages over HTTP (docs/http.md, "Acting on single messages").
 
 Each change is answered when it is on disk, like any change of a topic or channel. Copies are
-published as `/mpub` publishes, some MiB at a time.
+published as by `/mpub`, some MiB at a time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 Change = Callable[[str, Callable[["Instant"], dict[int, str]]], Awaitable[dict[int, str]]]
-"""Applies a change of a topic and returns what came of it, once it is on disk."""
+"""Applies a change to a topic and returns its result once it is on disk."""
 
 OTHER_NODE = "it is of another node"
 
 
 class MessageActions:
-    """The handlers of one nsqd."""
+    """The message handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, inspection: Inspection, change: Change) -> None:
         self._nsqd = nsqd
@@ -65,7 +65,7 @@ class MessageActions:
         return answer(ids, refused)
 
     async def copy(self, call: Call) -> dict[str, Any]:
-        """Publish messages once more."""
+        """Publish copies of messages to a topic."""
         name, to = parameters.name_of(call, "topic"), parameters.name_of(call, "to")
         ids = await parameters.ids_of(call)
         topic = self._inspection.topic_of(name)
@@ -77,7 +77,7 @@ class MessageActions:
         left = [index for index in wanted.values() if index < end]
         refused |= {text: GONE for text, index in wanted.items() if index >= end}
         size = room_of(topic, self._nsqd.limits.max_body_size)
-        # A dead letter leaves its history behind, unless it goes to a topic of dead letters.
+        # A dead letter is copied without its history, unless it goes to a dead-letter topic.
         opens = topic.stream.has_letters and not is_dead_letter_topic(to)
         while left:
             found, covered = await self._inspection.read(topic, left, size)
@@ -92,7 +92,7 @@ class MessageActions:
         return answer(ids, refused)
 
     async def _publish(self, topic: str, bodies: list[bytes]) -> str | None:
-        """Publish some bodies, all or none; returns why not."""
+        """Publish all the bodies or none; return the reason if they were refused."""
         if not bodies:
             return None
         if self._nsqd.exiting:
@@ -104,7 +104,7 @@ class MessageActions:
         return None
 
     def _indexes(self, ids: list[str], refused: dict[str, str]) -> dict[str, int]:
-        """The index of each id that may be one of ours; the others are refused."""
+        """Return the index of each id of this node; ids of other nodes are refused."""
         node_id = self._nsqd.broker.node_id
         found: dict[str, int] = {}
         for text in ids:
@@ -117,7 +117,7 @@ class MessageActions:
 
 
 def answer(ids: list[str], refused: dict[str, str]) -> dict[str, Any]:
-    """What became of messages."""
+    """Return the JSON answer: the ids done, and those refused with their reasons."""
     return {
         "done": [text for text in ids if text not in refused],
         "refused": [{"id": text, "why": refused[text]} for text in ids if text in refused],

@@ -1,7 +1,7 @@
-"""A message as the inspection routes show it (docs/http.md, "Looking into a queue").
+"""Messages in the JSON form of the inspection routes (docs/http.md, "Looking into a queue").
 
-Each message is pieces of its own, so that the loop runs on between them. Large bodies become JSON
-in a thread: one of 1 MiB takes up to 7 ms (measured).
+Each message has its own pieces, so that the event loop can run in between. Large bodies are encoded
+as JSON in a thread: 1 MiB takes up to 7 ms (measured).
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ Pieces = Sequence[str | bytes]
 
 
 def id_of(index: int, node_id: int) -> str:
-    """A message's id as consumers see it."""
+    """Return a message's id as consumers see it."""
     return f"{node_id << INDEX_BITS | index:016x}"
 
 
 def body_of(stored: Stored) -> dict[str, Any]:
-    """The members about a message's body; a cut one is text, too, where it is cut in a letter."""
+    """Return a body's JSON members; a body cut within a UTF-8 character still counts as text."""
     body, cut = stored.body, len(stored.body) < stored.size
     for less in range(UTF8_BYTES_MAX if cut else 1):
         try:
@@ -46,21 +46,21 @@ def body_of(stored: Stored) -> dict[str, Any]:
 
 
 def bodies_of(found: Iterable[Stored]) -> dict[int, bytes]:
-    """`body_of` each message as JSON, by index: members without the braces."""
+    """Return `body_of` each message as JSON members without the braces, by index."""
     return {
         stored.index: to_text(body_of(stored))[1:-1].encode("utf-8", "replace") for stored in found
     }
 
 
 def unsealed(stored: Stored, body_bytes: int) -> tuple[Stored, Mapping[str, str]]:
-    """A message of a dead-letter topic with as much of its body, and its history, if it has one."""
+    """Split a dead letter into its message, cut to `body_bytes`, and its history (may be empty)."""
     fields, body = unseal(stored.body)
     size = stored.size - (len(stored.body) - len(body))
     return Stored(stored.index, stored.time_ns, size, body[: max(0, body_bytes)]), fields
 
 
 def message_of(stored: Stored, node_id: int, standing: Standing | None) -> dict[str, Any]:
-    """A message up to its body; without `standing` it is no channel's."""
+    """Return a message's JSON members before its body; `standing`: its state on a channel."""
     return {
         "id": id_of(stored.index, node_id),
         "index": str(stored.index),
@@ -72,7 +72,7 @@ def message_of(stored: Stored, node_id: int, standing: Standing | None) -> dict[
 
 
 def standing_of(standing: Standing, channel: Channel, now: Instant) -> dict[str, Any]:
-    """A message's state, and what is told of one in flight, or of a deferred one, beside it."""
+    """Return a message's state on a channel, with details if it is in flight or deferred."""
     return {"state": standing.state.name.lower(), **_whereabouts(standing, channel, now)}
 
 
@@ -109,12 +109,12 @@ def _seconds(nanoseconds: int) -> float:
 
 
 def to_text(value: Any) -> str:
-    """Compact JSON."""
+    """Encode a value as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def pieces_of(head: dict[str, Any], body: bytes | None, tail: dict[str, Any]) -> Pieces:
-    """One JSON object of these members; `body` are some as JSON already, if there are any."""
+    """Return one JSON object; `body` holds members already encoded as JSON, or is None."""
     middle: Pieces = [] if body is None else [",", body]
     behind = f",{to_text(tail)[1:]}" if tail else "}"
     return [to_text(head)[:-1], *middle, behind]
@@ -123,7 +123,7 @@ def pieces_of(head: dict[str, Any], body: bytes | None, tail: dict[str, Any]) ->
 def document_of(
     head: dict[str, Any], messages: Iterable[Pieces], tail: dict[str, Any]
 ) -> Iterator[str | bytes]:
-    """An answer with a list of messages in its middle."""
+    """Yield an answer with a list of messages between `head` and `tail`."""
     yield f'{to_text(head)[:-1]},"messages":['
     comma = ""
     for message in messages:

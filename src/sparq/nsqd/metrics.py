@@ -1,9 +1,10 @@
 """`/metrics`: nsqd's figures for Prometheus (docs/monitoring.md lists them).
 
-1. Each figure of `/stats` is a series per topic or channel. Of clients there are sums: a series for
-   each connection would live as short as it, and cost Prometheus for weeks.
-2. Counters end in `_total`, times are in seconds, sizes in bytes; counters begin at 0 with nsqd.
-3. The topics are looked at one by one, so that the loop runs on in between (`figures.gathered`).
+1. Each figure of `/stats` is a series per topic or channel. For clients there are only sums: a
+   series per connection would end with the connection, and Prometheus would keep it for weeks.
+2. Counters end in `_total`, times are in seconds, sizes in bytes; counters start at 0 with nsqd.
+3. Topics are processed one by one, so that the event loop can run in between
+   (`figures.gathered`).
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from sparq.protocol.instant import Instant
 
 REGISTRY: Final = process_registry()
-"""The figures of the process itself."""
+"""Prometheus' figures about the process."""
 
 
 class Shown(NamedTuple):
-    """A figure of `broker/stats.py` as a metric."""
+    """How a figure of `broker/stats.py` is shown as a metric."""
 
     figure: str
     name: str
@@ -89,7 +90,7 @@ _STATES = {0: "init", 3: "subscribed", 4: "closing"}
 
 
 class _Table:
-    """The metrics of all topics, or of all channels."""
+    """The metric families of all topics, or of all channels."""
 
     def __init__(self, prefix: str, shown: tuple[Shown, ...]) -> None:
         self._families = [(s.figure, Family(f"{prefix}_{s.name}", s.kind, s.text)) for s in shown]
@@ -102,7 +103,7 @@ class _Table:
         self.families += [self._quantiles, self._samples]
 
     def add(self, figures: Any, **names: str) -> None:
-        """The figures of one topic or channel."""
+        """Add the figures of one topic or channel."""
         labelled = labels(**names)
         for figure, family in self._families:
             if (value := getattr(figures, figure)) is not None:
@@ -117,7 +118,7 @@ class _Table:
 
 
 def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
-    """The exposition, with empty pieces in between where the loop may be let go."""
+    """Yield the exposition; empty pieces in between let the event loop run."""
     broker = nsqd.broker
     topics, channels = _Table("nsqd_topic", _TOPIC), _Table("nsqd_channel", _CHANNEL)
     reaches = Family(

@@ -1,18 +1,20 @@
-"""Open files are few: those used longest ago are closed, and opened again when they are needed.
+"""A limit on open files: the least recently used are closed, and opened again when needed.
 
-Each topic appends to two files, and a process may have only so many open; a thousand topics must
-not need two thousand of them (decision 28). `KeepingDisk` is the operating system's files with a
-bound on how many are open at a time. Rules:
+Each topic appends to two files, and a process may have only a limited number open; a thousand
+topics must not need two thousand open files (decision 28). `KeepingDisk` gives access to the
+operating system's files and limits how many are open at a time. Rules:
 
-1. A file is opened again by its path, which its owner does not change while it holds the file, and
+1. A file is opened again by its path, which its owner does not change while it uses the file. It
    must then be the same file as before.
-2. A file with data that no sync has covered is synced before it is closed: the kernel may forget
-   what went wrong with the data of a file that nobody has open. A failure is kept for the next
-   `sync`. Files without such data go first. While a `KeptFileSystem` is open no file is: the
-   sync of the file system comes after, and reports what went wrong with files nobody has open.
-3. A file in use by some thread stays open, even beyond the bound: hence the spare ones.
-4. Where the process has no file left, because others took more than their share, one more of these
-   is closed. What finds none then fails with the system's reason, and may be tried again.
+2. A file with unsynced data is synced before it is closed: the kernel may forget write errors of a
+   file that no process has open. A failure is kept and raised by the next `sync`. Files without
+   unsynced data are closed first. From the opening of a `KeptFileSystem` until its sync, files are
+   closed without a sync: the sync of the file system follows, and also reports errors of closed
+   files.
+3. A file in use by a thread stays open, even above the limit: hence the spare files.
+4. If the process has no file descriptor left, because other parts took more than their share, one
+   more of these files is closed. An operation that still finds none fails with the system's
+   error, and may be retried.
 """
 
 import errno
@@ -26,7 +28,7 @@ from sparq.log.disk import Buffer, DiskError, FileSystem, RealDisk, RealFile
 
 UNBOUNDED: Final = 1 << 20
 TRIES: Final = 3
-"""How often an open is tried while others take the files that are let go for it."""
+"""How often an open is retried while other threads take the descriptors freed for it."""
 
 _NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
@@ -34,11 +36,11 @@ Result = TypeVar("Result")
 
 
 class KeptFile:
-    """A file that is open while it is used, and maybe in between.
+    """A file that is open while it is used, and may be closed in between.
 
     Attributes:
-        path: where it is.
-        dirty: whether it may hold data that no sync has covered.
+        path: its path.
+        dirty: whether it may hold unsynced data.
         users: how many threads are using it now.
     """
 
@@ -48,7 +50,7 @@ class KeptFile:
         """Use `OpenFiles.keep`."""
         self.path = opened.path
         self.users = 0
-        # A killed process may have left in it what no sync has covered.
+        # A killed process may have left unsynced data in it.
         self.dirty = True
         self._files = files
         self._open: RealFile | None = opened
@@ -89,7 +91,7 @@ class KeptFile:
             return
         opened = self._files.take(self, "sync")
         try:
-            # What is written from here on is another sync's.
+            # Data written from here on belongs to the next sync.
             self.dirty = False
             self._tell_failure()
             opened.sync()
@@ -132,21 +134,22 @@ class KeptFile:
         self._closed = True
         self._files.let_go(self)
 
-    # What `OpenFiles` does with it, under its lock
+    # Called by `OpenFiles`, under its lock
 
     @property
     def opened(self) -> RealFile | None:
-        """The open file; None: it takes none of the process's files now."""
+        """The open file; None: it is closed now."""
         return self._open
 
     def open_again(self, operation: str, open_path: Callable[[str], RealFile]) -> RealFile:
-        """Open it by its path (rule 1).
+        """Open the file again by its path (rule 1).
 
         Raises:
-            DiskError: it was closed by its owner, cannot be opened, or is another file now.
+            DiskError: the owner has closed it, it cannot be opened, or the path is another file.
         """
         if self._closed:
-            # Nothing is known of a file that is not held, not even after a write that never was.
+            # The file is no longer held, so its length is unknown: even a write that never took
+            # place is reported as not restored.
             raise DiskError(operation, self.path, errno.EBADF, restored=operation != "write")
         again = open_path(self.path)
         if again.identity() != self._identity:
@@ -156,7 +159,7 @@ class KeptFile:
         return again
 
     def shut(self, *, syncs: bool) -> None:
-        """Let the process have its file back, until the next use (rule 2)."""
+        """Close the file until its next use (rule 2)."""
         opened, self._open = self._open, None
         if opened is None:
             return
@@ -170,12 +173,12 @@ class KeptFile:
 
 
 class OpenFiles:
-    """The files of a process that are open now, the one used longest ago first.
+    """The open files of a process, least recently used first.
 
     Attributes:
-        count_max: how many may be open, but for those in use.
-        synced_together: whether a sync of the file system follows, so that none is needed before
-            a file is closed.
+        count_max: maximum number of open files; files in use may exceed it.
+        synced_together: whether a sync of the file system follows, so that files need no sync
+            before they are closed.
     """
 
     def __init__(self, count_max: int, open_again: Callable[[str], RealFile]) -> None:
@@ -188,11 +191,11 @@ class OpenFiles:
 
     @property
     def count(self) -> int:
-        """How many are open."""
+        """Number of open files."""
         return len(self._by_use)
 
     def keep(self, open_first: Callable[[], RealFile]) -> KeptFile:
-        """A file that was just opened; room is made for it.
+        """Open a file for the first time, after closing others if necessary.
 
         Raises:
             DiskError: it cannot be opened.
@@ -206,10 +209,11 @@ class OpenFiles:
         return kept
 
     def take(self, kept: KeptFile, operation: str) -> RealFile:
-        """Use a file, which stays open until it is given back.
+        """Begin to use a file; it stays open until `give_back`.
 
         Raises:
-            DiskError: it is closed for good, or cannot be opened again; it is not to be given back.
+            DiskError: its owner has closed it, or it cannot be opened again. Do not call
+                `give_back` then.
         """
         with self._lock:
             opened = kept.opened
@@ -232,26 +236,26 @@ class OpenFiles:
         return opened
 
     def give_back(self, kept: KeptFile) -> None:
-        """One use of a file is over."""
+        """End one use of a file."""
         with self._lock:
             kept.users -= 1
             if len(self._by_use) > self.count_max:
                 self._shut_one()
 
     def let_go(self, kept: KeptFile) -> None:
-        """Its owner needs a file no more."""
+        """Close a file that its owner no longer needs."""
         with self._lock:
             self._by_use.pop(kept, None)
             kept.shut(syncs=False)
 
     def sync(self, file_system: FileSystem) -> None:
-        """Sync the file system, and with it all files that are not in use.
+        """Sync the file system, and with it all files not in use.
 
         Raises:
             DiskError: see `FileSystem.sync`.
         """
         with self._lock:
-            # What is written from here on is another sync's.
+            # Data written from here on belongs to the next sync.
             covered = [kept for kept in self._by_use if kept.dirty and not kept.users]
             for kept in covered:
                 kept.dirty = False
@@ -263,10 +267,10 @@ class OpenFiles:
             raise
 
     def trying(self, attempt: Callable[[], Result]) -> Result:
-        """Do what needs one of the process's files, in any thread; where none is left, make room.
+        """Run an operation that needs a descriptor, in any thread; close files if none is left.
 
         Raises:
-            DiskError: it failed for another reason, or nothing more can be closed.
+            DiskError: it failed for another reason, or no more files can be closed.
         """
         for _ in range(TRIES):
             try:
@@ -284,7 +288,7 @@ class OpenFiles:
             pass
 
     def _shut_one(self) -> bool:
-        """Close the file used longest ago, clean ones first; False: all are in use."""
+        """Close the least recently used file, clean ones first; False: all are in use."""
         victim: KeptFile | None = None
         for kept in self._by_use:
             if kept.users == 0:
@@ -300,7 +304,7 @@ class OpenFiles:
 
 
 class KeptFileSystem:
-    """A file system with files that are not always open."""
+    """A file system whose files may be closed between uses."""
 
     def __init__(self, files: OpenFiles, opened: FileSystem) -> None:
         self._files = files
@@ -323,7 +327,7 @@ class KeptFileSystem:
 
 
 class KeepingDisk(RealDisk):
-    """The operating system's files, not too many of them open at a time."""
+    """The operating system's files, with a limit on how many are open at a time."""
 
     def __init__(self, open_files_max: int = UNBOUNDED) -> None:
         self.files = OpenFiles(open_files_max, self._again)
@@ -346,7 +350,7 @@ class KeepingDisk(RealDisk):
         self.files.trying(lambda: super(KeepingDisk, self).sync_directory(path))
 
     def file_system(self, path: str) -> FileSystem | None:
-        """See `Disk`. Until it is closed, no file is synced for being closed."""
+        """See `Disk`. Until it is synced or closed, files are closed without a sync."""
         opened = super().file_system(path)
         return None if opened is None else KeptFileSystem(self.files, opened)
 

@@ -1,8 +1,8 @@
-"""nsqd's options: one field a flag, with NSQ's names and defaults (reference: flags.md).
+"""nsqd's options: one field per flag, with NSQ's names and defaults (reference: flags.md).
 
-Each group is what one part of nsqd takes; what clients and the broker are held to is declared in
-`protocol.identify.Limits` and `broker.options.BrokerOptions`. Where a default differs from NSQ's,
-the reason stands beside it. Durations are nanoseconds.
+Each group holds the options of one part of nsqd. Limits for clients and the broker are declared in
+`protocol.identify.Limits` and `broker.options.BrokerOptions`. If a default differs from NSQ's, a
+comment next to it gives the reason. Durations are in nanoseconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import aiohttp
 
 NODE_IDS = 1024
-"""A message id has 10 bits for the node."""
+"""Number of node ids: a message id has 10 bits for the node."""
 
 TOPOLOGY = "topology-aware-consumption"
 REQUIRE, REQUIRE_VERIFY = "require", "require-verify"
@@ -39,7 +39,7 @@ REQUIRE, REQUIRE_VERIFY = "require", "require-verify"
 
 @dataclass(frozen=True, slots=True)
 class ListenOptions:
-    """Where nsqd listens."""
+    """Addresses that nsqd listens on."""
 
     tcp_address: str = option(
         "0.0.0.0:4150", "address for TCP clients: host:port or a unix socket's path", kind=LISTEN
@@ -58,7 +58,7 @@ class ListenOptions:
 
 @dataclass(frozen=True, slots=True)
 class LookupdOptions:
-    """Which nsqlookupds nsqd registers with, and the addresses that it tells them."""
+    """The nsqlookupds to register with, and the addresses reported to them."""
 
     tcp_addresses: tuple[str, ...] = option(
         (),
@@ -86,7 +86,7 @@ class LookupdOptions:
 
 @dataclass(frozen=True, slots=True)
 class HttpClientOptions:
-    """How long nsqd waits for others over HTTP. Flags that begin with `http-client-`."""
+    """Timeouts of nsqd's own HTTP requests. Flags that begin with `http-client-`."""
 
     connect_timeout_ns: int = option(
         2 * SECOND,
@@ -100,7 +100,7 @@ class HttpClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class TcpOptions:
-    """What TCP clients are held to before the protocol is looked at."""
+    """Limits on TCP connections: their number, and how slow a client may be."""
 
     max_connections: int = option(0, "TCP clients that may be connected at a time", least=0)
     first_command_timeout_ns: int = option(
@@ -115,7 +115,7 @@ class TcpOptions:
 
 @dataclass(frozen=True, slots=True)
 class AuthOptions:
-    """Who is asked what a client may do. Flags that begin with `auth-`."""
+    """The authds that decide what a client may do. Flags that begin with `auth-`."""
 
     http_addresses: tuple[str, ...] = option(
         (),
@@ -128,7 +128,7 @@ class AuthOptions:
 
 @dataclass(frozen=True, slots=True)
 class TlsOptions:
-    """TLS of TCP and HTTPS clients. Flags that begin with `tls-`."""
+    """TLS for TCP and HTTPS clients. Flags that begin with `tls-`."""
 
     cert: str = option("", "certificate file", live="certificates")
     key: str = option("", "the certificate's key file", live="certificates")
@@ -143,7 +143,7 @@ class TlsOptions:
         "refuse clients without TLS: true, false, or tcp-https (plain HTTP is let in)",
         kind=TLS_REQUIRED,
     )
-    # NSQ: tls1.0. Older versions than 1.2 are broken: they need the flag.
+    # NSQ: tls1.0. Versions before 1.2 are broken; they must be enabled with the flag.
     min_version: str = option(
         TLS_VERSION_DEFAULT,
         "oldest TLS version taken: tls1.0, tls1.1, tls1.2 or tls1.3",
@@ -151,14 +151,14 @@ class TlsOptions:
     )
 
     def __post_init__(self) -> None:
-        """Require TLS where there is a policy for clients' certificates, as NSQ does."""
+        """Require TLS if there is a policy for client certificates, as NSQ does."""
         if self.client_auth_policy and self.required == "false":
             object.__setattr__(self, "required", "true")
 
 
 @dataclass(frozen=True, slots=True)
 class StatsdOptions:
-    """What is reported to a statsd. Flags that begin with `statsd-`."""
+    """Reports to a statsd. Flags that begin with `statsd-`."""
 
     address: str = option("", "host:port of a statsd (UDP); empty: none", kind=PEER)
     interval_ns: int = option(60 * SECOND, "time between two reports to statsd", least=MILLISECOND)
@@ -170,7 +170,7 @@ class StatsdOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that nsqd can be told."""
+    """All options of nsqd."""
 
     listen: ListenOptions = field(default_factory=ListenOptions)
     lookupd: LookupdOptions = field(default_factory=LookupdOptions)
@@ -202,14 +202,14 @@ class Options:
     )
     go_compatible: bool = go_compatible("nsqd")
 
-    # Flags of NSQ that mean nothing here
+    # Flags of NSQ without effect here
     worker_id: bool = option(False, "deprecated in NSQ, accepted and ignored")
     queue_scan_worker_pool_max: int = option(4, "accepted and ignored: sparq does not scan queues")
     queue_scan_selection_count: int = option(20, "accepted and ignored: sparq does not scan queues")
 
 
 def http_timeouts(options: Options) -> aiohttp.ClientTimeout:
-    """How long a question over HTTP may take, which nsqd itself asks."""
+    """Return the timeouts for nsqd's own HTTP requests."""
     made: aiohttp.ClientTimeout = import_module("aiohttp").ClientTimeout(
         total=options.http_client.request_timeout_ns / SECOND,
         sock_connect=options.http_client.connect_timeout_ns / SECOND,
@@ -218,10 +218,10 @@ def http_timeouts(options: Options) -> aiohttp.ClientTimeout:
 
 
 def default_node_id(options: Options) -> int:
-    """The node id of a new data path without `--node-id` (decision 33).
+    """Return the node id for a new data path without `--node-id` (decision 33).
 
-    It is a hash of host name, data path and TCP address, so that several nsqds of one host most
-    likely differ; the data path keeps it, for ids must not change with a flag.
+    It is a hash of host name, data path and TCP address, so several nsqds on one host most likely
+    differ. The data path stores it, because ids must not change when a flag does.
     """
     path = Path(options.data_path or ".").resolve()
     identity = f"{socket.gethostname()}\0{path}\0{options.listen.tcp_address}"

@@ -1,11 +1,11 @@
-"""How long a client may take: until its first command, and for a command that comes in pieces.
+"""Limits for slow clients: time until the first command, and the rate of unfinished commands.
 
-Both are off unless the flags `--first-command-timeout` and `--min-receive-rate` ask for them.
+Both limits are off unless `--first-command-timeout` or `--min-receive-rate` is given.
 
-1. A connection whose first command has not been executed in time ends. Waiting for an authd is the
-   server's time, not the client's.
-2. While a command is unfinished, each `GRACE_SECONDS` must bring so many bytes, or finish it. Time
-   in which the server does not read does not count.
+1. A connection is closed if its first command has not been executed in time. The time spent
+   waiting for an authd does not count.
+2. While a command is unfinished, each period of `GRACE_SECONDS` must bring a minimum number of
+   bytes, or finish the command. Time in which the server does not read does not count.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from collections.abc import Callable
 from typing import Final
 
 GRACE_SECONDS: Final = 5.0
-"""A command's first bytes may be slow: networks stall."""
+"""Period over which the rate is measured: a command may start slowly, as networks stall."""
 
 
 class Pace:
-    """Watches over one connection.
+    """Close one connection if it is too slow.
 
     Args:
-        loop: calls back when time is up.
-        first_seconds: until the first command; 0: any time.
-        rate: bytes a second of an unfinished command; 0: any.
-        is_unfinished: whether a command has begun and has not all arrived.
-        is_reading: whether what the client sends is read.
-        give_up: ends the connection.
+        loop: event loop for the timers.
+        first_seconds: limit until the first command; 0: none.
+        rate: minimum bytes per second of an unfinished command; 0: none.
+        is_unfinished: whether a command has arrived in part only.
+        is_reading: whether the server is reading from the client.
+        give_up: closes the connection.
     """
 
     def __init__(
@@ -51,20 +51,20 @@ class Pace:
         self._window: asyncio.TimerHandle | None = None
 
     def moved(self) -> None:
-        """A command has come to its end."""
+        """Note that a command has been executed, or waits for an authd."""
         self._moved = True
         if self._first is not None:
             self._first.cancel()
             self._first = None
 
     def note(self, size: int) -> None:
-        """So many bytes have come, and were taken in."""
+        """Note that `size` bytes have been received and processed."""
         self._bytes += size
         if self._bytes_due and self._window is None and self._is_unfinished():
             self._begin()
 
     def stop(self) -> None:
-        """The connection is over."""
+        """Cancel the timers, when the connection is closed."""
         for timer in (self._first, self._window):
             if timer is not None:
                 timer.cancel()

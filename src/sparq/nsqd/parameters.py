@@ -1,7 +1,7 @@
-"""The parameters of the inspection routes, read at the edge: each refusal names its parameter.
+"""Parse and check the parameters of the inspection routes; each error names its parameter.
 
-A refusal is `400 INVALID_ARG_<NAME>: <what it takes>`, or `400 MISSING_ARG_<NAME>`. What is read
-here is bounded: numbers, lists, and the lengths of texts.
+An error is `400 INVALID_ARG_<NAME>: <expected value>`, or `400 MISSING_ARG_<NAME>`. All values are
+limited: numbers, lists, and the lengths of texts.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _ATTEMPTS: Final = re.compile(r"(>=|<=|!=|>|<|=|)\s*([0-9]{1,5})")
 
 
 def refused(name: str, why: str) -> HttpError:
-    """The error for a parameter."""
+    """Return the error for an invalid parameter."""
     return HttpError(400, f"INVALID_ARG_{name.upper()}: {why}")
 
 
 def name_of(call: Call, name: str) -> str:
-    """A topic's or channel's name that must be there."""
+    """Return a required topic or channel name."""
     value = call.argument(name)
     if not is_valid_name(value):
         raise HttpError(400, f"INVALID_ARG_{name.upper()}")
@@ -58,7 +58,7 @@ def name_of(call: Call, name: str) -> str:
 
 
 def number_of(call: Call, name: str, default: int, highest: int, lowest: int = 1) -> int:
-    """A whole number within its bounds."""
+    """Return a whole number from `lowest` to `highest`, or `default` if it is missing."""
     text = call.query.get(name)
     if text is None:
         return default
@@ -69,13 +69,13 @@ def number_of(call: Call, name: str, default: int, highest: int, lowest: int = 1
 
 
 def body_bytes_of(call: Call) -> int:
-    """How much of each body is shown; -1: none."""
+    """Return how many bytes of each body to show; -1: no bodies."""
     size = number_of(call, "body_bytes", BODY_BYTES, BODY_BYTES_MAX, 0)
     return size if call.flag("bodies", True) else -1
 
 
 def token_of(call: Call, count: int) -> list[int] | None:
-    """The numbers of `after`; None: it is not there.
+    """Return the `count` numbers of `after`; None: it is missing.
 
     Raises:
         HttpError: 400 INVALID_ARG_AFTER.
@@ -90,7 +90,7 @@ def token_of(call: Call, count: int) -> list[int] | None:
 
 
 def state_of(call: Call, default: State | None, *allowed: State) -> State | None:
-    """A state by its name."""
+    """Return the `state` parameter, one of `allowed`, or `default` if it is missing."""
     text = call.query.get("state")
     if text is None:
         return default
@@ -101,7 +101,7 @@ def state_of(call: Call, default: State | None, *allowed: State) -> State | None
 
 
 def criteria_of(call: Call) -> Criteria:
-    """What a search looks for."""
+    """Return the criteria of a search."""
     query = call.query
     text = query.get("text", "").encode("utf-8", "surrogateescape")
     if len(text) > TEXT_BYTES_MAX:
@@ -130,12 +130,12 @@ def criteria_of(call: Call) -> Criteria:
 
 
 def raw_id(text: str) -> int | None:
-    """The number that an id's 16 hex digits are; None: it is no id."""
+    """Return the number of an id, 16 hex digits; None: it is not an id."""
     return int(text, 16) if _ID.fullmatch(text) else None
 
 
 def index_of(text: str, node_id: int) -> int | None:
-    """The index that an id means here; None: it is of another node."""
+    """Return the log index of a message id; None: the id is of another node."""
     raw = raw_id(text)
     if raw is None:
         raise refused("id", "16 hexadecimal digits in lower case")
@@ -144,7 +144,7 @@ def index_of(text: str, node_id: int) -> int | None:
 
 
 async def ids_of(call: Call) -> list[str]:
-    """The ids of a request: `id`, or those of its body; each once, in their order."""
+    """Return the ids of a request, from `id` or its body, in order and without duplicates."""
     one = call.query.get("id")
     if one is not None:
         texts: object = [one]

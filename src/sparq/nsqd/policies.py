@@ -1,8 +1,8 @@
-"""`/policies`: settings of topics and channels by pattern, read and replaced (docs/policies.md).
+"""`/policies`: show and replace settings of topics and channels by pattern (docs/policies.md).
 
-1. A document is put as a whole: what is wrong with any of its policies leaves all as they were.
-2. A change is answered when it is on disk; it holds from then on, also after a restart.
-3. `dry_run` answers what a document would change, and changes nothing.
+1. A document is applied as a whole: a mistake in any of its policies leaves all settings unchanged.
+2. A change is answered when it is on disk; it applies from then on, also after a restart.
+3. `dry_run` answers with the changes that a document would make, and changes nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PATH: Final = "/policies"
 CHANGES_SHOWN: Final = 1_000
 BREATH: Final = 200
-"""Topics that are compared before the loop may see to something else."""
+"""Number of topics compared before the event loop may run."""
 
 CONFIGURED, CHOSEN, FLAGS = "configured", "policies", "flags"
 
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 
 class PolicyRoutes:
-    """The handlers of one nsqd."""
+    """The `/policies` handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
@@ -50,7 +50,7 @@ class PolicyRoutes:
         ]
 
     def show(self, call: Call) -> dict[str, Any]:
-        """All policies; or, of a topic or a channel, what holds for it and why."""
+        """Return all policies; or the settings of one topic or channel, each with its source."""
         if "topic" in call.query:
             topic = parameters.name_of(call, "topic")
             channel = parameters.name_of(call, "channel") if "channel" in call.query else None
@@ -64,18 +64,18 @@ class PolicyRoutes:
         }
 
     async def put(self, call: Call) -> dict[str, Any]:
-        """Have a document's policies hold instead of those that were set at run time before."""
+        """Replace the policies set at run time with those of a document."""
         text = await call.body(policy_document.BYTES_MAX, "BODY_TOO_BIG")
         is_toml = "toml" in call.request.headers.get("Content-Type", "").lower()
         try:
-            # tomllib is plain Python, and may take a while: the loop goes on beside it.
+            # tomllib is plain Python and may take a while; a thread keeps the event loop free.
             chosen = await asyncio.to_thread(policy_document.read, text, is_toml=is_toml)
         except DocumentError as error:
             raise HttpError(400, f"INVALID_POLICIES: {error}") from error
         return await self._choose(chosen, call)
 
     async def delete(self, call: Call) -> dict[str, Any]:
-        """Drop the policies that were set at run time; those of the file stay."""
+        """Remove the policies set at run time; those of the file stay."""
         return await self._choose((), call)
 
     async def _choose(self, chosen: tuple[Policy, ...], call: Call) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class PolicyRoutes:
         }
 
     async def _compared(self, before: Policies, after: Policies) -> list[Change]:
-        """What other policies mean for the topics that there are, some at a time."""
+        """Return the changes that new policies make to existing topics; the loop runs between."""
         found: list[Change] = []
         names = list(self._broker.topics)
         for at in range(0, len(names), BREATH):
@@ -115,7 +115,7 @@ class PolicyRoutes:
 
 
 def holding(policies: Policies, topic: str, channel: str | None) -> dict[str, Any]:
-    """What holds for a topic or a channel, there or not, and what has decided each setting."""
+    """Return the settings of a topic or channel, existing or not, and the source of each."""
     scope = policies.scope(topic)
     settings = scope.topic if channel is None else scope.channel(channel)
     origins = scope.origins(channel)

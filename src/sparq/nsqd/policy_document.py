@@ -1,13 +1,13 @@
-"""The document of policies, as a file has it and as `/policies` takes and shows it.
+"""The document format of policies, in a file and over `/policies`.
 
     [[policies]]
     topic = "clicks*"
     channel = "archive"
     max_channel_lag_time = "24h"
 
-1. It is TOML, or the same as JSON. The keys of settings are those of nsqd's configuration file,
-   and so are their types: a duration is a text such as "24h", or a number of milliseconds.
-2. A document is taken as a whole or not at all; what is wrong is told with the policy's number.
+1. A document is TOML, or JSON with the same structure. Settings have the keys and types of nsqd's
+   configuration file: a duration is a text such as "24h", or a number of milliseconds.
+2. A document is accepted as a whole or not at all; an error names the number of the policy.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sparq.program.kinds import Flag
 from sparq.program.mistakes import nearest, shown
 
 BYTES_MAX: Final = 256 << 10
-"""Of a document."""
+"""Maximum size of a document."""
 
 KEY: Final = "policies"
 FLAGS: Final = {flag.key: flag for flag in flags_of(Settings)}
@@ -36,11 +36,11 @@ _PATTERNS: Final = ("topic", "channel")
 
 
 class DocumentError(ValueError):
-    """It is no document of policies; the text says what is wrong and what to write."""
+    """The document is not valid; the text says what is wrong and what to write instead."""
 
 
 def read_file(path: str) -> tuple[Policy, ...]:
-    """The policies of a TOML file; no path: none. Raises DocumentError, which names the file."""
+    """Read the policies of a TOML file; no path: none. DocumentError names the file."""
     if not path:
         return ()
     try:
@@ -52,10 +52,10 @@ def read_file(path: str) -> tuple[Policy, ...]:
 
 
 def read(text: bytes, *, is_toml: bool) -> tuple[Policy, ...]:
-    """The policies of a document.
+    """Read the policies of a document.
 
     Raises:
-        DocumentError: it is none, or a policy is wrong.
+        DocumentError: it is not a document of policies, or a policy is wrong.
     """
     if len(text) > BYTES_MAX:
         raise DocumentError(f"it has {len(text)} bytes: {BYTES_MAX} may be")
@@ -120,7 +120,7 @@ def _value(where: str, key: str, given: object) -> int:
 
 
 def entries(policies: Iterable[Policy]) -> list[dict[str, Any]]:
-    """Policies as a document has them."""
+    """Return policies in the form of a document."""
     return [
         {"topic": policy.topic}
         | ({"channel": policy.channel} if policy.channel else {})
@@ -130,17 +130,17 @@ def entries(policies: Iterable[Policy]) -> list[dict[str, Any]]:
 
 
 def values(settings: Mapping[str, int]) -> dict[str, Any]:
-    """Settings by their keys, as a document has them."""
+    """Return settings by their keys, in the form of a document."""
     return {_BY_FIELD[name].key: value_of(name, value) for name, value in settings.items()}
 
 
 def key_of(field: str) -> str:
-    """The key of a field of `Settings`."""
+    """Return the document key of a field of `Settings`."""
     return _BY_FIELD[field].key
 
 
 def value_of(field: str, value: int) -> int | str:
-    """A value as a document has it: a duration as a text."""
+    """Return a value in the form of a document: a duration as a text."""
     flag: Flag = _BY_FIELD[field]
     if flag.kind.name == "bool":
         return bool(value)

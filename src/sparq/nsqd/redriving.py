@@ -1,12 +1,13 @@
-"""`POST /message/redrive`: dead letters go back to where they came from (docs/http.md).
+"""`POST /message/redrive`: send dead letters back to where they came from (docs/http.md).
 
-1. Letters of a channel of a dead-letter topic: those that are named, or the next that wait. From
-   then on nobody else gets them, until they are kept where they go and finished here. Where that
-   fails they wait again. If nsqd dies in between, one may be there twice, and none is lost.
-2. Each goes to the topic that its history names, for the channel that it names alone: the others
-   have had the message. With `to_all` every channel gets it, as with a publish.
-3. What has no history (somebody has published it there) is refused, as is one whose topic or
-   channel is not there: it would reach nobody.
+1. A request takes letters from a channel of a dead-letter topic: those named, or the next ones that
+   wait. They are claimed, so no consumer gets them, until they are stored in the target topic and
+   finished in this channel. If that fails they wait again. If nsqd dies in between, a letter may
+   exist twice, but none is lost.
+2. Each letter goes to the topic in its history, and only to the channel named there: the other
+   channels have already had the message. With `to_all` every channel gets it, as with a publish.
+3. A message without a history (a client published it to the dead-letter topic) is refused. So is a
+   letter whose topic or channel does not exist: no consumer would get it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from sparq.nsqd.server import Nsqd
 
 COUNT: Final = 100
-"""So many of those that wait, if a request does not say."""
+"""Default number of waiting letters to send back."""
 
 NO_LETTER: Final = "it has no history: copy it"
 NO_TOPIC: Final = "topic {} is not there"
@@ -50,10 +51,10 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """One that can be sent back.
+    """A dead letter that can be sent back.
 
     Attributes:
-        times: how often it was before.
+        times: how often it was sent back before.
     """
 
     index: int
@@ -63,7 +64,7 @@ class Letter:
 
 
 class Redriving:
-    """The handler of one nsqd."""
+    """The `/message/redrive` handler of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, inspection: Inspection) -> None:
         self._nsqd = nsqd
@@ -75,7 +76,7 @@ class Redriving:
         return [Route("POST", "/message/redrive", self.redrive)]
 
     async def redrive(self, call: Call) -> dict[str, Any]:
-        """Send letters back."""
+        """Send dead letters back."""
         name, to_all = parameters.name_of(call, "topic"), call.flag("to_all", False)
         parameters.name_of(call, "channel")
         topic = self._inspection.topic_of(name)
@@ -110,7 +111,7 @@ class Redriving:
     async def _send_back(
         self, topic: Topic, channel: Channel, indexes: Sequence[int], *, to_all: bool
     ) -> dict[int, str]:
-        """Why not, by index, of those that were not."""
+        """Send letters back; return the refused ones with the reason, by index."""
         wanted = np.array(indexes, np.int64)
         try:
             refused = self._broker.claim(topic.name, channel.name, wanted, self._nsqd.runner.now())
@@ -132,8 +133,8 @@ class Redriving:
                     if why is not None:
                         refused |= {letter.index: why for letter in group}
         finally:
-            # What was sent back is not in flight any more; all others wait again. What another
-            # request has claimed stays its own.
+            # Letters that were sent back are no longer in flight; all others wait again. Claims of
+            # other requests stay in place.
             self._broker.unclaim(channel, claimed)
             self._nsqd.turns.schedule()
         return refused
@@ -141,7 +142,7 @@ class Redriving:
     def _sorted(
         self, bodies: Mapping[int, bytes], refused: dict[int, str], *, to_all: bool
     ) -> dict[Place, list[Letter]]:
-        """Letters by where they go; those that cannot are refused."""
+        """Group the letters by target; those that cannot be sent back are added to `refused`."""
         letters: dict[Place, list[Letter]] = {}
         for index, sealed in bodies.items():
             fields, body = unseal(sealed)
@@ -176,8 +177,8 @@ class Redriving:
     async def _publish(
         self, channel: Channel, place: Place, group: list[Letter], *, to_all: bool
     ) -> str | None:
-        """Publish letters where they came from; returns why not."""
-        # No channel has this name, so that with `to_all` it is for all of them.
+        """Publish letters to the topic that they came from; return the reason if refused."""
+        # With `to_all` the name is "", which no channel has: the letters go to all channels.
         only = Only("" if to_all else place[1], [letter.times + 1 for letter in group])
         indexes = np.array([letter.index for letter in group], np.int64)
         letters = Letters(channel, indexes, [letter.body for letter in group], only)
@@ -189,7 +190,7 @@ class Redriving:
 
 
 def next_waiting(channel: Channel, after: int, count: int) -> list[int]:
-    """The next messages of a channel behind an index, ascending, that wait for a consumer."""
+    """Return the next `count` waiting messages of a channel after an index, ascending."""
     fresh = pictures.fresh_after(channel, after, count)
     again = (index for index in channel.again.indexes().tolist() if index > after)
     return sorted({*fresh, *again})[:count]

@@ -1,9 +1,11 @@
-"""What can be changed while nsqd runs: log level, nsqlookupds, TLS certificates, policies.
+"""Options that can change while nsqd runs: log level, nsqlookupds, certificates, policies, tokens.
 
-SIGHUP changes them from the configuration file, `/config` over HTTP (docs/http.md) the first two.
+SIGHUP applies them from the configuration file; `/config` over HTTP (docs/http.md) changes the
+first two.
 
-1. `nsqd.options` always has what is in force; all else there stays as it was at the start.
-2. Each change is whole or not at all: bad certificates leave the old ones, and the rest goes on.
+1. `nsqd.options` always holds the values in force; all other options stay as at the start.
+2. Each change is applied as a whole or not at all: invalid certificates leave the old ones in use,
+   and the other changes are still applied.
 """
 
 from __future__ import annotations
@@ -29,33 +31,33 @@ logger = logging.getLogger(__name__)
 
 
 class Reloader:
-    """Changes a running nsqd.
+    """Change options of a running nsqd.
 
     Attributes:
-        load_certificates: has new TLS handshakes use the files that the options name, as they are
-            now; raises StartError if they cannot be used. None: nsqd was started without TLS.
+        load_certificates: reads the certificate files again, for new TLS handshakes; raises
+            StartError if they cannot be used. None: nsqd was started without TLS.
     """
 
     def __init__(self, nsqd: Nsqd, peers: LookupPeers, read: Callable[[], Options]) -> None:
-        """`read` makes the options anew from the command line and its file (flags.parse_again)."""
+        """`read` parses the command line and the configuration file again (flags.parse_again)."""
         self.load_certificates: Callable[[Options], None] | None = None
         self._nsqd = nsqd
         self._peers = peers
         self._read = read
 
     def set_log_level(self, level: int) -> None:
-        """Log from this level (one of Python's, program.logging.LEVELS) upwards."""
+        """Set the lowest level to log, one of Python's (program.logging.LEVELS)."""
         log_lines.set_level(level)
         self._nsqd.options = replaced(self._nsqd.options, {"log.level": level})
 
     def set_lookupd_addresses(self, addresses: Iterable[str]) -> None:
-        """Be registered with these nsqlookupds and no others."""
+        """Register with exactly these nsqlookupds."""
         wanted = tuple(addresses)
         self._peers.set_addresses(wanted)
         self._nsqd.options = replaced(self._nsqd.options, {"lookupd.tcp_addresses": wanted})
 
     def reload(self) -> None:
-        """SIGHUP: make true what the configuration file says now."""
+        """Apply the configuration file as it is now, after SIGHUP."""
         wanted = None if self._nsqd.exiting else hangup.read_again(self._read)
         if wanted is None:
             return
@@ -66,13 +68,13 @@ class Reloader:
         self._peers.set_addresses(wanted.lookupd.tcp_addresses)
 
     def _take_tokens(self) -> None:
-        """Have the tokens of the file count, for clients that are connected, too."""
+        """Read the token file again; connected clients are checked against it, too."""
         access, authenticator = self._nsqd.access, self._nsqd.clients.authenticator
         if access is not None and access.reload() and authenticator is not None:
             authenticator.review()
 
     def _take_lookupd_token(self, wanted: Options) -> tuple[str, ...]:
-        """Show nsqlookupds another token from the next connection on."""
+        """Replace the token for nsqlookupds, from the next connection on."""
         try:
             found = token.resolve(wanted.lookupd.token, "--lookupd-token")
         except StartError as error:
@@ -82,7 +84,7 @@ class Reloader:
         return ("lookupd token",)
 
     def _take_policies(self, wanted: Options) -> tuple[str, ...]:
-        """Have the file's policies hold; which options count from now on."""
+        """Apply the policies of the file; return the `live` names of the changed options."""
         try:
             found = policy_document.read_file(wanted.policies)
         except DocumentError as error:
@@ -95,7 +97,7 @@ class Reloader:
         return ("policies",)
 
     def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
-        """Which options of certificates count from now on, as their `live` says."""
+        """Load the certificates again; return the `live` names of the options now in force."""
         authenticator = self._nsqd.clients.authenticator
         taken: tuple[str, ...] = ()
         try:

@@ -1,7 +1,8 @@
-"""What each route and each V2 command of nsqd needs, where there is a token file.
+"""The roles that each route and each V2 command of nsqd needs, if there is a token file.
 
-What throws messages or names away, changes settings, ends the process or looks into it needs
-`administer`; what can be undone `operate`. A test holds that no route and no command is missing.
+Actions that delete messages or names, change settings, end the process or inspect it need
+`administer`; actions that can be undone need `operate`. A test checks that no route and no command
+is missing.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ RIGHTS: Final[Rights] = {
     ("POST", "/message/finish"): of_topic(Role.OPERATE),
     ("POST", "/message/cancel"): of_topic(Role.OPERATE),
     ("POST", "/message/copy"): _FOR_BOTH,
-    # Letters name the topic that they go to, and whoever publishes can forge one.
+    # A letter names its target topic, and any publisher can forge a letter.
     ("POST", "/message/redrive"): of_all(Role.OPERATE),
     ("GET", "/drain"): of_all(Role.READ),
     ("POST", "/drain"): of_all(Role.ADMINISTER),
@@ -71,18 +72,18 @@ RIGHTS: Final[Rights] = {
 COMMANDS: Final = {
     **dict.fromkeys((b"PUB", b"MPUB", b"DPUB"), Role.PUBLISH),
     **dict.fromkeys((b"SUB", b"ATTACH", b"ENDS", b"READ", b"COMMIT"), Role.CONSUME),
-    # What a client says of itself, and what only who has subscribed can say.
+    # Commands about the client itself, and commands that need a subscription anyway.
     **dict.fromkeys((b"IDENTIFY", b"AUTH", b"NOP"), Role.NONE),
     **dict.fromkeys((b"RDY", b"FIN", b"REQ", b"TOUCH", b"CLS"), Role.NONE),
 }
-"""The role that each command of V2 needs for its topic."""
+"""The role that each V2 command needs for its topic."""
 
 PERMISSIONS: Final = {Role.PUBLISH: PUBLISH, Role.CONSUME: SUBSCRIBE}
-"""What AUTH calls a role."""
+"""The names of roles in AUTH's permissions."""
 
 
 def permissions(granted: Iterable[Grant]) -> list[tuple[str, str]]:
-    """The permissions of AUTH that grants contain, each with its pattern of topics."""
+    """Return the AUTH permissions that grants contain, as (topic pattern, permission)."""
     return [
         (grant.topics, name)
         for grant in granted
@@ -92,7 +93,7 @@ def permissions(granted: Iterable[Grant]) -> list[tuple[str, str]]:
 
 
 def access_of(options: Options) -> Access | None:
-    """Who may do what at an nsqd with these options; None: nobody is asked, nothing is noted.
+    """Make the access rights for these options; None: no checks and no audit log.
 
     Raises:
         StartError: a token or a file cannot be used.
@@ -100,6 +101,6 @@ def access_of(options: Options) -> Access | None:
     token, files = resolve(options.http.token), options.access
     if not (token or files.token_file or files.audit_file):
         return None
-    # Loaded where it is needed: a start without it does not wait for it.
+    # Imported only when needed, so that a start without it does not wait.
     made: Access | None = import_module("sparq.daemon.access.access").build(RIGHTS, token, files)
     return made

@@ -1,9 +1,9 @@
-"""`POST /channel/seek`: the places that it takes, and what it answers (docs/http.md, "Replay").
+"""`POST /channel/seek`: the places that it accepts, and its answer (docs/http.md, "Replay").
 
 1. A place is `earliest`, `latest`, an index, a date or a time, a duration back from now, or a
    number of messages back from the end.
-2. The answer says where the channel has landed, how many messages come again, and how far back the
-   log reaches, so that nobody takes "older ones are deleted" for "there were none".
+2. The answer says where the channel's cursor is now, how many messages come again, and how far back
+   the log reaches, so that "older ones are deleted" is not mistaken for "there were none".
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _NANOSECONDS_MAX = (1 << 63) - 1
 
 
 def target_of(text: str | None, now_ns: int, name: str = "TO") -> SeekTarget:
-    """Where a channel is to go.
+    """Parse the target of a seek.
 
     Args:
-        text: one of `FORMS`; `time:` may stand before a date, a time, or nanoseconds since 1970.
-            What has no zone is UTC. None: the request has no `to`.
+        text: one of `FORMS`; `time:` may precede a date, a time, or nanoseconds since 1970. A time
+            without a zone is UTC. None: the request has no `to`.
         now_ns: the wall clock (ns since 1970).
-        name: the parameter's name in a refusal.
+        name: the parameter's name in the error.
     Raises:
-        HttpError: 400 MISSING_ARG_TO or INVALID_ARG_TO, with the forms that it takes.
+        HttpError: 400 MISSING_ARG_<name> or INVALID_ARG_<name>, with the accepted forms.
     """
     if text is None:
         raise HttpError(400, f"MISSING_ARG_{name}: use {FORMS}")
@@ -66,7 +66,7 @@ def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
         return int(text)
     if text.startswith("-"):
         return now_ns + parse_duration(text)
-    # A plus sign that was not escaped has arrived as a blank.
+    # An unescaped plus sign in a query arrives as a blank.
     text = text[:11] + text[11:].replace(" ", "+")
     moment = datetime.fromisoformat(text)
     if moment.tzinfo is None:
@@ -75,7 +75,7 @@ def _wall_ns(text: str, now_ns: int, may_be_number: bool) -> int:
 
 
 def answer_of(landing: Landing) -> dict[str, Any]:
-    """What `/channel/seek` answers: indexes as strings, times as RFC 3339 in UTC, or null."""
+    """Return `/channel/seek`'s answer: indexes as strings, times as RFC 3339 in UTC, or null."""
     return {
         "index": str(landing.index),
         "time": shown_time(landing.time_ns),
@@ -88,5 +88,5 @@ def answer_of(landing: Landing) -> dict[str, Any]:
 
 
 def shown_time(wall_ns: int | None) -> str | None:
-    """A time as RFC 3339 has it, in UTC; None stays what it is."""
+    """Format a time (ns since 1970) as RFC 3339 in UTC; None stays None."""
     return None if wall_ns is None else rfc3339(wall_ns)

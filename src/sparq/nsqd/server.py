@@ -1,6 +1,6 @@
-"""One nsqd: a broker, its turns and its V2 clients, as HTTP uses them and as they start and stop.
+"""One nsqd: a broker, its turns and its V2 clients; their start, stop, and methods for HTTP.
 
-What HTTP asks for is awaited here; a V2 connection never comes this way (see ``tcp``).
+HTTP handlers await broker operations here. V2 connections call the broker directly (see ``tcp``).
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Waiting:
-    """A coroutine that waits for the broker."""
+    """Let a coroutine wait for the broker: a ticket with a future."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.future: asyncio.Future[None] = loop.create_future()
 
     def answered(self, error: RemoteError | None) -> None:
-        """What it waits for is done, or refused."""
+        """Resolve the future: with None on success, else with the error."""
         if self.future.done():
             return
         if error is None:
@@ -48,16 +48,16 @@ class Waiting:
 
 
 class Nsqd:
-    """What the shells around one broker share.
+    """State shared by the TCP and HTTP code around one broker.
 
     Attributes:
-        exiting: True from the moment that `stop` begins; publishes over HTTP get EXITING.
-        tcp_port, http_port, https_port: the real ports, -1 where there is none.
-        http_connections_max: HTTP and HTTPS clients at a time; who comes then is closed at once.
-        options: what is in force; a `Reloader` changes it.
-        drain_watchers: called when other drains hold.
-        access: who may do what; None: everybody may.
-        lookupd_token: what nsqlookupds are shown; "": nothing.
+        exiting: True from the moment `stop` begins; publishes over HTTP then get EXITING.
+        tcp_port, http_port, https_port: the ports actually bound; -1 if there is none.
+        http_connections_max: maximum HTTP and HTTPS connections; further ones are closed at once.
+        options: the options in force; a `Reloader` changes them.
+        drain_watchers: called after the drains have changed.
+        access: access rights; None: no checks.
+        lookupd_token: token sent to nsqlookupds; "": none.
     """
 
     def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,21 +79,21 @@ class Nsqd:
     # Publishing and settling, for HTTP
 
     async def publish(self, topic: str, bodies: Bodies, defer_ms: int = 0) -> None:
-        """Publish and return when the messages are kept; raises `RemoteError` when they are not."""
+        """Publish; return once the messages are stored. Raises RemoteError if they are refused."""
         waiting = Waiting(self.loop)
         self.begin_publish(topic, bodies, waiting, defer_ms)
         await waiting.future
 
     def begin_publish(self, topic: str, bodies: Bodies, ticket: Ticket, defer_ms: int = 0) -> None:
-        """Publish; the ticket is answered once, with the refusal or None."""
+        """Start a publish; the ticket is answered once, with the error or None."""
         self.broker.publish(topic, bodies, self.runner.now(), ticket, defer_ms=defer_ms)
         self.turns.schedule()
 
     async def send_back(self, letters: Letters, topic: str) -> None:
-        """Publish dead letters, which are claimed, to a topic; returns when they are kept there.
+        """Publish claimed dead letters to a topic; return once they are stored there.
 
         Raises:
-            RemoteError: they are not, and wait again.
+            RemoteError: they were not stored, and wait in their channel again.
         """
         waiting = Waiting(self.loop)
         self.broker.send_back(letters, topic, self.runner.now(), waiting)
@@ -101,11 +101,13 @@ class Nsqd:
         await waiting.future
 
     async def publish_to_channel(self, topic: Topic, channel: str, bodies: Bodies) -> None:
-        """Publish to one channel of a topic, and return when the messages are kept.
+        """Publish to one channel of a topic; return once the messages are stored.
 
         Raises:
-            RemoteError: they are not. INVALID_REQUEST: they cannot be that channel's alone, as the
-                topic is paused, or another channel is read by ranges, which are of the log.
+            RemoteError: they were not stored. INVALID_REQUEST: they cannot go to that channel
+                alone, because the topic does not pass messages on (it is paused, or waits for
+                its channels from nsqlookupd), or because another channel is read by ranges (a
+                range of the log contains every message).
         """
         others = [one for one in topic.channels.values() if one.name != channel]
         if not topic.flows:
@@ -118,14 +120,14 @@ class Nsqd:
         await waiting.future
 
     async def inspect(self, topic: Topic, work: Work) -> None:
-        """Have work done that only looks into a topic; returns when it has run."""
+        """Run read-only work on a topic; return when it has finished."""
         waiting = Waiting(self.loop)
         self.broker.inspect(topic, work, waiting)
         self.turns.schedule()
         await waiting.future
 
     async def choose_policies(self, chosen: tuple[Policy, ...]) -> None:
-        """Have these policies hold instead of those set at run time before, once they are on disk.
+        """Replace the policies set at run time; the new ones apply once they are on disk.
 
         Raises:
             RemoteError: they could not be written; nothing has changed.
@@ -136,7 +138,7 @@ class Nsqd:
         await waiting.future
 
     async def change_drains(self, make: Make) -> None:
-        """Have other drains hold, once they are on disk.
+        """Change the drains; the change applies once it is on disk.
 
         Raises:
             RemoteError: they could not be written; nothing has changed.
@@ -149,8 +151,8 @@ class Nsqd:
             watcher()
 
     async def settle(self) -> None:
-        """Return when all that was decided so far is on disk."""
-        # A sync that was under way already may have begun too early: the one after it counts.
+        """Return when every change made so far is on disk."""
+        # A sync already in progress may have started before the change, so wait for the next one.
         for _ in range(2):
             self.turns.take()
             await self.runner.barrier()
@@ -158,13 +160,13 @@ class Nsqd:
     # Life
 
     async def start(self, listener: Listener) -> None:
-        """Take clients at a listening socket and begin to keep time."""
+        """Accept clients on a listening socket and start the tick timer."""
         self._listener = listener
         await listener.serve(lambda: Connection(self.clients))
         self.turns.start()
 
     async def stop(self) -> None:
-        """Stop as NSQ does: no new clients, all connections closed, everything on disk."""
+        """Stop as NSQ does: accept no clients, close all connections, write everything to disk."""
         self.exiting = True
         if self._listener is not None:
             self._listener.close()

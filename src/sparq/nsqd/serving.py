@@ -1,6 +1,6 @@
-"""One nsqd from its data to its end, once it listens: recovery, TCP, HTTP, the orderly stop.
+"""Run one nsqd once its sockets listen: recovery, TCP, HTTP, and the orderly stop.
 
-It starts in NSQ's order (lock, node id, listeners, data) and stops as `Nsqd.stop` has it.
+It starts in NSQ's order (lock, node id, listeners, data) and stops as `Nsqd.stop` does.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
 
 
 OPENERS = 4
-"""Threads, where they are of use."""
+"""Threads that recover topics, when threads help."""
 BATCH_TOPICS = 16
 SLOW_SECONDS = 0.002
-"""A topic that takes longer than this has more to read or to wait for than Python code to run."""
+"""A topic slower than this spends more time on reading and waiting than on Python code."""
 
 
 def run_all(openings: Sequence[Opening]) -> None:
-    """Read the files of many topics; what fails is for each opening to say.
+    """Read the files of many topics; each opening keeps its own error.
 
-    Reading small files is nearly all Python code, and threads then only wait for each other (the
-    GIL): with 16 of them a start with 3,000 topics took three times as long. Files with much to
-    check, or on a slow disk, are read sooner by a few threads. So each batch of topics is timed,
-    and decides how the next one is read; docs/performance.md has the figures.
+    Reading small files is nearly all Python code, so threads only wait for the GIL: with 16
+    threads, a start with 3,000 topics took three times as long. A few threads are faster for
+    files with much data to check, or on a slow disk. So each batch of topics is timed, and that
+    time decides how the next batch is read; docs/performance.md has the figures.
     """
     with ThreadPoolExecutor(OPENERS, "nsqd-open") as pool:
         slow = False
@@ -68,13 +68,13 @@ def run_all(openings: Sequence[Opening]) -> None:
 
 
 READING = ("open", "read", "list", "stat")
-"""The operations of a disk that only look; see log/disk.py."""
+"""Disk operations that only read; see log/disk.py."""
 
 logger = logging.getLogger(__name__)
 
 
 def broker_options(options: Options) -> BrokerOptions:
-    """The broker's options, with what follows from the others'."""
+    """Return the broker's options, completed from the other groups of options."""
     return dataclasses.replace(
         options.broker,
         node_id=default_node_id(options) if options.node_id is None else options.node_id,
@@ -85,10 +85,10 @@ def broker_options(options: Options) -> BrokerOptions:
 
 
 def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
-    """Recover what the data path holds, and say what an operator should know of it.
+    """Recover the data path, and log what an operator should know about it.
 
     Raises:
-        LoadError: the file of policies cannot be used; or the data cannot be read, or written.
+        LoadError: the policies file cannot be used, or the data cannot be read or written.
     """
     now = instant()
     try:
@@ -124,10 +124,10 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
 
 
 def _load(broker: Broker, now: Instant) -> list[str]:
-    """Recover the broker's topics; what an operator should know.
+    """Recover the broker's topics; return messages for the operator.
 
-    What is loaded stays: the collector would go through millions of objects again and again while
-    they are made, and at each full collection after that.
+    The loaded objects stay for the life of the process. The garbage collector would otherwise
+    traverse millions of them repeatedly during loading, and in each full collection afterwards.
     """
     gc.disable()
     try:
@@ -138,10 +138,10 @@ def _load(broker: Broker, now: Instant) -> list[str]:
 
 
 async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asyncio.Event) -> bool:
-    """Import what Go's nsqd has left in the data path, if it has; False: stopped meanwhile.
+    """Import data of Go's nsqd from the data path, if there is any; False: stopped meanwhile.
 
     Raises:
-        StartError: it cannot be imported; it is as it was.
+        StartError: the import failed; Go's files are unchanged.
     """
     switch = Switch(
         disk,
@@ -166,12 +166,12 @@ async def serve(
     """Run one nsqd until the event is set.
 
     Args:
-        options: what it is told.
-        beginning: the data path that is held, and the sockets that listen.
-        read_again: makes the options anew at SIGHUP.
-        stop: the event.
+        options: the options from the command line and the configuration file.
+        beginning: the locked data path and the listening sockets.
+        read_again: reads the options again at SIGHUP.
+        stop: the event that stops nsqd.
     Raises:
-        StartError: it cannot start.
+        StartError: nsqd cannot start.
     """
     data_path, share, held, certificates, listeners = beginning
     disk = MeasuredDisk(share.logs)
@@ -196,7 +196,7 @@ async def serve(
     await peers.start()
     web = await asyncio.to_thread(import_module, "sparq.nsqd.site")
     site: Site = await web.start_http(nsqd, reloader, listeners)
-    # The modules stay as well, and are half of what a full collection would go through.
+    # The modules stay, too; they are half of the objects that a full collection would traverse.
     gc.freeze()
     reports = Statsd(nsqd)
     reports.start()

@@ -1,10 +1,11 @@
-"""The token that a V2 connection showed as AUTH's secret, held against the token file.
+"""Check the token that a V2 connection showed as AUTH's secret against the token file.
 
-1. Its roles are the connection's permissions: publish and consume, for topics by pattern.
-2. It is looked up again when it expires, and when the file has been read again. What is gone then
-   ends its connection (`E_AUTH_FAILED`), and so does a subscription that it no longer allows
-   (`E_UNAUTHORIZED`); other roles count from the next command on.
-3. Every refusal is counted and noted (`daemon.access`). The token is in none of it.
+1. The token's roles are the connection's permissions: publish and consume, for topics by pattern.
+2. The token is looked up again when it expires and when the file has been read again. If it is no
+   longer valid, the connection is closed (`E_AUTH_FAILED`); likewise if it no longer allows the
+   connection's subscription (`E_UNAUTHORIZED`). Other changes of its roles apply from the next
+   command on.
+3. Every refusal is counted and recorded (`daemon.access`), without the token.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
     from sparq.nsqd.turns import Turns
 
 LOOK_SECONDS: Final = 60.0
-"""How often the clock is looked at for a token that expires: somebody may set it."""
+"""How often a token's expiry is checked: the system clock may be changed meanwhile."""
 
 FOREVER_SECONDS: Final = 1e9
 
 
 class ShownToken:
-    """What one connection has shown, if it is a token of the file."""
+    """The token that one connection has shown, if it is in the token file."""
 
     def __init__(self, access: Access, turns: Turns, session: Session) -> None:
         self._access = access
@@ -45,9 +46,9 @@ class ShownToken:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, secret: bytes) -> tuple[Permissions | None, str]:
-        """What a secret gives, and "" or why it gives nothing.
+        """Return a secret's permissions, and "" or why it has none.
 
-        It is `UNAUTHORISED` where the file does not know it: an authd may.
+        The reason is `UNAUTHORISED` for a secret that is not in the file: an authd may know it.
         """
         text = secret.decode("latin-1")
         token, reason = self._access.look(text)
@@ -61,7 +62,7 @@ class ShownToken:
         return self._permissions(token), ""
 
     def review(self) -> None:
-        """Look the token up again: it may have expired, or be another line's by now."""
+        """Look the token up again: it may have expired, or its line in the file has changed."""
         session = self._session
         if not self._text or session.closing:
             return
@@ -81,13 +82,13 @@ class ShownToken:
     def refuse(
         self, code: str, action: str, reason: str = "", topic: str = "", channel: str = ""
     ) -> None:
-        """Note that a command is refused.
+        """Record that a command is refused.
 
         Args:
-            code: nsqd's answer.
+            code: nsqd's error code.
             action: the command.
-            reason: one of `daemon.access.access.REASONS`; "": by the code.
-            topic, channel: what it was about.
+            reason: one of `daemon.access.access.REASONS`; "": derived from the code.
+            topic, channel: the command's topic and channel.
         """
         session = self._session
         if not reason:
@@ -106,7 +107,7 @@ class ShownToken:
         self._access.refuse(reason, entry, action)
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Cancel the timer, when the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -117,7 +118,7 @@ class ShownToken:
         return found
 
     def _watch(self, token: Token) -> None:
-        """Look again when it expires, or the clock says so."""
+        """Set the timer for the next check: at the expiry, in `LOOK_SECONDS` at the latest."""
         self.close()
         left_seconds = token.expires - self._access.now()
         if left_seconds < FOREVER_SECONDS:

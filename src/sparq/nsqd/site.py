@@ -1,7 +1,7 @@
-"""nsqd's HTTP and HTTPS: everything that needs aiohttp, loaded once TCP clients are served.
+"""nsqd's HTTP and HTTPS servers: the code that needs aiohttp, loaded after TCP clients are served.
 
-Loading takes a quarter of a second, which a start does not wait for: `serving.serve` has a thread
-do it. Clients that connect before wait in the kernel's queue.
+Loading takes a quarter of a second; `serving.serve` does it in a thread, so that the start does not
+wait for it. Clients that connect earlier wait in the kernel's queue.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ HEADERS = {
 
 
 def gate_of(options: Options, https_port: int) -> Gate | None:
-    """What answers plain HTTP where TLS is required: 403, and where HTTPS is (http.md 1).
+    """Return the check that answers plain HTTP with 403 if TLS is required (http.md 1).
 
-    It refuses every request, /ping included, before its path is looked at; requests over HTTPS
-    pass. None where plain HTTP is let in.
+    The answer names the HTTPS port. Every plain request is refused, including /ping, before the
+    path is examined; requests over HTTPS pass. None if plain HTTP is allowed.
 
     Args:
-        options: with `tls_required`, of which only "true" concerns HTTP.
-        https_port: the real port of HTTPS; -1 without one.
+        options: of `tls_required`, only the value "true" applies to HTTP.
+        https_port: the port bound for HTTPS; -1 if there is none.
     """
     if options.tls.required != "true":
         return None
@@ -55,7 +55,7 @@ logger = logging.getLogger(__name__)
 
 
 async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Site:
-    """Answer HTTP and HTTPS, where they are."""
+    """Start the HTTP and HTTPS servers on their listeners, if there are any."""
     _, http, https = listeners
     gate = gate_of(nsqd.options, nsqd.https_port)
     options = nsqd.options
@@ -67,7 +67,7 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
         options.http.request_timeout_ns / SECOND,
     )
     if http is not None:
-        # Whoever must be let in by a gate or a token is looked at by aiohttp's handlers.
+        # Requests that need a check (TLS gate, token, timeout) go through aiohttp's handlers.
         asks = nsqd.access is not None and nsqd.access.asks
         is_open = gate is None and not asks and not options.http.request_timeout_ns
         await site.start(http, short_way=Door(nsqd, site.protocol) if is_open else None)

@@ -1,11 +1,12 @@
 """Reports to a statsd over UDP (reference: semantics.md 8).
 
-1. Every interval each counter is told as what came since the last report (0 too), each gauge as it
-   is. The first report comes one interval after the start. A counter that began anew (a topic was
-   deleted and made again) tells what it has by now.
+1. In every interval each counter is reported as its increase since the last report (also 0), each
+   gauge as its value. The first report comes one interval after the start. A counter that began
+   again at 0 (a topic was deleted and created again) is reported with its present value.
 2. A packet has whole lines only and is no larger than `--statsd-udp-packet-size`, unless a single
    line is. The packets of a report are spread over the interval, less a second.
-3. Reports are made in slices, as `/stats` is; one that cannot be sent is a warning, no more.
+3. Reports are generated in slices, like `/stats`; a report that cannot be sent is logged as a
+   warning.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ logger = logging.getLogger(__name__)
 
 
 def prefix_of(template: str, host: str, port: int) -> str:
-    """What stands before each name: `%s` becomes host and port, without what statsd splits at."""
+    """Return the prefix of all names: `%s` becomes host and port, with `_` for `.` and `:`."""
     if not template:
         return ""
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -59,7 +60,7 @@ def prefix_of(template: str, host: str, port: int) -> str:
 
 
 def packets_of(lines: Iterable[str], size_max: int) -> list[bytes]:
-    """The lines, packed; each packet ends with a line's end."""
+    """Pack the lines into packets of at most `size_max` bytes; each packet ends with a newline."""
     packets: list[bytes] = []
     packet = b""
     for line in lines:
@@ -72,7 +73,7 @@ def packets_of(lines: Iterable[str], size_max: int) -> list[bytes]:
 
 
 class Statsd:
-    """The reports of one nsqd."""
+    """Send the reports of one nsqd."""
 
     def __init__(self, nsqd: Nsqd) -> None:
         self._nsqd = nsqd
@@ -81,12 +82,12 @@ class Statsd:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to report, if there is an address."""
+        """Begin to report, if an address is configured."""
         if self._nsqd.options.statsd.address:
             self._task = asyncio.create_task(self._report_for_ever())
 
     async def stop(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])
@@ -119,7 +120,7 @@ class Statsd:
                 await asyncio.sleep(spread_seconds / len(packets))
 
     async def _collect(self) -> list[str]:
-        """The report's lines; the loop runs on in between."""
+        """Return the lines of a report; the event loop runs in between."""
         found: list[str] = []
         until = time.perf_counter() + SLICE_SECONDS
         for line in self._lines():
@@ -130,7 +131,7 @@ class Statsd:
         return found
 
     def _lines(self) -> Iterator[str]:
-        """What is told at this moment; what it tells of counters is remembered for the next."""
+        """Yield the lines of a report; counters' values are stored for the next report."""
         nsqd, options = self._nsqd, self._nsqd.options
         port = options.lookupd.broadcast_http_port or nsqd.http_port
         prefix = prefix_of(options.statsd.prefix, options.lookupd.broadcast_address, port)

@@ -1,18 +1,18 @@
-"""One client's connection: bytes in, commands to the broker, its output back to the socket.
+"""One V2 client's connection: bytes in, commands to the broker, output back to the socket.
 
-The shell around `wire.server` and `broker.session`; it alone knows the transport. Rules:
+It wraps `wire.server` and `broker.session`; only this module uses the transport. Rules:
 
 1. A command is executed as soon as it is parsed; its replies leave with the end of the loop turn.
-2. Reading pauses while this connection, or the whole nsqd, has too much that is not on disk yet
-   (decision 20), while a client that does not read has too many replies waiting, and until the
-   next turn when that has waited for too long: other clients come in between.
-3. A fatal error is the last thing that a client reads: the write side is closed behind it, what
-   still arrives is dropped, and the socket goes after a moment. (Closing at once, with input
+2. Reading pauses while this connection, or the whole nsqd, has too many bytes not yet on disk
+   (decision 20), and while too many replies wait for a client that does not read. It also pauses
+   until the next turn if that turn is overdue, so that other clients are served in between.
+3. A fatal error is the last thing that a client reads: the write side is closed after it, later
+   input is dropped, and the socket is closed after `LINGER_SECONDS`. (Closing at once, with input
    unread, would make the kernel reset the connection and lose the error.)
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
    error frame (reference: wire.md 1.4).
 
-Where a connection stands, and how it gets there, is `wire.server`'s table.
+The states of a connection and their transitions are a table in `wire.server`.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ if TYPE_CHECKING:
     from sparq.protocol.compression import Buffer
 
 MAGIC_DEADLINE_SECONDS = 60.0
-"""A connection that has not said which protocol it speaks by then is closed."""
+"""A connection that has not sent its four magic bytes by then is closed."""
 
 WRITE_HIGH_WATER_BYTES = 1 << 20
-"""Beyond this much unsent output a session gets no more messages (decision 13)."""
+"""With more unsent output than this, a session gets no more messages (decision 13)."""
 
 REPLIES_HIGH_WATER_BYTES = 4 << 20
-"""Beyond this much unsent output the client's commands are no longer read."""
+"""With more unsent output than this, the client's commands are no longer read."""
 
 UNCOMMITTED_HIGH_WATER_BYTES = 8 << 20
-"""One connection's publishes that are not on disk yet (decision 20)."""
+"""Limit on one connection's publishes not yet on disk (decision 20)."""
 
 COMMANDS_PER_TURN = 500
-"""So many commands (a run of PUBs or FINs counts as one) a connection has executed in one go; the
-others come in between, or a chunk of NOPs would keep them waiting for half a second."""
+"""Maximum commands that one connection executes without a break; a run of PUBs or FINs counts as
+one. Without this limit, a chunk of NOPs would delay the other connections by half a second."""
 
 PIECES_MAX = 256
-"""More than these are joined before they are written: each costs a transport more than its bytes,
-where a client asks much and reads nothing."""
+"""More pieces than this are joined before the write. If a client sends many commands and reads
+nothing, each piece costs the transport more than its bytes."""
 
 LAYERS_NANOSECONDS_PER_TURN = 10_000_000
-"""So long are a connection's layers read in one turn; the others come in between (decision 27)."""
+"""Limit on reading one connection's layers per turn; others are served between (decision 27)."""
 
 LINGER_SECONDS = 1.0
-"""How long a connection that got a fatal error may take to read it."""
+"""How long a client may take to read a fatal error before its socket is closed."""
 
 logger = logging.getLogger(__name__)
 
 
 class Connection(asyncio.Protocol):
-    """A V2 client, from its four magic bytes to its end."""
+    """A V2 client's connection, from its four magic bytes to its end."""
 
-    # There from ``connection_made``, and from the magic bytes on.
+    # Set in ``connection_made``, and after the magic bytes.
     _transport: asyncio.Transport
     _session: Session
 
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             )
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell the broker; what is in flight waits for its timeout, as NSQ has it."""
+        """Disconnect from the broker; messages in flight wait for their timeout, as in NSQ."""
         self._wire.go(Event.END)
         self._set_timer()
         if self._pace is not None:
@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
             self._turns.schedule()
 
     def eof_received(self) -> bool:
-        """A half-closed client still gets the answers that it is owed; then the connection ends."""
+        """Send a half-closed client its outstanding replies, then end the connection."""
         if self._wire.state not in (State.OPEN, State.HALF_CLOSED):
             return False
         self._wire.go(Event.EOF)
@@ -145,7 +145,7 @@ class Connection(asyncio.Protocol):
         return not self._session.is_drained()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes as they come; a turn of the broker follows."""
+        """Process bytes as they arrive; a turn of the broker follows."""
         if self._wire.is_plain:
             self._parser.feed(data)
             self._execute()
@@ -157,7 +157,7 @@ class Connection(asyncio.Protocol):
             self._pace.note(len(data))
 
     def _take(self, data: bytes) -> None:
-        """The magic bytes, or what layers have to make plain."""
+        """Process the magic bytes, or input that the layers have to decode."""
         wire = self._wire
         begins = wire.state is State.MAGIC
         try:
@@ -175,13 +175,13 @@ class Connection(asyncio.Protocol):
                 self._execute()
 
     def pause_writing(self) -> None:
-        """The client does not keep up: no more messages until it does."""
+        """Stop sending messages: the client does not keep up."""
         self._blocked_since_ns = self._turns.runner.now().mono_ns
         if self._wire.is_v2:
             self._session.paused_writing = True
 
     def resume_writing(self) -> None:
-        """Room again: the session may be handed messages, and its commands are read."""
+        """Send messages and read commands again: the write buffer has room."""
         self._blocked_since_ns = 0
         if self._wire.is_v2:
             self._session.paused_writing = False
@@ -192,7 +192,7 @@ class Connection(asyncio.Protocol):
     # Commands
 
     def _begin(self) -> None:
-        """The client speaks V2: it is the broker's from now on."""
+        """Create the broker's session: the client speaks V2."""
         now = self._turns.runner.now()
         peer = peer_text(self._transport.get_extra_info("peername"))
         self._session = self._broker.connect(peer, now)
@@ -243,17 +243,17 @@ class Connection(asyncio.Protocol):
         self._turns.schedule()
 
     def _log(self, text: str, *named: str) -> None:
-        """An event of the connection at info; its address comes first."""
+        """Log an event of the connection at level info; the client's address comes first."""
         address = self._session.remote_address
         facts = {"client": address, **dict(zip(("topic", "channel"), named, strict=False))}
         logger.info(text, address, *named, extra=facts)
 
     def _is_asking(self) -> bool:
-        """Whether a command waits for an authd, and all that follow wait behind it."""
+        """Whether a command, and all commands after it, wait for an authd."""
         return self._admission is not None and self._admission.is_waiting
 
     def _carry_on(self) -> None:
-        """The command that waited for an authd is done; those behind it are next."""
+        """Continue with the next commands: the one that waited for an authd is done."""
         self._parser.state = self._session.state
         self._last_command_ns = self._turns.runner.now().mono_ns
         self._execute()
@@ -276,7 +276,7 @@ class Connection(asyncio.Protocol):
             self._turns.waiting.add(self)
 
     def resume_reading(self) -> None:
-        """Read on, unless one of the bounds still holds."""
+        """Resume reading, unless one of the limits is still exceeded."""
         if self._reading or self._has_ended():
             return
         if self._has_more:
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
     # Layers
 
     def _begin_upgrade(self) -> None:
-        """The reply has left: what follows is TLS, or compressed."""
+        """Start TLS or compression: the reply that grants it has been sent."""
         tls = self._clients.tls
         if self._wire.granted.tls_v1 and tls is not None:
             self._set_timer(HANDSHAKE_SECONDS, self._transport.abort)
@@ -321,7 +321,7 @@ class Connection(asyncio.Protocol):
         self._keep_time(self._turns.runner.now().mono_ns)
 
     def _pump(self) -> bool:
-        """Execute what the layers hold, so much a turn; True when they hold nothing more."""
+        """Execute input held by the layers, for a limited time per turn; True: nothing is left."""
         wire = self._wire
         until_ns = time.monotonic_ns() + LAYERS_NANOSECONDS_PER_TURN
         try:
@@ -351,7 +351,7 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def _break_off(self, error: LayerError) -> None:
-        """Nothing that follows could be understood: the layer's last words, then the end."""
+        """Send the layer's final bytes and end: later input could not be decoded."""
         logger.info("PROTOCOL(V2): [%s] %s", self._session.remote_address, error)
         self._transport.write(self._wire.layers.output())
         self._end()
@@ -359,7 +359,7 @@ class Connection(asyncio.Protocol):
     # Output
 
     def flush(self) -> None:
-        """Send what the broker has put out for this session, replies first."""
+        """Send the session's pending output, replies first."""
         wire, session = self._wire, self._session
         if wire.state is State.ENDED or self._transport.is_closing():
             return
@@ -381,14 +381,14 @@ class Connection(asyncio.Protocol):
             self._begin_upgrade()
 
     def _write(self, *output: Buffer) -> None:
-        """Send through the layers, or something that takes no turn among the replies."""
+        """Send output through the layers, or bytes that are not in the queue of replies."""
         try:
             self._transport.write(self._wire.layers.seal(output))
         except LayerError:
             self.abort()
 
     def _end(self) -> None:
-        """Close behind the last words, without a reset (rule 3)."""
+        """Close after the pending output, without a reset (rule 3)."""
         self._say_farewell()
         if self._transport.can_write_eof():
             self._transport.write_eof()
@@ -397,12 +397,12 @@ class Connection(asyncio.Protocol):
         self._set_timer(LINGER_SECONDS, self._transport.abort)
 
     def abort(self) -> None:
-        """End it now: nothing more is read, and what it was to be sent is dropped."""
+        """Close at once: no more input is read, and pending output is dropped."""
         self._wire.go(Event.END)
         self._transport.abort()
 
     def close(self) -> None:
-        """All is said, or nsqd stops: the client sees a plain disconnect."""
+        """Close after pending output; the client sees a plain disconnect."""
         self._say_farewell()
         self._transport.close()
 
@@ -417,19 +417,19 @@ class Connection(asyncio.Protocol):
         return self._session.heartbeat_interval_ms * 1_000_000
 
     def _set_timer(self, seconds: float = 0, call: Callable[[], None] | None = None) -> None:
-        """Call it so late, and what was to be called no more."""
+        """Replace the timer: call `call` after `seconds`; without it only cancel the old timer."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._turns.loop.call_later(seconds, call) if call else None
 
     def _keep_time(self, now_ns: int) -> None:
-        """The client's time begins now: for its next command, and for our heartbeat."""
+        """Restart the client's timeout and the heartbeat interval at `now_ns`."""
         self._last_command_ns = now_ns
         self._next_heartbeat_ns = now_ns + self._interval_ns()
         self._arm()
 
     def _arm(self) -> None:
-        """Sleep until the next heartbeat or the moment when the client counts as gone."""
+        """Set the timer to the next heartbeat or the client's timeout, whichever is earlier."""
         interval = self._interval_ns()
         if interval <= 0:
             self._set_timer()
@@ -443,7 +443,7 @@ class Connection(asyncio.Protocol):
         interval = self._interval_ns()
         now_ns = self._turns.runner.now().mono_ns
         if now_ns - self._wake_ns > STALL_NS:
-            # nsqd stood still: what the client has said and taken meanwhile is not known yet.
+            # nsqd stood still: it has not yet seen what the client sent and read meanwhile.
             self._last_command_ns = max(self._last_command_ns, now_ns - interval)
             self._blocked_since_ns = self._blocked_since_ns and now_ns
         silent = self._reading and now_ns - self._last_command_ns >= 2 * interval
@@ -455,6 +455,6 @@ class Connection(asyncio.Protocol):
             self._write(layout.HEARTBEAT)
             self._next_heartbeat_ns = now_ns + interval
         if not self._reading:
-            # Its commands wait in the kernel because we asked it to: that is not silence.
+            # We paused reading, so its commands wait in the kernel: the client is not silent.
             self._last_command_ns = now_ns
         self._arm()

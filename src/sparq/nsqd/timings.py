@@ -1,7 +1,7 @@
-"""How long the disk takes: histograms of commits and syncs, for Prometheus.
+"""Histograms of commit and sync durations, for Prometheus.
 
-They belong to the process, as Prometheus has it, and are observed in whichever thread did the work.
-They are counted here, and not by `prometheus_client`: that takes 50 ms to load at the start.
+The histograms are global to the process, as is usual with Prometheus, and are updated by the thread
+that did the work. They do not use `prometheus_client`, which would take 50 ms to load at the start.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Histogram:
     """Counts of durations by bucket.
 
     Attributes:
-        name, text: of the metric.
+        name, text: the metric's name and help text.
         bounds: upper bounds of the buckets, in seconds.
-        counts: a count for each bucket alone; one more for what is beyond all bounds.
+        counts: one count per bucket (not cumulative), and one for durations above all bounds.
         total: the sum of all durations, in seconds.
     """
 
@@ -38,7 +38,7 @@ class Histogram:
         self._lock = threading.Lock()
 
     def observe(self, seconds: float) -> None:
-        """Count one duration; from any thread."""
+        """Count one duration; may be called from any thread."""
         at = bisect_left(self.bounds, seconds)
         with self._lock:
             self.counts[at] += 1
@@ -55,12 +55,12 @@ SYNCS: Final = Histogram(
 
 
 class MeasuredFile(RealFile):
-    """A file whose syncs are timed."""
+    """A file that measures its syncs."""
 
     __slots__ = ()
 
     def sync(self) -> None:
-        """See `File`. A sync that fails took its time, too."""
+        """See `File`. Failed syncs are measured, too."""
         began = time.perf_counter()
         try:
             super().sync()

@@ -1,10 +1,11 @@
-"""The certificates of nsqd, and what TLS asks of clients.
+"""nsqd's certificates, and its requirements for clients' certificates.
 
-1. `build` refuses what cannot work in NSQ's words (reference: flags.md), before nsqd listens.
-2. `Tls.load` exchanges certificates in a running nsqd: new handshakes use the new ones. What cannot
-   be loaded changes nothing.
-3. The policy `require` takes any certificate, an unsigned one too, and believes nothing that it
-   says. Only `require-verify` gives a client a name.
+1. `build` refuses invalid TLS options with NSQ's error texts (reference: flags.md), before nsqd
+   listens.
+2. `Tls.load` replaces certificates in a running nsqd: new handshakes use the new ones. If a file
+   cannot be loaded, nothing changes.
+3. The policy `require` accepts any certificate, even an unsigned one, and trusts none of its data.
+   Only `require-verify` gives a client a name.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ VERSIONS: Final = {
 _SHOWN_VERSIONS: Final = {"TLSv1": "TLS1.0", "TLSv1.1": "TLS1.1"}
 
 OLD_CIPHERS: Final = "DEFAULT:@SECLEVEL=0"
-"""What TLS 1.0 and 1.1 need: OpenSSL 3 offers none of their ciphers at its default level."""
+"""Ciphers for TLS 1.0 and 1.1: OpenSSL 3 offers none of them at its default security level."""
 
 NO_CHECK_TIME: Final = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL, which the module `ssl` does not name."""
+"""OpenSSL's X509_V_FLAG_NO_CHECK_TIME, for which the module `ssl` has no name."""
 
 CALLBACK: Final = "_msg_callback"
-"""The attribute of a context whose value `ssl` calls with each message of a handshake."""
+"""Attribute of a context; `ssl` calls its value with each message of a handshake."""
 
 _CERTIFICATE: Final = 11
-"""The handshake message of that type (RFC 8446 B.3, RFC 5246 A.4)."""
+"""Type number of the handshake message Certificate (RFC 8446 B.3, RFC 5246 A.4)."""
 
 _AES: Final = re.compile(r"AES(128|256)-(?:(GCM|CCM)-?)?(SHA\d*)")
 _KEY_EXCHANGE: Final = re.compile(r"((?:ECDHE|DHE|EDH)-(?:RSA|ECDSA|DSS))-")
@@ -49,22 +50,23 @@ class Tls:
     """The certificates in force.
 
     Attributes:
-        context: makes the TLS of new V2 connections.
-        listening_context: the same for a server that keeps one context all its life (HTTPS).
+        context: the TLS context for new V2 connections.
+        listening_context: for a server that keeps one context for its whole life (HTTPS); each
+            handshake switches to `context`.
     """
 
     def __init__(self, options: Options) -> None:
         """Raises StartError: the files cannot be used."""
         self.context = server_context(options)
         self.listening_context = server_context(options)
-        # Called in each handshake, also without a server name.
+        # OpenSSL calls it in each handshake, also without a server name.
         self.listening_context.sni_callback = self._take_newest
 
     def load(self, options: Options) -> None:
-        """Have new handshakes use the files that the options name, as they are now.
+        """Read the certificate files again, for new handshakes.
 
         Raises:
-            StartError: they cannot be used; the old ones stay in use.
+            StartError: the files cannot be used; the old certificates stay in use.
         """
         self.context = server_context(options)
 
@@ -73,7 +75,7 @@ class Tls:
 
 
 def build(options: Options) -> Tls | None:
-    """What TLS needs, from the flags; None when they name no certificate.
+    """Load the certificates that the flags name; None if they name none.
 
     Raises:
         StartError: `failed to build TLS config - ...`
@@ -82,19 +84,19 @@ def build(options: Options) -> Tls | None:
 
 
 def server_context(options: Options) -> ssl.SSLContext:
-    """A context with the certificate, the root CA and the policy that the options name.
+    """Make a context with the certificate, root CA and client policy of the options.
 
     Raises:
         StartError: `failed to build TLS config - ...`
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.options |= ssl.OP_NO_RENEGOTIATION
-    # A resumed session would keep a certificate that has been exchanged.
+    # A resumed session would go on with a certificate that has been replaced.
     context.num_tickets = 0
     try:
         _set_versions(context, options.tls.min_version)
         _check_readable(options.tls.cert, options.tls.key)
-        # The password is for a key that needs one: refused, where OpenSSL would ask the terminal.
+        # With a password, an encrypted key is refused; without, OpenSSL would ask on the terminal.
         context.load_cert_chain(options.tls.cert, options.tls.key, password="")
         if options.tls.root_ca_file:
             _check_readable(options.tls.root_ca_file)
@@ -110,7 +112,7 @@ def server_context(options: Options) -> ssl.SSLContext:
 
 def _set_versions(context: ssl.SSLContext, oldest: str) -> None:
     with warnings.catch_warnings():
-        # Python warns of TLS 1.0 and 1.1; whoever gives the flag knows.
+        # Python warns about TLS 1.0 and 1.1; the operator chose them with the flag.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = VERSIONS[oldest]
     if VERSIONS[oldest] < ssl.TLSVersion.TLSv1_2:
@@ -118,7 +120,7 @@ def _set_versions(context: ssl.SSLContext, oldest: str) -> None:
 
 
 def _check_readable(*paths: str) -> None:
-    """Find the file that is missing: the module `ssl` does not say which."""
+    """Raise ValueError for a file that cannot be opened: the module `ssl` does not say which."""
     for path in paths:
         try:
             with open(path, "rb"):
@@ -129,14 +131,14 @@ def _check_readable(*paths: str) -> None:
 
 
 def _require_any_certificate(context: ssl.SSLContext) -> None:
-    """Ask for a certificate and take whichever comes.
+    """Request a client certificate and accept any.
 
-    OpenSSL verifies what a client sends, and Python gives no say in that but the trusted roots. So
-    a certificate is made a root the moment it arrives, before OpenSSL looks at it, in a context
-    that serves this one handshake: by then the server's own certificate has been sent.
+    OpenSSL verifies the client's certificate, and Python can influence that only through the
+    trusted roots. So each certificate becomes a trusted root as it arrives, before OpenSSL checks
+    it, in a context for this one handshake: by then the server's own certificate has been sent.
 
     Raises:
-        StartError: this Python's `ssl` does not show what arrives.
+        StartError: this Python's `ssl` does not call `_msg_callback`.
     """
     if not hasattr(ssl.SSLContext, CALLBACK):
         raise StartError(
@@ -145,9 +147,9 @@ def _require_any_certificate(context: ssl.SSLContext) -> None:
         )
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(NO_CHECK_TIME)
-    # A key exchange that needs the server's key behind the client's certificate.
+    # RSA key exchange is excluded: it needs the server's key after the client's certificate.
     context.set_ciphers(":".join([*(c["name"] for c in context.get_ciphers()), "!kRSA"]))
-    # No public name does this; a test tries each Python that is supported.
+    # There is no public API for this; a test runs with each supported Python.
     setattr(context, CALLBACK, _trust_what_arrives)
 
 
@@ -163,10 +165,10 @@ def _trust_what_arrives(
 
 
 def first_certificate(message: bytes) -> bytes:
-    """The first certificate (DER) in a Certificate message of TLS; empty when it has none.
+    """Return the first certificate (DER) in a TLS Certificate message; empty if it has none.
 
-    TLS 1.2: type, u24 size, u24 list size, then u24 size and certificate each. TLS 1.3 has a u8
-    size and so many bytes of context before the list.
+    TLS 1.2: type, u24 size, u24 list size, then for each certificate its u24 size and data. TLS 1.3
+    has a u8 size and a context of that many bytes before the list.
     """
     at = 4
     if len(message) < 7 or int.from_bytes(message[at : at + 3]) != len(message) - 7:
@@ -177,28 +179,28 @@ def first_certificate(message: bytes) -> bytes:
 
 
 def facts_of(connection: ssl.SSLObject) -> TlsFacts:
-    """What a finished handshake came to, in Go's words."""
+    """Return the results of a finished handshake, with Go's names."""
     name, _, _ = connection.cipher() or ("", "", 0)
     version = connection.version() or ""
     return TlsFacts(
         cipher_suite=standard_name(name),
         version=_SHOWN_VERSIONS.get(version, version.replace("v", "")),
         negotiated_protocol=connection.selected_alpn_protocol() or "",
-        # Since Go 1.16 it says so of every connection.
+        # Go has reported true for every connection since 1.16.
         negotiated_protocol_is_mutual=True,
         common_name=_common_name(connection),
     )
 
 
 def _common_name(connection: ssl.SSLObject) -> str:
-    """Whom a verified certificate names."""
+    """Return the common name of a verified client certificate; "" without one."""
     certificate: Any = connection.getpeercert() or {}
     names = [pair for relative in certificate.get("subject", ()) for pair in relative]
     return next((str(value) for key, value in names if key == "commonName"), "")
 
 
 def standard_name(openssl_name: str) -> str:
-    """A cipher suite's name as its RFC has it, from OpenSSL's."""
+    """Translate OpenSSL's name of a cipher suite into the RFC's name."""
     if openssl_name.startswith("TLS_"):
         return openssl_name
     exchange = _KEY_EXCHANGE.match(openssl_name)

@@ -1,7 +1,7 @@
-"""The loop's turns around one broker.
+"""The turns of the event loop around one broker.
 
-A turn (ARCHITECTURE.md, "The turn") happens once after each group of events: all that
-arrived is applied, one write per topic goes to disk, and only then replies and messages leave.
+A turn (ARCHITECTURE.md, "The turn") runs once after each group of events: all input received so
+far is applied, each topic gets one disk write, and only then replies and messages are sent.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ if TYPE_CHECKING:
 NANOSECONDS = 1_000_000_000
 
 BACKLOG_BYTES_MAX = 64 << 20
-"""Publishes of all connections that are not on disk yet; beyond it reading pauses (decision 20)."""
+"""Limit on publishes not yet on disk, all connections; above it reading pauses (decision 20)."""
 
 INLINE_ROUNDS_MAX = 4
-"""A commit in the loop may release work that needs another; after so many the loop goes on."""
+"""A commit in the loop may make another one necessary; after this many rounds the loop goes on."""
 
 TURN_WAITS_NS = 20_000_000
-"""A loop may read a socket many times before it goes on: so long one client may keep it."""
+"""How long one client may delay a due turn: the loop may read a socket many times in a row."""
 
 AWAKE_NS = 100_000
-"""So long the loop polls before it sleeps, where requests follow each other at shorter gaps: a core
-that has slept takes as long to wake up as a request does."""
+"""How long the loop polls before it sleeps, if requests arrive at shorter gaps than this: a
+sleeping core takes as long to wake up as a request takes."""
 
 SHORT_GAPS_MIN = 8
 SHORT_GAPS_MAX = 4096
-"""So many short gaps in a row begin it; each poll in vain doubles the number."""
+"""Number of short gaps in a row that starts polling; each poll without a request doubles it."""
 
 TICK_SECONDS_MIN = 0.001
 TICK_SECONDS_MAX = 0.1
 TICK_SLACK_NS = 1_000_000
-"""How much later than due a tick may come; setting its timer anew costs more than this wait."""
+"""How late a tick may come; resetting its timer would cost more than this delay."""
 
 STALL_NS = NANOSECONDS
-"""A timer that comes so late says that the process stood still: stopped, or without a CPU."""
+"""A timer this late means that the process did not run: it was stopped or had no CPU."""
 
 logger = logging.getLogger(__name__)
 
 
 class V2Connection(Protocol):
-    """A connection of a V2 client, as turns and `Clients` use it; ``tcp`` has the class."""
+    """A V2 client's connection, as `Turns` and `Clients` use it; the class is in ``tcp``."""
 
     def flush(self) -> None:
-        """Send what the broker has put out for its session."""
+        """Send the session's pending output from the broker."""
 
     def resume_reading(self) -> None:
-        """Read on, if nothing is against it any more."""
+        """Resume reading, unless a limit still forbids it."""
 
     def close(self) -> None:
-        """End it after what it is still to be sent: the client sees a plain disconnect."""
+        """Close after sending pending output: the client sees a plain disconnect."""
 
     def abort(self) -> None:
-        """End it now; what it was to be sent is dropped."""
+        """Close at once; pending output is dropped."""
 
 
 class Turns:
-    """Takes the turns of one broker, in its loop.
+    """Run the turns of one broker in its event loop.
 
     Attributes:
         runner: runs the broker's disk work.
-        by_session: the connections by their sessions.
-        waiting: connections that do not read until a turn lets them.
-        on_changes: called when topics or channels have come or gone.
+        by_session: the connections by session.
+        waiting: connections that have paused reading until a turn resumes it.
+        on_changes: called when topics or channels were created or deleted.
     """
 
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
@@ -89,27 +89,27 @@ class Turns:
         self._tick_timer: asyncio.TimerHandle | None = None
 
     def schedule(self) -> None:
-        """Have a turn once the events that are ready now are taken in."""
+        """Schedule a turn after the events that are ready now."""
         if not self._is_due:
             self._is_due = True
             self._due_ns = time.monotonic_ns()
             self.loop.call_soon(self._wake)
 
     def is_late(self, mono_ns: int) -> bool:
-        """Whether the turn that is due has waited for what is still read for long enough."""
+        """Whether the due turn has waited longer than `TURN_WAITS_NS` while input was read."""
         return self._is_due and mono_ns - self._due_ns > TURN_WAITS_NS
 
     def is_flooded(self) -> bool:
-        """Whether so much waits for the disk that nobody's commands are read."""
+        """Whether too much data waits for the disk, so that no commands are read."""
         return self.broker.turn.backlog_bytes > BACKLOG_BYTES_MAX
 
     def _wake(self) -> None:
-        """Take the turn that is due, unless one was taken meanwhile."""
+        """Run the due turn, unless one has run meanwhile."""
         if self._is_due:
             self.take()
 
     def take(self) -> None:
-        """Take a turn now."""
+        """Run a turn now."""
         self._is_due = False
         self._run_tasks()
         self._flush()
@@ -120,7 +120,7 @@ class Turns:
         self._stay_awake()
 
     def _stay_awake(self) -> None:
-        """Poll for the next request if the last ones have come soon enough."""
+        """Poll for the next request if the last ones came at short gaps."""
         gap_ns = self._due_ns - self._ended_ns
         self._ended_ns = time.monotonic_ns()
         if gap_ns > AWAKE_NS:
@@ -134,7 +134,7 @@ class Turns:
             self.loop.call_soon(self._poll)
 
     def _poll(self) -> None:
-        """Nothing to do yet: have the loop look again, for so long after the last turn."""
+        """Keep the loop polling until `AWAKE_NS` after the last turn."""
         if time.monotonic_ns() - self._ended_ns < AWAKE_NS:
             self.loop.call_soon(self._poll)
             return
@@ -143,7 +143,7 @@ class Turns:
         self._gaps_wanted = min(2 * self._gaps_wanted, SHORT_GAPS_MAX)
 
     def _run_tasks(self) -> None:
-        """Take over the tasks that have run; run those that are next here, or hand them out."""
+        """Take over finished tasks; run the next ones here, or submit them to threads."""
         broker, runner = self.broker, self.runner
         now = instant()
         if runner.finished:
@@ -173,7 +173,7 @@ class Turns:
                 ticket.answered(error)
 
     def _follow_up(self) -> None:
-        """See to what the turn has left: another turn, news for others, the next tick."""
+        """Finish the turn: schedule another one, log and report changes, set the next tick."""
         broker, runner, turn = self.broker, self.runner, self.broker.turn
         if (turn.topics or turn.tasks) and broker.busy:
             self.schedule()
@@ -204,11 +204,11 @@ class Turns:
     # Time
 
     def start(self) -> None:
-        """Begin to keep time."""
+        """Start the tick timer."""
         self._tick()
 
     def stop(self) -> None:
-        """Keep time no more."""
+        """Stop the tick timer."""
         if self._tick_timer is not None:
             self._tick_timer.cancel()
 
@@ -216,7 +216,7 @@ class Turns:
         now = self.runner.now()
         delay = TICK_SECONDS_MAX
         self._stood_still = not self._stood_still and now.mono_ns - self._tick_due_ns > STALL_NS
-        # What clients said while nsqd stood still is read before anybody's time is over.
+        # After a standstill, read what clients sent meanwhile before any timeout is applied.
         if not self._stood_still:
             next_ns = self.broker.tick(now)
             if next_ns is not None:
@@ -225,13 +225,13 @@ class Turns:
         self.schedule()
 
     def _tick_sooner(self, due_ns: int) -> None:
-        """What has come since the last tick is due before the next one: a short deferral, say."""
-        # After a standstill the next tick keeps its distance: clients are read before it.
+        """Move the next tick forward for something due earlier, such as a short deferral."""
+        # After a standstill the next tick is not moved: clients are read before it.
         if self._tick_timer is None or self._stood_still:
             return
         now_ns = self.runner.now().mono_ns
         delay = max(TICK_SECONDS_MIN, (due_ns - now_ns) / NANOSECONDS)
-        # What is overdue already must not put the tick off from turn to turn.
+        # Overdue work must not postpone the tick from turn to turn.
         if now_ns + int(delay * NANOSECONDS) < self._tick_due_ns - TICK_SLACK_NS:
             self._tick_timer.cancel()
             self._set_tick(now_ns, delay)

@@ -1,1 +1,1 @@
-"""nsqlookupd: tells consumers which nsqd has which topic."""
+"""nsqlookupd: a registry that consumers ask which nsqds have a topic."""

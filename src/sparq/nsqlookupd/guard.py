@@ -1,11 +1,12 @@
-"""What nsqlookupd lets its peers do (security table, A-4): who may connect, what they may claim.
+"""Limits on nsqlookupd's peers (security table, A-4): connections, addresses, registrations.
 
-Consumers and administrators go where nsqlookupd sends them, so whoever may register decides where
-that is. Without these options anybody may say anything, as with NSQ.
+Consumers and nsqadmin connect to the addresses that nsqlookupd returns, so a peer that may register
+controls where they connect. Without these options every peer may register anything, as with NSQ.
 
-1. A broadcast address is compared, never resolved: what a name means can change a moment later.
-2. What is refused is answered, then the connection ends (see `nsqlookupd.tcp`).
-3. Names that are known already may always be registered; only more are refused.
+1. A broadcast address is compared, never resolved: a name's address can change a moment later.
+2. A refusal is answered, then the connection is closed (see `nsqlookupd.tcp`).
+3. `--max-names` refuses only new names; names already known may still be registered, within
+   `--max-registrations`.
 """
 
 from __future__ import annotations
@@ -30,20 +31,20 @@ ANY_BELOW = "*."
 PORTS = range(1, 1 << 16)
 
 Rule = Callable[[str, str], bool]
-"""Whether a broadcast address is right for a peer of this IP address."""
+"""Takes a broadcast address and the peer's IP address; returns whether the address is allowed."""
 
 
 logger = logging.getLogger(__name__)
 
 
 class Guard:
-    """The limits of one nsqlookupd, and the connections that count against them."""
+    """The limits of one nsqlookupd, and its count of connections."""
 
     def __init__(self, options: Options, access: Access | None = None) -> None:
-        """`access` has the tokens, where nsqds must show one.
+        """`access` has the tokens, for nsqds that must show one.
 
         Raises:
-            StartError: an address that is allowed is none, or tokens are asked for without a file.
+            StartError: an allowed address is invalid, or tokens are required without a token file.
         """
         if options.require_token and not options.access.token_file:
             raise StartError("--require-token needs --token-file, which has the tokens of nsqds")
@@ -58,7 +59,7 @@ class Guard:
         self._is_full = False
 
     def admit(self, host: str) -> bool:
-        """Count a connection in, if there may be one more; a unix socket's peer has no host."""
+        """Count a new connection; False: a limit is reached. A unix socket's peer has host ""."""
         here = self._connected.get(host, 0) if host else 0
         is_full = 0 < self._connections_max <= self._count or 0 < self._per_address_max <= here
         if is_full and not self._is_full:
@@ -73,18 +74,18 @@ class Guard:
         return True
 
     def forget(self, host: str) -> None:
-        """A connection that was counted is over."""
+        """Uncount a connection, when it is closed."""
         self._count -= 1
         self._connected[host] -= 1
         if not self._connected[host]:
             del self._connected[host]
 
     def shown_token(self, remote_address: str) -> ShownToken | None:
-        """Holds what a peer at this address shows; None: no token is asked for."""
+        """Make the token check for a peer at this address; None: no token is required."""
         return None if self._access is None else ShownToken(self._access, remote_address)
 
     def may_claim(self, address: str, ports: tuple[int, int], host: str) -> bool:
-        """Whether a peer of this host may say that consumers find it there."""
+        """Whether a peer at `host` may register this broadcast address and these ports."""
         if not self._rules:
             return True
         return all(port in PORTS for port in ports) and any(
@@ -92,7 +93,7 @@ class Guard:
         )
 
     def refusal(self, registry: Registry, producer: Producer, topic: str, channel: str) -> str:
-        """Why a producer may not register this; empty: it may."""
+        """Return why a producer may not register this; empty: it may."""
         if len(producer.topics) + len(producer.channels) >= self._registrations_max > 0:
             return "too many registrations"
         if 0 < self._names_max < registry.name_count + registry.missing(topic, channel):
@@ -129,7 +130,7 @@ def _is_in(address: str, network: ipaddress.IPv4Network | ipaddress.IPv6Network)
 
 
 def _folded(name: str) -> str:
-    """A host name as it is compared; what is no host name is like no other."""
+    """Normalize a host name for comparison; "", which matches none, if it is not a host name."""
     name = name.lower().removesuffix(".")
     good = name.isascii() and all(part.replace("-", "").isalnum() for part in name.split("."))
     return name if good else ""

@@ -1,7 +1,7 @@
 """nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2).
 
-Each answer is one look at the registry: what is inactive or tombstoned is judged at that moment.
-`/metrics` has how many nsqds, topics and channels it knows (docs/monitoring.md).
+Each answer is the state of the registry at one moment, including which producers are inactive or
+tombstoned. `/metrics` has the numbers of known nsqds, topics and channels (docs/monitoring.md).
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TOLD: Final = (
     *("remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version"),
     *("topology_zone", "topology_region"),
 )
-"""What consumers are told of a producer."""
+"""The fields of a producer that consumers get."""
 
 
 class Endpoints:
-    """The handlers; `now` reads the clocks."""
+    """The HTTP handlers; `now` reads the clocks."""
 
     def __init__(
         self,
@@ -68,28 +68,28 @@ class Endpoints:
         ]
 
     def metrics(self, _call: Call) -> Content:
-        """The registry's figures for Prometheus."""
+        """Return the registry's figures for Prometheus."""
         return Content(exposition(self._registry, self._now(), self._access), CONTENT_TYPE)
 
     def ping(self, _call: Call) -> str:
-        """Whether it lives."""
+        """Return OK."""
         return "OK"
 
     def info(self, _call: Call) -> dict[str, str]:
-        """The version."""
+        """Return the version."""
         return {"version": NSQ_VERSION}
 
     def topics(self, call: Call) -> dict[str, list[str]]:
-        """All known topics."""
+        """Return all known topics."""
         _ = call.query
         return {"topics": self._registry.topics()}
 
     def channels(self, call: Call) -> dict[str, list[str]]:
-        """A topic's known channels."""
+        """Return a topic's known channels."""
         return {"channels": self._registry.channels(call.argument("topic"))}
 
     def lookup(self, call: Call) -> dict[str, Any]:
-        """Where a topic's messages are."""
+        """Return a topic's channels, and the producers that have it."""
         topic = call.argument("topic")
         if not self._registry.has_topic(topic):
             raise HttpError(404, "TOPIC_NOT_FOUND")
@@ -103,7 +103,7 @@ class Endpoints:
         }
 
     def nodes(self, _call: Call) -> dict[str, Any]:
-        """All active nsqds with their topics."""
+        """Return all active nsqds with their topics."""
         nodes = []
         for producer, topics in self._registry.nodes(self._now()):
             tombstones = [hidden for _, hidden in topics]
@@ -113,52 +113,52 @@ class Endpoints:
         return {"producers": nodes}
 
     def debug(self, _call: Call) -> dict[str, Any]:
-        """The whole registry."""
+        """Return the whole registry."""
         return {
             f"{category}:{key}:{subkey}": [describe_entry(entry) for entry in entries]
             for category, key, subkey, entries in self._registry.registrations()
         }
 
     def create_topic(self, call: Call) -> None:
-        """Make a topic known."""
+        """Add a topic without a producer."""
         topic = call.argument("topic")
         if not is_valid_name(topic):
             raise HttpError(400, "INVALID_ARG_TOPIC")
         self._registry.create_topic(topic)
 
     def delete_topic(self, call: Call) -> None:
-        """Forget a topic and its channels."""
+        """Remove a topic and its channels."""
         self._registry.delete_topic(call.argument("topic"))
 
     def tombstone_topic(self, call: Call) -> None:
-        """Hide one nsqd from a topic's consumers for a while."""
+        """Hide one nsqd from a topic's consumers for the lifetime of a tombstone."""
         topic, node = call.argument("topic"), call.argument("node")
         self._registry.tombstone(topic, node, self._now())
 
     def create_channel(self, call: Call) -> None:
-        """Make a channel and its topic known."""
+        """Add a channel, and its topic, without a producer."""
         self._registry.create_channel(*topic_channel(call))
 
     def delete_channel(self, call: Call) -> None:
-        """Forget a channel."""
+        """Remove a channel."""
         if not self._registry.delete_channel(*topic_channel(call)):
             raise HttpError(404, "CHANNEL_NOT_FOUND")
 
 
 def describe(producer: Producer) -> dict[str, Any]:
-    """A producer as consumers are told about it."""
+    """Return a producer's fields for consumers."""
     return {name: getattr(producer, name) for name in TOLD}
 
 
 def drains_of(producer: Producer) -> dict[str, Any]:
-    """What of a producer drains; nothing of most, whose JSON then is NSQ's."""
+    """Return which parts of a producer drain; {} without drains, so that the JSON stays NSQ's."""
     told: dict[str, Any] = {"draining": True} if producer.draining else {}
     topics = sorted(producer.draining_topics)
     return {**told, **({"draining_topics": topics} if topics else {})}
 
 
 def describe_entry(entry: Registration) -> dict[str, Any]:
-    """A registration as /debug shows it."""
+    """Return a registration in the form of /debug."""
     producer = entry.producer
     facts = describe(producer)
     del facts["remote_address"]
@@ -173,7 +173,7 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
 
 
 def exposition(registry: Registry, now: Instant, access: Access | None = None) -> bytes:
-    """The text that Prometheus reads."""
+    """Return the figures in Prometheus' text format."""
     names, nodes = registry.topics(), registry.nodes(now)
     build = Family("nsqlookupd_build_info", "gauge", "What runs: always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))

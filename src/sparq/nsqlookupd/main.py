@@ -1,4 +1,4 @@
-"""The program `nsqlookupd`: its command line and the sockets that listen."""
+"""The program `nsqlookupd`: command line and listening sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def listen(options: Options) -> list[address.Listener]:
     """Open both listeners, TCP and HTTP.
 
     Raises:
-        ListenError: an address cannot be had; then nothing listens.
+        ListenError: an address cannot be bound; no listener stays open.
     """
     tcp = address.listen(options.tcp_address)
     try:
@@ -23,5 +23,5 @@ def listen(options: Options) -> list[address.Listener]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status."""
+    """Run the program and return its exit status."""
     return start.main("nsqlookupd", Options, listen, "sparq.nsqlookupd.server", arguments)

@@ -1,6 +1,6 @@
-"""nsqlookupd's options: one field a flag, with NSQ's names and defaults (reference: flags.md).
+"""nsqlookupd's options: one field per flag, with NSQ's names and defaults (reference: flags.md).
 
-Durations are nanoseconds, and their field names say so.
+Durations are in nanoseconds; their field names end in `_ns`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from sparq.protocol.option import option
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that nsqlookupd can be told."""
+    """All options of nsqlookupd."""
 
     tcp_address: str = option(
         "0.0.0.0:4160", "address for nsqds: host:port or a unix socket's path", kind=LISTEN
@@ -35,7 +35,7 @@ class Options:
     tombstone_lifetime_ns: int = option(
         45 * SECOND, "how long a tombstoned nsqd stays hidden from a topic's consumers", least=0
     )
-    # What it allows
+    # Limits
     allow_broadcast_addresses: tuple[str, ...] = option(
         (),
         "broadcast address that an nsqd may have: peer (the IP address that it connects from), an"
@@ -47,7 +47,7 @@ class Options:
         0, "nsqds that may be connected at a time; 0: any number, here and below", least=0
     )
     max_connections_per_address: int = option(0, "of these, how many from one IP address", least=0)
-    # NSQ has no bound.
+    # NSQ has no limit.
     max_registrations: int = option(
         1_000_000, "topics and channels that one nsqd may register", least=0
     )
@@ -59,7 +59,7 @@ class Options:
     http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
     access: AccessOptions = field(default_factory=AccessOptions)
 
-    # How it starts, and what it says
+    # Start and log
     go_compatible: bool = go_compatible("nsqlookupd")
     log: LogOptions = field(
         default_factory=lambda: LogOptions(prefix="[nsqlookupd] "), metadata={"prefix": "log-"}

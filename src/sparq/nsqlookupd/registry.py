@@ -1,15 +1,15 @@
-"""Who has what: nsqds, and the topics and channels that they registered. Pure memory, no clock.
+"""The registry: nsqds and the topics and channels that they registered, in memory, without a clock.
 
-1. A topic or channel is a key that stays when its last nsqd goes, until it is deleted over HTTP or
-   is `#ephemeral`: consumers may know it before its nsqds are back.
-2. A producer is one connection of an nsqd. It is listed while it has been heard of lately; in a
-   topic it can be tombstoned: hidden from consumers for a while, also when it registers anew.
-   Unregistering the topic forgets the tombstone.
-3. Channel keys do not need a topic key, nor the reverse.
-4. What a producer registered is also known by producer, so that its end costs what it had, not what
-   the registry holds.
+1. A topic or channel stays when its last nsqd disconnects, until it is deleted over HTTP, so that
+   consumers can ask for it before its nsqds are back. An `#ephemeral` one does not stay.
+2. A producer is one connection of an nsqd. It is listed while it has been heard from recently. In a
+   topic it can be tombstoned: hidden from consumers for a while, even if it registers again.
+   Unregistering the topic removes the tombstone.
+3. A channel can be known without its topic, and a topic without channels.
+4. Registrations are also stored by producer, so that removing a producer takes time in proportion
+   to its own registrations, not to the size of the registry.
 
-All lists come out sorted by name, or in order of arrival for producers.
+Lists are sorted by name; producers are listed in order of arrival.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ NEVER = Instant(0, 0)
 
 @dataclass(slots=True, eq=False)
 class Producer:
-    """One nsqd, as it introduced itself.
+    """One nsqd, with its data from IDENTIFY.
 
     Attributes:
-        draining: it refuses publishes, so that producers go elsewhere; consumers go on. None: it
-            does not know what that is.
-        draining_topics: the same of single topics, registered or not.
+        draining: whether it refuses publishes, so that producers go elsewhere; consumers go on.
+            None: the nsqd does not support draining.
+        draining_topics: single topics that refuse publishes, registered or not.
     """
 
     id: str
@@ -50,25 +50,28 @@ class Producer:
     channels: set[tuple[str, str]] = field(default_factory=set)
 
     def drains(self, topic: str) -> bool:
-        """Whether publishes to a topic are refused there."""
+        """Whether it refuses publishes to a topic."""
         return bool(self.draining) or topic in self.draining_topics
 
     @property
     def node(self) -> str:
-        """The name by which a tombstone means it."""
+        """Its name in a tombstone request, `broadcast_address:http_port`."""
         return f"{self.broadcast_address}:{self.http_port}"
 
 
 @dataclass(slots=True)
 class Registration:
-    """A producer under one topic; `tombstoned_at` is NEVER until it is tombstoned."""
+    """A producer's entry in a topic, a channel or the list of nodes.
+
+    `tombstoned_at` is NEVER until the producer is tombstoned in that topic.
+    """
 
     producer: Producer
     tombstoned_at: Instant = NEVER
 
     @property
     def tombstoned(self) -> bool:
-        """Whether it ever was tombstoned."""
+        """Whether it was ever tombstoned."""
         return self.tombstoned_at is not NEVER
 
 
@@ -76,7 +79,7 @@ Producers: TypeAlias = dict[str, Registration]
 
 
 class Registry:
-    """All that one nsqlookupd knows."""
+    """The producers, topics and channels known to one nsqlookupd."""
 
     def __init__(self, inactive_timeout_ns: int, tombstone_lifetime_ns: int) -> None:
         self._inactive_timeout_ns = inactive_timeout_ns
@@ -86,14 +89,14 @@ class Registry:
         self._channels: dict[str, dict[str, Producers]] = {}
         self._channel_count = 0
 
-    # What producers say
+    # Commands of producers
 
     def add(self, producer: Producer) -> None:
-        """A producer has introduced itself."""
+        """Add a producer, after its IDENTIFY."""
         self._nodes[producer.id] = Registration(producer)
 
     def remove(self, producer: Producer) -> None:
-        """A producer has gone: it leaves every topic and channel."""
+        """Remove a producer from every topic and channel, when it disconnects."""
         for topic, channel in list(producer.channels):
             self.unregister_channel(producer, topic, channel)
         for topic in list(producer.topics):
@@ -101,7 +104,7 @@ class Registry:
         self._nodes.pop(producer.id, None)
 
     def register(self, producer: Producer, topic: str, channel: str) -> None:
-        """A producer has a topic and, unless it is empty, a channel of it."""
+        """Register a producer for a topic and, if `channel` is not empty, for a channel of it."""
         if channel:
             producers = self._make_channel(topic, channel)
             producers.setdefault(producer.id, Registration(producer))
@@ -111,7 +114,7 @@ class Registry:
         producer.topics.add(topic)
 
     def unregister_channel(self, producer: Producer, topic: str, channel: str) -> None:
-        """A producer no longer has a channel."""
+        """Remove a producer from a channel."""
         producer.channels.discard((topic, channel))
         producers = self._channels.get(topic, {}).get(channel)
         if producers is not None:
@@ -120,7 +123,7 @@ class Registry:
                 self.delete_channel(topic, channel)
 
     def unregister_topic(self, producer: Producer, topic: str) -> None:
-        """A producer no longer has a topic, nor any channel of it."""
+        """Remove a producer from a topic and its channels."""
         for channel in list(self._channels.get(topic, ())):
             if (topic, channel) in producer.channels:
                 self.unregister_channel(producer, topic, channel)
@@ -134,14 +137,14 @@ class Registry:
             if not producers and is_ephemeral(topic):
                 del self._topics[topic]
 
-    # What operators do
+    # Commands of operators
 
     def create_topic(self, topic: str) -> None:
-        """Make a topic known."""
+        """Add a topic, if it is not known."""
         self._topics.setdefault(topic, {})
 
     def create_channel(self, topic: str, channel: str) -> None:
-        """Make a channel and its topic known."""
+        """Add a channel and its topic, if they are not known."""
         self._make_channel(topic, channel)
         self.create_topic(topic)
 
@@ -151,14 +154,14 @@ class Registry:
         return channels.setdefault(channel, {})
 
     def delete_topic(self, topic: str) -> None:
-        """Forget a topic and its channels, whoever has them."""
+        """Remove a topic and its channels, whichever producers have them."""
         for channel in list(self._channels.get(topic, ())):
             self.delete_channel(topic, channel)
         for registration in self._topics.pop(topic, {}).values():
             registration.producer.topics.discard(topic)
 
     def delete_channel(self, topic: str, channel: str) -> bool:
-        """Forget a channel; False if it is not known."""
+        """Remove a channel; False: it is not known."""
         channels = self._channels.get(topic, {})
         if channel not in channels:
             return False
@@ -175,34 +178,34 @@ class Registry:
             if registration.producer.node == node:
                 registration.tombstoned_at = now
 
-    # What is counted
+    # Counts
 
     @property
     def name_count(self) -> int:
-        """Topics and channels that are known."""
+        """Number of known topics and channels."""
         return len(self._topics) + self._channel_count
 
     def missing(self, topic: str, channel: str) -> int:
-        """How many names more a registration would make known."""
+        """Return how many new names a registration would add."""
         is_new = bool(channel) and channel not in self._channels.get(topic, ())
         return (topic not in self._topics) + is_new
 
-    # What consumers ask
+    # Queries of consumers
 
     def has_topic(self, topic: str) -> bool:
         """Whether a topic is known."""
         return topic in self._topics
 
     def topics(self) -> list[str]:
-        """All known topics."""
+        """Return all known topics, sorted."""
         return sorted(self._topics)
 
     def channels(self, topic: str) -> list[str]:
-        """All known channels of a topic."""
+        """Return all known channels of a topic, sorted."""
         return sorted(self._channels.get(topic, ()))
 
     def producers(self, topic: str, now: Instant) -> list[Producer]:
-        """The producers of a topic to connect to: active ones without a tombstone."""
+        """Return a topic's producers for consumers: active ones without a tombstone."""
         return [
             registration.producer
             for registration in self._topics.get(topic, {}).values()
@@ -210,7 +213,7 @@ class Registry:
         ]
 
     def nodes(self, now: Instant) -> list[tuple[Producer, list[tuple[str, bool]]]]:
-        """The active producers, each with its topics and whether it is tombstoned there."""
+        """Return the active producers, each with its topics and whether it is tombstoned there."""
         return [
             (registration.producer, list(self._topics_of(registration.producer, now)))
             for registration in self._nodes.values()
@@ -218,7 +221,7 @@ class Registry:
         ]
 
     def registrations(self) -> Iterator[tuple[str, str, str, list[Registration]]]:
-        """Everything: category (client, topic, channel), key, subkey, who is registered there."""
+        """Yield all entries: category (client, topic, channel), key, subkey, registrations."""
         yield "client", "", "", list(self._nodes.values())
         for topic in self.topics():
             yield "topic", topic, "", list(self._topics[topic].values())

@@ -1,7 +1,7 @@
-"""What each route of nsqlookupd needs, where there is a token file.
+"""The roles that each route of nsqlookupd needs, if there is a token file.
 
-Whoever has any role for a topic may find its nsqds; `/nodes` tells the addresses of all of them,
-and the names of their topics. A test holds that no route is missing.
+A client with any role for a topic may find its nsqds. `/nodes` returns the addresses of all nsqds
+and the names of their topics. A test checks that no route is missing.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""One nsqlookupd: its registry, its two ports, its life once it listens.
+"""One nsqlookupd: its registry, its two ports, its start and stop.
 
-All it knows is in memory: after a restart it is told again by the nsqds within seconds.
+All its data is in memory: after a restart the nsqds register again within seconds.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
 LOOK_SECONDS: Final = 1.0
-"""How often the tokens that nsqds have shown are held to the clock."""
+"""How often the tokens of connected nsqds are checked for expiry."""
 
 logger = logging.getLogger(__name__)
 
 
 class Nsqlookupd:
-    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for everybody.
+    """One nsqlookupd: a registry, its TCP port for nsqds, its HTTP port for all clients.
 
     Attributes:
-        access: who may do what over HTTP; None: everybody may.
+        access: access rights over HTTP; None: no checks.
     """
 
     def __init__(self, options: Options) -> None:
-        """Raises StartError: an option that it cannot run with."""
+        """Raises StartError: an option is invalid."""
         self._options = options
         self.registry = Registry(
             options.inactive_producer_timeout_ns, options.tombstone_lifetime_ns
@@ -66,10 +66,10 @@ class Nsqlookupd:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, listeners: Sequence[Listener] | None = None) -> None:
-        """Answer at these sockets, TCP and HTTP; without them at the options' addresses.
+        """Serve on these listeners, TCP and HTTP; without them, on the options' addresses.
 
         Raises:
-            ListenError: an address cannot be had; then nothing listens.
+            ListenError: an address cannot be bound; no listener stays open.
         """
         options = self._options
         self._listeners = list(listeners or listen(options))
@@ -90,7 +90,7 @@ class Nsqlookupd:
         logger.info("HTTP: listening on %s", http.text)
 
     def reload(self) -> None:
-        """Read the token file again, and hold the nsqds to it that are connected."""
+        """Read the token file again, and check the connected nsqds against it."""
         if self.access is not None and self.access.reload():
             self._review(again=True)
 
@@ -99,7 +99,7 @@ class Nsqlookupd:
             connection.review(again=again)
 
     def _watch(self) -> None:
-        """Look now and then for tokens that have expired."""
+        """Check for expired tokens every `LOOK_SECONDS`."""
         self._review()
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._watch)
 
@@ -126,13 +126,13 @@ async def serve(
     """Run one nsqlookupd until the event is set; at SIGHUP its options are read again.
 
     Raises:
-        StartError: an option is one that it cannot run with.
+        StartError: an option is invalid.
     """
     daemon = Nsqlookupd(options)
     await daemon.start(listeners)
 
     def reload() -> None:
-        nonlocal options  # those in force: the log level is what can change while it runs
+        nonlocal options  # those in force; only the log level can change at run time
         wanted = hangup.read_again(read_again)
         if wanted is not None:
             options = hangup.take(options, wanted, ("log",))

@@ -1,10 +1,12 @@
-"""The token that an nsqd shows in IDENTIFY's body, where `--require-token` is given.
+"""Check of the token in an nsqd's IDENTIFY, if `--require-token` is given.
 
     {"version": "1.3.0", "broadcast_address": "nsqd-1", ..., "token": "nsq_..."}
 
-1. Go's nsqlookupd takes no notice of that field, and Go's nsqd does not send it: it is refused.
-2. Whoever registers a topic needs the role `register` for it; to be let in at all, for some topic.
-3. What has expired, or is gone from the file, ends its connection, and so its registrations.
+1. Go's nsqlookupd ignores that field. Go's nsqd does not send it, so it is refused.
+2. To register a topic, an nsqd needs the role `register` for it; to connect at all, it needs the
+   role for at least one topic.
+3. If a token expires or is removed from the file, its connection is closed, which removes its
+   registrations.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ FIELD: Final = "token"
 
 
 class ShownToken:
-    """What one nsqd has shown."""
+    """The token that one nsqd has shown."""
 
     def __init__(self, access: Access, remote_address: str) -> None:
         self._access = access
@@ -34,8 +36,8 @@ class ShownToken:
         self._token: Token | None = None
 
     def take(self, body: bytes) -> str:
-        """Take IDENTIFY's body, a JSON object; why its sender may not come in, or ""."""
-        # Keys come in any case, as all of an introduction.
+        """Check the body of IDENTIFY, a JSON object; return why the nsqd is refused, or ""."""
+        # Keys may have any case, like all keys of IDENTIFY.
         fields = {key.lower(): value for key, value in json.loads(body).items()}
         shown = fields.get(FIELD)
         self._text = shown if isinstance(shown, str) else ""
@@ -52,14 +54,14 @@ class ShownToken:
         return "unknown token" if self._text else "a token is required (nsqd's --lookupd-token)"
 
     def refusal(self, topic: str) -> str:
-        """Why its sender may not register a topic, or ""."""
+        """Return why the nsqd may not register a topic, or ""."""
         if self._token is not None and Role.REGISTER in grants.for_topic(self._token.grants, topic):
             return ""
         self._refuse(FORBIDDEN, "REGISTER", topic)
         return "this token may not register this topic"
 
     def review(self, *, again: bool) -> bool:
-        """Whether the token is still good; `again`: its line may be another one by now."""
+        """Whether the token is still valid; `again`: look it up, as the file was read again."""
         if self._token is None:
             return True  # nothing was shown yet
         reason = "" if self._access.now() < self._token.expires else EXPIRED

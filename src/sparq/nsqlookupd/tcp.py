@@ -1,17 +1,17 @@
-"""The protocol V1 between nsqd and nsqlookupd: lines in, length-prefixed answers out.
+"""Protocol V1 between nsqd and nsqlookupd: lines in, length-prefixed answers out.
 
-`Conversation` is the protocol itself, bytes to bytes; `Connection` is the socket around it.
-Rules (reference: wire.md part 2):
+`Conversation` is the protocol itself, bytes in and bytes out; `Connection` adds the socket. Rules
+(reference: wire.md part 2):
 
-1. Every command has one answer, in order. Any error is answered, then the connection ends.
-2. What a peer may send is bounded: a line, IDENTIFY's body, and the time until its magic bytes. A
-   body is refused by its announced size, before it is held. What it may register and claim is for
-   `guard` to say.
-3. A peer that does not read its answers is not read either.
-4. When a connection ends, its producer leaves the registry at once.
-5. DRAIN and UNDRAIN, of a topic or of the whole nsqd, are sparq's. An nsqd that knows them says in
-   IDENTIFY whether it drains; the answer to that one alone says that they are known here, too
-   (`lookup.KNOWS_DRAIN`): others get NSQ's own.
+1. Every command gets one answer, in order. An error is answered, then the connection ends.
+2. A peer's input is limited: the length of a line, the size of IDENTIFY's body, and the time until
+   its magic bytes. A body is refused by its announced size, before it is stored. `guard` decides
+   which names and addresses a peer may register.
+3. While a peer does not read its answers, nothing is read from it.
+4. When a connection ends, its producer is removed from the registry at once.
+5. DRAIN and UNDRAIN, for a topic or for the whole nsqd, are sparq's own commands. An nsqd that
+   knows them says in IDENTIFY whether it drains. Only the answer to such an IDENTIFY says that
+   nsqlookupd knows them, too (`lookup.KNOWS_DRAIN`); other nsqds get NSQ's original answer.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from sparq.protocol.names import is_valid_name, quote
 MAGIC = b"  V1"
 MAGIC_SECONDS = 60.0
 LINE_BYTES_MAX = 16 << 10
-"""As nsqd's own limit for a command line."""
+"""The same as nsqd's limit for a command line."""
 
 IDENTIFY_BYTES_MAX = 64 << 10
-"""An introduction has under 1 KiB; names of hosts and zones are short."""
+"""An IDENTIFY body is under 1 KiB; names of hosts and zones are short."""
 
 WRITE_HIGH_WATER_BYTES = 64 << 10
 LINGER_SECONDS = 1.0
 SHOWN_MAX = 100
-"""How much of what a peer said an answer repeats."""
+"""Maximum characters of a peer's input that an error repeats."""
 
 TEXTS = ("hostname", "broadcast_address", "version", "topology_zone", "topology_region")
 PORTS = ("tcp_port", "http_port")
 REQUIRED = ("broadcast_address", "tcp_port", "http_port", "version")
-"""What an introduction has, and must have."""
+"""The fields of IDENTIFY, and the required ones."""
 
 DRAINING_TOPICS_MAX = 10_000
 
@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 
 class ClientError(Exception):
-    """A peer's mistake; the text is the answer it gets."""
+    """A peer's mistake; the text is sent as the answer."""
 
     def __init__(self, text: str | bytes) -> None:
         super().__init__(text)
@@ -66,25 +66,26 @@ class ClientError(Exception):
 
 
 def instant() -> Instant:
-    """Both clocks, now."""
+    """Read both clocks."""
     return Instant(time.time_ns(), time.monotonic_ns())
 
 
 def reply(data: bytes) -> bytes:
-    """An answer as it goes out: `i32 size | data`."""
+    """Encode an answer as `i32 size | data`."""
     return struct.pack(">i", len(data)) + data
 
 
 def host_of(remote_address: str) -> str:
-    """The IP address of a peer; empty for one on a unix socket."""
+    """Return the IP address of a peer; empty for a unix socket."""
     return remote_address.rpartition(":")[0].strip("[]")
 
 
 class Conversation:
-    """One peer's side of the protocol, without a socket.
+    """The protocol with one peer, without a socket.
 
-    `feed` takes bytes as they come and returns the answers to what they complete. Afterwards
-    `greeted` tells whether the magic bytes were right, `ended` whether the connection is over.
+    `feed` takes bytes as they arrive and returns the answers to the commands that they complete.
+    After it, `greeted` says whether correct magic bytes have arrived, and `ended` whether the
+    connection has to be closed.
     """
 
     def __init__(
@@ -110,11 +111,11 @@ class Conversation:
         self._buffer = bytearray()
         self._searched = 0
         self._body_size: int | None = None
-        # What the next bytes are; each step returns an answer, or None when it needs more bytes.
+        # Reads the next bytes: a step returns an answer, or None if it needs more bytes.
         self._step: Callable[[], bytes | None] = self._read_magic
 
     def feed(self, data: bytes) -> bytes:
-        """Take bytes; the answers to the commands that they complete."""
+        """Process bytes; return the answers to the commands that they complete."""
         answers = []
         self._buffer += data
         try:
@@ -127,7 +128,7 @@ class Conversation:
         return b"".join(answers)
 
     def feed_eof(self) -> bytes:
-        """The peer sends no more; the answer to a command that breaks off in its body."""
+        """Process the end of the input; return an error if it ends within a command's body."""
         if self.ended:
             return b""
         interrupted = self._step == self._read_body
@@ -139,7 +140,7 @@ class Conversation:
         return reply(f"E_BAD_BODY IDENTIFY failed to read {what}".encode())
 
     def close(self) -> None:
-        """The connection is over: its producer leaves the registry."""
+        """End the protocol, and remove the producer from the registry."""
         self.ended = True
         self._buffer.clear()
         if self.producer is not None:
@@ -148,7 +149,7 @@ class Conversation:
             self.producer = None
 
     def review(self, *, again: bool) -> bool:
-        """Whether the peer may stay; `again`: tokens have been read again."""
+        """Whether the peer's token is still valid; `again`: the token file was read again."""
         return self._shown is None or self._shown.review(again=again)
 
     # Bytes
@@ -166,7 +167,7 @@ class Conversation:
     def _read_line(self) -> bytes | None:
         end = self._buffer.find(b"\n", self._searched)
         if (end if end >= 0 else len(self._buffer)) >= LINE_BYTES_MAX:
-            # As nsqd does with a line beyond its buffer: no answer, the end.
+            # As nsqd does with a line longer than its buffer: close without an answer.
             self.close()
             return b""
         if end < 0:
@@ -266,7 +267,7 @@ class Conversation:
         return reply(b"OK")
 
     def _drain(self, command: str, arguments: list[bytes]) -> bytes:
-        """An nsqd, or a topic of it, refuses publishes, or does so no more."""
+        """Note that an nsqd, or one of its topics, begins or stops refusing publishes."""
         begins = command == "DRAIN"
         if arguments:
             producer, topic, _ = self._topic_channel(command, arguments)
@@ -303,17 +304,17 @@ class Conversation:
 
 
 def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) -> Producer:
-    """An nsqd's introduction.
+    """Parse the body of IDENTIFY.
 
     Raises:
-        ClientError: it is not JSON, has a wrong type, or lacks what is required.
+        ClientError: it is not a JSON object, or a field is missing or has a wrong type.
     """
     try:
         said = json.loads(body)
         said = {} if said is None else said
         if not isinstance(said, dict):
             raise ValueError
-        # Go, which the peers are written in, takes keys in any case.
+        # Go accepts JSON keys in any case, so nsqds may send them so.
         fields = {key.lower(): value for key, value in said.items() if value is not None}
         facts = {name: _fact(fields, name, str) for name in TEXTS}
         facts |= {name: _fact(fields, name, int) for name in PORTS}
@@ -328,7 +329,7 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
 
 
 def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
-    """A field of an introduction, which may be missing; ValueError: it has another type."""
+    """Return a field of IDENTIFY, or the type's zero value; ValueError: it has another type."""
     value = fields.get(name, kind())
     if type(value) is not kind or (kind is int and value not in _INT64):
         raise ValueError
@@ -336,7 +337,7 @@ def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
 
 
 class Connection(asyncio.Protocol):
-    """The socket around a conversation."""
+    """The socket of a `Conversation`."""
 
     def __init__(
         self, registry: Registry, me: dict[str, Any], connections: set[Connection], guard: Guard
@@ -352,12 +353,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_reading(self) -> bool:
-        """Whether the peer is being read."""
+        """Whether input from the peer is read."""
         return self._transport.is_reading()
 
     @property
     def unsent_bytes(self) -> int:
-        """Answers that the peer has not taken yet."""
+        """Size of the answers that the peer has not read yet."""
         return self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -367,7 +368,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport
         remote = peer_text(transport.get_extra_info("peername"))
         self._host = host_of(remote)
-        # Peers on a unix socket have no address: they are told apart by their connection.
+        # Peers on a unix socket have no address; the connection serves as their identity.
         peer_id = remote or f"unix:{id(self):x}"
         self._conversation = Conversation(
             self._registry, self._me, remote, peer_id, instant, guard=self._guard
@@ -382,7 +383,7 @@ class Connection(asyncio.Protocol):
         logger.info("TCP: new client(%s)", remote)
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is complete."""
+        """Process input, and send the answers to complete commands."""
         if self._conversation.ended:
             return
         answers = self._conversation.feed(data)
@@ -393,12 +394,12 @@ class Connection(asyncio.Protocol):
             self._finish()
 
     def eof_received(self) -> bool:
-        """The peer has said all; it still gets its answer."""
+        """Send the answer to an unfinished command, then close."""
         self._write(self._conversation.feed_eof())
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The producer of this connection has gone."""
+        """Remove the connection, and its producer from the registry."""
         if self not in self._connections:
             return
         self._guard.forget(self._host)
@@ -407,21 +408,21 @@ class Connection(asyncio.Protocol):
         self._connections.discard(self)
 
     def pause_writing(self) -> None:
-        """The peer does not read: do not read it either (rule 3)."""
+        """Pause reading: the peer does not read its answers (rule 3)."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """It reads again."""
+        """Resume reading: the peer reads again."""
         if not self._transport.is_closing():
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """nsqlookupd stops."""
+        """Close the connection, when nsqlookupd stops."""
         self._transport.close()
 
     def review(self, *, again: bool) -> None:
-        """Let a peer go whose token counts no more; `again`: tokens have been read again."""
+        """Close if the peer's token is no longer valid; `again`: the token file was read again."""
         if not self._conversation.ended and not self._conversation.review(again=again):
             self._conversation.close()
             self._transport.close()
@@ -431,7 +432,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(answers)
 
     def _finish(self) -> None:
-        """End behind the error. Closing over unread input would reset, and lose, what was said."""
+        """Close after the error: closing at once, with input unread, would lose it by a reset."""
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._arm(LINGER_SECONDS)

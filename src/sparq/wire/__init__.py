@@ -1,6 +1,6 @@
-"""One V2 connection without its socket, for both ends: bytes in, bytes out.
+"""The V2 protocol of a connection without a socket, for both ends: bytes in, bytes out.
 
-`server` is nsqd's end, `client` the end of all who connect to it; between them and a socket lie the
-same `layers`. The shells around them move bytes and keep time: `sparq.nsqd.tcp`, and on the
-client's side a `connection` for asyncio and one that blocks.
+`server` is nsqd's end and `client` the client's end; both use the same `layers` (TLS, compression).
+Sockets and timers are elsewhere: in `sparq.nsqd.tcp`, and on the client's side in a `connection`
+for asyncio and a blocking one.
 """

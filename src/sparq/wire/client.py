@@ -1,14 +1,15 @@
-"""A client's end of a V2 connection, up to its frames: bytes in, bytes out.
+"""A client's end of a V2 connection, from the handshake to frames: bytes in, bytes out.
 
 ```
 IDENTIFY ──▶ JSON ──▶ [TLS handshake ──▶ OK] ──▶ [compression ──▶ OK] ──▶ [AUTH ──▶ JSON] ──▶ READY
  in clear             inside TLS                 inside both
 ```
-1. Nothing is sent ahead of its answer. What stands behind an answer in the same bytes belongs to
-   the next layer: nothing that came in clear is taken for what came by TLS.
-2. TLS that was asked for and is not granted is an error; compression is done without.
-3. A secret is sent to an nsqd that asks for AUTH, to no other, and after the upgrades.
-4. A size is checked before anything is kept for it: an answer has `ANSWER_BYTES_MAX` at most.
+1. Each step waits for the answer to the previous one. Bytes received after an answer belong to the
+   next layer, so data received in clear is never taken for data received over TLS.
+2. If TLS was requested and is not granted, that is an error; if compression is not granted, the
+   connection goes on without it.
+3. A secret is sent only to an nsqd that requires AUTH, and only after the upgrades.
+4. A size is checked before memory is used for it: an answer has at most `ANSWER_BYTES_MAX` bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ HEARTBEAT: Final = b"_heartbeat_"
 
 
 class Stage(enum.StrEnum):
-    """What a connection is at, in words for an error."""
+    """The stages of a connection; the values appear in error messages."""
 
     IDENTIFY = "IDENTIFY"
     TLS = "TLS"
@@ -49,37 +50,37 @@ FOLLOWS: Final[Mapping[Stage, tuple[Stage, ...]]] = {
     Stage.DEFLATE: (Stage.AUTH, Stage.READY),
     Stage.AUTH: (Stage.READY,),
 }
-"""What may come behind a stage; the first of them that is due does."""
+"""The stages that may follow a stage; the first one that is due follows."""
 
 
 class Options(Protocol):
-    """What a client asks for; see `sparq.client.layer_options`."""
+    """The layers that a client requests; see `sparq.client.layer_options`."""
 
     @property
     def tls_v1(self) -> bool:
-        """Speak TLS."""
+        """Whether to use TLS."""
 
     @property
     def snappy(self) -> bool:
-        """Compress by snappy, where it is granted."""
+        """Whether to compress with snappy, if nsqd grants it."""
 
     @property
     def deflate(self) -> bool:
-        """Compress by deflate, where it is granted."""
+        """Whether to compress with deflate, if nsqd grants it."""
 
     @property
     def deflate_level(self) -> int:
-        """How much so."""
+        """The compression level of deflate, 1 to 9."""
 
     @property
     def auth_secret(self) -> str:
-        """What to answer with where AUTH is asked for; "" without one."""
+        """The secret for an nsqd that requires AUTH; "": none."""
 
     def asked(self) -> dict[str, Any]:
-        """What IDENTIFY asks for."""
+        """Return the fields of IDENTIFY that request the layers."""
 
     def tls_context(self, *, check_host: bool) -> ssl.SSLContext:
-        """How TLS is spoken. Raises ValueError: a file cannot be used."""
+        """Make the TLS context. Raises ValueError: a file cannot be used."""
 
 
 class ClientConnection:
@@ -88,17 +89,17 @@ class ClientConnection:
     Args:
         address: the nsqd's ``host:port`` or path.
         options: the layers and the secret.
-        identity: what IDENTIFY tells.
-        frame_bytes_max: the largest frame to take once it is ready.
+        identity: the client's own fields of IDENTIFY.
+        frame_bytes_max: the largest frame accepted once the connection is READY.
 
     Attributes:
-        stage: what it is at.
-        is_plain: what arrives is the receiver's as it is: READY, without layers.
-        facts: what nsqd answered to IDENTIFY; ``{}`` from one that does not negotiate.
-        authorization: what it answered to AUTH (identity, identity_url, permission_count); ``{}``
-            from one that asks for none.
-        layers: through what everything goes; none at first.
-        receiver: takes plain bytes, gives frames.
+        stage: the present stage.
+        is_plain: whether input goes straight to the receiver: READY, without layers.
+        facts: nsqd's answer to IDENTIFY; ``{}`` from an nsqd that does not negotiate.
+        authorization: nsqd's answer to AUTH (identity, identity_url, permission_count); ``{}``
+            from an nsqd that requires no AUTH.
+        layers: the layers that all bytes pass through; none at first.
+        receiver: takes plain bytes, returns frames.
     """
 
     def __init__(
@@ -123,10 +124,10 @@ class ClientConnection:
         self._out = [commands.MAGIC_V2 + commands.identify(body)]
 
     def feed(self, data: bytes) -> None:
-        """Take what came from the socket; ``output`` may have an answer to it.
+        """Process bytes from the socket; ``output`` may then return bytes to send.
 
-        Once it is READY that is for the layers to read, or without any for the receiver, to which
-        a shell that looks at ``is_plain`` gives it straight away.
+        Once READY, the bytes go to the layers, or without layers to the receiver. A caller that
+        checks ``is_plain`` may give them to the receiver directly.
 
         Raises:
             RemoteError: nsqd refuses the handshake.
@@ -150,14 +151,14 @@ class ClientConnection:
             if self.stage is not Stage.TLS:
                 text = f"nsqd {self._address}: {self.stage}: {error}"
                 raise WrongPeerError(text) from None
-            # An nsqd that does not trust us says so only behind the handshake, in TLS 1.3.
+            # In TLS 1.3, an nsqd that rejects our certificate says so only after the handshake.
             raise TlsError(
                 f"TLS with nsqd {self._address} failed: {error} "
                 "(see the options tls_root_ca_file, tls_cert, tls_min_version)"
             ) from None
 
     def output(self) -> bytes:
-        """What is to be sent now, unasked; empty when there is nothing."""
+        """Return the handshake's bytes to send now; empty if there are none."""
         out, self._out = self._out, []
         return b"".join(out) + self.layers.output()
 
@@ -177,7 +178,7 @@ class ClientConnection:
             self._advance()
 
     def _answer(self) -> bytes | None:
-        """The next response, once it is there; AUTH may take its time, with heartbeats before."""
+        """Return the next response, or None; AUTH may take long, so heartbeats are answered."""
         while True:
             for kind, data in self.receiver.frames():
                 if kind == FRAME_ERROR:
@@ -203,7 +204,7 @@ class ClientConnection:
             )
 
     def _advance(self) -> None:
-        """Begin the next stage that is due."""
+        """Start the next stage that is due."""
         options, facts = self._options, self.facts
         due = {
             Stage.TLS: options.tls_v1,
@@ -229,11 +230,11 @@ class ClientConnection:
         address = self._address
         if not self.facts.get("tls_v1"):
             raise TlsError(f"nsqd {address} does not offer TLS, which the option tls_v1 asks for")
-        # A unix socket has no name that a certificate could have.
+        # A unix socket has no host name to check a certificate against.
         host = None if address.startswith("/") else address.rpartition(":")[0].strip("[]")
         try:
             context = self._options.tls_context(check_host=host is not None)
-        except ValueError as error:  # a file is gone that was there when the options were made
+        except ValueError as error:  # a file was deleted after the options had been checked
             raise TlsError(f"TLS with nsqd {address} is not possible: {error}") from None
         return Tls(context, host)
 
@@ -256,13 +257,13 @@ class ClientConnection:
         self._out.append(self.layers.seal((command,)))
 
     def _take_rest(self) -> bytes:
-        """What came behind the last answer; what the layers still hold is not here."""
+        """Return the input after the last answer, without bytes that the layers still hold."""
         rest, self._arrived = self.receiver.take_rest() + self._arrived, b""
         return rest
 
 
 def _facts(answer: bytes) -> dict[str, Any]:
-    """An answer that is a JSON object, or OK from an nsqd that does not negotiate."""
+    """Parse an answer: a JSON object, or OK from an nsqd that does not negotiate."""
     if answer == b"OK":
         return {}
     try:
@@ -274,17 +275,17 @@ def _facts(answer: bytes) -> dict[str, Any]:
     return facts
 
 
-# What is no nsqd, told from its first bytes. Each daemon of NSQ has several ports, and one is
-# easily taken for another. By default they are 4150 and 4151 (nsqd: TCP, HTTP), 4160 and 4161
-# (nsqlookupd: TCP, HTTP) and 4171 (nsqadmin).
+# Recognize a peer that is not an nsqd's TCP port, by its first bytes. NSQ's daemons have several
+# ports, which are easily confused. By default they are 4150 and 4151 (nsqd: TCP, HTTP), 4160 and
+# 4161 (nsqlookupd: TCP, HTTP) and 4171 (nsqadmin).
 
 HTTP: Final = b"HTTP/"
 TLS_ALERT: Final = b"\x15\x03"
 LOOKUPD_REFUSAL: Final = b"\x00\x00\x00\x0eE_BAD_PROTOCOL"
-"""nsqlookupd's answers have a size and no type."""
+"""nsqlookupd's answer to a wrong protocol; its answers have a size but no frame type."""
 
 HEAD_BYTES: Final = len(LOOKUPD_REFUSAL)
-"""So many bytes are enough to tell."""
+"""Number of first bytes that are enough to recognize a peer."""
 
 _HTTP_PORTS: Final = {
     "4151": "this is nsqd's HTTP port, give its TCP port (4150 by default)",
@@ -295,7 +296,7 @@ _ANY_HTTP_PORT: Final = "give nsqd's TCP port here (4150 by default), or an nsql
 
 
 def not_nsqd(address: str, head: bytes) -> str:
-    """What begins with these bytes, as the end of a sentence; "" when that is not known."""
+    """Describe a peer by its first bytes, as the end of a sentence; "": not recognized."""
     if head.startswith(HTTP):
         port = address.rpartition(":")[2]
         return f"it speaks HTTP: {_HTTP_PORTS.get(port, _ANY_HTTP_PORT)}"

@@ -1,9 +1,9 @@
-"""What can be wrong with a peer, and what nsqd's refusals mean.
+"""Errors of connections, and the meanings of nsqd's error codes.
 
-1. `LayerError` says what is wrong with bytes, to the code that reads them. The others are for the
+1. `LayerError` reports invalid bytes to the code that reads them. The other errors are for
    programs that use the client.
-2. ``RemoteError`` carries nsqd's code and words, which say what happened to nsqd; ``RefusedError``
-   adds what it means for the client. One table, a line a code: NSQ's codes, then sparq's own.
+2. ``RemoteError`` carries nsqd's code and text, which say what happened at nsqd; ``RefusedError``
+   adds what it means for the client. One table has an entry per code: NSQ's codes, then sparq's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _BRACKETS: Final = re.compile(r"^\[[\w: ]+\] | \(\w+\.c:\d+\)$")
 
 
 class LayerError(Exception):
-    """The peer's bytes are not what was agreed."""
+    """TLS or compression failed: the peer's bytes are not valid, or the layer is closed."""
 
 
 class SparqClientError(Exception):
@@ -31,15 +31,15 @@ class WrongPeerError(SparqClientError):
 
 
 class TlsError(SparqClientError):
-    """TLS was asked for and could not be had: not offered, not trusted, or refused by the peer."""
+    """TLS was requested but failed: not offered, not trusted, or refused by the peer."""
 
 
 class AuthRequiredError(SparqClientError):
-    """nsqd asks for AUTH, and no secret was given."""
+    """nsqd requires AUTH, and no secret is configured."""
 
 
 def tls_reason(error: ssl.SSLError) -> str:
-    """What went wrong, in OpenSSL's words without its brackets."""
+    """Return OpenSSL's reason for an error, without the parts in brackets."""
     said = getattr(error, "verify_message", "")
     if said:
         return said
@@ -93,11 +93,11 @@ UNKNOWN: Final = "sparq does not know this code: see the documentation of that n
 
 
 class RefusedError(RemoteError):
-    """nsqd refuses something: its code and words, and what they mean."""
+    """nsqd has refused a command; the error has nsqd's code and text, and their meaning."""
 
     @property
     def meaning(self) -> str:
-        """What it means, and what to do about it."""
+        """The meaning of the code, and what to do about it."""
         return MEANINGS.get(self.code, UNKNOWN)
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class RefusedError(RemoteError):
 
 
 def remote_error(text: bytes) -> RefusedError:
-    """The error that an error frame tells; a code that is not known counts as fatal."""
+    """Convert an error frame into an error; an unknown code counts as fatal."""
     code, _, rest = text.decode("utf-8", "replace").partition(" ")
     kind = ERRORS.get(code)
     return RefusedError(code, rest, fatal=kind is None or kind.fatal)

@@ -1,13 +1,13 @@
-"""What lies between a socket and its commands or frames: TLS, compression, or both.
+"""The layers between a socket and its commands or frames: TLS, compression, or both.
 
 Bytes in, bytes out, for either end of a connection.
 
-1. Sending goes through the compression first and TLS then, receiving the other way round.
-2. What arrives is kept as it came; each ``read`` makes some of it plain, at most about
-   `compression.PIECE_BYTES`. A bomb costs what its reader takes.
-3. Bytes that arrived before a layer was there are given to it with ``add_...``, and read by nobody
-   else.
-4. Whatever is wrong with the bytes is a `LayerError`: the connection cannot go on.
+1. Output is compressed first and then encrypted; input is decrypted first and then decompressed.
+2. Input is stored as it arrives; each ``read`` decodes at most about `compression.PIECE_BYTES`. So
+   a decompression bomb uses only as much memory as its reader requests.
+3. Bytes that arrived before a layer was added are passed to it with ``add_...``, and are read only
+   through that layer.
+4. Any invalid bytes raise `LayerError`: the connection cannot continue.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from sparq.protocol.compression import PIECE_BYTES, Buffer, Compression, Compres
 from sparq.wire.errors import LayerError, tls_reason
 
 RECORD_BYTES: Final = 16 << 10
-"""What a record of TLS holds at most: OpenSSL gives no more at a time."""
+"""Maximum size of a TLS record: OpenSSL returns no more at a time."""
 
 
 class Tls:
     """One end of a TLS connection.
 
     Args:
-        context: how TLS is spoken.
-        host: the name that the server's certificate is to have; None: none is checked.
+        context: the TLS context.
+        host: the name that the server's certificate must have; None: no check of the name.
         is_server: whether this is the server's end.
 
     Attributes:
-        ended: the peer has said that nothing follows (close_notify).
-        connection: what OpenSSL knows of it.
+        ended: whether the peer has ended its data (close_notify).
+        connection: the `ssl` object of the connection.
     """
 
     def __init__(
@@ -45,10 +45,10 @@ class Tls:
         self.connection = context.wrap_bio(self._arrived, self._leaving, is_server, host)
 
     def shake_hands(self) -> bool:
-        """Go on with the handshake; True when it is over, False when more has to arrive.
+        """Continue the handshake; True: it is complete, False: more input is needed.
 
         Raises:
-            LayerError: it failed; ``output`` tells the peer.
+            LayerError: it failed; ``output`` has the alert for the peer.
         """
         try:
             self.connection.do_handshake()
@@ -56,21 +56,21 @@ class Tls:
             return False
         except ssl.SSLError as error:
             raise LayerError(tls_reason(error)) from None
-        except ValueError as error:  # a certificate that cannot be read at all
+        except ValueError as error:  # a certificate that cannot be parsed at all
             raise LayerError(str(error)) from None
         return True
 
     def feed(self, data: Buffer) -> None:
-        """Keep what arrived; nothing behind the peer's farewell."""
+        """Store input; input after the peer's close_notify is dropped."""
         if not self.ended:
             self._arrived.write(data)
 
     def output(self) -> bytes:
-        """What TLS itself has to send: its handshake, alerts."""
+        """Return TLS' own bytes to send: handshake, alerts."""
         return self._leaving.read()
 
     def seal(self, data: Buffer) -> bytes:
-        """The records of some plain bytes, and whatever else is to be sent.
+        """Encrypt plain bytes; return their records and any other pending TLS output.
 
         Raises:
             LayerError: this end is closed.
@@ -84,10 +84,10 @@ class Tls:
         return self._leaving.read()
 
     def read(self) -> bytes:
-        """The next plain bytes, at most `PIECE_BYTES`; empty when more has to arrive.
+        """Return the next plain bytes, at most `PIECE_BYTES`; empty: more input is needed.
 
         Raises:
-            LayerError: a record is damaged, and no whole one was before it.
+            LayerError: a record is damaged, and no valid one came before it in this call.
         """
         pieces: list[bytes] = []
 
@@ -99,18 +99,18 @@ class Tls:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def read_into(self, room: memoryview) -> int:
-        """Plain bytes into the room; how many there were, 0 when more has to arrive.
+        """Read plain bytes into `room`; return their number, 0: more input is needed.
 
         Raises:
             LayerError: as for ``read``.
         """
-        # Given room, it returns a count; typeshed knows the other way only.
+        # With a buffer it returns a count; typeshed declares only the form without one.
         read = cast(Callable[[int, memoryview], int], self.connection.read)
         size = len(room)
         return self._records(size, lambda left: read(left, room[size - left :]))
 
     def _records(self, size: int, receive: Callable[[int], int]) -> int:
-        """Receive record after record, up to so many bytes."""
+        """Receive record after record, up to `size` bytes; return the number received."""
         left = size
         try:
             while left and not self.ended:
@@ -122,20 +122,20 @@ class Tls:
         except ssl.SSLZeroReturnError:
             self.ended = True
         except ssl.SSLError as error:
-            # What came before the damage counts; the next read meets it again.
+            # Bytes before the damage are still returned; the next read raises the error.
             if left == size:
                 raise LayerError(f"TLS: {tls_reason(error)}") from None
         return size - left
 
     def close(self) -> bytes:
-        """The farewell, to be sent as the last; the peer's own is not waited for."""
+        """Return close_notify, to be sent last; the peer's close_notify is not awaited."""
         with contextlib.suppress(ssl.SSLError, ValueError):
             self.connection.unwrap()
         return self._leaving.read()
 
 
 class Layers:
-    """The layers of one connection; there may be either, both or none of them.
+    """The layers of one connection: TLS, compression, both or none.
 
     Attributes:
         tls: the outer layer.
@@ -154,32 +154,32 @@ class Layers:
 
     @property
     def ended(self) -> bool:
-        """Whether the peer has closed one of them: nothing follows."""
+        """Whether the peer has closed one of them, so that no more input follows."""
         return any(layer.ended for layer in (self.tls, self.compression) if layer is not None)
 
     def add_tls(self, tls: Tls, arrived: bytes) -> Tls:
-        """Put TLS at the bottom; what has arrived is its first input."""
+        """Add TLS as the outer layer; `arrived` is its first input."""
         tls.feed(arrived)
         self.tls = tls
         return tls
 
     def add_compression(self, compression: Compression, arrived: bytes) -> None:
-        """Put compression on top; what has arrived, and is plain otherwise, is its first input."""
+        """Add compression as the inner layer; `arrived`, already decrypted, is its first input."""
         compression.feed(arrived)
         self.compression = compression
 
     def feed(self, data: Buffer) -> None:
-        """Keep what came from the socket; there is a layer."""
+        """Store input from the socket; there must be a layer."""
         if self.tls is not None:
             self.tls.feed(data)
         elif self.compression is not None:
             self.compression.feed(data)
 
     def read(self) -> bytes:
-        """The next plain bytes; empty when more has to arrive.
+        """Return the next plain bytes; empty: more input is needed.
 
         Raises:
-            LayerError: what arrived is damaged, or is no TLS or compression at all.
+            LayerError: the input is damaged, or is not TLS or compressed data at all.
         """
         compression, tls = self.compression, self.tls
         if compression is None:
@@ -194,7 +194,7 @@ class Layers:
         return data
 
     def read_into(self, room: memoryview) -> int:
-        """Plain bytes into the room; how many there were, 0 when more has to arrive.
+        """Read plain bytes into `room`; return their number, 0: more input is needed.
 
         Raises:
             LayerError: as for ``read``.
@@ -208,7 +208,7 @@ class Layers:
         return count
 
     def seal(self, parts: Sequence[Buffer]) -> bytes:
-        """Bytes for the socket that carry all of these.
+        """Compress and encrypt these parts; return the bytes for the socket.
 
         Raises:
             LayerError: a layer is closed.
@@ -223,9 +223,9 @@ class Layers:
         return bytes(joined) if self.tls is None else self.tls.seal(joined)
 
     def output(self) -> bytes:
-        """What TLS itself has to send, unasked."""
+        """Return TLS' own bytes to send: handshake, alerts."""
         return b"" if self.tls is None else self.tls.output()
 
     def close(self) -> bytes:
-        """What is sent as the last."""
+        """Return the last bytes to send."""
         return b"" if self.tls is None else self.tls.close()

@@ -8,12 +8,12 @@
         ends its side  ▼
                   HALF_CLOSED         END from anywhere ──▶ ENDED
 ```
-1. While a connection is OPEN its commands are read; which of them are allowed there (before SUB,
-   subscribed, behind CLS) is the parser's ``state``, which the session sets.
-2. An upgrade begins behind the reply that grants it. What arrived behind the IDENTIFY is the next
-   layer's, never a command (reference: wire.md 1.6).
-3. A HALF_CLOSED client is still owed the answers to what it has sent. No upgrade begins there.
-4. What arrives once it has ENDED is dropped.
+1. While a connection is OPEN its commands are read. The parser's ``state``, which the session sets,
+   decides which commands are allowed (before SUB, subscribed, after CLS).
+2. An upgrade begins after the reply that grants it. Bytes received after the IDENTIFY belong to the
+   next layer and are never commands (reference: wire.md 1.6).
+3. A HALF_CLOSED client still gets the replies to its commands. No upgrade begins in this state.
+4. Input received after ENDED is dropped.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAGIC: Final = b"  V2"
 
 
 class State(enum.Enum):
-    """Where a connection stands in its life."""
+    """The states of a connection."""
 
     MAGIC = enum.auto()
     OPEN = enum.auto()
@@ -43,7 +43,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """What moves it on."""
+    """The events that change the state."""
 
     V2 = enum.auto()
     GRANTED = enum.auto()
@@ -64,28 +64,28 @@ TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
     (State.HALF_CLOSED, Event.GRANTED): State.HALF_CLOSED,
     **{(state, Event.END): State.ENDED for state in State},
 }
-"""What is not here cannot happen; ``ServerConnection.go`` raises ``KeyError`` for it."""
+"""Other transitions are bugs; ``ServerConnection.go`` raises ``KeyError`` for them."""
 
 
 class WrongMagicError(Exception):
-    """The peer does not begin with the magic of the protocol V2."""
+    """The peer did not begin with the magic bytes of protocol V2."""
 
 
 class ServerConnection:
     """The state of one connection, its parser and its layers.
 
     Args:
-        limits: what the parser holds commands to.
-        needs_tls: only IDENTIFY is allowed until TLS is spoken.
+        limits: the parser's limits on commands.
+        needs_tls: whether only IDENTIFY is allowed until TLS is in use.
 
     Attributes:
-        state: where it stands.
-        is_plain: what arrives is the parser's as it is: OPEN, without layers.
-        is_v2: the client has introduced itself.
-        has_layers: what leaves is sealed by ``layers``.
-        parser: takes plain bytes, gives commands.
-        layers: through what everything goes; none at first.
-        granted: what IDENTIFY was granted last; there from GRANTED on.
+        state: the present state.
+        is_plain: whether input goes straight to the parser: OPEN, without layers.
+        is_v2: whether the client has sent the magic bytes of V2.
+        has_layers: whether output goes through ``layers``.
+        parser: takes plain bytes, returns commands.
+        layers: the layers that all bytes pass through; none at first.
+        granted: the layers granted to the last IDENTIFY; set from GRANTED on.
     """
 
     __slots__ = (
@@ -103,18 +103,18 @@ class ServerConnection:
         self._held = b""
 
     def go(self, event: Event) -> None:
-        """Move on by the table."""
+        """Change the state as `TRANSITIONS` says."""
         self.state = TRANSITIONS[self.state, event]
         self.has_layers = bool(self.layers)
         self.is_plain = self.state is State.OPEN and not self.has_layers
 
     def feed(self, data: bytes) -> None:
-        """Take what arrived at the socket, but for plain commands, which go to the parser.
+        """Process input from the socket, except plain commands, which go to the parser.
 
-        It is for the layers, or held for what comes next.
+        The bytes go to the layers; without layers they are held for the next step.
 
         Raises:
-            WrongMagicError: it does not begin as V2 does.
+            WrongMagicError: the input does not begin with V2's magic bytes.
         """
         if self.has_layers:
             self.layers.feed(data)
@@ -128,28 +128,28 @@ class ServerConnection:
             self.go(Event.V2)
 
     def take_held(self) -> bytes:
-        """What arrived before somebody was there who could read it."""
+        """Return and clear the held input, for the parser or the layer that reads it next."""
         held, self._held = self._held, b""
         return held
 
     # Upgrades
 
     def hold(self, granted: Granted) -> None:
-        """Layers are granted: no command is read until they stand."""
+        """Note that layers are granted: no command is read until they are in place."""
         self.granted = granted
         self._held = self.parser.take_rest()
         self.go(Event.GRANTED)
 
     def start_tls(self, context: ssl.SSLContext) -> None:
-        """The reply that grants TLS has left: its handshake follows, a ``shake_hands`` a read."""
+        """Start TLS after its reply was sent; then call ``shake_hands`` after each read."""
         self.layers.add_tls(Tls(context, is_server=True), self.take_held())
         self.go(Event.TLS)
 
     def shake_hands(self) -> ssl.SSLObject | None:
-        """Go on with the handshake: what it came to; None when more has to arrive.
+        """Continue the handshake; return its `ssl` object when complete; None: more input needed.
 
         Raises:
-            LayerError: it failed; ``layers.output`` tells the client.
+            LayerError: it failed; ``layers.output`` has the alert for the client.
         """
         tls = self.layers.tls
         if tls is None or not tls.shake_hands():
@@ -158,7 +158,7 @@ class ServerConnection:
         return tls.connection
 
     def finish_upgrade(self) -> bool:
-        """Put the compression on top that was granted; whether there was one."""
+        """Add the granted compression, if any; return whether there is one."""
         granted = self.granted
         is_compressed = granted.deflate or granted.snappy
         if is_compressed:

@@ -1,1 +1,1 @@
-"""Who may do what at a daemon: tokens of a file, roles, the log of who did what."""
+"""Access rights of a daemon: token file, roles, audit log."""

@@ -1,13 +1,13 @@
-"""Rights at the edge of nsqd and nsqlookupd: who may do what, and what is noted of it.
+"""Access checks of nsqd and nsqlookupd, and their audit entries.
 
-1. Without `--token-file` and `--http-token` nobody is asked. With `--http-token` alone, as before:
-   what changes something or looks inside needs that token.
-2. With a token file every route needs what the daemon's table of rights says, also to read; what
-   is `OPEN` in it needs nothing. `--http-token`, if there is one, is good for everything.
-3. A wrong or expired token is refused; it never falls back to what `anybody` may.
-4. What changes something is noted when it is done or has failed, but for publishes; every refusal
-   is counted, and noted as far as `Audit` lets it. No token gets into an entry: of the arguments
-   it has those of `TOLD`.
+1. Without `--token-file` and `--http-token` there are no checks. With `--http-token` alone,
+   requests that change something, and private routes, need that token.
+2. With a token file every route needs the rights in the daemon's table, also to read; a route that
+   is `OPEN` needs none. `--http-token`, if given, allows everything.
+3. A wrong or expired token is refused; it never falls back to the rights of `anybody`.
+4. A change is recorded when it is done or has failed, except publishes. Every refusal is counted,
+   and recorded as far as `Audit` allows. No token gets into an entry: it has only the request
+   arguments in `TOLD`.
 """
 
 from __future__ import annotations
@@ -41,30 +41,32 @@ if TYPE_CHECKING:
 
 UNAUTHORISED, EXPIRED, FORBIDDEN = "unauthorised", "expired", "forbidden"
 REASONS: Final = (UNAUTHORISED, EXPIRED, FORBIDDEN)
-"""Why a request is refused: no token or a wrong one, an old one, or one that may not."""
+"""Reasons for a refusal: no or a wrong token, an expired one, or one without the right."""
 
 MASTER: Final = "http-token"
-"""The name of whoever shows `--http-token`."""
+"""The user name in entries for requests with `--http-token`."""
 
 EVERYTHING: Final = tuple(Grant(role) for role in WORDS.values())
 TOLD: Final = ("node", "to", "id", "count", "to_all", "dry_run", "exit", "rate")
-"""Arguments that an entry has, besides topic and channel."""
+"""Request arguments recorded in an entry, in addition to topic and channel."""
 
 REFUSED_SECONDS: Final = 60.0
-"""Beyond a first number of refusals of a kind, one in so many is written."""
+"""After the first refusals of a kind (`audit.REFUSED_MAX`), one is written per this time."""
 
 WRITTEN_SECONDS: Final = 5.0
-"""How long an answer waits for its entry to be on disk."""
+"""How long an answer waits until its audit entry is on disk."""
 
 logger = logging.getLogger(__name__)
 
 
 class Caller(NamedTuple):
-    """Whom a request comes from.
+    """The sender of a request.
 
     Attributes:
-        grants: what it may.
-        reason: why it is refused, if that is not enough.
+        name: the token's name; empty without a valid token.
+        via: how the name is known.
+        grants: its rights.
+        reason: the reason for a refusal, if the grants are not enough.
     """
 
     name: str
@@ -74,12 +76,12 @@ class Caller(NamedTuple):
 
 
 def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
-    """Who may do what at a daemon with these options; None: nobody is asked, nothing is noted.
+    """Make the access checks for these options; None: no checks and no audit log.
 
     Args:
-        rights: its table.
-        token: that of `--http-token`, resolved.
-        files: of tokens, and for entries.
+        rights: the daemon's table of rights.
+        token: the token of `--http-token`, resolved.
+        files: the options for the token file and the audit file.
 
     Raises:
         StartError: a file cannot be used.
@@ -94,11 +96,11 @@ def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
 
 
 class Access:
-    """Who may do what at one daemon.
+    """The access checks of one daemon.
 
     Attributes:
-        tokens: those of the file; None: there is no file.
-        refused: how many requests were refused, by reason.
+        tokens: the tokens of the file; None: there is no file.
+        refused: number of refused requests, by reason.
     """
 
     def __init__(
@@ -110,7 +112,7 @@ class Access:
         audit: Audit | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
-        """`token`: that of `--http-token`. `now`: seconds since the epoch.
+        """`token`: the token of `--http-token`. `now`: returns seconds since the epoch.
 
         Raises:
             StartError: the token file cannot be used.
@@ -125,7 +127,7 @@ class Access:
 
     @property
     def asks(self) -> bool:
-        """Whether some requests must show a token."""
+        """Whether some requests need a token."""
         return bool(self._token) or self.tokens is not None
 
     def reload(self) -> bool:
@@ -146,16 +148,16 @@ class Access:
         return True
 
     async def close(self) -> None:
-        """Write what is still to be written."""
+        """Write all pending audit entries."""
         if self._audit is not None:
             await self._audit.close()
 
     # Tokens
 
     def look(self, shown: str) -> tuple[Token | None, str]:
-        """The line of a token that was shown, and "" or why it does not count.
+        """Return a shown token's line of the file, and "" or why the token is not valid.
 
-        The line of an expired token is there all the same.
+        For an expired token its line is returned, too.
         """
         token = None if self.tokens is None else self.tokens.known(shown)
         if token is None:
@@ -163,7 +165,7 @@ class Access:
         return token, "" if self.now() < token.expires else EXPIRED
 
     def refuse(self, reason: str, entry: Entry, kind: str = "") -> None:
-        """Count and note a refusal; entries of one kind leave room for those of others."""
+        """Count and record a refusal; each `kind` has its own limit on entries."""
         self.refused[reason] += 1
         if self._audit is not None:
             self._audit.refused(entry, kind)
@@ -171,7 +173,7 @@ class Access:
     # HTTP
 
     def refusal(self, route: Route, call: Call) -> HttpError | None:
-        """Why a request is not served; None: it is."""
+        """Return the error for a refused request; None: it is allowed."""
         needs = self._rights.get((route.method, route.path), UNLISTED)
         caller = self._caller(call.request)
         if self.tokens is None:
@@ -189,7 +191,7 @@ class Access:
         return HttpError(401, "UNAUTHORIZED")
 
     async def note(self, route: Route, call: Call, failure: str) -> None:
-        """Note what was served, if it changes something; `failure` is the error's code or ""."""
+        """Record a served request if it changes something; `failure`: the error's code or ""."""
         needs = self._rights.get((route.method, route.path), UNLISTED)
         if self._audit is None or route.method == "GET" or _publishes(needs):
             return
@@ -235,10 +237,10 @@ def _publishes(needs: Needs) -> bool:
 
 
 def read(path: str, flag: str = "--token-file") -> Tokens | None:
-    """The tokens of a file; None without one.
+    """Read the tokens of a file; None without a path.
 
     Raises:
-        StartError: it cannot be used; the text names the flag and the line.
+        StartError: the file cannot be used; the text names the flag and the line.
     """
     try:
         return tokens.read(path) if path else None

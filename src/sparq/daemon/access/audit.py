@@ -1,13 +1,14 @@
-"""The audit log of a daemon: a file, the last entries in memory, and perhaps a topic.
+"""The audit log of a daemon: a file, the last entries in memory, and optionally a topic.
 
-1. An entry is durable when `record` returns; the file is written in a thread, in the order of the
-   calls. `record` never raises: what was done is done. A log that cannot be written is told of, and
-   `unavailable` says so to whoever wants to change something next. A disk that hangs costs
-   `UNWRITTEN_MAX` entries of memory; what comes then is in the program's log alone.
-2. Refused requests cannot push out what was done: of each kind `REFUSED_MAX` are written, then one
-   in `refused_seconds`, and the number of those left out goes with the next. They need months to
-   fill the files.
-3. The topic gets what the file gets, but nobody waits for it: at most `UNPUBLISHED_MAX` wait.
+1. An entry is durable when `record` returns; a thread writes the file, in the order of the calls.
+   `record` never raises, because the action has already been done. A failed write is logged, and
+   `unavailable` returns the reason before the next change. If the disk hangs, at most
+   `UNWRITTEN_MAX` entries wait in memory; further ones are only in the program's log.
+2. Refused requests cannot displace entries of actions: of each kind, `REFUSED_MAX` refusals are
+   written, then one per `refused_seconds`; the next entry has the number of those left out.
+   Refusals alone would need months to fill the files.
+3. The topic gets the same entries as the file, but `record` does not wait for it: at most
+   `UNPUBLISHED_MAX` entries wait to be published.
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ class Audit:
         flag: str = "--audit-log",
         refused_seconds: float = REFUSED_SECONDS,
     ) -> None:
-        """`path`: of the file, which `flag` gave; empty: memory only.
+        """`path`: the file, from the option `flag`; empty: memory only.
 
         Raises:
-            StartError: it cannot be written.
+            StartError: the file cannot be written.
         """
         self._file = AuditFile(path) if path else None
         self._remembered: deque[tuple[int, dict[str, Any]]] = deque(maxlen=REMEMBERED)
@@ -72,11 +73,11 @@ class Audit:
 
     @property
     def is_kept(self) -> bool:
-        """Whether entries outlive this process."""
+        """Whether entries are kept after this process ends."""
         return self._file is not None
 
     async def record(self, entry: Entry) -> None:
-        """Write an entry; it is on disk when this returns, or the log says that it is not."""
+        """Write an entry; on return it is on disk, or the program's log has the failure."""
         line = to_line(entry, time.time())
         self._remember(line)
         self._pass_on(line)
@@ -85,11 +86,11 @@ class Audit:
         if len(self._tasks) >= UNWRITTEN_MAX:
             logger.error("AUDIT: not written, %d entries wait for the disk", UNWRITTEN_MAX)
             return
-        # It goes on when the client is gone that waits for the answer.
+        # The write continues even if the waiting client disconnects.
         await asyncio.shield(self._background(self._write(line)))
 
     async def unavailable(self) -> str:
-        """Why nothing can be written now; empty: it can, or there is no file."""
+        """Return why entries cannot be written now; empty: they can, or there is no file."""
         if self._file is None:
             return ""
         if self._why_not:
@@ -97,7 +98,7 @@ class Audit:
         return self._why_not
 
     def refused(self, entry: Entry, kind: str = "") -> None:
-        """Note a refused request, unless there were too many of this kind lately (rule 2)."""
+        """Record a refused request, unless there were too many of this kind recently (rule 2)."""
         budget = self._refusals.setdefault(kind, _Budget(self._refused_seconds))
         left_out = budget.admit(time.monotonic())
         if left_out is None:
@@ -110,12 +111,13 @@ class Audit:
     async def page(
         self, before: str = "", limit: int = 50, filters: Mapping[str, str] | None = None
     ) -> Page:
-        """Entries, newest first.
+        """Return a page of entries, newest first.
 
         Args:
-            before: `next` of the page before; empty: the newest.
-            limit: so many at most; a page may have fewer and still a `next`: work is bounded.
-            filters: texts by field (`FILTERS`), compared as they are; empty ones do not count.
+            before: `next` of the previous page; empty: begin with the newest entry.
+            limit: maximum number of entries. As the work per page is limited, a page may have
+                fewer and still have a `next`.
+            filters: texts by field (`FILTERS`), compared for equality; empty ones are ignored.
         """
         sought = {key: text for key, text in (filters or {}).items() if text and key in FILTERS}
 
@@ -128,7 +130,7 @@ class Audit:
         return self._remembered_page(before, limit, wanted)
 
     async def close(self) -> None:
-        """Write what is still to be written."""
+        """Write all pending entries."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         if self._publisher is not None:
@@ -142,7 +144,7 @@ class Audit:
         return task
 
     async def _write(self, line: bytes = b"") -> None:
-        """Write a line; without one only see whether that can be done."""
+        """Write a line; without one, only check whether the file can be written."""
         async with self._order:
             await asyncio.to_thread(self._append, line)
 
@@ -198,12 +200,12 @@ class Audit:
             try:
                 await self._publish(line)
             except Exception as error:
-                # Whatever the other side raises, the next entry is published again.
+                # Whatever error occurs, publishing goes on with the next entry.
                 logger.error("AUDIT: not published: %s", error)
 
 
 class _Budget:
-    """Lets `REFUSED_MAX` through, then one more in some seconds, and counts the others."""
+    """Allow `REFUSED_MAX` entries, then one more per `seconds`, and count the others."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -212,7 +214,7 @@ class _Budget:
         self._left_out = 0
 
     def admit(self, now: float) -> int | None:
-        """How many were left out since the last that was let through; None: this one is, too."""
+        """Return how many were left out since the last allowed one; None: this one is left out."""
         self._room = min(REFUSED_MAX, self._room + (now - self._at) / self._seconds)
         self._at = now
         if self._room < 1:

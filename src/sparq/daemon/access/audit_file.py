@@ -1,14 +1,15 @@
-"""The audit log's entries and its file: appended and synced one by one, rotated, read from its end.
+"""The audit log's entries and file: append and sync one by one, rotate, read from the end.
 
-1. An entry is on disk when `append` returns. Actions of people are few, so each has its own fsync.
-2. The file is opened anew for each entry: what another program rotates away is not written to.
-3. `FILE_BYTES_MAX` bytes, then it becomes `.1`, `.1` becomes `.2`, and so on up to `KEPT`; only the
-   owner may read them.
-4. A line that a crash has cut short is ended by the next one, and passed over by readers.
-5. A line is JSON in ASCII, so nothing that a client sends can begin a line of its own or speak to a
-   terminal, and it is bounded: long texts are cut and marked.
-6. A reader does a bounded amount of work and says where to go on: `inode-offset` of a line, which
-   holds across a rotation.
+1. An entry is on disk when `append` returns. There are few actions, so each has its own fsync.
+2. The file is opened again for each entry, so that a file rotated by another program is no longer
+   written to.
+3. At `FILE_BYTES_MAX` bytes the file becomes `.1`, `.1` becomes `.2`, and so on up to `KEPT`; only
+   the owner may read them.
+4. A line cut short by a crash is terminated by the next entry, and skipped by readers.
+5. A line is JSON in ASCII, so a client's text can neither begin a new line nor send control codes
+   to a terminal. Its length is limited: long texts are cut and marked.
+6. A reader does a limited amount of work and returns where to continue: `inode-offset` of a line,
+   which stays valid across a rotation.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ FILE_BYTES_MAX: Final = 16 << 20
 KEPT: Final = 4
 BLOCK_BYTES: Final = 64 << 10
 SCAN_BYTES_MAX: Final = 4 << 20
-"""How much of the log one page looks through."""
+"""Maximum bytes of the log that one page searches."""
 
 TEXT_MAX: Final = 512
 DETAIL_MAX: Final = 2048
@@ -50,15 +51,16 @@ class Entry:
     """One action.
 
     Attributes:
-        user: who, as the token file or the proxy names him; empty: nobody is named.
-        via: how that is known.
+        user: the user's name, from the token file or the proxy; empty: unknown.
+        via: how the name is known.
         remote: the client's address.
-        action: as in NSQ's notification, such as `empty_channel`.
-        node: the nsqd that it is about, `host:port`; empty: all.
-        arguments: further ones, such as `to` of a seek or the ids of messages.
-        outcome: `partly`: at some nodes only.
-        detail: errors by node, or what came of it.
-        time: empty: when it is recorded.
+        action: as in NSQ's notification, such as `empty_channel`; nsqd and nsqlookupd use the
+            method and route, or the command.
+        node: the nsqd concerned, `host:port`; empty: all.
+        arguments: further arguments, such as `to` of a seek or the ids of messages.
+        outcome: `partly` means that it succeeded on some nodes only.
+        detail: errors by node, or the result.
+        time: empty: the time when it is recorded.
     """
 
     user: str
@@ -76,7 +78,7 @@ class Entry:
 
 
 def to_line(entry: Entry, now: float) -> bytes:
-    """The line of an entry, with its newline; `now`: seconds since the epoch."""
+    """Encode an entry as a line, with its newline; `now`: seconds since the epoch."""
     fields = asdict(entry)
     arguments = json.dumps(fields.pop("arguments"), default=str)
     short = {
@@ -92,7 +94,7 @@ def to_line(entry: Entry, now: float) -> bytes:
 
 
 def from_line(line: bytes) -> dict[str, Any] | None:
-    """The entry of a line; None for one that is none (cut short by a crash, or damaged)."""
+    """Decode a line; None: it is not an entry (cut short by a crash, or damaged)."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -106,7 +108,7 @@ def _cut(text: str, limit: int) -> str:
 
 @dataclass(slots=True)
 class Page:
-    """Entries, newest first; `next`: where older ones begin, None: there are none."""
+    """A page of entries, newest first; `next`: where older ones begin, None: there are none."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     next: str | None = None
@@ -121,14 +123,14 @@ class AuditFile:
         self._file_bytes_max = file_bytes_max
 
     def check(self) -> None:
-        """Make sure that entries can be written. Raises OSError."""
+        """Check that entries can be written. Raises OSError."""
         os.close(self._open())
 
     def append(self, line: bytes) -> None:
         """Write one line durably.
 
         Raises:
-            OSError: it is not there, or not for sure.
+            OSError: the line was not written, or it is not certain that it was.
         """
         file = self._open()
         try:
@@ -177,12 +179,12 @@ class AuditFile:
             os.close(folder)
 
     def page(self, before: str, limit: int, wanted: Wanted) -> Page:
-        """Entries that are wanted, newest first, from before a place on.
+        """Return the matching entries before a place, newest first.
 
         Args:
-            before: `next` of the page before; empty: the newest.
-            limit: so many entries at most.
-            wanted: which ones.
+            before: `next` of the previous page; empty: begin with the newest entry.
+            limit: maximum number of entries.
+            wanted: whether an entry matches.
         """
         page = Page()
         for name, line in self._lines(before):
@@ -197,7 +199,7 @@ class AuditFile:
         return page
 
     def _lines(self, before: str) -> Iterator[tuple[str, bytes]]:
-        """Each line from the newest on, with the place that is before it."""
+        """Yield each line, newest first, with the place to continue before it."""
         found = _PLACE.fullmatch(before)
         if before and found is None:
             return
@@ -219,13 +221,13 @@ class AuditFile:
 
 
 def _backwards(file: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """The lines of a file before `end`, last first, with their offsets."""
+    """Yield the lines of a file before `end`, last first, with their offsets."""
     rest = b""
     while end > 0:
         begin = max(0, end - BLOCK_BYTES)
         block = os.pread(file, end - begin, begin) + rest
         lines = block.split(b"\n")
-        # No entry is so long: the pieces of what is there instead are passed over.
+        # No entry is longer than this, so such data is not an entry and is skipped.
         rest = lines[0] if begin and len(lines[0]) <= LINE_BYTES_MAX else b""
         place = begin + len(block)
         for line in reversed(lines[1:] if begin else lines):

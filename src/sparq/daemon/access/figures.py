@@ -1,4 +1,4 @@
-"""The figures of rights for Prometheus: none where nobody is asked."""
+"""Prometheus' figures about access checks; none if there are no checks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def families(access: Access | None, program: str) -> Iterator[Family]:
-    """What was refused by reason, and how many tokens count now."""
+    """Yield the number of refusals by reason, and of tokens that have not expired."""
     if access is None or not access.asks:
         return
     refused = Family(

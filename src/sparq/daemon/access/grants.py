@@ -1,9 +1,8 @@
-"""Grants: the roles that a token has, each for all topics or for those that fit a pattern.
+"""Grants: the roles of a token, each for all topics or for topics that match a pattern.
 
     read,publish:clicks*,consume:orders.?
 
-A pattern is a name in which `*` stands for any text, also none, and `?` for one character, as in
-policies.
+In a pattern `*` matches any text, including none, and `?` matches one character, as in policies.
 """
 
 from __future__ import annotations
@@ -19,28 +18,28 @@ from sparq.daemon.access.roles import NO_ROLE, WORDS, Role, RoleError, role_of
 ALL: Final = "*"
 GRANTS_MAX: Final = 50
 PATTERN_MAX: Final = 64
-"""Characters of a pattern, as of a topic's name."""
+"""Maximum characters of a pattern, as for a topic's name."""
 
 _PATTERN: Final = re.compile(r"[.a-zA-Z0-9_*?-]+(#ephemeral)?")
 _COMPILED: Final = 10_000
 
 
 class Grant(NamedTuple):
-    """A role, and the pattern of the topics that it is for."""
+    """A role, and the pattern of its topics."""
 
     role: Role
     topics: str = ALL
 
 
 def parse(text: str, words: Mapping[str, Role] = WORDS) -> tuple[Grant, ...]:
-    """The grants of `read,publish:clicks*`; of `none` there are none.
+    """Parse grants such as `read,publish:clicks*`; `none` gives no grants.
 
     Args:
-        text: roles, with commas between them.
-        words: the roles that may be named.
+        text: roles, separated by commas.
+        words: the allowed roles by name.
 
     Raises:
-        RoleError: one is no role, or its pattern is none.
+        RoleError: a role or a pattern is not valid.
     """
     if text == NO_ROLE:
         return ()
@@ -60,22 +59,22 @@ def parse(text: str, words: Mapping[str, Role] = WORDS) -> tuple[Grant, ...]:
 
 
 def anywhere(grants: Iterable[Grant]) -> Role:
-    """What somebody with these grants may do with one topic or another."""
+    """Return all roles of the grants, each valid for at least some topics."""
     return union(grant.role for grant in grants)
 
 
 def everywhere(grants: Iterable[Grant]) -> Role:
-    """What he may do with every topic."""
+    """Return the roles that are valid for all topics."""
     return union(grant.role for grant in grants if grant.topics == ALL)
 
 
 def for_topic(grants: Iterable[Grant], topic: str) -> Role:
-    """What he may do with a topic."""
+    """Return the roles that are valid for a topic."""
     return union(grant.role for grant in grants if fits(grant.topics, topic))
 
 
 def union(roles: Iterable[Role]) -> Role:
-    """All these roles together."""
+    """Combine roles."""
     found = Role.NONE
     for role in roles:
         found |= role
@@ -83,7 +82,7 @@ def union(roles: Iterable[Role]) -> Role:
 
 
 def fits(pattern: str, topic: str) -> bool:
-    """Whether a topic has a name of this pattern."""
+    """Whether a topic's name matches a pattern."""
     return pattern == ALL or _compiled(pattern).fullmatch(topic) is not None
 
 

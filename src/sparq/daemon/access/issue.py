@@ -1,6 +1,7 @@
-"""A new token from the command line.
+"""Create a token on the command line.
 
-The token goes to stdout and is kept nowhere; its line goes to stderr, or is added to `--file`.
+The token is printed on stdout and stored nowhere; its line for the token file is printed on stderr,
+or appended to `--file`.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from sparq.daemon.access.tokens import FORM, PREFIX, Form
 
 
 def issue(module: str, text: str, prefix: str = PREFIX, form: Form = FORM) -> int:
-    """Make one token; the exit status.
+    """Create one token; return the exit status.
 
     Args:
-        module: how the command is called.
-        text: what it says of itself.
-        prefix: what its tokens begin with.
-        form: what the lines of the file may say.
+        module: the module's name in the usage text.
+        text: the description in the help text.
+        prefix: the prefix of the token.
+        form: the form of the token file's lines.
     """
     parser = argparse.ArgumentParser(f"python -m {module}", description=text)
     parser.add_argument("name", help="whose it is, as the audit log will say")

@@ -1,9 +1,9 @@
-"""What a route needs of whoever asks for it: the rows of a daemon's table of rights.
+"""The rows of a daemon's table of rights: the roles that each route needs.
 
-1. A row has needs, and all of them must be met. A need is a role, and where it must be had: for
-   the topic that an argument names, for all topics, or for any.
-2. Where a request does not name the topic, the role must be had for all of them.
-3. A route without a row needs `ADMINISTER`: what nobody thought of is for few.
+1. A row has needs, and all of them must be met. A need is a role and its scope: the topic that an
+   argument names, all topics, or any topic.
+2. If a request does not name the topic, the role is needed for all topics.
+3. A route without a row needs `ADMINISTER`, so that a forgotten route is not open.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANY_TOPIC: Final = "*"
 
 
 class Need(NamedTuple):
-    """A role, and for which topics it is needed.
+    """A needed role and its scope.
 
     Attributes:
         topics: the argument of the query that names the topic, `ALL_TOPICS` or `ANY_TOPIC`.
@@ -30,11 +30,11 @@ class Need(NamedTuple):
     topics: str = ALL_TOPICS
 
     def is_met(self, granted: Iterable[Grant], argument: Callable[[str], str]) -> bool:
-        """Whether somebody with these grants may.
+        """Whether grants meet the need.
 
         Args:
-            granted: what he has.
-            argument: an argument of the request by its name, "" without it.
+            granted: the client's grants.
+            argument: returns an argument of the request by its name, "" if it is missing.
         """
         if self.role in grants.everywhere(granted):
             return True
@@ -51,23 +51,23 @@ Rights = Mapping[tuple[str, str], Needs]
 """The needs of each route, by its method and path."""
 
 OPEN: Final[Needs] = ()
-"""Everybody may."""
+"""No role is needed."""
 
 UNLISTED: Final[Needs] = (Need(Role.ADMINISTER),)
 
 
 def of_topic(role: Role) -> Needs:
-    """A role for the topic that the argument `topic` names."""
+    """Need a role for the topic in the argument `topic`."""
     return (Need(role, "topic"),)
 
 
 def of_all(role: Role) -> Needs:
-    """A role for all topics."""
+    """Need a role for all topics."""
     return (Need(role),)
 
 
 def of_any(role: Role) -> Needs:
-    """A role for one topic or another."""
+    """Need a role for at least one topic."""
     return (Need(role, ANY_TOPIC),)
 
 
@@ -76,4 +76,4 @@ DEBUG: Final[Rights] = {
     **{("GET", f"/debug/pprof/{name}"): of_all(Role.ADMINISTER) for name in _PPROF},
     ("POST", "/debug/pprof/symbol"): of_all(Role.ADMINISTER),
 }
-"""The debug routes that every daemon has."""
+"""The needs of the debug routes that every daemon has."""

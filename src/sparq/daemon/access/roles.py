@@ -1,10 +1,11 @@
-"""Roles: what somebody may do, and the words for it in options and token files.
+"""Roles of clients, and their names in options and token files.
 
-1. A role includes the lower ones: administer, operate, read; consume includes bodies, and bodies
-   read. Every role but none includes `FIND`: to be told which nsqds have a topic.
-2. Seeing the bodies of messages is apart: neither operate nor administer includes it, or to
-   publish or consume.
-3. What each role means is for each daemon to say, in its own table (`rights`).
+1. A role includes the lower ones: administer includes operate, and operate read; consume includes
+   bodies, and bodies read. Every role except none includes `FIND`: look up which nsqds have a
+   topic.
+2. Reading the bodies of messages is separate: neither operate nor administer includes it, nor do
+   they include publish or consume.
+3. Each daemon defines in its own table (`rights`) what each role may do.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from enum import IntFlag
 from typing import Literal
 
 Via = Literal["local", "header", "token", "nobody"]
-"""How the name of whoever sent a request is known."""
+"""How the name of a request's sender is known."""
 
 
 class Role(IntFlag):
-    """What somebody may do. `a in b`: who has `b` has `a`."""
+    """What a client may do. `a in b`: role `b` includes `a`."""
 
     NONE = 0
     FIND = 1
@@ -37,7 +38,7 @@ ADMINS_WORDS = {
     "operate": Role.OPERATE,
     "administer": Role.ADMINISTER,
 }
-"""Those that nsqadmin knows, weakest first."""
+"""nsqadmin's roles, weakest first."""
 
 WORDS = {
     **ADMINS_WORDS,
@@ -50,19 +51,19 @@ WORD_MAX = 16
 
 
 class RoleError(ValueError):
-    """A text that names no roles; the message says what to write."""
+    """A text that does not name a valid role; the message says what to write."""
 
 
 def role_of(word: str, words: Mapping[str, Role] = WORDS) -> Role:
-    """The role that a word means.
+    """Return a role by its name.
 
     Raises:
-        RoleError: it is none of `words`.
+        RoleError: the name is not in `words`.
     """
     word = word.strip()
     role = words.get(word)
     if role is None:
-        # A long word may be a token that slipped into a wrong column.
+        # A long word may be a token in the wrong column; do not repeat it.
         named = repr(word or "empty") if len(word) <= WORD_MAX else "a long word"
         raise RoleError(f"{named} is no role: use {', '.join(words)}")
     return role

@@ -1,15 +1,16 @@
-"""Bearer tokens: a file of hashes says whose they are, what they may do and until when.
+"""Bearer tokens: a file of hashes with their names, roles and expiry dates.
 
     # name   roles                       sha256 of the token           last day (UTC)
     deploy   operate                     6e8c...64 hex digits...       2027-03-31
     web      publish:clicks*,read        77ab...64 hex digits...
     anybody  read                        -
 
-1. The file holds no token. One made by `make` has 256 random bits, so its hash is safe to keep;
-   what is shorter than `LENGTH_MIN` is refused, since it could be guessed.
-2. Every hash is compared, each in constant time: how long it takes says nothing about any.
+1. The file holds no tokens, only hashes. A token made by `make` has 256 random bits, so its hash
+   is safe to store; a token shorter than `LENGTH_MIN` is refused, since it could be guessed.
+2. Every hash is compared, each in constant time: the total time reveals nothing about any of them.
 3. A file with a mistake is refused as a whole; the error names the line.
-4. What `anybody` may, whoever shows no token may. It has `-` for a hash, and reads at most.
+4. Requests without a token have the roles of `anybody`. It has `-` for a hash, and may have at
+   most `read`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LENGTH_MIN = 20
 TOKENS_MAX = 1000
 FILE_BYTES_MAX = 1 << 20
 PREFIX = "nsq_"
-"""Begins each token that is made here, so that secret scanners can find one in a repository."""
+"""Prefix of each token made here, so that secret scanners can find one in a repository."""
 
 ANYBODY = "anybody"
 NO_HASH = "-"
@@ -52,11 +53,11 @@ class TokenFileError(ValueError):
 
 
 class Form(NamedTuple):
-    """What the lines of a file may say.
+    """The allowed contents of a token file's lines.
 
     Attributes:
-        words: the roles that it may name.
-        is_whole: whether every role is for all topics, and nobody is `anybody`.
+        words: the allowed roles by name.
+        is_whole: whether every role is for all topics, and `anybody` has no special meaning.
     """
 
     words: Mapping[str, Role] = WORDS
@@ -64,12 +65,12 @@ class Form(NamedTuple):
 
 
 FORM = Form()
-"""Of the files of nsqd and nsqlookupd."""
+"""The form of nsqd's and nsqlookupd's token files."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One line of the file. `expires`: seconds since the epoch from which on it is refused."""
+    """One line of the file. `expires`: seconds since the epoch; from then on it is refused."""
 
     name: str
     grants: tuple[Grant, ...]
@@ -78,7 +79,7 @@ class Token:
 
     @property
     def roles(self) -> Role:
-        """What it may do with every topic."""
+        """The roles that it has for all topics."""
         return grants.everywhere(self.grants)
 
 
@@ -86,7 +87,7 @@ class Tokens:
     """The tokens of one file.
 
     Attributes:
-        anybody: what may be done without a token.
+        anybody: the grants of requests without a token.
     """
 
     def __init__(self, tokens: Sequence[Token] = (), anybody: tuple[Grant, ...] = ()) -> None:
@@ -97,21 +98,21 @@ class Tokens:
         return len(self._tokens)
 
     def in_force(self, now: float) -> int:
-        """How many of them have not expired."""
+        """Return how many tokens have not expired."""
         return sum(now < token.expires for token in self._tokens)
 
     def find(self, shown: str, now: float) -> Token | None:
-        """The line of a token that was shown; None: there is none, or it has expired."""
+        """Return the line of a token; None: there is none, or it has expired."""
         return _unless_expired(self.known(shown), now)
 
     def known(self, shown: str) -> Token | None:
-        """The line of a token that was shown, also if it has expired."""
+        """Return the line of a token, even if it has expired."""
         if len(shown) < LENGTH_MIN or not _TOKEN.fullmatch(shown):
             return None
         return self._with(digest(shown))
 
     def by_digest(self, sought: bytes, now: float) -> Token | None:
-        """The line with this hash, unless it has expired."""
+        """Return the line with this hash, unless it has expired."""
         return _unless_expired(self._with(sought), now)
 
     def _with(self, sought: bytes) -> Token | None:
@@ -127,12 +128,12 @@ def _unless_expired(token: Token | None, now: float) -> Token | None:
 
 
 def digest(token: str) -> bytes:
-    """What the file holds of a token."""
+    """Return the SHA-256 hash of a token, as stored in the file."""
     return hashlib.sha256(token.encode("ascii", "replace")).digest()
 
 
 def shown(authorizations: Sequence[str]) -> str | None:
-    """The token of the Authorization headers; None: they name none, empty: none that can be."""
+    """Return the token in Authorization headers; None: there is none; empty: not a valid one."""
     bearers = [text for text in authorizations if text.lower().startswith(_SCHEME.rstrip())]
     if not bearers:
         return None
@@ -140,10 +141,11 @@ def shown(authorizations: Sequence[str]) -> str | None:
 
 
 def read(path: str, form: Form = FORM) -> Tokens:
-    """Read a file of tokens.
+    """Read a token file.
 
     Raises:
-        TokenFileError: it cannot be read, others may change it, or a line is wrong.
+        TokenFileError: it cannot be read, all users may write it, it is too large, or a line is
+            wrong.
     """
     try:
         with open(path, "rb") as file:
@@ -181,7 +183,7 @@ def _parse(path: str, text: str, form: Form) -> Tokens:
 
 
 def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
-    """One line: name, roles, hash and perhaps a last day. The digest of `-` is empty.
+    """Parse a line: name, roles, hash and optionally a last day. The digest of `-` is empty.
 
     Raises:
         ValueError: what is wrong with it.
@@ -206,10 +208,10 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
 
 
 def end_of(text: str) -> float:
-    """The end of a day, or a moment with its offset, in seconds since the epoch.
+    """Return the end of a day, or a time with its offset, in seconds since the epoch.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: the text is neither.
     """
     try:
         moment = datetime.datetime.fromisoformat(text)
@@ -226,10 +228,10 @@ def end_of(text: str) -> float:
 def make(
     name: str, granted: str, last_day: str = "", *, prefix: str = PREFIX, form: Form = FORM
 ) -> tuple[str, str]:
-    """A new token, and its line for the file.
+    """Make a new token; return it and its line for the file.
 
     Raises:
-        ValueError: the line would be wrong.
+        ValueError: a name, role or day is wrong.
     """
     token = prefix + secrets.token_urlsafe(32)
     words = [name, granted, digest(token).hex(), *([last_day] if last_day else [])]
