@@ -1,4 +1,4 @@
-"""Makes the data source `nsq` known to Spark, which looks for packages named `pyspark_*`."""
+"""Register the data source `nsq` with Spark, which loads packages named `pyspark_*`."""
 
 from sparq.spark.data_source import NsqDataSource as DefaultSource
 

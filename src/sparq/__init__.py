@@ -1,7 +1,7 @@
-"""sparq: NSQ in Python, grown where NSQ stops.
+"""sparq: NSQ in Python, which picks up where NSQ leaves off.
 
-``sparq.connect`` is the way in for scripts and notebooks; programs that run an event loop use
-``sparq.client``. Importing this package loads nothing else: what it offers comes when asked for.
+Scripts and notebooks start with ``sparq.connect``; programs that run an event loop use
+``sparq.client``. Importing this package loads nothing else: other modules load on first use.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["connect"]
 
 __version__ = "0.1.0"
-"""As in pyproject.toml. Asking the installed package took 43 ms of each start."""
+"""As in pyproject.toml. Reading it from the installed package took 43 ms of each start."""
 
 
 def connect(
@@ -27,7 +27,7 @@ def connect(
     config: Config | None = None,
     **options: Any,
 ) -> Session:
-    """A session, which makes producers and consumers for a program without an event loop.
+    """Return a session, which makes producers and consumers for programs without an event loop.
 
     ::
 
@@ -35,11 +35,11 @@ def connect(
             session.producer().publish("clicks", b"...")
 
     Args:
-        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
-            one text with commas.
-        lookupd_http_addresses: nsqlookupds that know the nsqds, ``host:port`` or URL.
-        config: options to start from.
-        **options: single options of ``sparq.client.Config``, which replace those of ``config``.
+        nsqd_tcp_addresses: nsqds, each as ``host:port`` or the path of a unix socket; a list, or
+            one string with commas.
+        lookupd_http_addresses: nsqlookupds to find nsqds with, each as ``host:port`` or URL.
+        config: base options.
+        **options: options of ``sparq.client.Config``; they override those in ``config``.
 
     Raises:
         ValueError: an address or an option is not valid, or no address is given.

@@ -1,9 +1,9 @@
 """The program `sparq` and its commands.
 
 `run` and `up` start nsqds and the pipeline, `pipeline` runs the pipeline on existing nsqds and any
-Spark cluster, `top` and `bench` look at nsqds, `admin` manages a cluster.
+Spark cluster, `top` shows a cluster live, `bench` measures an nsqd, `admin` manages a cluster.
 
-Each is loaded when it is asked for: only the pipeline needs the extra `spark`.
+Each command's modules are loaded when it is called: only the pipeline needs the extra `spark`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOOLS = {
     "bench": "how fast an nsqd is: publishing, consuming, latency",
     "admin": "a cluster's topics, channels, nodes and messages, for scripts",
 }
-"""Programs with flags as NSQ's tools take them; `sparq top --help` lists those of one."""
+"""Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
 
 COMMANDS = ("run", "up", "pipeline", *TOOLS)
 
@@ -43,7 +43,7 @@ def _count(text: str) -> int:
 
 
 def _refuse_unknown(word: str) -> None:
-    """End the program where a command is meant that there is not."""
+    """Exit with an error if the first word is not a flag and not a command."""
     if not word.startswith("-") and word not in COMMANDS:
         near = mistakes.suggestion(word, COMMANDS) or f": use {mistakes.one_of(COMMANDS)}"
         sentence = f"there is no command {mistakes.shown(word)}{near}"
@@ -51,7 +51,7 @@ def _refuse_unknown(word: str) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the command line parser."""
     top = Parser(
         prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
     )
@@ -74,12 +74,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Ctrl-C and SIGTERM end a run with everything that it started."""
+    """End a run, with everything that it started, on Ctrl-C or SIGTERM."""
     raise KeyboardInterrupt
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status: 0, 1 when the audit or the run failed and for bad words."""
+    """Run the program and return the exit status.
+
+    0: success; 1: the audit or the run failed, or the arguments are not valid; 130: interrupted.
+    """
     given = sys.argv[1:] if arguments is None else arguments
     if given and given[0] in TOOLS:
         return int(getattr(import_module("sparq.tools.commands"), given[0])(given[1:]))
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> int:
-    """The commands that need Spark."""
+    """Run `run` or `up`, the commands that need Spark."""
     try:
         from sparq.pipeline import main as pipeline  # noqa: PLC0415 - needs the extra `spark`
         from sparq.pipeline.cluster import ClusterError  # noqa: PLC0415 - needs `spark`

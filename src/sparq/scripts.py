@@ -1,9 +1,9 @@
-"""The console scripts: each loads its program, with Ctrl-C as it is for programs of any language.
+"""Console scripts: each loads and runs its program, and Ctrl-C ends it without a traceback.
 
-Loading takes some tenths of a second, and Python's answer to Ctrl-C in them is a traceback. Here it
-ends the program without a word, until that has its own answer, and again once it has ended. A
-program that SIGHUP does not end, as it reloads or reopens something then, is not ended by it either
-before it can do so.
+Loading takes some tenths of a second, and Python answers Ctrl-C during that time with a traceback.
+Here Ctrl-C ends the program silently until the program installs its own handler, and again after
+its main function has returned. Programs that reload or reopen files on SIGHUP ignore SIGHUP until
+their own handler is installed: otherwise an early SIGHUP would end them.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from importlib import import_module
 
 
 def _script(module: str, name: str = "main", *, heeds_hangups: bool = False) -> Callable[..., int]:
-    """A program's function, of a module that is loaded when it is called."""
+    """Return a function that loads the module when called and runs its function `name`."""
 
     def run(arguments: Sequence[str] | None = None) -> int:
-        # One that is ignored (a script's &) is left so.
+        # A shell script that starts a program with & has it ignore SIGINT: keep it ignored.
         is_ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
         handler = signal.SIG_IGN if is_ignored else signal.SIG_DFL
         signal.signal(signal.SIGINT, handler)

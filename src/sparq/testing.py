@@ -1,14 +1,14 @@
-"""Fakes for tests of sparq and of what is built on it: a disk that fails, a clock that waits.
+"""Fakes for tests of sparq and of programs that use it: a disk with faults, a manual clock.
 
-``MemoryDisk`` is a `sparq.log.disk.Disk` that knows what has been synced.
+``MemoryDisk`` is a `sparq.log.disk.Disk` that tracks which data have been synced.
 
-1. ``crash`` gives the disk as a power cut may leave it: of what was not synced any sectors of 512
-   bytes, and any number of the changes to folders, in their order.
-2. Operations are counted. One of them, or all from it on, may be told to fail, to write only a part
-   before it fails, or to be the moment of the power cut.
-3. After a failed sync the data can be read, is not on the disk, and the next sync succeeds: what
-   Linux does, and what makes "try again" a trap.
-4. A capacity makes it full.
+1. ``crash`` returns the disk as a power cut may leave it: any subset of the unsynced sectors (512
+   bytes each), and any prefix of the unsynced changes to folders, in order.
+2. Operations are counted. A `Fault` makes one of them, or several from it on, fail, write only a
+   part before failing, or be the moment of a power cut.
+3. After a failed sync the data can still be read but are not on the disk, and the next sync
+   succeeds. Linux behaves like that, which is why retrying a failed sync is not safe.
+4. With a capacity, the disk can be full.
 """
 
 import errno
@@ -22,15 +22,15 @@ from sparq.protocol.instant import Instant
 
 SECTOR_BYTES: Final = 512
 START_WALL_NS: Final = 1_790_000_000_000_000_000
-"""Some day in 2026."""
+"""An arbitrary time in 2026."""
 
 
 class ManualClock:
-    """Two clocks that stand still until they are told otherwise.
+    """A wall clock and a monotonic clock that move only when a test advances them.
 
     Attributes:
-        wall_ns: nanoseconds since 1970; may be set to anything.
-        mono_ns: nanoseconds since some moment.
+        wall_ns: nanoseconds since 1970; a test may set any value.
+        mono_ns: nanoseconds since an arbitrary moment.
     """
 
     def __init__(self, wall_ns: int = START_WALL_NS, mono_ns: int = 1_000_000_000) -> None:
@@ -38,30 +38,30 @@ class ManualClock:
         self.mono_ns = mono_ns
 
     def now(self) -> Instant:
-        """What both show."""
+        """Return the time of both clocks."""
         return Instant(self.wall_ns, self.mono_ns)
 
     def advance(self, duration_ns: int) -> Instant:
-        """Let time pass; returns what both show then."""
+        """Advance both clocks and return the new time."""
         self.wall_ns += duration_ns
         self.mono_ns += duration_ns
         return self.now()
 
 
 class PowerCut(Exception):
-    """The moment at which the power is cut: nothing more happens on this disk."""
+    """The power is cut: every later counted operation on this disk raises this as well."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What is to go wrong.
+    """A planned failure of disk operations.
 
     Attributes:
-        at: the first operation that fails, counted from 1.
-        number: the errno; None: the power is cut.
-        operations: only these fail ("write", "sync", ...); empty: any.
+        at: number of the first operation that fails, counted from 1.
+        number: the errno; None: a power cut.
+        operations: names of the operations that fail ("write", "sync", ...); empty: all.
         times: how many operations fail from there on.
-        part: how much of a failing write reaches the file, 0 to 1.
+        part: fraction of a failing write that reaches the file, 0 to 1.
     """
 
     at: int
@@ -73,7 +73,7 @@ class Fault:
 
 @dataclass(slots=True, eq=False)
 class Inode:
-    """A file's bytes: as they are read now, and as they are on the disk."""
+    """A file's bytes: as they are read (``data``), and as synced to the disk (``durable``)."""
 
     data: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
@@ -82,11 +82,11 @@ class Inode:
 
     @property
     def charged_bytes(self) -> int:
-        """What it takes of the capacity."""
+        """The bytes that count against the disk's capacity."""
         return max(len(self.data), self.allocated)
 
     def write(self, data: bytes, offset: int) -> None:
-        """Change bytes; which is not on the disk before `sync`."""
+        """Write bytes; they reach the disk only with `sync`."""
         if len(self.data) < offset:
             self.data += bytes(offset - len(self.data))
         self.data[offset : offset + len(data)] = data
@@ -94,27 +94,27 @@ class Inode:
         self.dirty.update(range(offset // SECTOR_BYTES, last + 1))
 
     def truncate(self, size: int) -> None:
-        """Cut or extend."""
+        """Cut or extend to ``size`` bytes."""
         self.data[size:] = bytes(max(0, size - len(self.data)))
         self.allocated = min(self.allocated, size)
 
     def sync(self) -> None:
-        """Bring the dirty sectors, and the size, to the disk."""
+        """Write the dirty sectors and the size to the disk."""
         self._merge_into(self.durable, self.dirty, len(self.data))
         self.dirty = set()
 
     def lose(self) -> None:
-        """A sync failed: the dirty sectors count as clean, and are not on the disk."""
+        """Simulate a failed sync: the dirty sectors become clean but are not on the disk."""
         self.dirty = set()
 
     def is_forgotten(self) -> bool:
-        """Whether clean sectors differ from what is on the disk."""
+        """Whether clean sectors differ from the disk, so that no later sync writes them."""
         synced = bytearray(self.durable)
         self._merge_into(synced, self.dirty, len(self.data) if self.dirty else len(synced))
         return synced != self.data
 
     def crashed(self, chance: random.Random) -> "Inode":
-        """The file after a power cut."""
+        """Return the file as it may be after a power cut."""
         kept = {sector for sector in self.dirty if chance.random() < 0.5}
         size = chance.choice([len(self.durable), len(self.data)]) if self.dirty else None
         data = bytearray(self.durable)
@@ -144,7 +144,7 @@ def _move(names: Names, old: str, new: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of names that is not on the disk yet."""
+    """A change to folder entries that is not on the disk yet."""
 
     folders: frozenset[str]
     apply: Callable[[Names], None]
@@ -217,7 +217,7 @@ class MemoryFile:
 
 
 class MemoryFileSystem:
-    """All of a MemoryDisk, to be synced at once."""
+    """The file system of a MemoryDisk, for syncing all files at once."""
 
     def __init__(self, disk: "MemoryDisk", path: str) -> None:
         self._disk = disk
@@ -239,12 +239,12 @@ class MemoryDisk:
     """A disk in memory.
 
     Attributes:
-        count: operations so far.
+        count: number of operations so far.
         trace: (operation, path) of each.
-        fault: what is to go wrong; None: nothing.
-        capacity_bytes: how much goes onto it; None: anything.
-        block_bytes: files take space in blocks of this size.
-        failed_count: how many operations have failed so far, by a fault or for want of space.
+        fault: the planned failure; None: no failures.
+        capacity_bytes: size of the disk; None: unlimited.
+        block_bytes: allocation unit of files.
+        failed_count: number of operations that failed so far, by a fault or a full disk.
     """
 
     def __init__(self, *, capacity_bytes: int | None = None, block_bytes: int = 1) -> None:
@@ -261,17 +261,17 @@ class MemoryDisk:
         self._changes: list[Change] = []
         self._locks: dict[str, MemoryFile] = {}
 
-    # What tests do to it
+    # Called by tests
 
     def fail(self, fault: Fault) -> None:
-        """Let this go wrong; `fault.at` counts from the next operation on."""
+        """Plan a failure; `fault.at` counts from the next operation on."""
         self.fault = Fault(
             self.count + fault.at, fault.number, fault.operations, fault.times, fault.part
         )
         self._failed = 0
 
     def crash(self, seed: int = 0) -> "MemoryDisk":
-        """The disk after a power cut now, without faults; this one is of no more use."""
+        """Return the disk after a power cut now, without faults; do not use this one any more."""
         chance = random.Random(seed)  # noqa: S311 - a seed must repeat the crash
         after = MemoryDisk(capacity_bytes=self.capacity_bytes, block_bytes=self.block_bytes)
         names = dict(self._durable)
@@ -284,24 +284,24 @@ class MemoryDisk:
         return after
 
     def killed(self) -> "MemoryDisk":
-        """The disk after the process was killed: nothing written is lost, nothing new synced."""
+        """Return this disk after a kill of the process: no write is lost, none is synced."""
         self._locks = {}
         self._cut = False
         self.fault = None
         return self
 
     def data(self, path: str) -> bytearray:
-        """A file's bytes, to look at or to damage."""
+        """Return a file's bytes, which a test may inspect or damage."""
         return self._inode(path).data
 
     def paths(self) -> list[str]:
-        """All files."""
+        """Return the paths of all files, sorted."""
         return sorted(path for path, inode in self._names.items() if inode is not None)
 
     def forgotten(self) -> list[str]:
-        """The files that read well, but are not on the disk as they are, and no sync will tell.
+        """Return files that read well but are not on the disk, without a later sync error.
 
-        A failed sync leaves them so, until what they hold is written to another file.
+        A failed sync leaves a file in this state until its data are written again, to another file.
         """
         return [path for path in self.paths() if self._inode(path).is_forgotten()]
 
@@ -310,10 +310,10 @@ class MemoryDisk:
         assert inode is not None
         return inode
 
-    # What files use
+    # Called by files
 
     def step(self, operation: str, path: str) -> None:
-        """Count an operation, and fail it if it is its turn."""
+        """Count an operation, and raise if a fault is planned for it."""
         if self._cut:
             raise PowerCut(operation, path)
         self.count += 1
@@ -331,7 +331,7 @@ class MemoryDisk:
         raise DiskError(operation, path, fault.number)
 
     def write(self, inode: Inode, path: str, data: bytes, offset: int) -> None:
-        """Write, or a part of it before failing."""
+        """Write to a file; if a fault is planned, write only a part and raise."""
         try:
             self.step("write", path)
             self.charge(path, inode.charged_bytes, offset + len(data))
@@ -342,14 +342,14 @@ class MemoryDisk:
         inode.write(data, offset)
 
     def charge(self, path: str, old_bytes: int, new_bytes: int) -> None:
-        """Fail where there is no space for a file to grow."""
+        """Raise if the disk has no space for a file to grow."""
         growth_bytes = self._blocks(new_bytes) - self._blocks(old_bytes)
         if growth_bytes > 0 and growth_bytes > self.free_bytes(path):
             self.failed_count += 1
             raise DiskError("write", path, errno.ENOSPC)
 
     def sync_all(self, path: str) -> None:
-        """Bring all to the disk; or lose all that is not there yet."""
+        """Write all unsynced data to the disk, or lose them if a fault is planned."""
         inodes = [inode for inode in self._names.values() if inode is not None]
         try:
             self.step("syncfs", path)
@@ -364,11 +364,11 @@ class MemoryDisk:
         self._changes = []
 
     def unlock(self, file: MemoryFile) -> None:
-        """The file is closed."""
+        """Release the lock of a closed file."""
         if self._locks.get(file.path) is file:
             del self._locks[file.path]
 
-    # The face of a disk
+    # The interface `sparq.log.disk.Disk`
 
     def open(self, path: str) -> MemoryFile:
         """See `sparq.log.disk.Disk`."""
@@ -477,7 +477,7 @@ class MemoryDisk:
         return max(0, self.capacity_bytes - used)
 
     def _blocks(self, size_bytes: int) -> int:
-        """What so many bytes of a file take."""
+        """Return the space that ``size_bytes`` of a file take, in whole blocks."""
         return -(-size_bytes // self.block_bytes) * self.block_bytes
 
     def lock(self, path: str) -> MemoryFile:

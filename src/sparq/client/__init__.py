@@ -1,11 +1,12 @@
 """The client: consume from and publish to NSQ, with asyncio.
 
-``Consumer`` and ``Producer`` keep connections to every nsqd that is given or found through
-nsqlookupd; both work with Go's nsqd and with sparq's. This room imports ``sparq.wire`` and
-``sparq.protocol`` only.
+``Consumer`` and ``Producer`` stay connected to every nsqd that is given or found through
+nsqlookupd; both work with Go's nsqd and with sparq's. This package imports only ``sparq.wire`` and
+``sparq.protocol``.
 
-What needs an event loop and aiohttp is loaded when it is first asked for: Spark's many short-lived
-Python processes use this room's plain sockets alone, and a third of a second is much to them.
+Classes that need an event loop and aiohttp are loaded on first use. Spark starts many short-lived
+Python processes that need only the plain sockets in this package; loading the rest would cost each
+of them a third of a second.
 """
 
 from importlib import import_module
@@ -77,10 +78,10 @@ _ON_DEMAND: Final = {
 }
 
 
-if not TYPE_CHECKING:  # a type checker would take any name for one of ours
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name of this module
 
     def __getattr__(name: str) -> Any:
-        """What needs an event loop."""
+        """Load a class that needs an event loop on first use."""
         if name not in _ON_DEMAND:
             raise AttributeError(f"module {__name__} has no attribute {name}")
         value = globals()[name] = getattr(import_module(_ON_DEMAND[name]), name)

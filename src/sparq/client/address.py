@@ -1,6 +1,6 @@
-"""The addresses that a client is given: nsqds, nsqlookupds, and where its connections come from.
+"""Addresses given to a client: nsqds, nsqlookupds, and the local address of its connections.
 
-How an address is spelled, and what is none, is said in `protocol.address`.
+The syntax of addresses is defined in `protocol.address`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Found = TypeVar("Found")
 
 
 def parse_nsqd(text: str) -> Address:
-    """The address of an nsqd: ``host:port``, or the path of a unix socket.
+    """Parse the address of an nsqd: ``host:port``, or the path of a unix socket.
 
     Raises:
         ValueError: it is neither.
@@ -27,7 +27,7 @@ def parse_nsqd(text: str) -> Address:
 
 
 def parse_local(text: str) -> Address:
-    """Where connections come from: ``host`` or ``host:port``; without a port it is 0, any.
+    """Parse a local address: ``host`` or ``host:port``; without a port it is 0, any port.
 
     Raises:
         ValueError: it is neither.
@@ -41,10 +41,10 @@ def parse_local(text: str) -> Address:
 
 
 def split_texts(given: str | Iterable[str]) -> list[str]:
-    """The texts of a list, or of one text with commas between them; empty ones left out.
+    """Return the addresses in a list or in one comma-separated string, without empty ones.
 
     Raises:
-        TypeError: it is neither.
+        TypeError: it is neither a string nor an iterable of strings.
     """
     if isinstance(given, bytes) or not isinstance(given, Iterable):
         raise TypeError(f"addresses are texts as 'host:port', not {type(given).__name__}")
@@ -56,11 +56,11 @@ def split_texts(given: str | Iterable[str]) -> list[str]:
 
 
 def parse_addresses(given: str | Iterable[str]) -> list[str]:
-    """The addresses of nsqds, each once and in one spelling.
+    """Return the addresses of nsqds, normalized and without duplicates.
 
     Raises:
-        TypeError: it is no text and no list of texts.
-        ValueError: one of them is neither ``host:port`` nor a path.
+        TypeError: it is neither a string nor an iterable of strings.
+        ValueError: an address is neither ``host:port`` nor a path.
     """
     return list(dict.fromkeys(str(parse_nsqd(text)) for text in split_texts(given)))
 
@@ -68,11 +68,11 @@ def parse_addresses(given: str | Iterable[str]) -> list[str]:
 def read_sources(
     nsqd_tcp_addresses: str | Iterable[str], lookupd_http_addresses: str | Iterable[str]
 ) -> tuple[list[str], list[str]]:
-    """The nsqds and the nsqlookupds that a consumer or producer is given.
+    """Parse the addresses of nsqds and nsqlookupds given to a consumer or producer.
 
     Raises:
-        TypeError: one is no text and no list of texts; the error names the argument.
-        ValueError: one is no address; the error names the argument. Or there is none at all.
+        TypeError: an argument is neither a string nor an iterable of strings; the error names it.
+        ValueError: an address is not valid (the error names the argument), or none is given.
     """
     nsqds = _named("nsqd_tcp_addresses", parse_addresses, nsqd_tcp_addresses)
     lookupds = _named("lookupd_http_addresses", split_texts, lookupd_http_addresses)
@@ -84,7 +84,7 @@ def read_sources(
 
 
 def _named(name: str, read: Callable[[Given], Found], given: Given) -> Found:
-    """What is read, or an error that names the argument."""
+    """Apply ``read``; its errors get the argument's name as a prefix."""
     try:
         return read(given)
     except (TypeError, ValueError) as error:

@@ -1,6 +1,7 @@
-"""Names and delays, as programs give them: checked before anything is sent, or counts as answered.
+"""Checks of names and delays, made before a command is sent or a message counts as answered.
 
-What nsqd allows (``--max-req-timeout``) is nsqd's to say; what it cannot even count is said here.
+nsqd enforces its own limit for delays (``--max-req-timeout``); only delays that it cannot represent
+are rejected here.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ RULE: Final = f"1 to {NAME_SIZE_MAX} characters of .a-zA-Z0-9_- and perhaps #eph
 
 
 def check_name(kind: str, name: str) -> None:
-    """Hold a name to what nsqd takes.
+    """Check that nsqd accepts a name; ``kind``, such as "topic", is for the error message.
 
     Raises:
-        TypeError: it is no text.
-        ValueError: it is not valid; the error says what it is the name of, and what a name may be.
+        TypeError: the name is not a str.
+        ValueError: the name is not valid; the error states the rule.
     """
     if not isinstance(name, str):
         raise TypeError(f"a {kind} is str, not {type(name).__name__}")
@@ -26,15 +27,15 @@ def check_name(kind: str, name: str) -> None:
 
 
 DELAY_SECONDS_MAX: Final = (2**63 - 1) / 1e9
-"""nsqd counts nanoseconds in 63 bits; what is beyond would come at any time, or at once."""
+"""nsqd counts nanoseconds in 63 bits; a longer delay overflows, so its due time is arbitrary."""
 
 
 def check_delay(delay_seconds: float) -> None:
-    """Hold a delay to what nsqd can count.
+    """Check that nsqd can represent a delay.
 
     Raises:
-        TypeError: it is no number.
-        ValueError: it is negative, or too long.
+        TypeError: the delay is not a number.
+        ValueError: the delay is negative or too long.
     """
     if not isinstance(delay_seconds, (int, float)):
         raise TypeError(f"delay_seconds is a number, not {type(delay_seconds).__name__}")

@@ -1,4 +1,4 @@
-"""Backoff: how a consumer steps back when its messages fail, and feels its way forward again.
+"""Backoff: a consumer pauses when its messages fail, and resumes step by step.
 
 ```
             failure                      block over                    success at level 1
@@ -6,13 +6,14 @@
                                ▲                          │
                                └── failure: level + 1, success: level - 1, neutral: level
 ```
-1. While blocked no connection has RDY; while probing a single one has RDY 1.
-2. One result counts a block: what comes in while blocked is ignored, since those messages were
-   on their way already when the trouble was seen.
-3. A block at level n lasts multiplier x 2^n seconds, at most ``max_duration``; "full_jitter" draws
-   from 0 to that, so that many consumers do not come back all at once. 0 switches backoff off.
+1. While blocked, no connection has RDY; while probing, a single one has RDY 1.
+2. One result counts per block: results during a block are ignored, since those messages were
+   delivered before the failure was seen.
+3. A block at level n lasts multiplier x 2^n seconds, at most ``max_duration``. "full_jitter" draws
+   the duration at random between 0 and that, so that many consumers do not resume at the same time.
+   If multiplier or ``max_duration`` is 0, backoff is off.
 
-No clock here: the consumer keeps the timer.
+No clock here: ``flow`` keeps the timer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import random
 
 
 class Outcome(enum.Enum):
-    """What a message's response says about the state of things."""
+    """The meaning of a response for the backoff."""
 
     SUCCESS = enum.auto()
     FAILURE = enum.auto()
@@ -31,7 +32,7 @@ class Outcome(enum.Enum):
 
 
 class State(enum.Enum):
-    """Where a consumer stands in its backoff."""
+    """The backoff state of a consumer."""
 
     CLEAR = enum.auto()
     BLOCKED = enum.auto()
@@ -39,7 +40,7 @@ class State(enum.Enum):
 
 
 class Backoff:
-    """The state machine; ``level`` is how many failures are not made good yet."""
+    """The state machine; ``level`` rises with each counted failure and falls with a success."""
 
     def __init__(
         self, strategy: str, multiplier: float, max_duration: float, rng: random.Random
@@ -53,7 +54,7 @@ class Backoff:
         self._rng = rng
 
     def result(self, outcome: Outcome) -> bool:
-        """Note one message's outcome; True when the state is not what it was before."""
+        """Note a message's outcome; return True if the state has changed."""
         if self.state is State.BLOCKED or not self._max_duration:
             return False
         if outcome is Outcome.FAILURE:
@@ -66,18 +67,18 @@ class Backoff:
         return True
 
     def block_over(self) -> None:
-        """The block has lasted ``duration``: one message may test the waters."""
+        """End a block after ``duration``: start to probe with one message."""
         assert self.state is State.BLOCKED, self.state
         self.state = State.PROBING
 
     def duration(self) -> float:
-        """Seconds that a block at the present level lasts."""
+        """Return the length in seconds of a block at the current level."""
         longest = min(self._multiplier * 2.0**self.level, self._max_duration)
         return self._rng.uniform(0, longest) if self._jittered else longest
 
 
 def _highest_useful_level(multiplier: float, max_duration: float) -> int:
-    """The first level whose block is as long as a block may be: beyond it nothing grows."""
+    """Return the first level whose block has the maximum length; higher levels change nothing."""
     if max_duration <= 0 or max_duration <= multiplier:
         return 1
     return max(1, math.ceil(math.log2(max_duration / multiplier)))

@@ -1,9 +1,9 @@
-"""A batch: messages that are handled, and answered for, together.
+"""A batch: messages that are handled, and responded to, together.
 
-1. It costs per message what cutting out its body costs: messages of their own are made only when
-   somebody looks at one (``batch[0]``, ``for message in batch``).
-2. Answering for the batch answers for all in it that were not answered for singly, each once.
-3. A failed batch is one failure to the backoff, however many messages it has.
+1. The cost per message is only that of slicing out its body: ``Message`` objects are made when the
+   program accesses one (``batch[0]``, ``for message in batch``).
+2. Responding to the batch responds to each message that had no response of its own, once.
+3. A failed batch counts as one failure in the backoff, however many messages it has.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from sparq.client.message import Message
 from sparq.client.subscription import Received
 
 Answer = Callable[[Received | Message, bool], Awaitable[None]]
-"""Answers for a part of a batch; True for the first part."""
+"""Responds to a part of a batch; the bool is True for the first part."""
 
 
 class Batch(Sequence[Message]):
     """Messages in the order in which they arrived.
 
-    ``bodies`` is the fastest way to what was published. ``finish``, ``requeue`` and ``touch`` take
-    effect when called, as those of a message do; awaiting the result waits only while an nsqd
-    reads too slowly.
+    ``bodies`` is the fastest access to the published bytes. ``finish``, ``requeue`` and ``touch``
+    take effect when called, as those of a message do; awaiting the result only applies
+    back-pressure, while an nsqd reads too slowly.
 
     Attributes:
         responded: whether the batch was finished or requeued as a whole.
@@ -50,11 +50,11 @@ class Batch(Sequence[Message]):
     @overload
     def __getitem__(self, at: slice) -> list[Message]: ...
     def __getitem__(self, at: int | slice) -> Message | list[Message]:
-        """A message, or a list of them."""
+        """Return a message, or a list of messages for a slice."""
         return self._opened()[at]
 
     def __iter__(self) -> Iterator[Message]:
-        """The messages one by one."""
+        """Iterate over the messages."""
         return iter(self._opened())
 
     @property
@@ -67,19 +67,19 @@ class Batch(Sequence[Message]):
 
     @property
     def attempts_max(self) -> int:
-        """No message here was delivered more often; 0 for none."""
+        """The highest ``attempts`` of any message; 0 for an empty batch."""
         return max((part.attempts for part in self._parts), default=0)
 
     @property
     def expires_at(self) -> float:
-        """When nsqd's patience with one of them ends first, on the monotonic clock."""
+        """When the first message timeout of the batch ends; monotonic seconds."""
         return min((part.expires_at for part in self._parts), default=math.inf)
 
     def finish(self) -> Awaitable[None]:
-        """FIN for each that was not answered for.
+        """Send FIN for each message without a response.
 
         Raises:
-            AlreadyRespondedError: the batch was answered for before.
+            AlreadyRespondedError: the batch was finished or requeued before.
         """
         self._check()
         self.responded = True
@@ -88,11 +88,11 @@ class Batch(Sequence[Message]):
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
     ) -> Awaitable[None]:
-        """REQ for each that was not answered for, as ``Message.requeue``.
+        """Send REQ for each message without a response, as ``Message.requeue`` does.
 
         Raises:
-            AlreadyRespondedError: the batch was answered for before.
-            ValueError: the delay is negative, or longer than nsqd can count.
+            AlreadyRespondedError: the batch was finished or requeued before.
+            ValueError: the delay is negative or too long for nsqd.
         """
         if delay_seconds is not None:
             check_delay(delay_seconds)
@@ -103,10 +103,10 @@ class Batch(Sequence[Message]):
         )
 
     def touch(self) -> Awaitable[None]:
-        """TOUCH for each that was not answered for, as ``Message.touch``.
+        """Send TOUCH for each message without a response, as ``Message.touch`` does.
 
         Raises:
-            AlreadyRespondedError: the batch was answered for before.
+            AlreadyRespondedError: the batch was finished or requeued before.
         """
         self._check()
         return self._answer(lambda part, _is_first: part.touch())
@@ -116,7 +116,7 @@ class Batch(Sequence[Message]):
             raise AlreadyRespondedError("the batch was answered for before")
 
     def _answer(self, answer: Answer) -> Awaitable[None]:
-        """Answer for each that was not answered for; what waits for the slowest connection."""
+        """Respond to each part without a response; the result awaits the slowest connection."""
         unanswered = [part for part in self._parts if not part.responded]
         answers = [answer(part, place == 0) for place, part in enumerate(unanswered)]
         slow = [each for each in answers if each is not DONE]

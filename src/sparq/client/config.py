@@ -1,12 +1,13 @@
-"""Every option of a consumer, producer and their connections, with its default and range.
+"""The options of consumers, producers and their connections, with defaults and ranges.
 
-1. Names and defaults are those of go-nsq, which the documentation of NSQ explains; durations are
-   seconds, as floats, and sizes are bytes. What go-nsq does not have is said where it stands.
-2. A ``Config`` is checked when it is made and never changes: an error names option and limits.
-3. What only nsqd can judge (its own upper limits) is left to nsqd, which answers IDENTIFY.
-4. TLS, compression and AUTH have options of their own (`layer_options`), which are part of these.
-5. The same options come from keyword arguments, a mapping, a TOML file, or text as on a command
-   line (`option_values`): whatever the way, the same is checked.
+1. Names and defaults are those of go-nsq, as explained in NSQ's documentation; durations are
+   seconds, as floats, and sizes are bytes. Options that go-nsq does not have are marked.
+2. A ``Config`` is checked when it is made and never changes. Errors name the option and its limits.
+3. nsqd checks its own upper limits and reports them in its answer to IDENTIFY.
+4. The options for TLS, compression and AUTH are defined in `layer_options`; ``Config`` includes
+   them.
+5. Options come from keyword arguments, a mapping, a TOML file, or text as on a command line
+   (`option_values`). The checks are the same for all of these.
 """
 
 from __future__ import annotations
@@ -75,52 +76,64 @@ def _user_agent() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config(LayerOptions):
-    """Options of a consumer or producer; see ``RANGES`` for what each may be.
+    """Options of a consumer or producer; see ``RANGES`` for the allowed values.
 
-    Those of TLS, compression and AUTH are explained in ``LayerOptions``.
+    The options for TLS, compression and AUTH are documented in ``LayerOptions``.
 
     Attributes:
-        dial_timeout: seconds for connecting and for nsqd's answer to IDENTIFY.
-        read_timeout: a connection on which nothing arrives for so long is given up.
-        write_timeout: one whose nsqd takes nothing of what is sent for so long is given up. 10 s,
-            where go-nsq has 1: behind a disk that stalls nsqd may read nothing for longer, and
-            each publish under way would then be sent twice. With several nsqds it is also the
-            longest that a publish waits for an answer before another nsqd is asked as well.
-        local_addr: where connections to nsqds come from: ``host`` or ``host:port``; "": anywhere.
-        lookupd_poll_interval: seconds between two rounds of questions to all nsqlookupds.
-        lookupd_poll_jitter: the first round after the start waits up to this part of the interval.
-        lookupd_poll_timeout: seconds for one nsqlookupd's answer.
-        max_reconnect_delay: upper bound of the exponential delay between two attempts to connect
-            to one nsqd (not in go-nsq, where it is fixed).
-        max_requeue_delay: upper bound of the delay of a requeue whose delay is not given.
-        default_requeue_delay: that delay is this times the message's attempts.
+        dial_timeout: timeout in seconds for connecting to nsqd.
+        read_timeout: seconds without any received data after which a connection is closed.
+        write_timeout: seconds without progress in sending after which a connection is closed.
+            10 s, where go-nsq has 1: nsqd may stop reading for longer than that while its disk
+            stalls, and each pending publish would then be sent twice. With several nsqds it is
+            also the longest that a publish waits for an answer before it is sent to another nsqd
+            as well.
+        local_addr: local address of connections to nsqds: ``host`` or ``host:port``; "": any.
+        lookupd_poll_interval: seconds between two queries to each nsqlookupd.
+        lookupd_poll_jitter: largest random delay of the second query, as a fraction of the
+            interval.
+        lookupd_poll_timeout: timeout in seconds for one nsqlookupd's answer.
+        max_reconnect_delay: upper limit in seconds of the exponential delay between two attempts
+            to connect to an nsqd (not in go-nsq, where the delay is fixed).
+        max_requeue_delay: upper limit in seconds of the default requeue delay.
+        default_requeue_delay: seconds; a requeue without a delay uses this times the message's
+            attempts.
         backoff_strategy: "exponential" or "full_jitter".
-        max_backoff_duration: upper bound of one backoff block; 0: there is no backoff.
-        backoff_multiplier: the n-th block lasts this times 2^n seconds.
-        max_attempts: a message delivered more often is given up: finished unseen; 0: never.
-        low_rdy_idle_timeout: with fewer messages in flight than connections, one that gets no
-            message for so long hands its RDY to another.
-        low_rdy_timeout: the same for one that has had RDY for so long.
-        rdy_redistribute_interval: seconds between two looks at who has RDY.
-        client_id: shown by nsqd; the short host name.
-        hostname: shown by nsqd.
-        user_agent: shown by nsqd.
-        topology_region: where this client is; a topology-aware nsqd serves its own region first.
+        max_backoff_duration: upper limit in seconds of one backoff block; 0: no backoff.
+        backoff_multiplier: seconds; a block at backoff level n lasts this times 2^n.
+        max_attempts: a message delivered more often than this is finished without being handled,
+            unless ``on_giving_up`` or ``dead_letter`` is set; 0: no limit.
+        low_rdy_idle_timeout: when ``max_in_flight`` is below the number of connections, a
+            connection that has received no message for this many seconds passes its RDY to
+            another.
+        low_rdy_timeout: the same for a connection that has had RDY for this many seconds.
+        rdy_redistribute_interval: seconds between two checks of how RDY is distributed.
+        client_id: shown by nsqd; default: the short host name.
+        hostname: shown by nsqd; default: the host name.
+        user_agent: shown by nsqd; default: sparq and its version.
+        topology_region: this client's region; a topology-aware nsqd serves its own region first.
         topology_zone: the same for the zone.
         heartbeat_interval: seconds between nsqd's heartbeats, at most ``read_timeout``.
-        sample_rate: per cent of the messages to receive; 0: all.
-        output_buffer_size: bytes that nsqd buffers for this connection; -1: none; 0: its default.
-        output_buffer_timeout: seconds that it may hold them back; -1: no timer; 0: its default.
-        max_in_flight: messages that a consumer may have unanswered, over all connections.
-        msg_timeout: seconds after which nsqd delivers an unanswered message again; 0: its default.
-        max_msg_size: a larger frame ends the connection; 0: 64 MiB (go-nsq has no limit then).
-        stop_timeout: seconds that ``stop`` and ``close`` wait for what is in hand (go-nsq: 30).
-        publish_timeout: seconds that one publish may take with all its attempts, waiting for a
-            connection included (not in go-nsq).
-        publish_attempts: how often one publish is sent at most, sends not counted that nsqd did not
-            execute for another's fault (not in go-nsq).
-        max_pending_bytes: bodies that may await nsqd's OK; a publish beyond waits (not in go-nsq).
-        tls_config: speak TLS as this context says, in place of the options of the files.
+        sample_rate: percentage of the messages to receive; 0: all.
+        output_buffer_size: bytes that nsqd buffers for this connection; -1: no buffer; 0: nsqd's
+            default.
+        output_buffer_timeout: seconds after which nsqd sends a buffer that is not full; -1: no
+            timer; 0: nsqd's default.
+        max_in_flight: maximum number of messages in flight, over all connections of a consumer.
+        msg_timeout: seconds after which nsqd redelivers a message without a response; 0: nsqd's
+            default.
+        max_msg_size: maximum frame size in bytes; a larger frame ends the connection; 0: 64 MiB
+            (go-nsq: no limit).
+        stop_timeout: seconds that ``stop`` and ``close`` wait for messages in flight and pending
+            publishes (go-nsq: 30).
+        publish_timeout: seconds that one publish may take, including all attempts and the wait
+            for a connection (not in go-nsq).
+        publish_attempts: maximum number of sends of one publish. A send that nsqd did not execute,
+            because another command failed or because it is draining, does not count (not in
+            go-nsq).
+        max_pending_bytes: maximum number of bytes per nsqd sent and not yet acknowledged; further
+            publishes wait (not in go-nsq).
+        tls_config: SSL context to use in place of the ``tls_`` options; implies ``tls_v1``.
     """
 
     dial_timeout: float = 1.0
@@ -159,7 +172,7 @@ class Config(LayerOptions):
     tls_config: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
-        """Fill in what this host is called, then check every option.
+        """Fill in the host name, client id and user agent, then check every option.
 
         Raises:
             TypeError: an option has a value of another type than its default.
@@ -172,7 +185,7 @@ class Config(LayerOptions):
                 object.__setattr__(self, name, default)
         if self.tls_config is not None:
             self._take_tls_config(self.tls_config)
-        LayerOptions.__post_init__(self)  # slots leave no way to super()
+        LayerOptions.__post_init__(self)  # super() does not work with slots=True
         for field in fields(self):
             if field.name != "tls_config":
                 check_option(field.name, field.default, getattr(self, field.name), RANGES)
@@ -188,11 +201,11 @@ class Config(LayerOptions):
 
     @classmethod
     def of(cls, base: Config | None, options: Mapping[str, Any]) -> Config:
-        """The ``base`` (or the defaults) with some options replaced.
+        """Return ``base`` (or the defaults) with some options replaced.
 
         Raises:
-            TypeError: there is no option of a name given, or its type is another; or the base is
-                no ``Config``.
+            TypeError: an option does not exist or has the wrong type, or ``base`` is not a
+                ``Config``.
             ValueError: an option is out of its range.
         """
         if base is not None and not isinstance(base, cls):
@@ -205,13 +218,14 @@ class Config(LayerOptions):
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, Any], base: Config | None = None) -> Config:
-        """The ``base`` (or the defaults) with options as TOML, JSON or a program has them.
+        """Return ``base`` (or the defaults) with options from TOML, JSON or a dict.
 
-        In a name ``-`` and ``_`` are the same. A duration is a number of seconds, or text with
-        its unit: ``0.25`` or ``"250ms"``.
+        Names may use ``-`` or ``_``. A duration is a number of seconds or text with a unit:
+        ``0.25`` or ``"250ms"``.
 
         Raises:
-            ValueError: there is no such option, or its value is not valid; the error names it.
+            ValueError: an option does not exist, is given twice, or its value is not valid; the
+                error names the option.
         """
         defaults = cls._defaults()
         values = {}
@@ -228,18 +242,20 @@ class Config(LayerOptions):
 
     @classmethod
     def load(cls, path: str | Path, table: str = "", base: Config | None = None) -> Config:
-        """The ``base`` (or the defaults) with the options of a TOML file, as in ``from_mapping``.
+        """Return ``base`` (or the defaults) with options from a TOML file.
+
+        Names and values are read as by ``from_mapping``.
 
         Args:
             path: the file.
-            table: where in it the options stand: ``"nsq"`` for ``[nsq]``, ``"tool.nsq"`` for
-                ``[tool.nsq]``; "": at its top.
-            base: options to start from.
+            table: the table that holds the options: ``"nsq"`` for ``[nsq]``, ``"tool.nsq"`` for
+                ``[tool.nsq]``; "": the top level.
+            base: base options.
 
         Raises:
             OSError: the file cannot be read.
-            ValueError: it is no TOML, has no such table, or an option in it is not valid; the
-                error names file and option.
+            ValueError: the file is not TOML, the table is missing, or an option is not valid; the
+                error names the file and the option.
         """
         options = read_table(path, table)
         try:
@@ -249,13 +265,13 @@ class Config(LayerOptions):
 
     @classmethod
     def from_text(cls, options: Mapping[str, str], base: Config | None = None) -> Config:
-        """The ``base`` (or the defaults) with options as people write them, as go-nsq's ``Set``.
+        """Return ``base`` (or the defaults) with options given as text, as in go-nsq's ``Set``.
 
-        In a name ``-`` and ``_`` are the same. A duration is ``250ms`` or ``1m30s``; a bare number
-        is milliseconds.
+        Names may use ``-`` or ``_``. A duration is text such as ``250ms`` or ``1m30s``; a bare
+        number is milliseconds.
 
         Raises:
-            ValueError: there is no such option, or its value cannot be read or is out of range.
+            ValueError: an option does not exist, or its value cannot be read or is out of range.
         """
         defaults = cls._defaults()
         values = {}
@@ -270,11 +286,11 @@ class Config(LayerOptions):
         return {field.name: field.default for field in fields(cls)}
 
     def tls_context(self, *, check_host: bool = True) -> ssl.SSLContext:
-        """How TLS is spoken: as ``tls_config`` says where that is given, else as the files do.
+        """Return the SSL context: ``tls_config`` if given, else one made from the other options.
 
         Raises:
-            ValueError: a file cannot be used; or ``tls_config`` asks for the name of a host where
-                there is none.
+            ValueError: a file cannot be used; or ``tls_config`` checks the host name and the
+                connection is a unix socket, which has none.
         """
         if self.tls_config is None:
             return LayerOptions.tls_context(self, check_host=check_host)
@@ -286,11 +302,11 @@ class Config(LayerOptions):
         return self.tls_config
 
     def _take_tls_config(self, context: object) -> None:
-        """A given context asks for TLS by itself, and leaves nothing to say to the other options.
+        """Turn TLS on for a given context, and reject the TLS options that it replaces.
 
         Raises:
-            TypeError: it is none.
-            ValueError: another option says how TLS is spoken, too.
+            TypeError: it is not an ``SSLContext``.
+            ValueError: another TLS option is set as well.
         """
         if not isinstance(context, ssl.SSLContext):
             raise TypeError(f"tls_config takes SSLContext, not {type(context).__name__}")
@@ -303,7 +319,7 @@ class Config(LayerOptions):
         object.__setattr__(self, "tls_v1", True)
 
     def identify(self) -> dict[str, Any]:
-        """What IDENTIFY tells nsqd; durations as the milliseconds of the wire."""
+        """Return the body of IDENTIFY; durations are in milliseconds."""
         return {
             "client_id": self.client_id,
             "hostname": self.hostname,
@@ -316,12 +332,12 @@ class Config(LayerOptions):
             "msg_timeout": milliseconds(self.msg_timeout),
             "topology_region": self.topology_region,
             "topology_zone": self.topology_zone,
-            "dead_letter_envelopes": True,  # a consumer opens them: see Message.letter
+            "dead_letter_envelopes": True,  # see Message.letter, which holds the history
         }
 
 
 def milliseconds(seconds: float) -> int:
-    """A duration as the wire has it; -1 stays -1 ("off") and nothing above 0 becomes 0."""
+    """Convert seconds to whole milliseconds; negative: -1 ("off"); above 0: at least 1."""
     if seconds <= 0:
         return -1 if seconds < 0 else 0
     return max(1, round(seconds * 1000))

@@ -1,18 +1,18 @@
-"""One connection to an nsqd: dial, identify, then commands out and answers in.
+"""One connection to an nsqd: connect, IDENTIFY, then send commands and receive answers.
 
-1. What is written in one turn of the loop leaves as one write, or as a few when it is much. A
-   request behind one that was alone in its turn, and is answered, does not wait for the turn's end.
-2. nsqd answers in order, so the answers to requests are matched first in, first out. A request
-   whose awaiting task was cancelled keeps its place: its answer finds nobody and disturbs no one.
-3. Behind a fatal error nsqd executes nothing: requests behind it were certainly not executed.
-   Refusals of FIN, REQ and TOUCH answer no request, they are counted. Any other answer that was
-   not asked for ends the connection: the next might be taken for another request's.
-4. ``ended`` returns once the connection is gone; by then every request is answered. A connection
-   that is silent for ``read_timeout`` (heartbeats should have come) or leaves a request
-   unanswered for ``publish_timeout`` is given up, and one whose nsqd takes nothing of what is sent
-   for ``write_timeout``.
-5. How it begins, and through which layers everything goes, is `wire.client`'s. What arrives
-   compressed is inflated a bounded piece a turn of the loop.
+1. Commands of one event loop iteration are sent with one write, or a few if there are many. A
+   request is written at once if the last write held one command and all requests are answered.
+2. nsqd answers in order, so answers are matched to requests first in, first out. A request whose
+   awaiting task was cancelled keeps its place; its answer is dropped.
+3. After a fatal error nsqd executes nothing: later requests were certainly not executed. Errors
+   about FIN, REQ and TOUCH answer no request; they are counted. Any other unrequested answer ends
+   the connection, because later answers could be matched to the wrong requests.
+4. ``ended`` returns once the connection is closed; by then every request has an outcome. The
+   connection is closed when nothing arrives for ``read_timeout`` (not even heartbeats), when a
+   request has no answer for ``publish_timeout``, or when sending makes no progress for
+   ``write_timeout``.
+5. `wire.client` implements the handshake and the layers (TLS, compression). Compressed input is
+   inflated in bounded pieces, one per loop iteration.
 """
 
 from __future__ import annotations
@@ -39,53 +39,53 @@ from sparq.wire.errors import LayerError, remote_error
 log = FieldLogger(__name__)
 
 HANDSHAKE_SECONDS: Final = 5.0
-"""For the answer to IDENTIFY, as in nsqjs, and for the upgrades."""
+"""Timeout for the answer to IDENTIFY, as in nsqjs, and for upgrading to TLS and compression."""
 
 AUTH_SECONDS: Final = 30.0
-"""For AUTH on top: nsqd asks one authd after another, each for some seconds."""
+"""Added for AUTH: nsqd asks one authd after another, with some seconds for each."""
 
 FRAME_BYTES_MAX: Final = 64 << 20
 
 TURN_BYTES: Final = 1 << 20
-"""What is made plain in one turn of the loop; the socket is read no further meanwhile."""
+"""Decoded bytes per loop iteration; reading from the socket is paused above that."""
 
 REST_READS_MAX: Final = 16
-"""Of ``TURN_BYTES`` each: more than a socket holds."""
+"""Reads of ``TURN_BYTES`` each: more than a socket's receive buffer holds."""
 
 COMMANDS_MAX: Final = 256
-"""So many leave before the turn of the loop is over: nsqd works while we do."""
+"""This many commands are sent before the loop iteration ends: nsqd then works in parallel."""
 
 REQUESTS_MAX: Final = 50
-"""So many do that are awaited: of 100, nsqd works on one half while the other is made."""
+"""The same for requests: of 100, nsqd works on one half while the client makes the other."""
 
 UNREQUESTED: Final = frozenset({"E_FIN_FAILED", "E_REQ_FAILED", "E_TOUCH_FAILED"})
 STORAGE_REFUSALS: Final = frozenset({"E_PUB_FAILED", "E_MPUB_FAILED", "E_DPUB_FAILED"})
-"""Fatal from Go's nsqd, not from sparq's: whether the connection ends shows when it does."""
+"""Fatal from Go's nsqd but not from sparq's: the client waits to see if nsqd hangs up."""
 
 
 class _Done:
-    """An awaitable that has nothing to wait for; one object serves all."""
+    """An awaitable that is done at once; shared, to avoid an allocation."""
 
     def __await__(self) -> Generator[Any, None, None]:
         return _NOTHING
 
 
 _NOTHING: Final = cast(Generator[Any, None, None], iter(()))
-"""An iterator that has ended stays so, and costs less than a new generator each time."""
+"""An exhausted iterator stays exhausted, and costs less than a new generator each time."""
 
 DONE: Final = _Done()
 
 
 class Connection(asyncio.Protocol):
-    """An identified connection. Make one with ``open_connection``.
+    """An identified connection; ``open_connection`` makes one.
 
     Attributes:
         address: the nsqd's ``host:port`` or path.
-        requests: what was requested and is not answered.
-        refused_responses: FIN, REQ and TOUCH that nsqd refused.
+        requests: the requests without an answer.
+        refused_responses: number of FIN, REQ and TOUCH commands that nsqd refused.
         live: whether commands can be sent.
-        on_messages: called with each run of messages.
-        on_room: called after requests were answered.
+        on_messages: called with each run of received messages.
+        on_room: called after requests were answered, and when the connection is lost.
     """
 
     _transport: asyncio.Transport  # from ``connection_made`` on
@@ -118,24 +118,24 @@ class Connection(asyncio.Protocol):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What nsqd answered to IDENTIFY; ``{}`` from one that does not negotiate."""
+        """The answer to IDENTIFY; ``{}`` from an nsqd without feature negotiation."""
         return self._wire.facts
 
     @property
     def authorization(self) -> dict[str, Any]:
-        """What it answered to AUTH; ``{}`` from one that asks for none."""
+        """The answer to AUTH; ``{}`` from an nsqd that does not require AUTH."""
         return self._wire.authorization
 
     @property
     def waiting_since(self) -> float | None:
-        """Since when an answer is due and nothing at all has come; None when none is due."""
+        """The loop time since which an answer is due and nothing has arrived; None: none is due."""
         asked_at = self.requests.oldest
         return None if asked_at is None else max(asked_at, self._heard_at)
 
     # Sending
 
     def send(self, command: bytes) -> None:
-        """Send a command that has no answer, with whatever else this turn of the loop sends."""
+        """Send a command without an answer, together with others of this loop iteration."""
         out = self._out
         if not out:
             self._loop.call_soon(self._flush)
@@ -144,20 +144,20 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def request(self, command: bytes) -> asyncio.Future[bytes]:
-        """Send a command that has an answer; the future is the answer.
+        """Send a command and return a future for its answer.
 
-        It raises ``RemoteError`` for an error frame and ``ConnectionLostError`` when the
+        The future raises ``RemoteError`` for an error frame and ``ConnectionLostError`` if the
         connection ends first.
 
         Raises:
-            ConnectionLostError: it has ended already; nothing was sent.
+            ConnectionLostError: the connection has already ended; nothing was sent.
         """
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self.ask(command, Awaited(len(command), self._loop.time(), answer))
         return answer
 
     def ask(self, command: bytes, request: Request) -> None:
-        """Send a command that has an answer, which ``request`` is told.
+        """Send a command; its answer is passed to ``request``.
 
         Raises:
             ConnectionLostError: as for ``request``.
@@ -176,7 +176,7 @@ class Connection(asyncio.Protocol):
             self._flush()
 
     def drained(self) -> Awaitable[None]:
-        """Done at once, or when the peer has read so much that sending makes sense again."""
+        """Return an awaitable that waits while the transport's write buffer is too full."""
         return DONE if self._resumed is None else asyncio.shield(self._resumed)
 
     def _flush(self) -> None:
@@ -201,12 +201,12 @@ class Connection(asyncio.Protocol):
     # Ending
 
     async def ended(self) -> ConnectionLostError:
-        """Wait for the end of the connection: the reason."""
-        # Shielded: a waiting task that is cancelled must not cancel the future for the others.
+        """Wait for the end of the connection and return the reason."""
+        # Shielded: cancelling one waiting task must not cancel the future for the others.
         return await asyncio.shield(self._lost)
 
     async def close(self, seconds: float = 1.0) -> None:
-        """End the connection once what was sent is written, or after so many seconds anyway."""
+        """Close once all output is written, or after ``seconds`` at the latest."""
         self._flush()
         self._write(self._wire.layers.close())
         self._transport.close()
@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def fail(self, error: Exception) -> None:
-        """End the connection now, for this reason."""
+        """Close the connection now, with this reason."""
         self.live = False
         if self._fatal is None:
             self._fatal = error
@@ -227,14 +227,14 @@ class Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The transport is there; IDENTIFY follows by ``open_connection``."""
-        # uvloop's transports are not registered as asyncio's.
+        """Start the handshake; ``open_connection`` waits for its end."""
+        # A cast without a check: uvloop's transports are not registered as asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._check_alive()
         self._write(self._wire.output())
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Answer every request that is left: behind a fatal error, as not executed."""
+        """Fail every pending request; after a fatal error, as certainly not executed."""
         self.live = False
         if self._watch is not None:
             self._watch.cancel()
@@ -249,17 +249,18 @@ class Connection(asyncio.Protocol):
             self._opened.set_exception(
                 self._fatal if known and self._fatal else ConnectionLostError(reason + during)
             )
-            self._opened.exception()  # whoever dials may be cancelled, and never ask
+            self._opened.exception()  # avoids a warning if the dialling task was cancelled
         self.requests.lose(reason, executed=False if not_executed else None)
         if self._resumed is not None:
             self.resume_writing()
         self.on_room()
 
     def _read_rest(self) -> None:
-        """Read what nsqd said before it reset the connection, where a write was first to notice.
+        """Read what nsqd sent before it reset the connection, if a write noticed the reset first.
 
-        Go's nsqd resets it behind a fatal error when more was sent meanwhile. Unread, that error
-        and every OK before it would be lost, and all that was asked be in doubt.
+        Go's nsqd resets the connection after a fatal error if it has received more commands.
+        Without this read, the error and every OK before it would be lost, and the outcome of all
+        pending requests would be unknown.
         """
         number = self._transport.get_extra_info("socket").fileno()
         with contextlib.suppress(OSError):
@@ -269,19 +270,19 @@ class Connection(asyncio.Protocol):
                 self.data_received(data)
 
     def pause_writing(self) -> None:
-        """The peer reads more slowly than we write."""
+        """Apply back-pressure: the peer reads more slowly than the client writes."""
         self._resumed = self._loop.create_future()
         self._write_watch.start()
 
     def resume_writing(self) -> None:
-        """The peer has caught up."""
+        """End the back-pressure: the write buffer has drained."""
         self._write_watch.stop()
         if self._resumed is not None and not self._resumed.done():
             self._resumed.set_result(None)
         self._resumed = None
 
     def data_received(self, data: bytes) -> None:
-        """Frames, the handshake's bytes, or what the layers make frames of."""
+        """Pass input to the handshake, to the layers, or directly to the frame decoder."""
         self._heard_at = self._loop.time()
         wire = self._wire
         if wire.is_plain:
@@ -296,14 +297,14 @@ class Connection(asyncio.Protocol):
         try:
             wire.feed(data)
         except (RemoteError, SparqClientError) as error:
-            self._write(wire.output())  # TLS tells the peer what it does not like
+            self._write(wire.output())  # the TLS alert for the peer
             self.fail(error)
             return
         self._write(wire.output())
         if wire.stage is Stage.READY:
             if not self._opened.done():
                 self._opened.set_result(None)
-            self._take(b"")  # what came behind the handshake
+            self._take(b"")  # frames received together with the end of the handshake
             if wire.layers:
                 self._make_plain()
 
@@ -311,12 +312,12 @@ class Connection(asyncio.Protocol):
         """Wait until the handshake is over.
 
         Raises:
-            RemoteError, SparqClientError: it came to nothing.
+            RemoteError, SparqClientError: the handshake failed.
         """
         await self._opened
 
     def _make_plain(self) -> None:
-        """Take what the layers hold; when that is much, the rest of it in the next turn."""
+        """Decode the layers' input: up to ``TURN_BYTES`` now, the rest in the next iteration."""
         layers, transport = self._wire.layers, self._transport
         size = 0
         try:
@@ -339,7 +340,7 @@ class Connection(asyncio.Protocol):
     # Receiving
 
     def _take(self, data: bytes) -> None:
-        """Frames: messages are handed on in runs, answers go to their requests."""
+        """Decode frames; pass runs of messages to ``on_messages``, answers to their requests."""
         receiver = self._wire.receiver
         answered = 0
         try:
@@ -364,7 +365,7 @@ class Connection(asyncio.Protocol):
         if kind == FRAME_ERROR:
             self._refused(remote_error(data))
         elif kind == FRAME_MESSAGE:
-            decode_message(data)  # too short: else it were part of a run
+            decode_message(data)  # raises: a frame long enough would be part of a run
         elif data == HEARTBEAT:
             self.send(commands.nop())
         elif (request := self.requests.next()) is None:
@@ -383,18 +384,18 @@ class Connection(asyncio.Protocol):
             self.refused_responses += 1
             log.info("nsqd %s: %s", self.address, error, extra={"nsqd": self.address})
             return
-        # Before its request hears of it, which may be made again at once: not on this connection.
+        # Before the request fails: its caller may retry at once, and must not use this connection.
         if error.fatal and error.code not in STORAGE_REFUSALS:
             self.fail(error)
         if _is_cut_short(error):
-            return  # not what the command is, but that it came in part: nsqd executed none of it
+            return  # the command arrived incomplete, so nsqd did not execute it
         if (request := self.requests.next()) is None:
             log.warning("nsqd %s: %s", self.address, error, extra={"nsqd": self.address})
         else:
             request.fail(error)
 
     def _check_alive(self) -> None:
-        """Give up a silent connection; look again when it could next have been silent too long."""
+        """Close a silent connection, else check again at the next possible timeout."""
         config, now = self._config, self._loop.time()
         silent_at = self._heard_at + config.read_timeout
         overdue_at = now + config.publish_timeout
@@ -409,18 +410,18 @@ class Connection(asyncio.Protocol):
 
 
 def _is_cut_short(error: RemoteError) -> bool:
-    """Whether nsqd saw its end of the connection close in the middle of a command."""
+    """Whether nsqd reports that the connection closed in the middle of a command."""
     return error.code in ("E_BAD_MESSAGE", "E_BAD_BODY") and "failed to read" in error.text
 
 
 async def open_connection(address: str, config: Config) -> Connection:
-    """Dial an nsqd, identify, and agree on layers.
+    """Connect to an nsqd, identify, and set up TLS, compression and AUTH.
 
     Raises:
-        OSError: it cannot be reached (``TimeoutError``: not in time).
-        RemoteError: it refuses what IDENTIFY asks for, or the secret.
+        OSError: nsqd cannot be reached (``TimeoutError``: not in time).
+        RemoteError: nsqd refuses an option in IDENTIFY, or the secret.
         TlsError, AuthRequiredError: see there.
-        ConnectionLostError, WrongPeerError: it closes, or is no nsqd.
+        ConnectionLostError, WrongPeerError: the peer closed the connection, or is not an nsqd.
     """
     connection = await _dial(address, config)
     seconds = HANDSHAKE_SECONDS + (AUTH_SECONDS if config.auth_secret else 0)

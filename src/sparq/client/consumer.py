@@ -1,12 +1,12 @@
 """The consumer: receives a channel's messages from every nsqd that has its topic.
 
-Iterate over it, over its ``batches``, or give it a ``handler``: each sees each delivery once.
+Iterate over it or over its ``batches``, or give it a ``handler``: each delivery is handed out once.
 
-1. No task and no timer per message: what arrives waits in one `inbox`, which ``max_in_flight``
-   bounds, and is taken from there singly or in batches.
-2. A message whose connection is gone, or whose time with nsqd is over, is not handed out: nsqd
-   delivers it again, and the answer to this delivery would go nowhere.
-3. How many messages come, and from where, is decided in ``flow``.
+1. There is no task and no timer per message: received messages wait in one `inbox`, which
+   ``max_in_flight`` bounds, and are taken from there one by one or in batches.
+2. A message whose connection is lost, or whose message timeout is over, is not handed out: nsqd
+   redelivers it, and a response to this delivery would have no effect.
+3. ``flow`` decides how many messages each connection may deliver.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from sparq.protocol import commands
 from sparq.protocol.dead_letters import is_dead_letter_topic
 
 CLOSE_WAIT_SECONDS: Final = 2.0
-"""For nsqd's answer to CLS, which it gives at once; one that hangs must not hold up the stop."""
+"""Timeout for the response to CLS. nsqd responds at once; one that hangs must not delay stop."""
 
 ATTEMPTS_MAX: Final = 65_535
-"""As many as a message can have."""
+"""The largest number of attempts that a message can carry."""
 
 CONCURRENCY_MAX: Final = 1_000_000
-"""Each is a task."""
+"""An upper limit, since each concurrent call of the handler has a task."""
 
 TURN_SECONDS: Final = 0.01
-"""Whoever handles messages without ever waiting leaves the loop to others this often."""
+"""A consumer that never awaits yields to the event loop this often."""
 
 
 class Consumer(Connecting):
@@ -61,39 +61,42 @@ class Consumer(Connecting):
             async for message in consumer:
                 await message.finish()
 
-    Handler: ``Consumer(..., handler=handle, concurrency=10)`` calls ``await handle(message)``,
-    so many at a time, and answers by the outcome unless the handler has: FIN when it returns, REQ
-    with backoff when it raises or returns False. ``await consumer.join()`` waits for the end.
+    Handler: ``Consumer(..., handler=handle, concurrency=10)`` runs up to 10 calls of
+    ``await handle(message)`` at a time. Unless the handler has responded itself, the consumer sends
+    FIN when the handler returns, and REQ with backoff when it raises or returns False.
+    ``await consumer.join()`` waits until the consumer has stopped.
 
-    Leaving the ``async with`` block stops it. While iterating, messages not handed out are given
-    back to nsqd at once then; a handler gets ``stop_timeout`` seconds to finish what is there.
+    Leaving the ``async with`` block stops the consumer. Without a handler, messages not yet handed
+    out are requeued at once; a handler gets ``stop_timeout`` seconds to process those already
+    received.
 
     Args:
         topic: the topic.
         channel: the channel; created when it does not exist.
-        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
-            one text with commas.
-        lookupd_http_addresses: nsqlookupds that know the nsqds, ``host:port`` or URL.
-        handler: called for each message; may be a coroutine function or an ordinary function, which
-            may return a future (asyncio's or an executor's).
+        nsqd_tcp_addresses: nsqds, each as ``host:port`` or the path of a unix socket; a list, or
+            one string with commas.
+        lookupd_http_addresses: nsqlookupds to find nsqds with, each as ``host:port`` or URL.
+        handler: called for each message; a coroutine function or an ordinary function, which may
+            return a future (asyncio's or an executor's).
         concurrency: how many calls of the handler may run at the same time.
         on_giving_up: called with a message that was delivered more than ``max_attempts`` times;
-            it is finished when the call returns and requeued when it raises or returns False.
-        dead_letter: a topic to which such a message is published instead, as it was, before it is
-            finished; it is requeued as long as that fails.
-        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
-            those to connect to, which may be others.
-        config: options to start from.
-        **options: single options of ``Config``, which replace those of ``config``.
+            the message is finished when the call returns and requeued when it raises or returns
+            False.
+        dead_letter: a topic to which such a message is published instead, before it is finished;
+            it is requeued when that fails. A ``.dead`` topic gets its history too (`dead_letters`).
+        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns the
+            addresses to connect to, which need not be among those listed.
+        config: base options.
+        **options: options of ``Config``; they override those in ``config``.
 
     Attributes:
-        topic, channel: what it consumes.
+        topic, channel: the topic and channel it consumes.
         config: the options in use.
-        counters: what it has seen since its start.
+        counters: counts of deliveries and responses since the start.
 
     Raises:
         ValueError: a name, an address or an option is not valid, or no address is given.
-        TypeError: an option does not exist, or something has the wrong type.
+        TypeError: an option does not exist, or an argument has the wrong type.
     """
 
     def __init__(
@@ -163,39 +166,39 @@ class Consumer(Connecting):
     def __repr__(self) -> str:
         return f"<Consumer of {self.topic}/{self.channel}>"
 
-    # What is known
+    # State
 
     @property
     def connections(self) -> list[str]:
-        """The nsqds that are connected and subscribed, as ``host:port``."""
+        """The connected and subscribed nsqds, as ``host:port``."""
         return [each.address for each in self._flow.subscriptions.values()]
 
     @property
     def in_flight(self) -> int:
-        """The messages received and not answered for, handed out or not."""
+        """The number of messages received and not yet responded to, handed out or not."""
         return self._flow.in_flight
 
     @property
     def is_starved(self) -> bool:
-        """Whether some connection has nearly all that it may have unanswered (85 % of its RDY).
+        """Whether some connection has at least 85 % of its RDY in flight.
 
-        Who collects messages should answer for them then: few more come.
+        Few more messages arrive then: a program that collects messages should respond to some.
         """
         return any(window.is_starved for window in self._flow.subscriptions)
 
     @property
     def is_paused(self) -> bool:
-        """Whether ``pause`` was called, and ``resume`` not since."""
+        """Whether ``pause`` was called without a later ``resume``."""
         return self._paused
 
     @property
     def backoff_level(self) -> int:
-        """How many failures are not made good yet; 0: no backoff."""
+        """The backoff level: rises with a failure, falls with a success; 0: no backoff."""
         return self._flow.backoff_level
 
     @property
     def max_in_flight(self) -> int:
-        """How many messages may be unanswered; may be changed at any time, 0 pauses."""
+        """The maximum number of messages in flight; can be changed at any time; 0 pauses."""
         return self.config.max_in_flight
 
     @max_in_flight.setter
@@ -207,10 +210,10 @@ class Consumer(Connecting):
         self._flow.max_in_flight = 0 if self._paused else self.config.max_in_flight
 
     def _is_full(self) -> bool:
-        """Whether no message comes before some are answered for."""
+        """Whether no message arrives until some of those in flight are responded to."""
         return all(window.in_flight >= window.ready for window in self._flow.subscriptions)
 
-    # Life
+    # Life cycle
 
     async def __aenter__(self) -> Self:
         """Start; connections are made in the background."""
@@ -222,14 +225,14 @@ class Consumer(Connecting):
         await self.stop(0.0 if self._handler is None else None)
 
     def start(self) -> None:
-        """Begin to connect and receive.
+        """Start to connect and receive.
 
         Raises:
-            ClosedError: it was started or stopped before.
+            ClosedError: the consumer was started or stopped before.
         """
         if self._tasks or self._stopping:
             raise ClosedError("a consumer is started once: make another one")
-        asyncio.get_running_loop()  # where there is none, nothing has begun
+        asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
             self._begin()
 
@@ -243,7 +246,7 @@ class Consumer(Connecting):
                 self._tasks.append(background(self._work(self._handler), f"handler {number}"))
 
     def pause(self) -> None:
-        """Receive no more until ``resume``; what is here stays to be handled, connections stay."""
+        """Stop receiving until ``resume``; received messages and connections are kept."""
         self._paused = True
         self._share()
 
@@ -257,14 +260,15 @@ class Consumer(Connecting):
         await self._stopped.wait()
 
     async def stop(self, wait_seconds: float | None = None) -> None:
-        """Stop receiving, let what is in hand be answered, and close the connections.
+        """Stop receiving, wait for responses to the messages in flight, and close the connections.
 
-        nsqd is told to send no more (CLS), and has two seconds to confirm it. A handler goes on
-        with the messages that are here; without one, those not handed out are given back. Then
-        unanswered messages are waited for, ``wait_seconds`` or ``stop_timeout``. What is unanswered
-        after that, nsqd delivers again.
-        Cancelling it waits no longer for them, and ends the consumer. A handler that calls it goes
-        on at once, since the consumer waits for the handler.
+        Each nsqd gets CLS and has two seconds to confirm it. A handler goes on with the messages
+        already received; without a handler, those not handed out are requeued. Then ``stop`` waits
+        for messages in flight: ``wait_seconds``, or ``stop_timeout`` if that is None. nsqd
+        redelivers those still without a response.
+
+        Cancelling ``stop`` ends the wait and closes the consumer. When a handler calls ``stop``, it
+        returns at once, since the consumer waits for the handler.
         """
         if asyncio.current_task() in self._tasks:
             self._stopper = self._stopper or background(self.stop(wait_seconds), "stop")
@@ -277,7 +281,7 @@ class Consumer(Connecting):
         try:
             await self._wind_down(seconds)
         finally:
-            # A task of its own: whoever cancels the stop once more must not leave it half done.
+            # In a task of its own: cancelling stop a second time must not leave it half done.
             await asyncio.shield(background(self._end(), "end of a consumer"))
 
     async def _wind_down(self, seconds: float) -> None:
@@ -315,10 +319,10 @@ class Consumer(Connecting):
     # Connections
 
     def connect_to_nsqd(self, address: str) -> None:
-        """Consume from this nsqd as well, as if it had been given from the beginning.
+        """Consume from this nsqd as well, as if it had been given to the constructor.
 
         Raises:
-            ValueError: it is neither ``host:port`` nor the path of a unix socket.
+            ValueError: the address is neither ``host:port`` nor the path of a unix socket.
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
@@ -326,13 +330,13 @@ class Consumer(Connecting):
             self._pool.add(str(parse_nsqd(address)))
 
     async def disconnect_from_nsqd(self, address: str) -> None:
-        """Consume from this nsqd no more, even if an nsqlookupd lists it.
+        """Stop consuming from this nsqd, even if an nsqlookupd lists it.
 
-        Returns when its unanswered messages are answered, or after ``stop_timeout`` seconds;
-        what is unanswered then, it delivers again. ``connect_to_nsqd`` makes it come back.
+        Returns when its messages in flight have been responded to, or after ``stop_timeout``
+        seconds; it redelivers the rest. ``connect_to_nsqd`` connects to it again.
 
         Raises:
-            ValueError: it is not among the addresses, or is the last source there is.
+            ValueError: the nsqd is not among the addresses, or is the only source.
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
@@ -346,20 +350,20 @@ class Consumer(Connecting):
         await self._pool.drop(place)
 
     def connect_to_nsqlookupd(self, address: str) -> None:
-        """Ask this nsqlookupd as well.
+        """Query this nsqlookupd as well.
 
         Raises:
-            ValueError: it is neither ``host:port`` nor a URL.
+            ValueError: the address is neither ``host:port`` nor a URL.
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
         self._lookups.add(address)
 
     def disconnect_from_nsqlookupd(self, address: str) -> None:
-        """Ask this nsqlookupd no more; nsqds that it listed stay until they are lost.
+        """Stop querying this nsqlookupd; connections to nsqds that it listed stay until lost.
 
         Raises:
-            ValueError: it is not asked, or is the last source there is.
+            ValueError: the nsqlookupd is not queried, or is the only source.
             ClosedError: the consumer is stopped.
         """
         self._change_sources()
@@ -374,7 +378,7 @@ class Consumer(Connecting):
     async def _part_with(self, subscription: Subscription) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self.config.stop_timeout):
-                # RDY 0 comes first: others have its share when nsqd has heard of that.
+                # RDY 0 is sent first: only then do the other connections get its share.
                 left = self._flow.leave(subscription)
                 await asyncio.gather(left, subscription.start_closing())
         await subscription.connection.close()
@@ -401,7 +405,7 @@ class Consumer(Connecting):
     # Messages
 
     def __aiter__(self) -> AsyncIterator[Message]:
-        """Iterate over messages; several tasks may do so at the same time.
+        """Iterate over messages; several tasks may iterate at the same time.
 
         Raises:
             ClosedError: the consumer was not started.
@@ -409,7 +413,7 @@ class Consumer(Connecting):
         return self._messages()
 
     async def __anext__(self) -> Message:
-        """The next message; the iteration ends when the consumer is stopped."""
+        """Return the next message; the iteration ends when the consumer is stopped."""
         async for message in self._messages():
             return message
         raise StopAsyncIteration
@@ -447,13 +451,13 @@ class Consumer(Connecting):
                 store(batch.bodies)
                 await batch.finish()
 
-        A batch comes when it has ``size`` messages, when ``wait`` seconds have passed since its
-        first one, or when no more can come before some are answered for (``max_in_flight``), and
-        is never empty. It counts as unanswered until it is finished or requeued.
+        A batch is yielded when it has ``size`` messages, when ``wait`` seconds have passed since
+        its first one, or when ``max_in_flight`` allows no further deliveries. It is never empty.
+        Its messages are in flight until it is finished or requeued.
 
         Args:
-            size: how many messages a batch has at most.
-            wait: seconds for which its first message may wait for others.
+            size: maximum number of messages in a batch.
+            wait: seconds that the first message of a batch may wait for others.
 
         Raises:
             ValueError: ``size`` is below 1 or ``wait`` negative.
@@ -486,7 +490,7 @@ class Consumer(Connecting):
             await handle(handler, message, self._log)
 
     async def _give_up(self, message: Message) -> None:
-        """What to do with a message that was delivered too often."""
+        """Give up a message that was delivered more than ``max_attempts`` times."""
         self.counters.given_up += 1
         text = "giving up after %d attempts: %r"
         self._log.warning(text, message.attempts - 1, message, extra=of_message(message))

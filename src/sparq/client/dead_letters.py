@@ -1,13 +1,13 @@
-"""Where messages go that were delivered too often: a topic of their own.
+"""Dead letters: publish messages that were delivered too often to a topic of their own.
 
-A dead letter is published, and the message finished after nsqd's OK; if
-there is none, the message is requeued, so that it is in one of the two topics at any time (and
-perhaps, for a moment, in both). It goes to the nsqds that the consumer was given, or that its
-nsqlookupds know.
+A message is published as a dead letter and finished after nsqd's OK. Without an OK it is requeued.
+So it is in at least one of the two topics at any time, and possibly in both for a moment. Dead
+letters go to the nsqds that the consumer was given, or that its nsqlookupds list.
 
-In a topic whose name ends with ``.dead`` it is kept with its history, in the form of sparq's nsqd
-(``protocol.dead_letters``), which gives consumers the body alone. Another nsqd gives them all of
-it; a ``Consumer`` opens it. In a topic of any other name it is the body as it was.
+In a topic whose name ends with ``.dead``, a dead letter has its history, in the format of sparq's
+nsqd (``protocol.dead_letters``), which delivers only the body to consumers. Any other nsqd delivers
+both; a ``Consumer`` separates them. In a topic with any other name, a dead letter is the unchanged
+body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from sparq.protocol.dead_letters import History, is_dead_letter_topic
 from sparq.protocol.errors import RemoteError
 
 GIVEN_UP = "given up by the client"
-"""The reason of such a letter."""
+"""The ``reason`` field of such a dead letter."""
 
 log = FieldLogger(__name__)
 
@@ -32,17 +32,17 @@ class DeadLetters:
     """Publishes dead letters.
 
     Attributes:
-        topic: where to.
-        published: how many there were.
+        topic: the topic to publish to.
+        published: number of dead letters published.
 
     Raises:
-        ValueError: the topic's name is not valid.
+        ValueError: the topic name is not valid.
     """
 
     def __init__(
         self, topic: str, producer: Producer, origin: tuple[str, str], consumer: str
     ) -> None:
-        """`origin` is the topic and the channel of the messages, `consumer` who could not."""
+        """Initialize; ``origin``: the messages' topic and channel; ``consumer``: client's name."""
         check_name("dead_letter topic", topic)
         self._keeps_history = is_dead_letter_topic(topic)
         self._origin, self._consumer = origin, consumer
@@ -51,7 +51,7 @@ class DeadLetters:
         self._producer = producer
 
     async def take(self, message: Message) -> None:
-        """Publish a message's body and finish the message, or requeue it."""
+        """Publish a message as a dead letter and finish it; requeue it if publishing fails."""
         try:
             await self._producer.publish(self.topic, self._letter(message))
         except (SparqClientError, RemoteError) as error:

@@ -1,22 +1,22 @@
-"""Discovery: asks every nsqlookupd which nsqds there are, again and again.
+"""Discovery: polls every nsqlookupd for nsqds.
 
-1. Each nsqlookupd is asked by itself and all answers are united, at once: losing any one loses no
-   nsqd, and one that hangs delays none. One that fails is taken to say what it said last.
-2. The first question is at once; the second after a random part of ``jitter`` x interval, so that
-   consumers started together do not ask together; then one each interval.
-3. After a loss (``recheck``) and while an nsqlookupd fails it is asked sooner: after 1 s, 2 s, 4 s
-   and so on up to the interval, each up to ``jitter`` longer. So an nsqd that comes back is found
-   after about as long as it was away. Haste asks no nsqlookupd more than once a second.
-4. Which nsqlookupds are asked may change at any time; what one that is left had listed is listed
-   no more.
-5. nsqds that are listed as draining are told apart where that is asked for (``on_draining``), as a
-   producer does, and then not among those that are found. What an nsqlookupd has said of that
-   counts until it fails.
-6. With no nsqlookupd nothing is asked, and what asking over HTTP takes (aiohttp, a quarter of a
-   second) is not loaded.
+1. Each nsqlookupd is polled independently, and the union of all answers is reported as soon as one
+   arrives. So the loss of one nsqlookupd loses no nsqd, and one that hangs delays no other. While
+   one fails, its last answer stays valid.
+2. The first query is sent at once; the second after a random part of ``jitter`` x interval, so that
+   consumers started together do not query together; then one query per interval.
+3. After the loss of an nsqd (``recheck``), and while an nsqlookupd fails, it is queried sooner:
+   after 1 s, 2 s, 4 s and so on up to the interval, each wait up to ``jitter`` longer. So an nsqd
+   that comes back is found after about as long as it was away. These early queries reach an
+   nsqlookupd at most once per second.
+4. nsqlookupds can be added and removed at any time. The answers of a removed one no longer count.
+5. With ``on_draining`` (a producer's), nsqds listed as draining are reported separately and are
+   not among the nsqds found. What an nsqlookupd says about draining counts until a query fails.
+6. Without nsqlookupds nothing is queried, and the HTTP client (aiohttp, a quarter of a second) is
+   not loaded.
 
-What an answer may be is said in ``protocol.lookup``. `Connecting` is what a consumer and a producer
-have in common: nsqds that they are to be connected to, given or listed.
+The format of an answer is defined in ``protocol.lookup``. `Connecting` is the common part of a
+consumer and a producer: connections to given and listed nsqds.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ RECHECK_SECONDS: Final = 1.0
 ASKER: Final = "sparq.client.lookup"
 
 Filter = Callable[[list[str]], Iterable[str]]
-"""Takes the sorted addresses that are listed; returns those to connect to."""
+"""Takes the sorted listed addresses; returns the addresses to connect to."""
 
 
 class Discovery:
     """Polls the nsqlookupds and reports the addresses of all nsqds that they list.
 
     Attributes:
-        errors: why an nsqlookupd gives no answer that can be used, by its URL.
+        errors: the reason of the last failure of each failing nsqlookupd, by its URL.
     """
 
     def __init__(
@@ -65,8 +65,10 @@ class Discovery:
         *,
         on_draining: Callable[[frozenset[str]], None] | None = None,
     ) -> None:
-        """`on_draining` is called with the nsqds that drain before what is found is told, which
-        then is without them; None: they are found like others."""
+        """Initialize; ``on_draining`` is called with the draining nsqds before each report.
+
+        The report then leaves them out. None: draining nsqds are reported like others.
+        """
         self.errors: dict[str, str] = {}
         self._topic = topic
         self._config = config
@@ -84,25 +86,25 @@ class Discovery:
 
     @property
     def count(self) -> int:
-        """How many nsqlookupds are asked."""
+        """The number of nsqlookupds queried."""
         return len(self._polls)
 
     def add(self, lookupd: str) -> None:
-        """Ask this one, too; it may be asked already.
+        """Add an nsqlookupd; no effect if it is already queried.
 
         Raises:
-            ValueError: it is neither ``host:port`` nor a URL.
+            ValueError: the address is neither ``host:port`` nor a URL.
         """
         self._polls.setdefault(self._question(lookupd), self._poll())
-        # Here, and not when the first question is due: then the event loop would stand still.
+        # Loaded here rather than with the first query, which would block the event loop.
         import_module(ASKER)
         self._changed.set()
 
     def remove(self, lookupd: str) -> None:
-        """Ask this one no more, and forget what it has said.
+        """Stop querying an nsqlookupd and drop its answers.
 
         Raises:
-            ValueError: it is not asked.
+            ValueError: the nsqlookupd is not queried.
         """
         url = self._question(lookupd)
         if url not in self._polls:
@@ -115,12 +117,12 @@ class Discovery:
             task.cancel()
 
     def recheck(self) -> None:
-        """Ask soon: something has changed."""
+        """Query all nsqlookupds soon: a connection was lost."""
         for poll in self._polls.values():
             poll.hasten()
 
     async def run(self, found: Callable[[set[str]], None]) -> None:
-        """Poll until cancelled, telling ``found`` what is listed; with nobody to ask, wait."""
+        """Poll until cancelled; pass listed addresses to ``found``; wait without nsqlookupds."""
         self._found = found
         if not self._polls:
             await self._changed.wait()
@@ -162,7 +164,7 @@ class Discovery:
             found = producers_in(await asker.ask(url))
         except (ConnectionError, ValueError) as error:
             place, text = shown(url), str(error)
-            # Once for each time that it begins to fail, not once a poll.
+            # Logged once when it starts to fail, not with each poll.
             if place not in self.errors:
                 log.warning("nsqlookupd %s: %s", place, text, extra={"nsqlookupd": place})
                 poll.hasten()
@@ -183,7 +185,7 @@ class Discovery:
             try:
                 listed = set(parse_addresses(self._filter(sorted(listed))))
             except Exception:
-                # The filter is the user's: whatever it raises, the connections stay as they are.
+                # The filter is user code: if it raises, the connections stay as they are.
                 log.exception("the discovery filter failed")
                 return
         if self._on_draining is not None:
@@ -192,7 +194,7 @@ class Discovery:
 
 
 class _Poll:
-    """When one nsqlookupd is asked."""
+    """The poll schedule of one nsqlookupd."""
 
     def __init__(self, interval: float, jitter: float, rng: random.Random) -> None:
         self._interval = interval
@@ -204,15 +206,15 @@ class _Poll:
         self._began = 0.0
 
     def hasten(self) -> None:
-        """Ask soon."""
+        """Make the next query early."""
         self._early.set()
 
     def begin(self) -> None:
-        """It is asked now."""
+        """Note the time of a query."""
         self._began = asyncio.get_running_loop().time()
 
     async def pause(self) -> None:
-        """Return when it is to be asked again."""
+        """Wait until the next query is due."""
         now = asyncio.get_running_loop().time()
         soon = min(RECHECK_SECONDS, self._wait)
         await asyncio.sleep(soon)
@@ -223,7 +225,7 @@ class _Poll:
         self._wait = self._next_wait()
 
     def _next_wait(self) -> float:
-        """A loss or a failure makes the next waits short, each twice the one before."""
+        """Return the next wait in seconds: short after a loss or failure, then doubling."""
         if self._early.is_set():
             self._early.clear()
             self._haste = RECHECK_SECONDS
@@ -234,10 +236,10 @@ class _Poll:
 
 
 def producers_in(answer: Any) -> list[Producer]:
-    """The nsqds that an answer of nsqlookupd lists.
+    """Return the nsqds that an nsqlookupd's answer lists.
 
     Raises:
-        ValueError: the answer has another form, or lists too many.
+        ValueError: the answer has the wrong format, or lists too many nsqds.
     """
     found, unusable = producers(answer)
     if unusable:
@@ -248,33 +250,33 @@ def producers_in(answer: Any) -> list[Producer]:
 
 
 class Connecting(ABC):
-    """Keeps connections to nsqds that are given, and to those that nsqlookupds list."""
+    """Keeps connections to the given nsqds and to those that nsqlookupds list."""
 
     _pool: Pool
     _lookups: Discovery
 
     @abstractmethod
     def _require_started(self) -> None:
-        """Raises ClosedError: it does not connect."""
+        """Raise ClosedError unless it is started."""
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
+        """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
         return {**self._lookups.errors, **self._pool.errors}
 
     async def until_connected(self, timeout_seconds: float = 0.0) -> None:
-        """Wait until every nsqd that was given is connected, or has been before.
+        """Wait until every given nsqd is connected, or was connected before.
 
-        Without it nothing fails for an nsqd that is down: it is tried again and again. The nsqds
-        that an nsqlookupd lists are not waited for.
+        Without this call, an nsqd that is down raises no error: connecting is retried. nsqds that
+        an nsqlookupd lists are not waited for.
 
         Args:
-            timeout_seconds: how long it may take; 0: as long as the first attempt.
+            timeout_seconds: time limit; 0: until the first attempt has failed or succeeded.
 
         Raises:
-            ConnectionLostError: one could not be reached; the text names it.
-            WrongPeerError: one is no nsqd.
-            ClosedError: it is closed, or a consumer that was not started.
+            ConnectionLostError: an nsqd could not be reached; the text names it.
+            WrongPeerError: a peer is not an nsqd.
+            ClosedError: the producer or consumer is closed, or the consumer was not started.
         """
         self._require_started()
         await self._pool.reached(timeout_seconds)

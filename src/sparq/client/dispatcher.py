@@ -1,25 +1,27 @@
-"""Which nsqd gets a publish, and which one next when that one does not take it.
+"""Choose the nsqd for each publish, and the next one if that one does not accept it.
 
-1. Connected nsqds take turns. Bodies that await an OK are bounded per nsqd by
-   ``max_pending_bytes``; a publish beyond waits in one line, first come, first served.
-2. A publish whose answer is missing when its connection is lost is sent again, as is one that
-   certainly was not executed. Only sends that count as its own are bounded by
-   ``publish_attempts``: not those that ended because of what another had sent.
-3. An nsqd that refuses to store (disk full) is passed over for that publish; its refusal is told
-   once every connected nsqd has refused. One whose authd fails when it renews a permission is
-   connected to anew. Other refusals are the publish's own fault, and are told at once.
-4. A publish that has been in doubt twice is sent alone: nothing else is on its connection until
-   it is answered. So one that makes nsqd reset the connection, as Go's does when a message is too
-   large and more stands behind it, takes no other with it, and hears why.
-5. A connection that is silent (`silence`) is passed over while another is not. A publish that is
-   overdue there is sent on another one as well; whichever nsqd says OK first has published it, and
-   its receipt counts the other send as one without an answer. So no publish waits out its time
-   for an nsqd that is stopped, and none is stored twice without a word.
-6. An nsqd that drains (`drained`) is passed over while there is another, or one is wanted that is
-   not connected just now. A publish that it has refused goes to the next one at once, and is not
-   counted as an attempt: it was certainly not stored. Where there is none, the refusal is told.
-7. What is sent once and answered costs no task and no timer of its own. A publish that waits in
-   line, or is sent again, has a timer for its deadline.
+1. Connected nsqds are used in turn. Unacknowledged bytes are bounded per nsqd by
+   ``max_pending_bytes``; further publishes wait in one queue, first in, first out.
+2. A publish is sent again if its connection is lost before the answer, or if it certainly was not
+   executed. ``publish_attempts`` limits the sends; those that failed because of another publish do
+   not count.
+3. An nsqd that refuses to store a publish (disk full) is skipped for that publish; the publish
+   fails once every connected nsqd has refused. When authd fails while nsqd renews a permission
+   (E_AUTH_FAILED), the publish is sent again and the client reconnects. Any other refusal fails
+   the publish at once.
+4. A publish that had no answer twice is sent alone on its connection until it is answered. Go's
+   nsqd resets the connection when a message is too large and more data follow: sent alone, such a
+   publish takes no other down with it, and gets the error.
+5. A silent connection (`silence`) is skipped while another one is not silent. A publish overdue on
+   it is sent on another connection as well. The first OK counts; the receipt counts the other send
+   as unanswered. So no publish waits until its deadline for a stopped nsqd, and the receipt shows
+   if a message may be stored twice.
+6. A draining nsqd (`drained`) is skipped while another one is connected, or wanted but not yet
+   connected. A publish that it refuses goes to the next nsqd at once and does not count as an
+   attempt, since it certainly was not stored. Without another nsqd, the publish fails with that
+   refusal.
+7. A publish that is sent once and answered has no task and no timer of its own. One that waits in
+   the queue or is sent again has a timer for its deadline.
 """
 
 from __future__ import annotations
@@ -55,23 +57,23 @@ LATE: Final = "no OK in time (publish_timeout, or timeout_seconds of the call)"
 TRIED: Final = "no OK within publish_attempts"
 
 SUSPECT: Final = 2
-"""So many sends without an answer make a publish a suspect. One is usual when an nsqd dies."""
+"""A publish with this many unanswered sends is sent alone. One is usual when an nsqd dies."""
 
 
 class Dispatcher:
-    """Hands publishes to connections, until each has an outcome.
+    """Sends publishes on connections until each has an outcome.
 
     Attributes:
-        links: the connections there are; one that is not ``live`` gets nothing.
-        published: messages acknowledged.
-        failed: messages whose publish failed for good.
-        resent: sends of a message again after one that had no answer.
-        under_way: publishes without an outcome.
-        lone: the last one that was confirmed was the only one under way.
-        idle: set while there are none.
+        links: the current connections; one that is not ``live`` gets no publishes.
+        published: number of messages acknowledged.
+        failed: number of messages whose publish failed permanently.
+        resent: number of messages sent again because an earlier send got no answer.
+        under_way: number of publishes without an outcome.
+        lone: whether the last confirmed publish was the only one pending.
+        idle: set while no publish is pending.
         linked: set once there has been a connection.
         roomy: set while no publish waits to be sent.
-        drained: the nsqds that are left out because they drain.
+        drained: the draining nsqds, which are skipped.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Dispatcher:
         drained: Drained | None = None,
         wanted: Callable[[], Iterable[str]] = tuple,
     ) -> None:
-        """`wanted` returns the addresses to which connections are kept, or tried for."""
+        """Initialize; ``wanted`` returns the addresses that are connected or being connected to."""
         self.links: list[Connection] = []
         self.published = 0
         self.failed = 0
@@ -101,15 +103,15 @@ class Dispatcher:
         self._line: OrderedDict[Publish, None] = OrderedDict()
         self._line_bytes = 0
         self._receipts: dict[str, Receipt] = {}
-        self._taken: set[Connection] = set()  # each by one suspect, while it is not idle
+        self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
         self._silence = Silence(config.write_timeout)
         self._looking: asyncio.TimerHandle | None = None
         self._ended = False
 
-    # What a producer says
+    # Called by a producer
 
     def submit(self, publish: Publish) -> None:
-        """Send it, or let it wait for its turn; its teller hears of the outcome."""
+        """Send a publish or queue it; its teller gets the outcome."""
         publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
@@ -122,10 +124,10 @@ class Dispatcher:
             self._send(publish, link)
 
     def require_room(self, size: int) -> None:
-        """Whether a command of this size may be submitted by one who does not wait for it.
+        """Check that the queue has room for a command of ``size`` bytes (``publish_nowait``).
 
         Raises:
-            ProducerFullError: as much as may wait does so already.
+            ProducerFullError: the queue is not empty, and the command would exceed its limit.
         """
         limit = self._config.max_pending_bytes
         if self._line and self._line_bytes + size > limit:
@@ -135,33 +137,33 @@ class Dispatcher:
             )
 
     def forget(self, publish: Publish) -> None:
-        """Nobody waits for it any more."""
+        """Drop a publish whose caller was cancelled."""
         if publish in self._line:
             self._leave_line(publish)
         self._settle(publish)
 
     def expire_in(self, publish: Publish) -> None:
-        """Give it up at its deadline, whatever has become of it by then."""
+        """Start the timer that fails a publish at its deadline."""
         if publish.timer is None:
             loop = asyncio.get_running_loop()
             publish.timer = loop.call_at(publish.deadline, self._expire, publish)
 
     def add(self, link: Connection) -> None:
-        """A connection more."""
+        """Add a connection, and send queued publishes on it."""
         self.links.append(link)
         self.linked.set()
         self._receipts[link.address] = Receipt(link.address)
         self.serve_line()
 
     def remove(self, link: Connection) -> None:
-        """It is lost."""
+        """Remove a lost connection."""
         self.links.remove(link)
         self._taken.discard(link)
         self._silence.forget(link)
         del self._receipts[link.address]
 
     def end(self) -> None:
-        """Send nothing more; what waits has failed."""
+        """Stop sending; publishes still queued fail."""
         self._ended = True
         if self._looking is not None:
             self._looking.cancel()
@@ -170,10 +172,10 @@ class Dispatcher:
             self._leave_line(publish)
             self._dispatch(publish)
 
-    # What a connection says
+    # Called by a connection
 
     def confirmed(self, publishes: Sequence[Publish]) -> None:
-        """nsqd has said OK on one connection: they are published."""
+        """Handle OK for publishes on one connection."""
         link = publishes[0].link
         assert link is not None
         at_once = self._receipts[link.address]
@@ -182,11 +184,11 @@ class Dispatcher:
             self.drained.took(link.address)
         for publish in publishes:
             if publish.teller.done():
-                continue  # forgotten, or given up at its deadline
+                continue  # cancelled, or failed at its deadline
             self.published += publish.message_count
             if publish.timer is not None:
                 publish.timer.cancel()
-            # Before its teller is told, which may publish the next one: that is lone, too.
+            # Before the teller runs: it may publish the next message, which is then lone, too.
             self.under_way -= 1
             if publish.attempts == 1:
                 publish.teller.set_result(at_once)
@@ -196,7 +198,7 @@ class Dispatcher:
             self.idle.set()
 
     def confirmed_late(self, publish: Publish, address: str) -> None:
-        """The nsqd at this address has said OK, before the one that was asked after it."""
+        """Handle OK from the first nsqd, after the publish was sent to another one as well."""
         if publish in self._line:
             self._leave_line(publish)
         self.published += publish.message_count
@@ -204,14 +206,14 @@ class Dispatcher:
         self._settle(publish)
 
     def misunderstood(self, publish: Publish, data: bytes) -> None:
-        """What answers is no nsqd."""
+        """Close a connection whose peer is not an nsqd, and send the publish again."""
         link = publish.link
         assert link is not None
         link.fail(WrongPeerError(f"{link.address} answered a publish {data[:80]!r}"))
         self._unanswered(publish)
 
     def failed_one(self, publish: Publish, error: Exception) -> None:
-        """nsqd refuses it or is gone: send it again, unless it is its own fault."""
+        """Handle a refusal or a lost connection: send again, unless the publish is at fault."""
         if isinstance(error, RemoteError):
             self._refused(publish, error)
         elif isinstance(error, ConnectionLostError) and error.executed is False:
@@ -221,7 +223,7 @@ class Dispatcher:
             self._unanswered(publish)
 
     def _unanswered(self, publish: Publish) -> None:
-        """Nobody knows whether it is stored: send it again."""
+        """Send again a publish that may be stored or not."""
         publish.unanswered += 1
         self._send_again(publish)
 
@@ -259,7 +261,7 @@ class Dispatcher:
     # Sending
 
     def _dispatch(self, publish: Publish) -> None:
-        """Send what waited in line or was sent before, or let it wait, or give it up."""
+        """Send, queue or fail a publish that was queued or sent before."""
         if self._ended:
             sent = publish.attempts
             self._fail(publish, self._given_up(publish, CLOSED) if sent else ClosedError(CLOSED))
@@ -271,7 +273,7 @@ class Dispatcher:
             self._stand_in_line(publish)
 
     def _dispatch_refused(self, publish: Publish, refusal: RemoteError) -> None:
-        # Rare, and waiting in line for room on another link could wait for its own refusal.
+        # Sent even without room, which is rare: in the queue it could wait for its own refusal.
         for link in self._without_drained() or ():
             if link.address not in publish.refused_by:
                 self._send_late(publish, link)
@@ -279,7 +281,7 @@ class Dispatcher:
         self._fail(publish, _with_doubt(refusal, publish))
 
     def _next_link(self, publish: Publish) -> Connection | None:
-        """The next connection in turn that has room for it."""
+        """Return the next connection in turn that has room for a publish; None: it must wait."""
         links, taken, silent = self.links, self._taken, self._silence.links
         if self.drained:
             undrained = self._without_drained()
@@ -296,11 +298,11 @@ class Dispatcher:
                 if not silent or link not in silent:
                     return link
                 spare = link
-        # What answers and is full has room again sooner than what is silent.
+        # A full connection that answers has room again sooner than a silent one.
         return None if any(link.live and link not in silent for link in links) else spare
 
     def _without_drained(self) -> list[Connection] | None:
-        """The connections to nsqds that do not drain; None: there is none, nor one to come."""
+        """Return connections to nsqds that do not drain; None: no such nsqd, connected or not."""
         now, has = asyncio.get_running_loop().time(), self.drained.has
         live = [link for link in self.links if link.live]
         found = [link for link in live if not has(link.address, now)]
@@ -349,7 +351,7 @@ class Dispatcher:
             self._looking = None
 
     def _move_overdue(self, silent: Connection, now: float) -> None:
-        """Send what has waited too long on a silent connection on others as well."""
+        """Send publishes that are overdue on a silent connection on other ones as well."""
         moved: dict[Request, Request] = {}
         for publish in self._silence.overdue(silent, now):
             link = self._next_link(publish)
@@ -366,7 +368,7 @@ class Dispatcher:
             text = "nsqd %s: no answer: %d publishes sent to others, too; they may be stored twice"
             log.warning(text, silent.address, len(moved), extra={"nsqd": silent.address})
 
-    # The line
+    # The queue
 
     def _stand_in_line(self, publish: Publish) -> None:
         self.expire_in(publish)
@@ -381,7 +383,7 @@ class Dispatcher:
             self.roomy.set()
 
     def serve_line(self) -> None:
-        """Send what waits, the first first, for as long as there is room."""
+        """Send queued publishes in order, while there is room."""
         while self._line:
             publish = next(iter(self._line))
             if (link := self._next_link(publish)) is None:
@@ -392,7 +394,7 @@ class Dispatcher:
     # Outcomes
 
     def _settle(self, publish: Publish) -> None:
-        # After its teller was told, which may have published the next: there was no pause.
+        # After the teller ran: if it has published the next message, ``idle`` stays unset.
         if publish.timer is not None:
             publish.timer.cancel()
         self.under_way -= 1
@@ -406,7 +408,7 @@ class Dispatcher:
 
     def _expire(self, publish: Publish) -> None:
         if publish.teller.done():
-            return  # its task was cancelled in this very turn
+            return  # its task was cancelled in this loop iteration
         if publish in self._line:
             self._leave_line(publish)
         publish.unanswered += publish.link is not None
@@ -423,7 +425,7 @@ class Dispatcher:
         return error
 
     def _reasons(self) -> str:
-        """Why nsqds are not connected, if any is not."""
+        """Return why nsqds are draining or not connected, in brackets; "" if none is."""
         known = {**dict.fromkeys(self.drained, DRAINING), **self._errors}
         reasons = "; ".join(f"{at}: {why}" for at, why in known.items())
         return f" ({reasons})" if reasons else ""

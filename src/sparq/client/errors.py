@@ -1,13 +1,13 @@
-"""What can go wrong on the client's side of a connection; nsqd's own refusals are ``RemoteError``.
+"""Errors on the client's side of a connection; an error that nsqd sends is a ``RemoteError``.
 
 ```
 SparqClientError
-├── ConnectionLostError       the connection ended; what was unanswered may have been done or not
-├── WrongPeerError            what answers there is not an nsqd (the HTTP port, say)
-├── TlsError                  TLS was asked for and could not be had
-├── AuthRequiredError         nsqd asks for AUTH, and there is no secret to answer with
-├── PublishError              a publish was given up; says what is known about it
-├── ProducerFullError         as much waits to be published as may; nothing of this was taken
+├── ConnectionLostError       the connection ended; unanswered commands may have been executed
+├── WrongPeerError            the peer is not an nsqd (the HTTP port, for example)
+├── TlsError                  TLS is configured and could not be established
+├── AuthRequiredError         nsqd requires AUTH, and no secret is configured
+├── PublishError              a publish was given up; says how often it was sent and not answered
+├── ProducerFullError         max_pending_bytes wait to be published; this publish was not accepted
 ├── ClosedError               the producer or consumer is closed, or the consumer not started
 └── AlreadyRespondedError     a message was finished or requeued before
 ```
@@ -34,7 +34,7 @@ class ConnectionLostError(SparqClientError):
     """The connection ended.
 
     Attributes:
-        executed: False when nsqd certainly did not execute the command; None when unknown.
+        executed: False if nsqd certainly did not execute the command; None if unknown.
     """
 
     def __init__(self, text: str, executed: bool | None = None) -> None:
@@ -46,8 +46,8 @@ class PublishError(SparqClientError):
     """A publish was given up without an OK.
 
     Attributes:
-        attempts: how often it was sent.
-        unanswered: how many of those had no answer; above 0 it may be stored all the same.
+        attempts: number of sends.
+        unanswered: number of sends without an answer; if above 0, the message may be stored.
     """
 
     def __init__(self, text: str, *, attempts: int, unanswered: int) -> None:
@@ -57,12 +57,12 @@ class PublishError(SparqClientError):
 
 
 class ProducerFullError(SparqClientError):
-    """``publish_nowait`` found ``max_pending_bytes`` waiting already; it has taken nothing."""
+    """``publish_nowait`` would exceed ``max_pending_bytes``; the publish was not accepted."""
 
 
 class ClosedError(SparqClientError):
-    """The producer or consumer was closed and is not used again, or the consumer not started."""
+    """The producer or consumer is closed and cannot be reused, or the consumer is not started."""
 
 
 class AlreadyRespondedError(SparqClientError):
-    """A message is finished or requeued once; this one was already."""
+    """The message was already finished or requeued."""

@@ -1,12 +1,13 @@
-"""The flow of a consumer: how many messages may come, over all its connections, and when.
+"""The flow control of a consumer: how many messages its connections may deliver, and when.
 
-Joins ``rdy`` (who may have how many) and ``backoff`` (whether anything may come at all) with the
-event loop's timers. A consumer tells it of connections that come and go and of each answer.
+Combines ``rdy`` (how ``max_in_flight`` is shared) and ``backoff`` (whether any messages may arrive)
+with the event loop's timers. The consumer reports new and lost connections and each response.
 
-1. What an answer changes is sent before the answer: ``RDY 0``, then the ``REQ`` of the failure.
-2. A connection can be left while the others go on: its RDY goes to them, what it has in flight is
-   waited for.
-3. RDY that could not be given yet is tried again at most once a turn of the loop.
+1. RDY changes caused by a response are sent before the response: ``RDY 0``, then the failure's
+   ``REQ``.
+2. A connection can be left while the others go on: its RDY goes to them, and it stays open until
+   its messages in flight have been responded to.
+3. RDY that could not be granted yet is tried again at most once per loop iteration.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from sparq.client.subscription import Subscription
 
 
 class Flow:
-    """Decides what each subscription may receive.
+    """Sets the RDY of each subscription.
 
     Attributes:
-        subscriptions: the live ones, by their windows.
-        drained: set while stopping, once nothing is in flight.
+        subscriptions: the current subscriptions, by their windows.
+        drained: set while stopping, once no message is in flight.
     """
 
     def __init__(self, config: Config, rng: random.Random) -> None:
@@ -52,12 +53,12 @@ class Flow:
 
     @property
     def in_flight(self) -> int:
-        """The messages received and not answered for."""
+        """The number of messages in flight."""
         return sum(window.in_flight for window in self.subscriptions)
 
     @property
     def max_in_flight(self) -> int:
-        """How many there may be."""
+        """The maximum number of messages in flight."""
         return self._distributor.max_in_flight
 
     @max_in_flight.setter
@@ -67,15 +68,15 @@ class Flow:
 
     @property
     def backoff_level(self) -> int:
-        """How many failures are not made good yet; 0: no backoff."""
+        """The backoff level; 0: no backoff."""
         return self._backoff.level
 
     def start(self) -> None:
-        """Begin to look after RDY every ``rdy_redistribute_interval`` seconds."""
+        """Start to check RDY every ``rdy_redistribute_interval`` seconds."""
         self._tick()
 
     def stop(self) -> None:
-        """Give no more RDY; ``drained`` is set once nothing is in flight."""
+        """Stop changing RDY; ``drained`` is set once no message is in flight."""
         self._stopping = True
         for timer in (self._ticking, self._block):
             if timer is not None:
@@ -83,13 +84,13 @@ class Flow:
         self._check_drained()
 
     def add(self, subscription: Subscription) -> None:
-        """A connection has subscribed: it gets its share, the others' becomes smaller."""
+        """Add a subscribed connection: it gets its share of RDY, the others' shares shrink."""
         self.subscriptions[subscription.window] = subscription
         if not self._stopping:
             self._distributor.add(subscription.window, time.monotonic())
 
     def remove(self, subscription: Subscription) -> None:
-        """A connection is gone: what it had goes to the others."""
+        """Remove a lost connection: its share of RDY goes to the others."""
         del self.subscriptions[subscription.window]
         self._check_left()
         if self._stopping:
@@ -98,7 +99,7 @@ class Flow:
             self._distributor.remove(subscription.window, time.monotonic())
 
     def leave(self, subscription: Subscription) -> Awaitable[object]:
-        """Give a connection no more RDY, at once; done when it is gone or has nothing in flight."""
+        """Send a connection RDY 0; the result waits until it is lost or has nothing in flight."""
         window = subscription.window
         left = self._left.setdefault(window, asyncio.Event())
         if not self._stopping:
@@ -107,7 +108,7 @@ class Flow:
         return left.wait()
 
     def expire(self, now: float) -> None:
-        """Count no longer what nsqd has waited for too long: it delivers that again."""
+        """Drop messages whose timeout is over: nsqd redelivers them."""
         for subscription in self.subscriptions.values():
             subscription.expire(now)
         self._check_left()
@@ -117,7 +118,7 @@ class Flow:
             self._plan_soon()
 
     def answering(self, outcome: Outcome) -> None:
-        """A message is about to be answered for."""
+        """Note a response that is about to be sent."""
         if self._left:
             self._check_left()
         if self._stopping:
@@ -128,7 +129,7 @@ class Flow:
         self._plan_soon()
 
     def _plan_soon(self) -> None:
-        """Plan at the end of this turn of the loop, if there is RDY that could not be given."""
+        """Plan at the end of this loop iteration, if some RDY could not be granted."""
         if self._distributor.hungry and not self._plan_due:
             self._plan_due = True
             asyncio.get_running_loop().call_soon(self._plan)

@@ -1,11 +1,11 @@
-"""Handlers: how the outcome of a call becomes the answer for a message.
+"""Handlers: call a handler and respond to its message according to the outcome.
 
-1. FIN when the handler returns, REQ when it raises or returns False; unless it has answered itself,
-   or has left the answer to others (``auto_respond``).
-2. A handler may be a coroutine function or an ordinary function; a future that it returns, of
-   asyncio or of an executor, is waited for. What comes of it, but for False, is nobody's business.
-3. A handler in which something was cancelled has failed as one that raises: only who cancels the
-   task that runs the handler ends that task.
+1. FIN is sent when the handler returns, REQ when it raises or returns False; neither if the handler
+   has responded itself or has turned ``auto_respond`` off.
+2. A handler is a coroutine function or an ordinary function. If it returns a future, of asyncio or
+   of an executor, that is awaited. Any result but False is ignored.
+3. A ``CancelledError`` raised inside a handler is a failure like any other exception. Only a
+   cancellation of the task that runs the handler ends that task.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Handler = Callable[[Message], object]
 
 
 def require_callable(**given: object) -> None:
-    """Hold arguments that are functions, where they are given, to being callable.
+    """Check that each argument is callable or None.
 
     Raises:
-        TypeError: one is not.
+        TypeError: one is neither.
     """
     for name, value in given.items():
         if value is not None and not callable(value):
@@ -34,7 +34,7 @@ def require_callable(**given: object) -> None:
 
 
 def name_of(handler: Handler | None) -> str:
-    """What a warning calls whoever handles the messages."""
+    """Return the name of the message-handling code for warnings."""
     if handler is None:
         return "the code that iterates over a consumer"
     name = getattr(handler, "__qualname__", repr(handler))
@@ -42,18 +42,18 @@ def name_of(handler: Handler | None) -> str:
 
 
 async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
-    """Call a handler, and answer for the message by the outcome.
+    """Call a handler and respond to the message according to the outcome.
 
     Raises:
-        asyncio.CancelledError: the task that runs this was cancelled; the message is unanswered.
+        asyncio.CancelledError: the current task was cancelled; no response was sent.
     """
     try:
         result = handler(message)
         if result is not None:
-            # A coroutine is sooner known than that something can be awaited.
+            # Checking for a coroutine is faster than checking for any awaitable.
             result = await (result if isinstance(result, CoroutineType) else _settled(result))
     except (Exception, asyncio.CancelledError) as error:
-        # A handler may raise anything: that is how it says that it has failed.
+        # A handler may raise anything: each exception is a failure of that message only.
         if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
             raise
         log.exception("handler failed on %r", message, extra=of_message(message))
@@ -66,10 +66,10 @@ async def handle(handler: Handler, message: Message, log: FieldLogger) -> None:
 
 
 async def _settled(result: object) -> object:
-    """What comes of something else than a coroutine that a handler has returned.
+    """Await a handler's result if it is a future or another awaitable, and return the outcome.
 
     Raises:
-        TypeError: it is the body of a function with a ``yield``, of which nothing has run.
+        TypeError: the result is a generator: the handler has a ``yield``, and nothing of it ran.
     """
     if inspect.isawaitable(result):
         return await result

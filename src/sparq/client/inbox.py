@@ -1,11 +1,11 @@
-"""The inbox of a consumer: what has arrived and nobody has taken yet.
+"""The inbox of a consumer: received messages that were not handed out yet.
 
-1. Whoever takes leaves the rest to others: any number of tasks may take, singly or in batches.
-2. What is stale (nsqd delivers it again whatever the answer) is thrown away, not given. Whether
-   its time is over is looked at as it is given, and told to the consumer (``expire``).
-3. Who waits and is cancelled passes on the news that woke it.
+1. Any number of tasks may take messages, one by one or in batches.
+2. Stale messages (nsqd redelivers them regardless of the response) are dropped, not handed out. The
+   message timeout is checked when a message is taken; the consumer is notified (``expire``).
+3. A cancelled waiter passes its wake-up on to the next.
 
-``max_in_flight`` bounds it: nsqd sends no more.
+``max_in_flight`` bounds the inbox: nsqd sends no more.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from sparq.client.subscription import Received
 
 
 class Inbox:
-    """A queue of what arrived, first come, first served.
+    """A queue of received messages, first in, first out.
 
     Args:
-        expire: called with the monotonic time when something is found whose time is over.
+        expire: called with the monotonic time when a message with an ended timeout is found.
 
     Attributes:
-        ended: nothing more is given.
+        ended: whether the inbox is closed: it hands out no more messages.
     """
 
     def __init__(self, expire: Callable[[float], None]) -> None:
@@ -38,33 +38,33 @@ class Inbox:
         self._takers: deque[asyncio.Future[None]] = deque()
 
     def put(self, received: Received) -> None:
-        """Add what has arrived."""
+        """Add received messages."""
         self._arrived.append(received)
         self._wake(len(received))
 
     def hurry(self) -> None:
-        """Let nobody wait for a batch to become larger: the consumer is stopping."""
+        """Hand out batches that are not full: the consumer is stopping."""
         self._hurried = True
         self._wake(len(self._takers))
 
     def end(self) -> None:
-        """Give nothing more; who waits is told so."""
+        """Close the inbox and wake all waiting tasks."""
         self.ended = True
         self._wake(len(self._takers))
 
     # Taking
 
     def take(self, now: float) -> Message | None:
-        """The next message; None when there is none, or no more is given.
+        """Return the next message; None: there is none, or the inbox is closed.
 
         Args:
-            now: the monotonic time, by which it must not be over.
+            now: the monotonic time; messages whose timeout ended by then are skipped.
         """
         opened = self._opened
         while not self.ended:
             while opened:
                 message = opened.popleft()
-                # As `_is_fresh`, without a call for each message.
+                # The fast path of `_is_fresh`, without a call per message.
                 if (not message.stale and message.expires_at > now) or self._is_fresh(message, now):
                     return message
             if not self._arrived:
@@ -73,7 +73,7 @@ class Inbox:
         return None
 
     def take_many(self, count: int) -> list[Received | Message]:
-        """The next messages, ``count`` at most, as far as they are there."""
+        """Return up to ``count`` of the messages present, without waiting."""
         found: list[Received | Message] = []
         now = time.monotonic()
         while count and self._opened:
@@ -95,9 +95,9 @@ class Inbox:
     async def gather(
         self, count: int, wait_seconds: float, is_full: Callable[[], bool]
     ) -> list[Received | Message]:
-        """The next messages, after having waited for ``count`` of them.
+        """Wait for up to ``count`` messages and return them.
 
-        It waits no longer than so many seconds, and not while ``is_full`` says that no more come.
+        The wait ends after ``wait_seconds``, or when ``is_full`` reports that no more will arrive.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_seconds
@@ -115,7 +115,7 @@ class Inbox:
         return [each for each in found if self._is_fresh(each, now)]
 
     async def filled(self) -> bool:
-        """Wait until there may be something to take; False when no more is given."""
+        """Wait until there may be a message to take; False: the inbox is closed."""
         while not self.ended:
             if self._opened or self._arrived:
                 return True
@@ -123,12 +123,12 @@ class Inbox:
         return False
 
     def give_back(self) -> None:
-        """REQ what nobody has taken: another consumer may have it at once."""
+        """Requeue all messages not taken, with delay 0, for other consumers."""
         for each in self.take_many(size_of(self._arrived) + len(self._opened)):
             each.requeue(0, backoff=False)
 
     def _is_fresh(self, each: Received | Message, now: float) -> bool:
-        """Whether nsqd still waits for an answer."""
+        """Whether nsqd still waits for a response."""
         if not each.stale and each.expires_at <= now:
             self._expire(now)
             each.stale = True
@@ -145,7 +145,7 @@ class Inbox:
     # Waiting
 
     async def _news(self, deadline: float | None) -> None:
-        """Wait until something arrives, but no longer than to a time of the loop."""
+        """Wait until a message arrives, or until the deadline; loop time."""
         taker: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._takers.append(taker)
         try:
@@ -160,11 +160,11 @@ class Inbox:
     def _leave(self, taker: asyncio.Future[None]) -> None:
         if not taker.cancelled():
             self._wake(1)
-        elif taker in self._takers:  # whoever woke others meanwhile has taken it out
+        elif taker in self._takers:  # `_wake` may have removed it already
             self._takers.remove(taker)
 
     def _wake(self, count: int) -> None:
-        """Let so many waiting tasks look."""
+        """Wake up to ``count`` waiting tasks."""
         while count and self._takers:
             taker = self._takers.popleft()
             if not taker.done():
@@ -173,5 +173,5 @@ class Inbox:
 
 
 def size_of(parts: Iterable[Received | Message]) -> int:
-    """How many messages these are."""
+    """Return the total number of messages."""
     return sum(len(each) if isinstance(each, Received) else 1 for each in parts)

@@ -1,12 +1,13 @@
-"""The options of what lies between a socket and its frames: TLS, compression, and AUTH.
+"""Options of the layers between a socket and its frames: TLS, compression and AUTH.
 
-1. Names and defaults are go-nsq's. Each of the files, and ``tls_insecure_skip_verify``, asks for
-   TLS by itself: who names a certificate authority does not mean to speak in clear.
-2. The peer is verified: its certificate's chain and the host's name in it. A unix socket has no
-   name: there the chain alone is verified.
-3. What is wrong is told when the options are made, by the option's name; never by its value where
-   that is the secret.
-4. Files are read again when they have changed: a renewed certificate serves the next connection.
+1. Names and defaults are go-nsq's. Setting one of the certificate files, or
+   ``tls_insecure_skip_verify``, turns TLS on: a client configured with a certificate authority
+   must not fall back to plain text.
+2. The peer is verified: its certificate chain and its host name. A unix socket has no host name,
+   so only the chain is verified there.
+3. Errors are raised when the options are made. They name the option, but never show the value of
+   the secret.
+4. Changed files are read again: the next connection uses a renewed certificate.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ TLS_VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {
     "tls1.3": ssl.TLSVersion.TLSv1_3,
 }
 OLD_CIPHERS: Final = "DEFAULT@SECLEVEL=0"
-"""TLS before 1.2 signs with SHA-1, which OpenSSL refuses unless it is told not to."""
+"""TLS before 1.2 signs with SHA-1, which OpenSSL refuses at its default security level."""
 
 LAYER_RANGES: Final[Mapping[str, tuple[float, float]]] = {"deflate_level": (1, 9)}
 
@@ -40,17 +41,17 @@ class LayerOptions:
     """TLS, compression and AUTH of a connection to nsqd.
 
     Attributes:
-        tls_v1: speak TLS; an nsqd that does not is refused.
-        tls_root_ca_file: certificates (PEM) to trust in place of the system's.
-        tls_cert: the client's own certificate (PEM), for an nsqd that asks for one.
-        tls_key: its key, unless that is in the same file.
-        tls_insecure_skip_verify: take any certificate, of whomever.
-        tls_min_version: the oldest version to speak: tls1.0, tls1.1, tls1.2 or tls1.3.
-        snappy: compress by snappy, if nsqd offers that.
-        deflate: compress by deflate, if nsqd offers that; not together with ``snappy``.
-        deflate_level: from 1 (fast) to 9 (small); nsqd may have a lower limit.
-        auth_secret: sent by AUTH to an nsqd that asks for it, and to nsqlookupds (see
-            ``lookupd_authorization``). It is not shown, but pickled with the rest.
+        tls_v1: use TLS; the connection fails if nsqd does not offer it.
+        tls_root_ca_file: trusted CA certificates (PEM), in place of the system's.
+        tls_cert: the client's certificate (PEM), for an nsqd that requires one.
+        tls_key: the certificate's private key (PEM); "": it is in the ``tls_cert`` file.
+        tls_insecure_skip_verify: accept any certificate without verification.
+        tls_min_version: the oldest accepted version: tls1.0, tls1.1, tls1.2 or tls1.3.
+        snappy: compress with snappy if nsqd offers it.
+        deflate: compress with deflate if nsqd offers it; excludes ``snappy``.
+        deflate_level: from 1 (fastest) to 9 (smallest); nsqd may lower it.
+        auth_secret: sent with AUTH to an nsqd that requires it, and to nsqlookupds (see
+            ``lookupd_authorization``). It is not in the repr, but pickled with the other options.
         lookupd_authorization: send the secret to nsqlookupds, as ``Authorization: Bearer``.
     """
 
@@ -90,7 +91,7 @@ class LayerOptions:
             self.tls_context()
 
     def asked(self) -> dict[str, Any]:
-        """What IDENTIFY asks for."""
+        """Return the TLS and compression fields of IDENTIFY."""
         return {
             "tls_v1": self.tls_v1,
             "deflate": self.deflate,
@@ -99,7 +100,7 @@ class LayerOptions:
         }
 
     def tls_context(self, *, check_host: bool = True) -> ssl.SSLContext:
-        """How TLS is spoken.
+        """Return the SSL context.
 
         Raises:
             ValueError: a file cannot be used; the error names its option.
@@ -116,7 +117,7 @@ class LayerOptions:
         )
 
     def lookupd_headers(self) -> dict[str, str]:
-        """What a question to an nsqlookupd carries."""
+        """Return the HTTP headers of a query to an nsqlookupd."""
         if not self.auth_secret or not self.lookupd_authorization:
             return {}
         return {"Authorization": f"Bearer {self.auth_secret}"}
@@ -125,11 +126,11 @@ class LayerOptions:
 def check_option(
     name: str, default: object, value: object, ranges: Mapping[str, tuple[float, float]]
 ) -> None:
-    """Hold a value to the type of the option's default and to its range.
+    """Check a value against the type of the option's default and against its range.
 
     Raises:
-        TypeError: it has another type.
-        ValueError: it is out of the range.
+        TypeError: the value has the wrong type.
+        ValueError: the value is out of range.
     """
     kinds = (int, float) if isinstance(default, float) else (type(default),)
     if not isinstance(value, kinds) or isinstance(value, bool) is not isinstance(default, bool):
@@ -147,7 +148,7 @@ def _shown(limit: float) -> str:
 
 
 def _stamp(name: str, path: str) -> tuple[int, int]:
-    """What changes when a file does."""
+    """Return a value that changes when the file does: its mtime in nanoseconds and its inode."""
     if not path:
         return 0, 0
     try:
@@ -169,13 +170,13 @@ def _context(
     verify: bool,
     check_host: bool,
 ) -> ssl.SSLContext:
-    """Made once for the same files: reading the system's authorities takes 30 ms."""
+    """Make an SSL context; cached, since reading the system's CA certificates takes 30 ms."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = verify and check_host
     if not verify:
         context.verify_mode = ssl.CERT_NONE
     with warnings.catch_warnings():
-        # Python warns of TLS before 1.2 whoever asks for it.
+        # Python warns about TLS before 1.2 even when it is configured explicitly.
         warnings.simplefilter("ignore", DeprecationWarning)
         context.minimum_version = minimum
     if minimum < ssl.TLSVersion.TLSv1_2:
@@ -193,7 +194,7 @@ def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool)
             context.load_default_certs()
         if cert:
             option, path = "tls_cert", cert
-            # A key with a pass phrase is refused: nobody is there to be asked for it.
+            # A key with a passphrase is refused: without this callback OpenSSL would prompt for it.
             context.load_cert_chain(cert, key or None, password=lambda: "")
     except ssl.SSLError as error:
         expected = "certificates (PEM)"
@@ -204,4 +205,4 @@ def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool)
 
 
 PLAIN: Final = LayerOptions()
-"""Neither TLS nor compression, and no secret."""
+"""No TLS, no compression, no secret."""

@@ -1,10 +1,10 @@
-"""Log lines with fields: what a line is about, for programs that read logs.
+"""Structured log fields: topic, channel, nsqd and so on as attributes of each log record.
 
-1. Every line of the client is written to the logger named for its module (``sparq.client.pool``)
-   and has all of ``FIELDS`` as attributes of its record; "" where a line is about no such thing.
-2. Topic and channel are known by the context: a consumer's tasks and connections run in one that
-   says which (``about``). The rest is given where the line is written.
-3. Secrets and bodies are in no field.
+1. Every log line of the client goes to the logger of its module (such as ``sparq.client.pool``) and
+   has all of ``FIELDS`` as attributes of its record; "" if a field does not apply.
+2. Topic and channel come from a context variable: a consumer's tasks and connections run in a
+   context that sets them (``about``). The other fields are given with the log call.
+3. No field contains a secret or a message body.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _context: ContextVar[Mapping[str, object]] = ContextVar("sparq log fields", defa
 
 
 class FieldLogger(logging.LoggerAdapter[logging.Logger]):
-    """Writes lines with fields: the context's, its own, and those given with ``extra``."""
+    """Adds fields to log records: the context's, its own, and those given with ``extra``."""
 
     def __init__(self, name: str, **fields: object) -> None:
         super().__init__(logging.getLogger(name), fields)
@@ -32,14 +32,14 @@ class FieldLogger(logging.LoggerAdapter[logging.Logger]):
     def process(
         self, msg: Any, kwargs: MutableMapping[str, Any]
     ) -> tuple[Any, MutableMapping[str, Any]]:
-        """Put the fields together."""
+        """Merge the fields."""
         given = kwargs.get("extra") or {}
         return msg, {**kwargs, "extra": {**_context.get(), **(self.extra or {}), **given}}
 
 
 @contextlib.contextmanager
 def about(**fields: str) -> Iterator[None]:
-    """What is begun within (tasks, connections) has these fields on all its lines."""
+    """Set fields for all log lines of tasks and connections started in this context."""
     token = _context.set({**_context.get(), **fields})
     try:
         yield
@@ -48,10 +48,10 @@ def about(**fields: str) -> Iterator[None]:
 
 
 def current(field: str) -> str:
-    """What is begun here is about this topic, or channel; "" about none."""
+    """Return a field of the current context; "" if it is not set."""
     return str(_context.get()[field])
 
 
 def of_message(message: Message) -> dict[str, object]:
-    """The fields of a line that is about a message."""
+    """Return the fields of a log line about a message."""
     return {"nsqd": message.nsqd, "message_id": message.id, "attempts": message.attempts}

@@ -1,14 +1,17 @@
-"""The outcome of a publish that was alone under way, for the task that awaits it.
+"""A future-like object for the outcome of the only pending publish.
 
-A future lets its task go on with the loop's next turn: whoever awaits each publish before the next
-one pays for two turns a message. Here the task goes on where nsqd's answer is read.
+A future resumes its task in the next loop iteration, so a program that awaits each publish before
+the next one needs two iterations per message. ``Lone`` resumes the task directly where nsqd's
+answer is read.
 
-1. It does so only while no task runs, and when told a receipt; otherwise it is a future's turn.
-2. What ends the program (``SystemExit``, ``KeyboardInterrupt``) ends the loop, not the connection
-   on which the answer came.
-3. One task awaits it, once. It is future-like as `asyncio.isfuture` has it, and no more than a task
-   needs. It is for who publishes one at a time: where many are under way futures are cheaper, being
-   made in C, and a task that goes on before the others would send its next publish without theirs.
+1. It resumes the task directly only for a receipt and only while no task runs; otherwise in the
+   next loop iteration, like a future.
+2. ``SystemExit`` and ``KeyboardInterrupt`` from the task end the loop, not the connection that
+   received the answer.
+3. One task awaits it, once. It is future-like for `asyncio.isfuture` and implements only what a
+   task needs. It is used only for one publish at a time: with several pending, futures are cheaper,
+   as they are implemented in C, and a task resumed before the others would send its next publish
+   separately from theirs.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ _CANCELLED: Final = 2
 
 
 class Lone:
-    """A teller that is awaited."""
+    """A ``Teller`` that one task awaits."""
 
     __slots__ = (
         *("_asyncio_future_blocking", "_context", "_error"),
@@ -44,14 +47,14 @@ class Lone:
         self._receipt: Receipt | None = None
         self._error: BaseException | None = None
 
-    # For who tells
+    # Called by the dispatcher
 
     def done(self) -> bool:
-        """Whether it was told, or nobody wants to know any more."""
+        """Whether it has an outcome or was cancelled."""
         return self._state != _WAITING
 
     def set_result(self, receipt: Receipt, /) -> None:
-        """Have the task go on, now if that can be."""
+        """Set the receipt and resume the task, directly if possible."""
         self._receipt = receipt
         self._state = _TOLD
         wake, context = self._wake, self._context
@@ -66,7 +69,7 @@ class Lone:
             self._loop.call_soon(_raise, error)
 
     def set_exception(self, error: BaseException, /) -> None:
-        """Have the task fail."""
+        """Set the error and resume the task in the next loop iteration."""
         self._end(_TOLD, error)
 
     def _end(self, state: int, error: BaseException) -> None:
@@ -74,36 +77,36 @@ class Lone:
         if self._wake is not None:
             self._loop.call_soon(self._wake, self, context=self._context)
 
-    # For the task
+    # Called by the task
 
     def __await__(self) -> Generator[Lone, None, Receipt]:
-        """Wait until it is told."""
+        """Wait for the outcome."""
         if self._state == _WAITING:
             self._asyncio_future_blocking = True
             yield self
         return self.result()
 
     def add_done_callback(self, wake: Wake, *, context: Context | None = None) -> None:
-        """What a task wants to be called when this is done, which it is not yet."""
+        """Set the callback that resumes the task; the outcome is not yet set."""
         self._wake, self._context = wake, context
 
     def cancel(self, msg: object = None) -> bool:
-        """Nobody wants to know any more; False: it was told before."""
+        """Cancel; False if it is already done."""
         if self._state != _WAITING:
             return False
         self._end(_CANCELLED, asyncio.CancelledError(*(() if msg is None else (msg,))))
         return True
 
     def cancelled(self) -> bool:
-        """Whether nobody wants to know any more."""
+        """Whether it was cancelled."""
         return self._state == _CANCELLED
 
     def get_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop of the task."""
+        """Return the loop of the task."""
         return self._loop
 
     def result(self) -> Receipt:
-        """What it was told; a failure is raised."""
+        """Return the receipt, or raise the error."""
         if self._receipt is None:
             assert self._error is not None
             raise self._error

@@ -1,7 +1,7 @@
-"""nsqlookupds asked by asyncio: connections, TLS and the secret around `protocol.lookup`.
+"""Query nsqlookupds with asyncio: connections, TLS and the secret for `protocol.lookup`.
 
-An ``https`` nsqlookupd is verified as nsqds are; the secret, if there is one, goes with each
-question (``lookupd_authorization``). Cookies are not kept.
+An ``https`` nsqlookupd is verified as nsqds are. The secret, if configured, is sent with each query
+(``lookupd_authorization``). Cookies are not kept.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FAILURES: Final = (aiohttp.ClientError, TimeoutError, OSError, ValueError)
 
 
 class Asker:
-    """Asks nsqlookupds; an async context manager, as it keeps connections.
+    """Queries nsqlookupds; an async context manager, as it keeps connections open.
 
     Args:
-        config: TLS, the secret, and the time for each question.
-        timeout: for each question, in place of the configuration's.
+        config: TLS, the secret, and the timeout of a query.
+        timeout: timeout of a query, in place of the config's.
     """
 
     def __init__(self, config: Config, timeout: aiohttp.ClientTimeout | None = None) -> None:
@@ -34,7 +34,7 @@ class Asker:
         self._timeout = timeout or aiohttp.ClientTimeout(total=config.lookupd_poll_timeout)
 
     async def __aenter__(self) -> Self:
-        """Keep connections from now on."""
+        """Open the HTTP session."""
         self._session = aiohttp.ClientSession(
             timeout=self._timeout,
             headers={**lookup.HEADERS, **self._config.lookupd_headers()},
@@ -48,10 +48,10 @@ class Asker:
         await self._session.close()
 
     async def ask(self, url: str) -> Any:
-        """What an nsqlookupd answers to a `lookup.question`.
+        """Return an nsqlookupd's answer to a `lookup.question`.
 
         Raises:
-            ConnectionError: there is no answer, or none that can be used; the text says why.
+            ConnectionError: there is no usable answer; the text says why.
         """
         try:
             return await self._answer(URL(url, encoded=True))

@@ -1,7 +1,8 @@
-"""A message as a consumer has it, and the ways to answer for it.
+"""A message as a consumer receives it, with the methods that respond to it.
 
-1. It is answered for once, with FIN or REQ; before that it can be touched any number of times.
-2. It knows no connection: answers go to its ``Responder``, the subscription that it came by.
+1. It is responded to once, with FIN or REQ; before that it can be touched any number of times.
+2. It has no reference to a connection: responses go to its ``Responder``, the subscription that
+   received it.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from sparq.protocol.dead_letters import unseal
 
 
 class Responder(Protocol):
-    """Where a message's answers go: the subscription that it came by."""
+    """Sends the responses to a message: the subscription that received it."""
 
     @property
     def address(self) -> str:
-        """The nsqd's ``host:port``."""
+        """The nsqd's ``host:port`` or path."""
 
     def finish(self, message: Message) -> Awaitable[None]:
         """Send FIN."""
@@ -34,22 +35,23 @@ class Responder(Protocol):
 class Message:
     """One delivery of a message.
 
-    ``finish`` and ``requeue`` answer for it, once; ``touch`` asks for more time before that. All
-    three take effect when called; awaiting the result waits only while nsqd reads too slowly.
-    When the connection is gone, an answer goes nowhere and nsqd delivers the message again.
+    ``finish`` and ``requeue`` respond to it, once; ``touch`` extends its timeout before that. All
+    three take effect when called, without an await; awaiting the result only applies
+    back-pressure, while nsqd reads too slowly. If the connection is lost, a response has no effect
+    and nsqd redelivers the message.
 
     Attributes:
         body: the published bytes.
-        timestamp_ns: when nsqd took the message, in nanoseconds since 1970.
-        attempts: how often it was delivered, this time included.
-        nsqd: the ``host:port`` it came from.
+        timestamp_ns: when nsqd received the message, in nanoseconds since 1970.
+        attempts: number of deliveries, including this one.
+        nsqd: the address of the nsqd that delivered it, ``host:port`` or a path.
         raw_id: its id as on the wire, 16 bytes.
         responded: whether it was finished or requeued.
-        auto_respond: whether a consumer with a handler answers when the handler is done.
-        expires_at: when nsqd's patience ends, on the monotonic clock.
-        untouched_until: when it would have ended without a ``touch``.
-        stale: whether nsqd delivers it again whatever the answer: its time is over, or its
-            connection is gone.
+        auto_respond: whether a consumer with a handler responds when the handler is done.
+        expires_at: when its message timeout ends; monotonic seconds.
+        untouched_until: when its timeout would have ended without a ``touch``.
+        stale: whether nsqd redelivers it regardless of the response, because its timeout is over
+            or its connection is lost.
     """
 
     __slots__ = (
@@ -83,29 +85,29 @@ class Message:
 
     @property
     def letter(self) -> Mapping[str, str] | None:
-        """Of a dead letter, what became of the message before (docs/policies.md); else None.
+        """The history of a dead letter (docs/policies.md); None for any other message.
 
         Its fields are ``topic``, ``channel``, ``id``, ``attempts``, ``published``,
-        ``last_returned``, ``consumer``, ``reason`` and ``redriven``, all of them texts.
+        ``last_returned``, ``consumer``, ``reason`` and ``redriven``, all of them str.
         """
-        return getattr(self, "_letter", None)  # no message but a letter pays for it
+        return getattr(self, "_letter", None)  # set only for dead letters: others do not pay for it
 
     def open_letter(self) -> None:
-        """Take the history off the body, if it is a dead letter's."""
+        """Move the history of a dead letter from its body to ``letter``."""
         fields, body = unseal(self.body)
         if fields:
             self._letter, self.body = fields, body
 
     @property
     def nsqd(self) -> str:
-        """The address of the nsqd it came from."""
+        """The address of the nsqd that delivered it."""
         return self._responder.address
 
     def finish(self) -> Awaitable[None]:
-        """FIN: it is done with.
+        """Send FIN: the message is processed.
 
         Raises:
-            AlreadyRespondedError: it was answered for before.
+            AlreadyRespondedError: it was finished or requeued before.
         """
         if self.responded:
             raise _already(self)
@@ -115,13 +117,14 @@ class Message:
     def requeue(
         self, delay_seconds: float | None = None, *, backoff: bool = True
     ) -> Awaitable[None]:
-        """REQ: deliver it again after the delay; by default a delay that grows with ``attempts``.
+        """Send REQ: nsqd redelivers the message after the delay.
 
-        ``backoff`` says that this is a failure on which the whole consumer should step back.
+        The default delay grows with ``attempts``. With ``backoff``, it counts as a failure in the
+        backoff of the whole consumer.
 
         Raises:
-            AlreadyRespondedError: it was answered for before.
-            ValueError: the delay is negative.
+            AlreadyRespondedError: it was finished or requeued before.
+            ValueError: the delay is negative or too long for nsqd.
         """
         if delay_seconds is not None:
             check_delay(delay_seconds)
@@ -131,20 +134,20 @@ class Message:
         return self._responder.requeue(self, delay_seconds, backoff)
 
     def touch(self) -> Awaitable[None]:
-        """TOUCH: nsqd is to wait one more message timeout from now.
+        """Send TOUCH: nsqd restarts the message timeout from now.
 
-        However often, it waits for its ``--max-msg-timeout`` in all (15 minutes unless it was told
-        otherwise); ``expires_at`` knows of that.
+        The total time stays limited by nsqd's ``--max-msg-timeout`` (default: 15 minutes);
+        ``expires_at`` takes that into account.
 
         Raises:
-            AlreadyRespondedError: it was answered for before.
+            AlreadyRespondedError: it was finished or requeued before.
         """
         if self.responded:
             raise _already(self)
         return self._responder.touch(self)
 
     def redirect(self, by: Callable[[Responder], Responder]) -> None:
-        """Have the answers go another way than to the subscription directly."""
+        """Wrap the responder, so that responses no longer go to the subscription directly."""
         self._responder = by(self._responder)
 
     def __repr__(self) -> str:

@@ -1,9 +1,8 @@
-"""Values of options as people write them: in text, in TOML or JSON, on a command line.
+"""Parse option values written as text, in TOML or JSON, or on a command line.
 
-1. What a value has to be is told by the default of its option: true or false, a whole number, a
-   duration in seconds (a float) or text.
-2. A name may be written with ``-`` for ``_``. One that nobody knows is answered with the nearest
-   that there is.
+1. The option's default determines the type of a value: bool, int, duration in seconds (float) or
+   str.
+2. Names may use ``-`` for ``_``. The error for an unknown name suggests the closest known one.
 3. Every error is a ``ValueError`` that names the option and says what it takes.
 """
 
@@ -19,9 +18,9 @@ from typing import Any, Final
 from sparq.protocol.durations import MILLISECOND, SECOND, parse_duration
 
 RATIOS: Final = frozenset({"lookupd_poll_jitter"})
-"""The floats that are no durations."""
+"""The float options that are not durations."""
 ALIASES: Final = {"skip_lookupd_authorization": "lookupd_authorization"}
-"""go-nsq's name says the opposite of what it does: its true sends the secret."""
+"""go-nsq's name says the opposite of what it does: true sends the secret."""
 
 ELSEWHERE: Final = {
     "max_tries": "max_attempts",
@@ -37,32 +36,32 @@ ELSEWHERE: Final = {
     "lookupd_http_address": "lookupd_http_addresses",
     "message_timeout": "msg_timeout",
 }
-"""What other clients for Python call an option, or an argument, of ours."""
+"""Names that other Python clients use for sparq's options and arguments."""
 
 _UPPER: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
 _TRUTHS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def option_name(given: str) -> str:
-    """The option's own name."""
+    """Return the canonical name of an option: with ``_``, and with aliases resolved."""
     name = given.replace("-", "_")
     return ALIASES.get(name, name)
 
 
 def unknown_option(given: str, known: Iterable[str]) -> str:
-    """What to say of a name that nobody knows."""
+    """Return the error message for an unknown option."""
     return f"no such option: {given}{near_option(given, known)}"
 
 
 def near_option(given: str, known: Iterable[str]) -> str:
-    """The option that a name was most likely meant for, as `` (name?)``; empty if none is close."""
+    """Return the closest known option, as `` (name?)``; empty if none is close."""
     name = option_name(_UPPER.sub("_", given).lower())
     near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
     return f" ({near[0]}?)" if near else ""
 
 
 def read_text(name: str, default: object, text: str) -> Any:
-    """A value from its text as go-nsq's ``Set`` reads it: a bare duration is milliseconds.
+    """Parse a value from text as go-nsq's ``Set`` does: a bare duration is milliseconds.
 
     Raises:
         ValueError: the text cannot be read.
@@ -82,10 +81,10 @@ def read_text(name: str, default: object, text: str) -> Any:
 
 
 def read_value(name: str, default: object, value: object) -> Any:
-    """A value as TOML, JSON or a program has it: a duration is seconds, or text with its unit.
+    """Convert a value from TOML, JSON or a dict: a duration is seconds, or text with a unit.
 
     Raises:
-        ValueError: it is text that cannot be read, or a duration's text has no unit.
+        ValueError: text cannot be read, or the text of a duration has no unit.
     """
     if not isinstance(value, str) or isinstance(default, str):
         return value
@@ -98,11 +97,11 @@ def read_value(name: str, default: object, value: object) -> Any:
 
 
 def read_table(path: str | Path, table: str) -> dict[str, Any]:
-    """A table of a TOML file; the names of nested tables are joined by dots, "" is the whole file.
+    """Read a table of a TOML file; nested names are joined by dots; "" is the whole file.
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is no TOML, or has no such table.
+        ValueError: the file is not TOML, or has no such table.
     """
     try:
         found: Any = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -125,5 +124,5 @@ def _is_bare(text: str) -> bool:
 
 
 def _seconds(text: str) -> float:
-    """A duration in seconds; a bare number is milliseconds."""
+    """Parse a duration and return seconds; a bare number is milliseconds."""
     return (int(text) * MILLISECOND if _is_bare(text) else parse_duration(text)) / SECOND

@@ -1,19 +1,19 @@
-"""The pool: one connection to every nsqd that is given or discovered, made again when lost.
+"""The pool: one connection to every given or discovered nsqd, reconnected when lost.
 
-1. An address has one keeper task: it connects, waits for the loss, and connects again. The delay
-   grows exponentially from 0.1 s to ``max_reconnect_delay``, jittered downwards by up to half,
-   and starts anew once a connection has lasted longer than its delay was.
-2. A discovered nsqd that is listed no more keeps its connection, since a loss alone says that it
-   is gone; once lost it is forgotten until it is listed again. A given one is never forgotten.
-3. So an nsqd that is given, or listed, is connected within ``max_reconnect_delay`` (and the
-   ``dial_timeout`` of an attempt that had begun before) after it has come back.
-4. Addresses may be added and removed at any time. A removed one is left alone, listed or not,
-   until it is added again.
-5. Each connection that is made is logged at info, with nsqd's version; each reason why there is
-   none at warning, once. Whoever cannot do without the given ones waits by ``reached``.
-6. What a connection is for is none of the pool's business: ``serve`` connects, uses the connection
-   and returns, the reason perhaps, when it is lost; what it raises (see ``FAILURES``) is why there
-   was none.
+1. Each address has one keeper task: it connects, waits for the loss, and reconnects. The delay
+   grows exponentially from 0.1 s to ``max_reconnect_delay``, with a random reduction of up to half,
+   and is reset once an attempt or connection has lasted longer than the delay.
+2. A discovered nsqd that is no longer listed keeps its connection, since only a loss shows that it
+   is gone; once lost, it is dropped until it is listed again. A given nsqd is never dropped.
+3. So an nsqd that is given or listed is connected within ``max_reconnect_delay`` after it has come
+   back (plus the ``dial_timeout`` of an attempt that had started before).
+4. Addresses can be added and removed at any time. A removed address is not connected to, even if
+   listed, until it is added again.
+5. Each new connection is logged at info, with nsqd's version; each reason for a failure is logged
+   at warning, once. A program that needs the given nsqds waits with ``reached``.
+6. The pool does not know the purpose of a connection: ``serve`` connects, uses the connection and
+   returns when it is lost, optionally with the reason. An exception (see ``FAILURES``) means that
+   no connection was made.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from sparq.protocol.errors import RemoteError
 log = FieldLogger(__name__)
 
 FAILURES = (OSError, TimeoutError, SparqClientError, RemoteError, UnicodeError)
-"""What there is instead of a connection; the last is raised for a name that can be no host's."""
+"""Errors of a failed attempt; UnicodeError is raised for an invalid host name."""
 
 FIRST_DELAY = 0.1
 
 
 def background(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-    """A task that ends by being cancelled or by returning; any other end is a bug, and is logged.
+    """Start a background task; it should return or be cancelled, and an exception is logged.
 
-    Nobody awaits it while it runs: a failure would show only when the garbage is collected. What
-    ends the program (``SystemExit``, ``KeyboardInterrupt``) ends the loop, and needs no line.
+    No code awaits it while it runs: without the log line, a failure would show only at garbage
+    collection. ``SystemExit`` and ``KeyboardInterrupt`` end the loop and are not logged.
     """
     task = asyncio.create_task(work, name=name)
     task.add_done_callback(_log_failure)
@@ -60,7 +60,7 @@ class Pool:
     """Keeps connections to a changing set of addresses.
 
     Attributes:
-        errors: why there is no connection to an address, as text; none for a connected one.
+        errors: the reason why an address is not connected, as text; no entry if connected.
     """
 
     def __init__(
@@ -88,30 +88,30 @@ class Pool:
 
     @property
     def given(self) -> frozenset[str]:
-        """The addresses that need not be listed."""
+        """The addresses to connect to even if they are not listed."""
         return frozenset(self._given)
 
     @property
     def wanted(self) -> list[str]:
-        """The addresses to which a connection is kept, or tried for."""
+        """The addresses that are connected or being connected to."""
         return [address for address in self._given | self._listed if self._wanted(address)]
 
     def start(self) -> None:
-        """Begin to connect to what is given."""
+        """Start to connect."""
         self._started = True
         self._keep_wanted()
 
     def add(self, address: str) -> None:
-        """Keep a connection to this address, listed or not; one may be kept already."""
+        """Keep a connection to this address, listed or not; no effect if it is already kept."""
         self._removed.discard(address)
         self._given.add(address)
         self._keep_wanted()
 
     def remove(self, address: str) -> None:
-        """Connect to this address no more; a connection stays until it ends or is dropped.
+        """Stop connecting to this address; a connection stays until it ends or is dropped.
 
         Raises:
-            ValueError: it is neither given nor listed nor connected.
+            ValueError: the address is not given, listed or connected.
         """
         if address not in self._given | self._listed | self._keepers.keys():
             raise ValueError(f"nsqd {address} is not among the addresses")
@@ -119,15 +119,15 @@ class Pool:
         self._removed.add(address)
 
     async def drop(self, address: str) -> None:
-        """End the connection to a removed address, and the attempts to make one."""
+        """Close the connection to a removed address, or end the attempts to connect."""
         keeper = self._keepers.get(address)
         if keeper is not None:
             keeper.cancel()
             await asyncio.wait([keeper])
-            self._keep_wanted()  # it may have been added again meanwhile
+            self._keep_wanted()  # the address may have been added again in the meantime
 
     def connected(self, address: str, facts: Mapping[str, Any]) -> None:
-        """There is a connection, to an nsqd that has answered IDENTIFY with these facts."""
+        """Note and log a new connection; ``facts`` is nsqd's answer to IDENTIFY."""
         again = " again" if address in self._reached else ""
         version = facts.get("version", "of an unknown version")
         log.info("nsqd %s: connected%s (%s)", address, again, version, extra={"nsqd": address})
@@ -135,12 +135,12 @@ class Pool:
         self._news.set()
 
     async def reached(self, seconds: float) -> None:
-        """Wait until each given address is connected, or has been before.
+        """Wait until each given address is connected, or was connected before.
 
         Raises:
-            ConnectionLostError: one could not be reached in so many seconds; with 0, at the first
-                attempt. The text names it.
-            WrongPeerError: one is no nsqd, as its last attempt found.
+            ConnectionLostError: an address could not be reached within ``seconds`` (0: with the
+                first attempt); the text names it.
+            WrongPeerError: a peer is not an nsqd.
         """
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
@@ -152,7 +152,7 @@ class Pool:
                 within = f" within {seconds:g} s" if seconds else ""
                 raise ConnectionLostError(self._no_connection(failed, within))
             self._news.clear()
-            # Behind the deadline the attempt that is under way decides, which has a bound.
+            # After the deadline, the result of the current attempt decides; it has a timeout.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left if left > 0 else None):
                     await self._news.wait()
@@ -164,16 +164,16 @@ class Pool:
         )
 
     def update(self, listed: Iterable[str]) -> None:
-        """These are what discovery lists now."""
+        """Set the addresses that discovery lists now."""
         self._listed = frozenset(listed)
         self._keep_wanted()
 
     def retire(self) -> None:
-        """Connect to nothing more; what is connected stays so."""
+        """Make no new connections; existing ones stay."""
         self._closed = True
 
     async def close(self) -> None:
-        """End every keeper, and with it whatever its ``serve`` holds."""
+        """Cancel every keeper, and with it its ``serve`` and connection."""
         self._closed = True
         keepers = list(self._keepers.values())
         for keeper in keepers:
@@ -196,7 +196,7 @@ class Pool:
     def _ended(self, address: str, keeper: asyncio.Task[None]) -> None:
         del self._keepers[address]
         self.errors.pop(address, None)
-        # It may be listed again since; but what a bug has ended is not begun again in a loop.
+        # It may be listed again by now. A keeper that a bug ended is not restarted endlessly.
         if not keeper.cancelled() and keeper.exception() is None:
             self._keep_wanted()
 
@@ -220,7 +220,7 @@ class Pool:
             delay = min(delay * 2, self._max_delay)
 
     def _failed(self, address: str, reason: str) -> None:
-        """Say why there is no connection: once for each reason, not once an attempt."""
+        """Note why there is no connection; log a reason once, not with each attempt."""
         reason = reason.removeprefix(f"nsqd {address}").lstrip(": ")
         if self.errors.get(address) != reason:
             log.warning("nsqd %s: %s", address, reason, extra={"nsqd": address})
@@ -229,10 +229,10 @@ class Pool:
 
 
 def reason_of(error: Exception) -> str:
-    """Why a connection could not be made, in words for a person."""
+    """Return why a connection could not be made, as text for people."""
     if isinstance(error, TimeoutError) and not error.errno:
         return str(error) or "no answer in time"
-    if isinstance(error, socket.gaierror):  # its numbers are the resolver's own
+    if isinstance(error, socket.gaierror):  # its number is not an errno
         return str(error.strerror).lower()
     if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno).lower()

@@ -1,16 +1,16 @@
 """The producer: publishes to one of several nsqds and awaits its OK.
 
-1. A publish has happened when nsqd has answered OK, not when bytes have left.
+1. A publish is complete when nsqd has answered OK, not when its bytes have been sent.
 2. Publishes of any number of tasks share the connections, without waiting for one another.
-3. A publish whose answer is missing when its connection is lost is sent again, to another nsqd if
-   there is one; and so is one whose answer is missing for half of its time (`silence`). It may then
-   be stored twice: nobody can know. ``Receipt.resent`` says so for each publish,
-   ``Producer.resent`` in all. One that certainly was not stored does not count.
-4. Which nsqd gets what, and for how long it is tried, is decided in `dispatcher`.
-5. An nsqd that drains gets nothing while there is another: a publish that it refuses goes on to
-   that at once.
-6. ``publish_nowait`` has the same outcomes, told to a callback. What it may leave waiting is
-   bounded: it refuses where ``publish`` would wait.
+3. A publish without an answer is sent again when its connection is lost, or when half of its time
+   is over (`silence`); to another nsqd if there is one. The message may then be stored twice; the
+   client cannot know. ``Receipt.resent`` counts such sends of one publish, ``Producer.resent`` of
+   all. A send that certainly was not stored does not count.
+4. `dispatcher` decides which nsqd gets a publish, and how long it is retried.
+5. A draining nsqd gets no publishes while there is another one. A publish that it refuses is sent
+   to another nsqd at once.
+6. ``publish_nowait`` has the same outcomes, passed to a callback. Its queue is bounded: it raises
+   an error where ``publish`` would wait.
 """
 
 from __future__ import annotations
@@ -56,17 +56,18 @@ class Producer(Connecting):
         async with Producer("127.0.0.1:4150") as producer:
             receipt = await producer.publish("clicks", b"...")
 
-    A publish waits for a connection, so the first may come at once. Leaving the block waits for
-    publishes that other tasks still have under way, ``stop_timeout`` seconds at most.
+    A publish waits for a connection, so no wait is needed before the first one. Leaving the block
+    waits up to ``stop_timeout`` seconds for publishes of other tasks.
 
     Args:
-        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
-            one text with commas.
-        lookupd_http_addresses: nsqlookupds, ``host:port`` or URL: publish to all nsqds they know.
-        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns
-            those to connect to, which may be others.
-        config: options to start from.
-        **options: single options of ``Config``, which replace those of ``config``.
+        nsqd_tcp_addresses: nsqds, each as ``host:port`` or the path of a unix socket; a list, or
+            one string with commas.
+        lookupd_http_addresses: nsqlookupds, each as ``host:port`` or URL; all nsqds that they
+            list are used.
+        discovery_filter: called with the sorted addresses that the nsqlookupds list; returns the
+            addresses to connect to, which need not be among those listed.
+        config: base options.
+        **options: options of ``Config``; they override those in ``config``.
 
     Attributes:
         config: the options in use.
@@ -116,22 +117,21 @@ class Producer(Connecting):
     ) -> Receipt:
         """Publish one message.
 
-        Cancelling it leaves nothing behind but doubt: the message may be stored or not.
+        After a cancellation the message may or may not be stored.
 
         Args:
             topic: the topic.
-            body: the message.
-            timeout_seconds: how long it may take, with all its attempts; ``publish_timeout`` when
-                not given.
+            body: the message body.
+            timeout_seconds: time limit for all attempts together; default: ``publish_timeout``.
 
         Raises:
-            ValueError: the topic's name is not valid, or the body is empty.
-            TypeError: the body is no bytes.
-            RemoteError: nsqd refuses it; ``code`` says why.
-            PublishError: no nsqd has acknowledged it in time or within ``publish_attempts``.
+            ValueError: the topic name is not valid, or the body is empty.
+            TypeError: the body is not bytes.
+            RemoteError: nsqd refused the publish; ``code`` says why.
+            PublishError: no nsqd acknowledged it in time or within ``publish_attempts``.
             ClosedError: the producer is closed.
         """
-        # As `_told`, without its coroutine: there is one of these a message.
+        # A copy of `_told`: one coroutine less for each message.
         command, loop = publish_command(topic, body), self._started()
         is_lone = self._dispatcher.lone and not self._dispatcher.under_way
         outcome: Lone | asyncio.Future[Receipt]
@@ -147,10 +147,10 @@ class Producer(Connecting):
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
     ) -> Receipt:
-        """Publish messages together, under one OK; all of them or none (with sparq's nsqd).
+        """Publish several messages with one MPUB; sparq's nsqd stores all of them or none.
 
         Raises:
-            ValueError: the topic's name is not valid, a body is empty, or there is none.
+            ValueError: the topic name is not valid, a body is empty, or there are no bodies.
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
         command = multi_publish_command(topic, bodies)
@@ -159,17 +159,17 @@ class Producer(Connecting):
     async def publish_deferred(
         self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
     ) -> Receipt:
-        """Publish a message that is to be delivered after a delay.
+        """Publish a message that nsqd delivers after a delay.
 
         Raises:
-            ValueError: as for ``publish``, or the delay is negative or longer than nsqd can count.
+            ValueError: as for ``publish``, or the delay is negative or too long for nsqd.
             TypeError, RemoteError, PublishError, ClosedError: as for ``publish``.
         """
         command = publish_deferred_command(topic, body, delay_seconds)
         return await self._told(command, 1, timeout_seconds)
 
     async def _told(self, command: bytes, count: int, seconds: float | None) -> Receipt:
-        """Submit a command, and wait for its outcome."""
+        """Submit a command and wait for its outcome."""
         loop = self._started()
         is_lone = self._dispatcher.lone and not self._dispatcher.under_way
         outcome: Lone | asyncio.Future[Receipt]
@@ -205,25 +205,25 @@ class Producer(Connecting):
     # Publishing without waiting
 
     def publish_nowait(self, topic: str, body: bytes, on_done: OnDone | None = None) -> None:
-        """Publish one message, and go on at once.
+        """Publish one message without waiting for its outcome.
 
         Args:
             topic: the topic.
-            body: the message.
-            on_done: called once, from the loop, with the ``Receipt``, or with the exception that
-                ``publish`` would raise. It must not block. Without it failures are logged.
+            body: the message body.
+            on_done: called once on the event loop, with the ``Receipt`` or the exception that
+                ``publish`` would raise. It must not block. Without it, failures are logged.
 
         Raises:
             ValueError, TypeError, ClosedError: as for ``publish``.
-            ProducerFullError: more than ``max_pending_bytes`` wait to be sent already; nothing was
-                taken. ``await drain()`` waits for room.
+            ProducerFullError: other publishes wait to be sent, and this one would exceed
+                ``max_pending_bytes``; it was not accepted. ``await drain()`` waits for room.
         """
         self._submit_nowait(publish_command(topic, body), 1, on_done)
 
     def multi_publish_nowait(
         self, topic: str, bodies: Sequence[bytes], on_done: OnDone | None = None
     ) -> None:
-        """Publish messages together, as ``multi_publish``, and go on at once.
+        """Publish several messages as ``multi_publish`` does, without waiting for the outcome.
 
         Raises:
             ValueError, TypeError, ClosedError, ProducerFullError: as for ``publish_nowait``.
@@ -233,7 +233,7 @@ class Producer(Connecting):
     def publish_deferred_nowait(
         self, topic: str, body: bytes, delay_seconds: float, on_done: OnDone | None = None
     ) -> None:
-        """Publish a message for later, as ``publish_deferred``, and go on at once.
+        """Publish as ``publish_deferred`` does, without waiting for the outcome.
 
         Raises:
             ValueError, TypeError, ClosedError, ProducerFullError: as for ``publish_nowait``.
@@ -246,30 +246,29 @@ class Producer(Connecting):
         self._submit(loop, command, count, Callback(on_done or _log_failure, loop), None)
 
     async def drain(self) -> None:
-        """Wait until nothing waits to be sent any more: ``publish_nowait`` has room again."""
+        """Wait until no publish waits to be sent: ``publish_nowait`` then has room again."""
         await self._dispatcher.roomy.wait()
 
     async def flush(self) -> None:
-        """Wait until every publish has its outcome, those that come meanwhile included."""
+        """Wait until every publish has an outcome, including those started during the wait."""
         while self._dispatcher.under_way:
             await self._dispatcher.idle.wait()
 
     # Connections
 
     async def ping(self, *, timeout_seconds: float | None = None) -> dict[str, float]:
-        """Ask every nsqd that is given or was found whether it answers.
+        """Check whether the given and discovered nsqds answer.
 
-        Each is asked on a connection of its own, which has to be made for it: NSQ has no command
-        that a publishing connection could be asked by.
+        A new connection is made to each: NSQ has no ping command for a connection that publishes.
 
         Args:
-            timeout_seconds: how long it may take; ``publish_timeout`` when not given.
+            timeout_seconds: time limit; default: ``publish_timeout``.
 
         Returns:
             For each nsqd that answers, the seconds it took to connect and identify.
 
         Raises:
-            ConnectionLostError: none answers; the text says why for each.
+            ConnectionLostError: no nsqd answers; the text gives the reason for each.
             ClosedError: the producer is closed.
         """
         self.start()
@@ -292,7 +291,7 @@ class Producer(Connecting):
             self._dispatcher.remove(connection)
             connection.fail(ClosedError("closed by the producer"))
 
-    # Life
+    # Life cycle
 
     async def __aenter__(self) -> Self:
         """Start; connections are made in the background."""
@@ -304,7 +303,7 @@ class Producer(Connecting):
         await self.close()
 
     def start(self) -> None:
-        """Begin to connect; publishing does so by itself.
+        """Start to connect; the first publish does so, too.
 
         Raises:
             ClosedError: the producer is closed, or was started in another event loop.
@@ -333,14 +332,14 @@ class Producer(Connecting):
         self._pool.start()
 
     async def close(self) -> None:
-        """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect."""
+        """Wait up to ``stop_timeout`` seconds for pending publishes, then disconnect."""
         self._closed = True
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.config.stop_timeout):
                     await self.flush()
         finally:
-            # A task of its own: whoever cancels this once more must not leave it half done.
+            # In a task of its own: cancelling close a second time must not leave it half done.
             await asyncio.shield(background(self._end(), "end of a producer"))
 
     async def _end(self) -> None:
@@ -350,34 +349,34 @@ class Producer(Connecting):
             await asyncio.gather(self._asking, return_exceptions=True)
         await self._pool.close()
 
-    # What is known
+    # State
 
     @property
     def published(self) -> int:
-        """Messages acknowledged."""
+        """The number of messages acknowledged."""
         return self._dispatcher.published
 
     @property
     def failed(self) -> int:
-        """Messages whose publish ended in an error; one that was cancelled is not among them."""
+        """The number of messages whose publish failed; cancelled publishes do not count."""
         return self._dispatcher.failed
 
     @property
     def resent(self) -> int:
-        """Sends of a message again after one that had no answer.
+        """The number of messages sent again because an earlier send got no answer.
 
-        So many messages, at most, are stored twice.
+        It is an upper limit for the number of messages stored twice.
         """
         return self._dispatcher.resent
 
     @property
     def under_way(self) -> int:
-        """Publishes that have no outcome yet."""
+        """The number of publishes without an outcome yet."""
         return self._dispatcher.under_way
 
     @property
     def connections(self) -> list[str]:
-        """The nsqds that are connected, as ``host:port``."""
+        """The connected nsqds, as ``host:port``."""
         return [link.address for link in self._dispatcher.links if link.live]
 
 
@@ -387,13 +386,12 @@ def _log_failure(outcome: Outcome) -> None:
 
 
 async def ping(addresses: Iterable[str], config: Config, seconds: float) -> dict[str, float]:
-    """The seconds that it took to connect to each nsqd; those that do not answer are left out.
+    """Return the seconds it took to connect to each nsqd; those that do not answer are left out.
 
-    NSQ has no command by which a connection that publishes could be asked, so each is asked on a
-    connection of its own.
+    A new connection is made to each: NSQ has no ping command for a connection that publishes.
 
     Raises:
-        ConnectionLostError: none answers in time; the text says why for each.
+        ConnectionLostError: no nsqd answers in time; the text gives the reason for each.
     """
     asked = {asyncio.create_task(_ask(address, config)): address for address in addresses}
     late: set[asyncio.Task[float]] = set()

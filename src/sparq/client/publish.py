@@ -1,10 +1,10 @@
-"""One publish: what is sent, to whom its outcome is told, and what has become of it so far.
+"""One publish: its command, the receiver of its outcome, and its state so far.
 
-1. A command is checked before anything is sent: what nsqd would answer by ending the connection
-   that others use too is held back here.
-2. An outcome is told once: a receipt, or why there is none. Whoever was cancelled meanwhile, or
-   has run out of time, is told nothing more.
-3. The head of a command is made once a topic, not once a message.
+1. A command is checked before it is sent: nsqd closes the connection after an invalid command, and
+   other publishes share that connection.
+2. An outcome is delivered once: a receipt or an error. A publish that was cancelled or timed out
+   gets no further outcome.
+3. The head of a command is built once per topic, not once per message.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from sparq.client.connection import Connection
 
 BODY_BYTES_MAX: Final = 2**31 - 1
-"""What the wire's sizes can say; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
+"""The protocol's size limit; nsqd's own limits (--max-msg-size, --max-body-size) are lower."""
 
 _SIZE: Final = struct.Struct(">i")
 
@@ -33,9 +33,9 @@ class Receipt(NamedTuple):
     """A publish that nsqd has acknowledged.
 
     Attributes:
-        nsqd: the ``host:port`` that said OK.
-        attempts: how often it was sent.
-        resent: how many earlier sends had no answer; each may have been stored too.
+        nsqd: the address of the nsqd that answered OK, ``host:port`` or a path.
+        attempts: number of sends.
+        resent: number of earlier sends without an answer; each may have been stored as well.
     """
 
     nsqd: str
@@ -48,20 +48,20 @@ OnDone = Callable[[Outcome], object]
 
 
 class Teller(Protocol):
-    """To whom an outcome is told: the future of a task that awaits it, or a ``Callback``."""
+    """The receiver of an outcome: a future that a task awaits, or a ``Callback``."""
 
     def done(self) -> bool:
-        """Whether it was told, or nobody wants to know any more."""
+        """Whether it has an outcome or was cancelled."""
 
     def set_result(self, result: Receipt, /) -> None:
-        """nsqd has acknowledged it."""
+        """Report that nsqd has acknowledged the publish."""
 
     def set_exception(self, exception: Exception, /) -> None:
-        """It has failed for good."""
+        """Report that the publish has failed permanently."""
 
 
 class Callback:
-    """Tells a function; what that raises goes to the loop's exception handler."""
+    """Passes the outcome to a function; its exceptions go to the loop's exception handler."""
 
     __slots__ = ("_call", "_done", "_loop")
 
@@ -73,18 +73,18 @@ class Callback:
         self._done = False
 
     def done(self) -> bool:
-        """Whether it was called."""
+        """Whether the function was called."""
         return self._done
 
     def set_result(self, result: Outcome, /) -> None:
-        """Call it with the outcome."""
+        """Call the function with the outcome."""
         self._done = True
         try:
             if (left := self._call(result)) is not None and asyncio.iscoroutine(left):
                 left.close()
                 raise TypeError("on_done is called, not awaited: give a function that is not async")
         except Exception as error:
-            # One callback must not keep the answers behind it from theirs.
+            # A failing callback must not stop the callbacks of later answers.
             said = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
             self._loop.call_exception_handler(said)
 
@@ -92,44 +92,45 @@ class Callback:
 
 
 class Outcomes(Protocol):
-    """Who sends publishes, and is told what nsqd says of them: a dispatcher."""
+    """The sender of publishes, which handles nsqd's answers to them: a dispatcher."""
 
     def confirmed(self, publishes: Sequence[Publish]) -> None:
-        """nsqd has said OK to each, on one connection."""
+        """Handle OK for each of these, on one connection."""
 
     def confirmed_late(self, publish: Publish, address: str) -> None:
-        """The nsqd at this address has said OK after another one was asked."""
+        """Handle OK from the nsqd at this address, after the publish was sent to another one."""
 
     def misunderstood(self, publish: Publish, data: bytes) -> None:
-        """What answers is no nsqd."""
+        """Handle an answer that no nsqd gives to a publish."""
 
     def failed_one(self, publish: Publish, error: Exception) -> None:
-        """nsqd refuses it, or is gone."""
+        """Handle a refusal, or the loss of the connection."""
 
 
 class Publish(Request):
-    """One publish on its way; the connection that it was sent on tells it nsqd's answer.
+    """One pending publish; its connection passes it nsqd's answer.
 
     Attributes:
-        dispatcher: who sends it, and is told what nsqd says.
-        command: what is sent.
-        message_count: how many messages it publishes.
-        teller: to whom the outcome is told.
-        deadline: when it is given up, by the loop's clock.
-        link: the connection that it was sent on last; None: it waits to be sent.
-        attempts: how often it was sent.
-        spared: how many sends nsqd certainly did not execute, for another's fault.
-        unanswered: how many sends had no answer.
-        moved: how many of those were not waited for any longer, though their connection stood.
-        resent: how many sends without an answer were followed by another send.
-        refusal: an nsqd's refusal to store it; others may do.
-        refused_by: the nsqds that have refused so.
-        timer: gives it up at its deadline.
+        dispatcher: sends it and handles nsqd's answers.
+        command: the bytes to send.
+        message_count: number of messages that it publishes.
+        teller: receives the outcome.
+        deadline: when it is given up; loop time.
+        link: the connection of the last send; None: it waits to be sent.
+        attempts: number of sends.
+        spared: number of sends that nsqd certainly did not execute, for reasons outside this
+            publish (another command's error, draining).
+        unanswered: number of sends without an answer.
+        moved: number of those given up while their connection was still open.
+        resent: number of sends without an answer that were followed by another send.
+        refusal: an nsqd's refusal to store it; another nsqd may accept it.
+        refused_by: addresses of the nsqds that refused to store it.
+        timer: gives the publish up at its deadline.
     """
 
     dispatcher: Outcomes
 
-    # Of the class until they change, which they seldom do: there is one of these a message.
+    # Class attributes as defaults: they seldom change, and there is one instance per message.
     link: Connection | None = None
     attempts = 0
     spared = 0
@@ -151,27 +152,27 @@ class Publish(Request):
         self.deadline = deadline
 
     def confirm(self) -> None:
-        """nsqd has said OK."""
+        """Handle OK."""
         self.dispatcher.confirmed((self,))
 
     @classmethod
     def confirm_all(cls, requests: Sequence[Publish]) -> None:
-        """nsqd has said OK to each: their dispatcher, which is one, hears of them together."""
+        """Handle OK for several publishes, in one call of the dispatcher that they share."""
         requests[0].dispatcher.confirmed(requests)
 
     def respond(self, data: bytes) -> None:
-        """nsqd has said what nobody says to a publish."""
+        """Handle an answer that no nsqd gives to a publish."""
         if not self.teller.done():
             self.dispatcher.misunderstood(self, data)
 
     def fail(self, error: Exception) -> None:
-        """nsqd has refused it, or is gone."""
+        """Handle a refusal, or the loss of the connection."""
         if not self.teller.done():
             self.dispatcher.failed_one(self, error)
 
 
 class Moved(Request):
-    """Keeps the place of a publish on a silent connection, when it was sent on another as well."""
+    """Takes the place of a publish on a silent connection, once it was sent on another as well."""
 
     __slots__ = ("_link", "_publish")
 
@@ -182,36 +183,36 @@ class Moved(Request):
         self._link = link
 
     def confirm(self) -> None:
-        """nsqd has said OK after all."""
+        """Handle a late OK, unless the publish already has an outcome."""
         if not self._publish.teller.done():
             self._publish.dispatcher.confirmed_late(self._publish, self._link.address)
 
     def respond(self, data: bytes) -> None:
-        """What nobody says to a publish; the other send has its own answer."""
+        """Ignore an invalid answer; the other send gets its own answer."""
 
     def fail(self, error: Exception) -> None:
-        """nsqd has refused it, or is gone; the other send has its own answer."""
+        """Ignore a refusal or a lost connection; the other send gets its own answer."""
 
 
 # Commands
 
 
 def publish_command(topic: str, body: bytes) -> bytes:
-    """PUB.
+    """Build PUB.
 
     Raises:
-        ValueError: the topic's name is not valid, or the body is empty or too large to say.
-        TypeError: the body is no bytes.
+        ValueError: the topic name is not valid, or the body is empty or has over 2^31 - 1 bytes.
+        TypeError: the body is not bytes.
     """
     return _head("PUB", topic) + _sized(body)
 
 
 def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
-    """MPUB.
+    """Build MPUB.
 
     Raises:
-        ValueError: as for ``publish_command``, or there is no body.
-        TypeError: a body is no bytes.
+        ValueError: as for ``publish_command``, or there are no bodies.
+        TypeError: a body is not bytes, or ``bodies`` is not a sequence.
     """
     if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Sized):
         raise TypeError(f"bodies are a sequence of bytes, not {type(bodies).__name__}")
@@ -222,11 +223,11 @@ def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
 
 
 def publish_deferred_command(topic: str, body: bytes, delay_seconds: float) -> bytes:
-    """DPUB.
+    """Build DPUB.
 
     Raises:
-        ValueError: as for ``publish_command``, or the delay is negative or too long.
-        TypeError: the body is no bytes, or the delay no number.
+        ValueError: as for ``publish_command``, or the delay is negative or too long for nsqd.
+        TypeError: the body is not bytes, or the delay is not a number.
     """
     check_delay(delay_seconds)
     delay_ms = milliseconds(delay_seconds)

@@ -1,13 +1,13 @@
-"""Reads a topic's log by ranges: ATTACH, ENDS, READ and COMMIT over a blocking connection.
+"""Read a topic's log by ranges: ATTACH, ENDS, READ and COMMIT over a blocking connection.
 
-A range [a, b) of a log is the same messages each time it is read. That makes a range of indexes
-what an offset must be for a stream processor that runs a batch again after a failure.
+A range [a, b) of a log has the same messages each time it is read. So indexes can serve as the
+offsets of a stream processor, which runs a batch again after a failure.
 
-1. A reader connects when it is first asked and, after a failure, with the next question. It never
-   retries by itself: only its owner knows for how long.
-2. An attachment lives as long as its connection: after an `OSError`, attach again. COMMIT needs an
-   attachment, ENDS and READ need none.
-3. An nsqd that cannot read ranges (Go's) is refused before the first question.
+1. A reader connects on its first command and, after a failure, on the next command. It never
+   retries by itself: only its owner knows how long to retry.
+2. An attachment lasts as long as its connection: after an `OSError`, attach again. COMMIT needs an
+   attachment; ENDS and READ do not.
+3. An nsqd that cannot read ranges (Go's) is refused before the first command.
 """
 
 import struct
@@ -23,10 +23,10 @@ from sparq.protocol.layout import FRAME_RANGE
 
 RANGE_FEATURE: Final = "sparq_range"
 SIZES_VERSION: Final = 2
-"""The version of the feature that tells sizes (`place_within`) and whether ATTACH created."""
+"""Version of the feature that reports sizes (`place_within`) and if ATTACH created a channel."""
 
 READ_BYTES: Final = 4 << 20
-"""How much one READ asks for: some ten thousand messages of a usual size."""
+"""Bytes requested by one READ: some ten thousand messages of a usual size."""
 
 _RANGE_HEADER: Final = struct.Struct(">qq")
 
@@ -34,19 +34,19 @@ Answer = TypeVar("Answer")
 
 
 class NoRangesError(SparqClientError):
-    """An nsqd that cannot read ranges, or not as it is asked to; the text names it."""
+    """The nsqd cannot read ranges, or its version lacks the command; the text names it."""
 
 
 class Ends(NamedTuple):
-    """Where a log begins and ends; ordinals count messages from the log's beginning.
+    """The bounds of a log; ordinals count messages from the log's beginning.
 
     Attributes:
         log: the log's id, 32 hex digits.
         node: the node id in the message ids.
         first: the lowest index that can be read.
-        end: the index before which everything may be read.
-        first_ordinal: messages before `first`.
-        end_ordinal: messages before `end`.
+        end: the index after the last one that can be read.
+        first_ordinal: number of messages before `first`.
+        end_ordinal: number of messages before `end`.
     """
 
     log: str
@@ -61,11 +61,11 @@ class Attached(NamedTuple):
     """A channel held for range reading.
 
     Attributes:
-        epoch: names this attachment; a later one has a higher epoch.
-        ends: the log's ends.
-        committed: where the channel's cursor stands.
-        committed_ordinal: messages before `committed`.
-        created: whether this attachment has created the channel.
+        epoch: identifies this attachment; a later one has a higher epoch.
+        ends: the bounds of the log.
+        committed: the index of the channel's cursor.
+        committed_ordinal: number of messages before `committed`.
+        created: whether this attachment created the channel.
     """
 
     epoch: int
@@ -76,14 +76,14 @@ class Attached(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place in a log.
+    """A position in a log.
 
     Attributes:
         at: its index.
-        at_ordinal: messages before `at`.
-        from_ordinal: messages before the index that was counted from; 0 when none was.
-        ends: the log's ends.
-        size: bytes of the stored batches up to `at`; 0 when they were not asked for.
+        at_ordinal: number of messages before `at`.
+        from_ordinal: number of messages before the start index of the query; 0 without one.
+        ends: the bounds of the log.
+        size: bytes of the stored batches from the start index to `at`; 0 if not requested.
     """
 
     at: int
@@ -94,13 +94,13 @@ class Place(NamedTuple):
 
 
 class RangeData(NamedTuple):
-    """A piece of a range as it is stored.
+    """A piece of a range in its stored form.
 
     Attributes:
-        next: where to go on; the range's end when there is no more.
-        lost: how many messages before `next` damage has cost.
-        batches: whole stored batches, which may reach over both ends of what was asked for;
-            valid until the next piece or the next question.
+        next: the index at which the next piece starts; the range's end after the last piece.
+        lost: number of messages before `next` lost to damage.
+        batches: whole stored batches, which may extend beyond both ends of the requested range;
+            valid until the next piece or the next command.
     """
 
     next: int
@@ -109,20 +109,19 @@ class RangeData(NamedTuple):
 
 
 class RangeReader:
-    """Asks one nsqd for ranges.
+    """Reads ranges from one nsqd.
+
+    All commands raise `OSError` if nsqd cannot be reached, closes the connection or times out,
+    `RemoteError` if it refuses, `NoRangesError` if it is not sparq's, `TlsError` or
+    `AuthRequiredError` if TLS or AUTH fails, and `WrongPeerError` if the peer is not an nsqd.
 
     Args:
         address: the nsqd's ``host:port`` or path.
         user_agent: shown by nsqd.
         layers: TLS, compression and AUTH of its connections.
 
-    All questions raise `OSError` when nsqd cannot be reached, went away or took too long,
-    `RemoteError` when it refused, `NoRangesError` when it is not sparq's, `TlsError` and
-    `AuthRequiredError` when the layers cannot be had, and `WrongPeerError` when it is no nsqd
-    at all.
-
     Attributes:
-        address: the nsqd's ``host:port``.
+        address: the nsqd's ``host:port`` or path.
     """
 
     def __init__(
@@ -133,33 +132,33 @@ class RangeReader:
         self._layers = layers
         self._connection: Connection | None = None
 
-    # Questions
+    # Commands
 
     def attach(self, topic: str, channel: str) -> Attached:
-        """Holds a channel for this connection; a topic or channel that is missing is created."""
+        """Hold a channel for this connection; a missing topic or channel is created."""
         answer = self._ask_json(commands.attach(topic, channel))
         return self._understood(_attached, answer)
 
     def ends(self, topic: str) -> Ends:
-        """Where the topic's log begins and ends."""
+        """Return the bounds of the topic's log."""
         return self._understood(_ends, self._ask_json(commands.ends(topic)))
 
     def place_at_time(self, topic: str, wall_ns: int) -> Place:
-        """The first message published at or after a time, else the log's end."""
+        """Return the position of the first message at or after a time, else the log's end."""
         return self._understood(_place, self._ask_json(commands.ends_at_time(topic, wall_ns)))
 
     def place_after(self, topic: str, index: int, count: int) -> Place:
-        """The place `count` messages behind `index`, at most the log's end."""
+        """Return the position `count` messages after `index`, at most the log's end."""
         return self._understood(_place, self._ask_json(commands.ends_after(topic, index, count)))
 
     def place_within(self, topic: str, index: int, max_bytes: int) -> Place:
-        """How far stored batches of at most `max_bytes` reach from `index` on.
+        """Return the position that at most `max_bytes` of stored batches reach from `index` on.
 
-        They are counted by stretches of 64 to 128 KiB, or of one larger batch, each as a whole. The
-        first stretch is passed whatever it takes.
+        Batches are counted in whole stretches of 64 to 128 KiB, or of one larger batch. The first
+        stretch always counts, even if it is larger than `max_bytes`.
 
         Raises:
-            NoRangesError: nsqd is of a version that does not tell sizes.
+            NoRangesError: this version of nsqd does not report sizes.
         """
         version = self._connected().identity[RANGE_FEATURE]
         if not isinstance(version, int) or version < SIZES_VERSION:
@@ -168,18 +167,18 @@ class RangeReader:
         return self._understood(_place, self._ask_json(command))
 
     def commit(self, topic: str, channel: str, epoch: int, index: int) -> None:
-        """Moves the held channel's cursor: everything before `index` is done."""
+        """Move the cursor of the held channel to `index`: all messages before it are processed."""
         self._answered(lambda open_: open_.ask(commands.commit(topic, channel, epoch, index)))
 
     def read(
         self, topic: str, log: str, first: int, end: int, max_bytes: int = READ_BYTES
     ) -> Iterator[RangeData]:
-        """All of [first, end), piece by piece; the next piece is asked for one ahead.
+        """Read [first, end) piece by piece; the next piece is requested one ahead.
 
-        A piece is valid until the next: all are received into the same memory.
+        A piece is valid until the next one: all are received into the same buffer.
 
-        While pieces are left, the reader may be asked nothing else; a caller that stops early
-        closes the iterator, which closes the connection.
+        While pieces are left, the reader accepts no other command. A caller that stops early must
+        close the iterator, which closes the connection.
         """
         try:
             self._send(commands.read(topic, log, first, end, max_bytes))
@@ -198,7 +197,7 @@ class RangeReader:
             raise
 
     def close(self) -> None:
-        """Lets go of the connection, and so of an attachment; a later question connects anew."""
+        """Close the connection, and with it an attachment; the next command connects again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -212,7 +211,7 @@ class RangeReader:
         self._answered(lambda open_: open_.send(command))
 
     def _answered(self, question: Callable[[Connection], Answer]) -> Answer:
-        """The answer; whatever spoils the connection also drops it."""
+        """Send a command and return its answer; close the connection after a fatal error."""
         try:
             return question(self._connected())
         except RemoteError as refusal:

@@ -3,18 +3,19 @@
 RDY is a window: nsqd delivers to a connection while fewer than RDY of its messages are in flight.
 
 1. The RDY counts of all connections never add up to more than ``max_in_flight``.
-2. A connection is charged with what it may still have to answer: its RDY or its messages in
-   flight, whichever is more. RDY is raised only out of what is not charged, so that shifting RDY
-   from one connection to another never puts more than ``max_in_flight`` messages in hand.
-3. Lowering comes before raising. What could not be raised yet leaves ``hungry`` set: plan again
-   when a message was answered.
-4. A connection that is to be left has RDY 0 from then on, but is charged until it is gone.
-5. nsqd may send again what it waited for too long: twice the highest RDY, and some, may come. Who
-   sends more (`Window.most`) counts nothing, and would fill the memory.
-6. With fewer seats (RDY 1) than connections, seats go round: a connection that is idle or has
-   had its seat for long yields to the one that has been without for longest.
+2. A connection is charged with its RDY or its messages in flight, whichever is more. RDY is raised
+   only by the part of ``max_in_flight`` that is not charged. So moving RDY from one connection to
+   another never puts more than ``max_in_flight`` messages in flight.
+3. RDY is lowered first, then raised. If some RDY could not be raised yet, ``hungry`` is set: plan
+   again after a message was responded to.
+4. A connection being left has RDY 0, but is charged until it is closed.
+5. nsqd may redeliver messages that timed out, so up to twice the highest RDY, plus `SURPLUS`, may
+   arrive. An nsqd that sends more (`Window.most`) ignores RDY and would fill the memory.
+6. If there are fewer seats (RDY 1) than connections, because ``max_in_flight`` is lower or because
+   backoff probes, the seats rotate: a connection that is idle, or has had its seat for long, passes
+   it to the one that has waited longest.
 
-No clock and no socket: times are arguments, ``send`` carries the command away.
+No clock and no socket: times are arguments, and ``send`` sends the command.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ STARVED_PART: Final = 0.85
 """As in NSQ's clients."""
 
 SURPLUS: Final = 100
-"""Messages that an nsqd may send beyond all reckoning."""
+"""Messages tolerated beyond twice the highest RDY."""
 
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """One connection's part: its RDY and what it has in flight. Times are monotonic seconds."""
+    """One connection's RDY and number of messages in flight; times are monotonic seconds."""
 
     max_rdy_count: int
     ready: int = 0
@@ -48,17 +49,17 @@ class Window:
 
     @property
     def charge(self) -> int:
-        """The messages of ``max_in_flight`` that are taken by this connection."""
+        """The part of ``max_in_flight`` that this connection uses."""
         return max(self.ready, self.in_flight)
 
     @property
     def is_starved(self) -> bool:
-        """Whether nearly all that it may have is unanswered, so that few more come."""
+        """Whether at least `STARVED_PART` of its RDY is in flight, so that few more arrive."""
         return self.in_flight > 0 and self.in_flight >= STARVED_PART * self.ready
 
 
 class Distributor:
-    """Shares ``max_in_flight`` among windows, by the state of the backoff."""
+    """Shares ``max_in_flight`` among windows, subject to the backoff state."""
 
     def __init__(
         self,
@@ -79,22 +80,22 @@ class Distributor:
         self._rng = rng
 
     def add(self, window: Window, now: float) -> None:
-        """A connection has subscribed."""
+        """Add a subscribed connection."""
         self.windows.append(window)
         self.plan(now)
 
     def remove(self, window: Window, now: float) -> None:
-        """A connection is gone, and what it had in flight with it."""
+        """Remove a lost connection and its messages in flight."""
         self.windows.remove(window)
         self.plan(now)
 
     def leave(self, window: Window, now: float) -> None:
-        """A connection is to be left: its RDY goes to the others."""
+        """Set a connection's RDY to 0 permanently; its share goes to the others."""
         window.leaving = True
         self.plan(now)
 
     def plan(self, now: float) -> None:
-        """Send each connection the RDY that it should have now and has not."""
+        """Send a new RDY to each connection whose share has changed."""
         targets = self._targets()
         for window, target in targets:
             if target < window.ready:
@@ -111,7 +112,7 @@ class Distributor:
                     spare -= window.charge - charge
 
     def rotate(self, now: float) -> None:
-        """Let the seats go round; to be called every few seconds."""
+        """Rotate the seats; call it every few seconds."""
         staying = self._staying()
         seats = self._seats(len(staying))
         if seats is None or seats == len(staying):
@@ -135,7 +136,7 @@ class Distributor:
         return [window for window in self.windows if not window.leaving]
 
     def _seats(self, count: int) -> int | None:
-        """How many of so many connections may have RDY 1, the rest none; None: there is a share."""
+        """Return the number of seats (RDY 1) for ``count`` connections; None: share equally."""
         if self.state is State.BLOCKED:
             return 0
         if self.state is State.PROBING:
@@ -152,7 +153,7 @@ class Distributor:
         return targets + self._shares(staying)
 
     def _shares(self, windows: list[Window]) -> list[tuple[Window, int]]:
-        """Equal parts; what one's nsqd does not allow it goes to those that may have more."""
+        """Return equal shares; what exceeds one's ``max_rdy_count`` goes to the others."""
         left, shares = self.max_in_flight, []
         narrow_first = sorted(windows, key=lambda window: window.max_rdy_count)
         for place, window in enumerate(narrow_first):
@@ -162,7 +163,7 @@ class Distributor:
         return shares
 
     def _seated(self, windows: list[Window], seats: int) -> set[Window]:
-        """Who has a seat: those who have one, then those who have waited longest."""
+        """Return the windows with a seat: current holders first, then the longest waiting."""
         holders = [window for window in windows if window.ready][:seats]
         waiting = [window for window in windows if not window.ready]
         waiting.sort(key=lambda window: (window.resting_since, self._rng.random()))

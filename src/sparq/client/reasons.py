@@ -1,4 +1,4 @@
-"""Why something far away did not answer, in words for a person."""
+"""Error messages about peers that did not answer, as text for people."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ LENGTH_MAX: Final = 200
 
 
 def http_reason(error: Exception) -> str:
-    """Why a daemon did not answer over HTTP, without its address: one line that can be printed."""
+    """Return why a daemon did not answer over HTTP: one printable line, without its address."""
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError | aiohttp.ClientConnectorSSLError):
         cause = error.__cause__
         return one_line(f"TLS: {tls_reason(cause) if isinstance(cause, ssl.SSLError) else error}")
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        if isinstance(error.os_error, socket.gaierror):  # its numbers are the resolver's own
+        if isinstance(error.os_error, socket.gaierror):  # its number is not an errno
             return str(error.os_error.strerror).lower()
         return os.strerror(error.os_error.errno).lower()
     if isinstance(error, aiohttp.ClientResponseError):
-        if "E_BAD_PROTOCOL" in error.message:  # it quotes the first bytes of the answer
+        if "E_BAD_PROTOCOL" in error.message:  # aiohttp quotes the first bytes of the answer
             return (
                 "it speaks NSQ's TCP protocol: give the HTTP port (by default nsqd's is 4151,"
                 " nsqlookupd's 4161)"
@@ -36,5 +36,5 @@ def http_reason(error: Exception) -> str:
 
 
 def one_line(text: str) -> str:
-    """A text from somebody else, fit for a terminal: what does not print becomes a blank."""
+    """Make a peer's text safe to print: at most 200 characters, non-printable ones as blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:LENGTH_MAX])

@@ -1,9 +1,9 @@
-"""What was asked on a connection and is not answered yet.
+"""The pending requests of a connection.
 
-1. nsqd answers in the order of the questions, so answers are matched first in, first out. Who no
-   longer waits keeps its place: its answer finds nobody and disturbs no one.
-2. A run of plain ``OK``s, which is what publishing gets, is matched as one.
-3. What is done for every answer is little: work per read, not per answer, wherever it can be.
+1. nsqd answers in the order of the requests, so answers are matched first in, first out. A
+   cancelled request keeps its place; its answer is dropped.
+2. A run of plain ``OK``s, the usual answers to publishes, is matched in one step.
+3. Work is done per read from the socket instead of per answer where possible.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ OK: Final = b"OK"
 
 
 class Request(ABC):
-    """One question, and what is done with its answer.
+    """One pending request; its methods handle the answer.
 
     Attributes:
-        size: bytes of its command.
-        asked_at: when it was sent, by the loop's clock.
+        size: size of its command in bytes.
+        asked_at: when it was sent; loop time.
     """
 
     __slots__ = ("asked_at", "size")
@@ -35,25 +35,25 @@ class Request(ABC):
 
     @abstractmethod
     def confirm(self) -> None:
-        """nsqd says OK."""
+        """Handle the answer OK."""
 
     @classmethod
     def confirm_all(cls, requests: Sequence[Self]) -> None:
-        """nsqd says OK to each of these, which are of this kind and of one connection."""
+        """Handle OK for several requests of this class on one connection."""
         for request in requests:
             request.confirm()
 
     @abstractmethod
     def respond(self, data: bytes) -> None:
-        """nsqd says something else."""
+        """Handle any other response."""
 
     @abstractmethod
     def fail(self, error: Exception) -> None:
-        """nsqd refuses it (``RemoteError``), or will not answer (``ConnectionLostError``)."""
+        """Handle a refusal (``RemoteError``) or a lost connection (``ConnectionLostError``)."""
 
 
 class Awaited(Request):
-    """A request whose answer a future gets, if anybody still waits for that."""
+    """A request whose answer becomes the result of a future, unless that was cancelled."""
 
     __slots__ = ("_future",)
 
@@ -63,26 +63,26 @@ class Awaited(Request):
         self._future = future
 
     def confirm(self) -> None:
-        """The future's result is OK."""
+        """Set OK as the future's result."""
         self.respond(OK)
 
     def respond(self, data: bytes) -> None:
-        """The future's result is this."""
+        """Set the response as the future's result."""
         if not self._future.done():
             self._future.set_result(data)
 
     def fail(self, error: Exception) -> None:
-        """The future raises it."""
+        """Set the future's exception."""
         if not self._future.done():
             self._future.set_exception(error)
 
 
 class Requests:
-    """The requests of one connection, the oldest first.
+    """The pending requests of one connection, oldest first.
 
     Attributes:
-        size: bytes of the commands that are not answered.
-        waiting: they themselves, the oldest first; whoever appends one adds to the size.
+        size: total size of their commands in bytes.
+        waiting: the requests, oldest first; code that appends one must add its size.
     """
 
     __slots__ = ("size", "waiting")
@@ -96,16 +96,16 @@ class Requests:
 
     @property
     def oldest(self) -> float | None:
-        """When the one was asked that has waited longest; None when there is none."""
+        """When the oldest pending request was sent; None: none is pending."""
         return self.waiting[0].asked_at if self.waiting else None
 
     def replace(self, others: Mapping[Request, Request]) -> None:
-        """Let others of the same size wait in the places of some."""
+        """Replace some pending requests with others of the same size, in the same places."""
         self.waiting = deque([others.get(request, request) for request in self.waiting])
 
     def confirm(self, count: int) -> int:
-        """So many ``OK``s have come; how many of them answer nothing."""
-        if count == 1 and self.waiting:  # as who awaits each publish has it
+        """Match ``count`` OKs to the oldest requests; return how many match no request."""
+        if count == 1 and self.waiting:  # fast path: the caller awaits each publish
             request = self.waiting.popleft()
             self.size -= request.size
             request.confirm()
@@ -119,7 +119,7 @@ class Requests:
         return count - len(confirmed)
 
     def next(self) -> Request | None:
-        """The one that the next answer is for; None when nothing was asked."""
+        """Remove and return the oldest request; None: none is pending."""
         if not self.waiting:
             return None
         request = self.waiting.popleft()
@@ -127,7 +127,7 @@ class Requests:
         return request
 
     def lose(self, reason: str, executed: bool | None) -> None:
-        """The connection is gone: no answer will come to any."""
+        """Fail all pending requests: the connection is lost."""
         waiting, self.waiting = self.waiting, deque()
         self.size = 0
         for request in waiting:

@@ -1,15 +1,16 @@
-"""Which connections do not answer, and which of their publishes have waited long enough for that.
+"""Detect connections that do not answer, and the publishes on them that are overdue.
 
-A process that is stopped, or a network that swallows packets, leaves a socket open: nothing fails,
-and nothing comes. Whoever waits there until the deadline has lost the time to ask another nsqd.
+A stopped process, or a network that drops packets, leaves a socket open: no error occurs and no
+data arrive. A publish that waits there until its deadline has no time left for another nsqd.
 
-1. A connection is silent when an answer is due on it and nothing at all has come for
-   ``SILENT_SECONDS``, in two looks in a row: between them the loop has read what had arrived, so
-   that a program that stood still itself takes nobody for silent. New publishes pass it over, which
-   costs nothing: none is sent twice for that.
-2. A publish on it is overdue when half of the time that it had is over, or ``write_timeout``, if
-   that is less. It may be stored there: sending it to another nsqd as well is at least once.
-3. The first answer on it ends its silence. One that stays silent is given up by its connection.
+1. A connection is silent if an answer is due and nothing at all has arrived for ``SILENT_SECONDS``,
+   in two consecutive checks. Between the checks the loop reads what has arrived, so a program that
+   was itself blocked does not take a connection for silent. New publishes skip a silent connection;
+   that alone never sends a publish twice.
+2. A publish on it is overdue after half of its time, or after ``write_timeout`` if that is less. It
+   may be stored there: sending it to another nsqd as well means at-least-once delivery.
+3. The first data received end the silence. A connection that stays silent is closed by its own
+   timeouts.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     from sparq.client.connection import Connection
 
 LOOK_SECONDS: Final = 0.05
-"""Between two looks, while anything is under way."""
+"""Interval between two checks, while any publish is pending."""
 
 SILENT_SECONDS: Final = 0.25
 LAST_PART: Final = 0.25
-"""Of the time that a publish has: in it, it is overdue whatever was heard of other publishes."""
+"""Last part of a publish's time, in which it is overdue regardless of when data last arrived."""
 
 OVERDUE_MAX: Final = 1_000
-"""Of one connection and one look, so that the loop goes on meanwhile."""
+"""Limit per connection and check, so as not to block the event loop."""
 
 
 class Silence:
-    """Looks at connections again and again.
+    """Finds silent connections; ``look`` is called repeatedly.
 
     Attributes:
-        links: the connections that are silent.
+        links: the silent connections.
     """
 
     def __init__(self, patience_seconds: float) -> None:
@@ -46,7 +47,7 @@ class Silence:
         self._waiting: dict[Connection, float] = {}
 
     def look(self, links: Iterable[Connection], now: float) -> None:
-        """See which of these are silent now."""
+        """Check which of these connections are silent now."""
         before = self._waiting
         self._waiting = {
             link: since
@@ -59,12 +60,12 @@ class Silence:
         )
 
     def forget(self, link: Connection) -> None:
-        """It is no more."""
+        """Remove a lost connection."""
         self._waiting.pop(link, None)
         self.links -= {link}
 
     def overdue(self, link: Connection, now: float) -> list[Publish]:
-        """The publishes on a silent connection that another nsqd should be asked for."""
+        """Return publishes on a silent connection that should be sent to another nsqd as well."""
         found: list[Publish] = []
         heard_at = self._waiting[link]
         for request in link.requests.waiting:

@@ -1,10 +1,10 @@
-"""A subscription: one connection's part in a consumer.
+"""A subscription: one connection of a consumer.
 
-1. It knows what is unanswered, and sends the answers. What arrives together stays together
-   (`Received`) until somebody wants a message of its own: counting, expiring and answering for a
-   thousand messages costs as much as for one.
-2. What the answers mean for the consumer as a whole (backoff, RDY) it tells the consumer *before*
-   it sends them, so that nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
+1. It tracks messages in flight and sends the responses. Messages that arrive together are kept
+   together (`Received`) until the program accesses one of them: counting, expiring and responding
+   to a thousand messages costs as much as for one.
+2. It reports each response to the consumer (backoff, RDY) *before* it sends the response, so that
+   nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 
 RDY_COUNT_MAX: Final = 2500
-"""NSQ's default for ``--max-rdy-count``, for an nsqd that does not say."""
+"""NSQ's default for ``--max-rdy-count``, if nsqd does not report its own."""
 
 NEVER: Final = float("inf")
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a consumer has seen since its start.
+    """Counts of a consumer since its start.
 
     Attributes:
-        received: deliveries.
+        received: messages delivered; a redelivery counts again.
         finished: FINs sent.
         requeued: REQs sent, with or without backoff.
         touched: TOUCHes sent.
         given_up: messages delivered more than ``max_attempts`` times.
-        expired: deliveries unanswered for so long that nsqd makes them again.
-        lost: deliveries unanswered when their connection was lost: nsqd makes them again.
+        expired: messages whose timeout ended without a response; nsqd redelivers them.
+        lost: messages in flight when their connection was lost; nsqd redelivers them.
     """
 
     received: int = 0
@@ -56,18 +56,18 @@ class Counters:
 
 
 class Received:
-    """Messages of one connection that arrived together and are not looked at singly.
+    """Messages of one connection that arrived together and are handled as one unit.
 
-    They are one thing in the consumer's queue: counted, expired and answered for together. Who
-    wants messages opens it; from then on each is on its own. What it says and does is what
-    `Message` says and does, for all of them.
+    They are one entry in the consumer's queue: counted, expired and responded to together. ``open``
+    makes them separate ``Message`` objects. Attributes and methods are those of `Message`, for all
+    of them.
 
     Attributes:
-        attempts: no message here was delivered more often.
-        expires_at: when nsqd's patience ends, on the monotonic clock.
-        untouched_until: when it would have ended without a touch.
+        attempts: the highest ``attempts`` of any message.
+        expires_at: when their message timeout ends; monotonic seconds.
+        untouched_until: when their timeout would have ended without a touch.
         responded: whether they were finished or requeued.
-        stale: whether nsqd delivers them again whatever the answer.
+        stale: whether nsqd redelivers them regardless of the response.
     """
 
     __slots__ = (
@@ -87,12 +87,12 @@ class Received:
         return len(self._run)
 
     def bodies(self) -> list[bytes]:
-        """The body of each; of dead letters without their histories."""
+        """Return the body of each message; of dead letters, without their history."""
         bodies = self._run.bodies()
         return [unseal(body)[1] for body in bodies] if self._subscription.has_letters else bodies
 
     def split(self, count: int) -> Received:
-        """Take the first ``count`` away, as one of their own."""
+        """Remove the first ``count`` messages and return them as a new ``Received``."""
         first = Received(self._subscription, self._run.split(count), self.untouched_until)
         first.expires_at, first.stale = self.expires_at, self.stale
         if not self.stale:
@@ -100,7 +100,7 @@ class Received:
         return first
 
     def open(self) -> list[Message]:
-        """The messages, each to be answered for by itself."""
+        """Return the messages as separate objects, each with its own response."""
         messages = self._subscription.open(self, self._run)
         if self.stale or self.responded:
             for message in messages:
@@ -113,7 +113,7 @@ class Received:
         return self._subscription.answer_all(self, commands.fins(self._run.ids()), Outcome.SUCCESS)
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> Awaitable[None]:
-        """Send REQ for all; one failure, however many they are."""
+        """Send REQ for all; in the backoff they count as one failure."""
         self.responded = True
         subscription = self._subscription
         delay_ms = milliseconds(subscription.requeue_delay(delay, self.attempts))
@@ -130,10 +130,10 @@ class Subscription:
     """A subscribed connection.
 
     Attributes:
-        window: its RDY and how many messages are in flight.
-        outstanding: the unanswered messages by id, oldest first.
+        window: its RDY and number of messages in flight.
+        outstanding: the opened messages in flight by id, oldest first.
         has_letters: whether its topic is a dead-letter topic.
-        unopened: what arrived and was not opened yet, oldest first; a dict for its order.
+        unopened: the received groups not opened yet, oldest first; a dict used as an ordered set.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Subscription:
 
     @property
     def live(self) -> bool:
-        """Whether answers can be sent."""
+        """Whether commands can be sent."""
         return self.connection.live
 
     def ready(self, count: int) -> None:
@@ -182,14 +182,14 @@ class Subscription:
             self._check_flood(now)
 
     def _check_flood(self, now: float) -> None:
-        """End the connection to an nsqd that heeds no RDY."""
+        """Close the connection to an nsqd that ignores RDY."""
         self.expire(now)
         if self.window.in_flight > self.window.most and self.live:
             text = f"{self.window.in_flight} messages came, far more than RDY allows"
             self.connection.fail(WrongPeerError(text))
 
     def open(self, received: Received, run: MessageRun) -> list[Message]:
-        """Make messages of what arrived."""
+        """Make the ``Message`` objects of a received group."""
         expires_at = received.untouched_until
         messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
         if self.has_letters:
@@ -203,14 +203,14 @@ class Subscription:
         del self.unopened[received]
         before = len(self.outstanding)
         self.outstanding.update((message.raw_id, message) for message in messages)
-        # An id that is here already was delivered again: it counts once.
+        # An id already outstanding was redelivered: it counts only once.
         self.window.in_flight -= before + len(messages) - len(self.outstanding)
         return messages
 
-    # Answering for one: message.Responder
+    # Responses to one message: message.Responder
 
     def finish(self, message: Message) -> Awaitable[None]:
-        """Send FIN; what `_answer` does, without its detours, since this is each message's way."""
+        """Send FIN; a faster copy of `_answer`, as most messages take this path."""
         raw_id, connection = message.raw_id, self.connection
         if self.outstanding.get(raw_id) is message:
             del self.outstanding[raw_id]
@@ -223,7 +223,7 @@ class Subscription:
         return connection.drained()
 
     def requeue(self, message: Message, delay: float | None, backoff: bool) -> Awaitable[None]:
-        """Send REQ; without a delay, with the default one."""
+        """Send REQ; ``delay`` is in seconds; None: the default delay."""
         delay = self.requeue_delay(delay, message.attempts)
         command = commands.req(message.raw_id, milliseconds(delay))
         return self._answer(message, command, Outcome.FAILURE if backoff else Outcome.NEUTRAL)
@@ -238,7 +238,7 @@ class Subscription:
         return self.connection.drained()
 
     def _touched(self, each: Message | Received) -> None:
-        """nsqd waits anew, but no longer than it ever waits for an answer."""
+        """Restart the message timeout, within nsqd's ``--max-msg-timeout``."""
         latest = each.untouched_until + self._touchable
         each.expires_at = min(time.monotonic() + self._timeout, latest)
 
@@ -259,16 +259,16 @@ class Subscription:
         return connection.drained()
 
     def requeue_delay(self, delay: float | None, attempts: int) -> float:
-        """The delay of a requeue in seconds: as given, or one that grows with the attempts."""
+        """Return the requeue delay in seconds: as given, or a default that grows with attempts."""
         if delay is not None:
             return delay
         config = self._config
         return min(config.default_requeue_delay * attempts, config.max_requeue_delay)
 
-    # Answering for many
+    # Responses to an unopened group
 
     def answer_all(self, received: Received, command: bytes, outcome: Outcome) -> Awaitable[None]:
-        """Send the answers to what was not opened; together they are one outcome."""
+        """Send the responses to an unopened group; in the backoff they are one outcome."""
         count = len(received)
         if received in self.unopened:
             del self.unopened[received]
@@ -284,7 +284,7 @@ class Subscription:
         return self.connection.drained()
 
     def touch_all(self, received: Received, ids: list[bytes]) -> Awaitable[None]:
-        """Send TOUCH for what was not opened."""
+        """Send TOUCH for an unopened group."""
         if not self.live:
             return DONE
         self._counters.touched += len(ids)
@@ -295,7 +295,7 @@ class Subscription:
     # Ending
 
     def expire(self, now: float) -> None:
-        """Count no longer what nsqd has given up waiting for."""
+        """Drop messages whose timeout is over: mark them stale, and count them as expired."""
         for received in [each for each in self.unopened if each.expires_at <= now]:
             received.stale = True
             del self.unopened[received]
@@ -310,7 +310,7 @@ class Subscription:
         self._counters.expired += count
 
     def forget(self) -> None:
-        """The connection is gone, and what was in flight with it."""
+        """Mark all messages in flight as stale: the connection is lost."""
         for received in self.unopened:
             received.stale = True
         for message in self.outstanding.values():
@@ -321,7 +321,7 @@ class Subscription:
         self.window.in_flight = 0
 
     def start_closing(self) -> Awaitable[None]:
-        """CLS, at once; done when nsqd sends no more messages, or the connection is lost."""
+        """Send CLS at once; the result waits until nsqd confirms it or the connection is lost."""
         if not self.live:
             return DONE
         self.window.ready = 0
@@ -329,7 +329,7 @@ class Subscription:
 
 
 async def _settled(answer: Awaitable[bytes]) -> None:
-    """Wait for an answer, whatever it is."""
+    """Wait for an answer; ignore an error frame or a lost connection."""
     with contextlib.suppress(ConnectionLostError, RemoteError):
         await answer
 

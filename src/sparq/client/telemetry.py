@@ -1,11 +1,12 @@
-"""OpenTelemetry spans of publishing and of handling messages; needs the extra ``otel``.
+"""OpenTelemetry spans for publishing and handling messages; needs the extra ``otel``.
 
-1. Nothing of this is loaded or done unless a program makes a ``Telemetry`` and uses it.
-2. A span of kind PRODUCER lasts from before a publish to nsqd's OK, one of kind CONSUMER while a
-   message, or a batch, is handled. Names and attributes are those of OpenTelemetry's conventions
-   for messaging; ``messaging.system`` is ``nsq``. Bodies and secrets are in none.
-3. The context travels with a message only if asked for (``carry_context``), by both sides: in an
-   `envelope`, which other consumers of the topic find in front of the body.
+1. This module is loaded only by programs that import it, and does nothing until they use a
+   ``Telemetry``.
+2. A PRODUCER span lasts from before a publish until nsqd's OK, a CONSUMER span while a message or a
+   batch is handled. Names and attributes follow OpenTelemetry's messaging conventions;
+   ``messaging.system`` is ``nsq``. Spans contain no bodies and no secrets.
+3. The trace context travels with a message only if both sides set ``carry_context``. It is in an
+   `envelope` in front of the body, which other consumers of the topic receive as part of the body.
 """
 
 from __future__ import annotations
@@ -33,23 +34,23 @@ except ImportError as error:
     ) from error
 
 LINKS_MAX: Final = 128
-"""A batch's span is linked to so many of its messages at most, OpenTelemetry's own limit."""
+"""Maximum number of links of a batch's span; OpenTelemetry's own limit."""
 
 _CARRIER: Final = TraceContextTextMapPropagator()
-"""``traceparent`` and ``tracestate``; baggage stays here: it may hold what is not for everybody."""
+"""Carries ``traceparent`` and ``tracestate``, not baggage, which may hold private data."""
 
 Attributes = dict[str, str | int]
 
 
 class Source(Protocol):
-    """What messages come from: a consumer, of either face."""
+    """A consumer, asyncio or blocking."""
 
     topic: str
     channel: str
 
 
 class Bodies(Protocol):
-    """A batch of messages, of either face."""
+    """A batch of messages, asyncio or blocking."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -57,7 +58,7 @@ class Bodies(Protocol):
 
 
 class Telemetry:
-    """Makes spans.
+    """Makes spans for producers and consumers.
 
     ::
 
@@ -73,12 +74,12 @@ class Telemetry:
                 ...
 
     Args:
-        tracer_provider: where spans go; None: the program's own, as OpenTelemetry knows it.
-        carry_context: put the context of a publish in front of each body, and take it off again
-            when messages are handled: the spans of both sides are then one trace.
+        tracer_provider: makes the tracer; None: OpenTelemetry's global provider.
+        carry_context: put the trace context of a publish in front of each body, and remove it when
+            messages are handled, so that the spans of both sides form one trace.
 
     Raises:
-        ImportError: on import; OpenTelemetry is not installed.
+        ImportError: on import of this module; OpenTelemetry is not installed.
     """
 
     def __init__(
@@ -90,12 +91,12 @@ class Telemetry:
     # Publishing
 
     def producer(self, producer: Producer) -> TracedProducer:
-        """A producer's awaited publishes, each with a span."""
+        """Return a producer whose awaited publishes each have a span."""
         return TracedProducer(self, producer)
 
     @contextlib.contextmanager
     def publishing(self, topic: str, bodies: Sequence[bytes]) -> Iterator[list[bytes]]:
-        """A span around a publish of any kind; the result is what to publish.
+        """Open a span around any kind of publish; the block must publish the yielded bodies.
 
         ::
 
@@ -118,7 +119,7 @@ class Telemetry:
     # Handling
 
     def handler(self, handle: Callable[[Message], Any]) -> Callable[[Message], Any]:
-        """The same handler with a span around each call; one that raises is its span's error."""
+        """Wrap a handler in a span for each call; an exception is recorded in the span."""
 
         @functools.wraps(handle)
         async def handle_traced(message: Message) -> object:
@@ -131,13 +132,13 @@ class Telemetry:
 
     @contextlib.contextmanager
     def processing(self, message: Message, consumer: Source) -> Iterator[Message]:
-        """A span around the handling of a message; an envelope is taken off its body."""
+        """Open a span around the handling of a message; an envelope is removed from its body."""
         with self._processing(message, consumer.topic, consumer.channel):
             yield message
 
     @contextlib.contextmanager
     def processing_batch(self, batch: Bodies, consumer: Source) -> Iterator[list[bytes]]:
-        """A span around the handling of a batch; the result is the bodies, out of envelopes.
+        """Open a span around the handling of a batch; yields the bodies without envelopes.
 
         The span is linked to the publishes of its first ``LINKS_MAX`` messages.
         """
@@ -174,9 +175,9 @@ class Telemetry:
 
 
 class TracedProducer:
-    """The awaited publishes of a producer, with spans; ``Telemetry.producer`` makes it.
+    """The awaited publishes of a producer, with spans; made by ``Telemetry.producer``.
 
-    It takes and returns what ``Producer`` does, and raises the same; the error is in the span.
+    Arguments, results and errors are those of ``Producer``; an error is recorded in the span.
     """
 
     def __init__(self, telemetry: Telemetry, producer: Producer) -> None:
@@ -186,7 +187,7 @@ class TracedProducer:
     async def publish(
         self, topic: str, body: bytes, *, timeout_seconds: float | None = None
     ) -> Receipt:
-        """Publish one message, as ``Producer.publish``."""
+        """Publish one message, as ``Producer.publish`` does."""
         with self._telemetry.publishing(topic, (body,)) as [sealed]:
             return _noted(
                 await self._producer.publish(topic, sealed, timeout_seconds=timeout_seconds)
@@ -195,7 +196,7 @@ class TracedProducer:
     async def multi_publish(
         self, topic: str, bodies: Sequence[bytes], *, timeout_seconds: float | None = None
     ) -> Receipt:
-        """Publish messages together, as ``Producer.multi_publish``."""
+        """Publish several messages, as ``Producer.multi_publish`` does."""
         with self._telemetry.publishing(topic, bodies) as sealed:
             return _noted(
                 await self._producer.multi_publish(topic, sealed, timeout_seconds=timeout_seconds)
@@ -204,7 +205,7 @@ class TracedProducer:
     async def publish_deferred(
         self, topic: str, body: bytes, delay_seconds: float, *, timeout_seconds: float | None = None
     ) -> Receipt:
-        """Publish a message for later, as ``Producer.publish_deferred``."""
+        """Publish a deferred message, as ``Producer.publish_deferred`` does."""
         with self._telemetry.publishing(topic, (body,)) as [sealed]:
             return _noted(
                 await self._producer.publish_deferred(

@@ -1,11 +1,11 @@
-"""Notices what stands still: this program's event loop, or a peer that takes nothing.
+"""Detect a blocked event loop in this program, and a peer that does not read.
 
-1. While the loop is held up no heartbeat is answered, no message received and no answer sent; after
-   two missed heartbeats nsqd gives the connection up, and delivers again what was in flight there.
-   One timer a consumer: when it fires late, somebody was in the way.
-2. A peer that takes anything at all, however little, is alive. It is given up after ``LOOKS``
-   looks in a row, spread over the time, that saw it take nothing: a program that stood still
-   itself for so long has looked but once.
+1. While the loop is blocked, no heartbeat is answered, no message received and no response sent.
+   After two missed heartbeats nsqd closes the connection and redelivers the messages in flight.
+   Each consumer has one timer: a late tick means that something blocked the loop.
+2. A peer that reads anything at all, however little, is alive. It is given up after ``LOOKS``
+   consecutive checks without progress, spread over the timeout. A program whose own loop was
+   blocked all that time has made only one check, so it does not give up the peer.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ LATE_SECONDS: Final = 1.0
 
 
 class Watchdog:
-    """Watches the loop that it is started in.
+    """Watches the event loop in which it is started.
 
     Attributes:
-        late_count: how often the loop was held up for more than ``LATE_SECONDS``.
+        late_count: how often the loop was blocked for more than ``LATE_SECONDS``.
     """
 
     def __init__(self, suspect: str) -> None:
@@ -36,13 +36,13 @@ class Watchdog:
         self._due = 0.0
 
     def start(self) -> None:
-        """Begin to watch."""
+        """Start to watch."""
         loop = asyncio.get_running_loop()
         self._due = loop.time() + INTERVAL_SECONDS
         self._timer = loop.call_at(self._due, self._look)
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -64,10 +64,10 @@ LOOKS: Final = 4
 
 
 class WriteWatch:
-    """Looks at one connection's progress in sending, while its transport holds back."""
+    """Watches the sending progress of one connection while its transport's buffer is full."""
 
     def __init__(self, seconds: float, taken: Callable[[], int], stalled: Callable[[], None]):
-        """For so many seconds without progress; ``taken`` is how many bytes have left so far."""
+        """Call ``stalled`` after ``seconds`` without progress; ``taken`` returns the bytes sent."""
         self._interval = seconds / LOOKS
         self._taken = taken
         self._stalled = stalled
@@ -76,12 +76,12 @@ class WriteWatch:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to look: writing is to pause."""
+        """Start to check: the transport has paused writing."""
         self._seen, self._idle_looks = self._taken(), 0
         self._look_later()
 
     def stop(self) -> None:
-        """Look no more: writing may go on."""
+        """Stop checking: writing has resumed, or the connection is lost."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,9 +1,9 @@
-"""The blocking face of the client: `sparq.connect`, for programs without an event loop.
+"""The blocking API of the client: `sparq.connect`, for programs without an event loop.
 
-`session` makes a `producer` or a `consumer`, each a `member` of it, that waits; asyncio's do the
-work, on the session's `loop_thread`. What is to be published goes there while there is `room`.
-Messages come from there many at a time, through a `feed`; the answers to them, and to a `batch`, go
-back by a `crossing`.
+A `session` makes blocking `producer` and `consumer` objects (each a `member`). The asyncio classes
+do the work, on the session's `loop_thread`. Publishes pass to that thread within a byte limit (the
+`Room` in `crossing`). Messages come from it many at a time, through a `feed`; responses to messages
+and batches go back through a `crossing`.
 
-A `connection` here knows no loop at all: Spark's tasks and its driver ask by it.
+A `connection` here uses no event loop at all: it serves Spark's tasks and its driver.
 """

@@ -1,15 +1,15 @@
-"""One V2 connection over a blocking socket, for programs that have no event loop.
+"""One V2 connection over a blocking socket, for programs without an event loop.
 
-Spark's tasks and its driver-side source ask one thing, wait for its answer and go on: a plain
-socket with a deadline serves them better than a loop of their own.
+Spark's tasks and its driver-side source send one command, wait for the answer and go on: a plain
+socket with timeouts suits them better than an event loop.
 
-1. A connection is made whole (connected, identified) or not at all; after any `OSError` or
-   `WrongPeerError` it is closed and of no more use. Whoever owns it makes a new one.
-2. Every wait has a deadline. Heartbeats are off: a task may be busy for minutes between two
-   questions, with nobody to answer them.
-3. A frame is held to a size before memory is taken for it. All frames are received into the same
-   memory: what `receive` gives is valid until the next question.
-4. Without TLS and compression the bytes go from the socket to that memory and nowhere between.
+1. The constructor returns a connected and identified connection or raises. After an `OSError` or
+   `WrongPeerError` the connection is closed and cannot be reused; its owner makes a new one.
+2. Every wait has a timeout. Heartbeats are off: a task may be busy for minutes between two
+   commands and could not answer them.
+3. The size of a frame is checked before memory is allocated for it. All frames are received into
+   the same buffer: the result of `receive` is valid until the next command.
+4. Without TLS and compression, bytes are received directly into that buffer, without a copy.
 """
 
 import contextlib
@@ -30,17 +30,17 @@ from sparq.wire.client import HEARTBEAT, ClientConnection, Stage
 from sparq.wire.errors import LayerError, remote_error
 
 FRAME_BYTES_MAX: Final = 64 << 20
-"""The largest frame taken; a stored batch is at most one MPUB, 5 MiB by nsqd's default."""
+"""The largest accepted frame; a stored batch is at most one MPUB, 5 MiB by nsqd's default."""
 
 TIMEOUT_SECONDS: Final = 15.0
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
-"""A host that swallows packets must not hold up the others of a fleet for long."""
+"""A host that drops all packets must not delay the other nsqds of a cluster for long."""
 
 ROOM_BYTES: Final = 64 << 10
-"""What a connection has room for at first; a larger frame makes it grow, once."""
+"""Initial size of the receive buffer; a larger frame makes it grow to that frame's size."""
 
 SEALED_BYTES: Final = 256 << 10
-"""What is received of TLS or compressed bytes at a time."""
+"""Bytes read from the socket at a time, with TLS or compression."""
 
 _HEADER: Final = struct.Struct(">iI")
 
@@ -52,8 +52,8 @@ class Connection:
 
     Attributes:
         address: the nsqd's ``host:port`` or path, as given.
-        identity: what nsqd answered to IDENTIFY.
-        authorization: what it answered to AUTH; ``{}`` from one that asks for none.
+        identity: nsqd's answer to IDENTIFY.
+        authorization: nsqd's answer to AUTH; ``{}`` if it does not require AUTH.
     """
 
     def __init__(
@@ -65,12 +65,12 @@ class Connection:
         timeout_seconds: float = TIMEOUT_SECONDS,
         connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS,
     ) -> None:
-        """Connects, identifies and agrees on layers.
+        """Connect, identify, and set up TLS, compression and AUTH.
 
         Raises:
-            OSError: the nsqd cannot be reached, or went away.
-            WrongPeerError: what listens there is no nsqd.
-            TlsError, AuthRequiredError: see there; trying again is of no use.
+            OSError: the nsqd cannot be reached, or closed the connection.
+            WrongPeerError: the peer is not an nsqd.
+            TlsError, AuthRequiredError: see there; a retry does not help.
             RemoteError: nsqd refused the connection, or the secret.
         """
         self.address = address
@@ -99,7 +99,7 @@ class Connection:
                 wire.feed(data)
             except (RemoteError, SparqClientError):
                 with contextlib.suppress(OSError):
-                    self._socket.sendall(wire.output())  # what TLS does not like
+                    self._socket.sendall(wire.output())  # the TLS alert for the peer
                 raise
             self._socket.sendall(wire.output())
         if rest := wire.receiver.take_rest():
@@ -108,15 +108,15 @@ class Connection:
             self._sealed = memoryview(bytearray(SEALED_BYTES))
             self._receive_into = self._unseal_into
 
-    # Asking
+    # Commands
 
     def ask(self, *parts: Parts) -> bytes:
-        """Sends a command and returns its response.
+        """Send a command and return its response.
 
         Raises:
-            RemoteError: nsqd refused; a non-fatal refusal leaves the connection in use.
-            OSError: the connection broke or took too long.
-            WrongPeerError: the answer is no response.
+            RemoteError: nsqd refused it; after a non-fatal error the connection stays open.
+            OSError: the connection was lost or timed out.
+            WrongPeerError: the answer is not a response frame.
         """
         self.send(*parts)
         frame_type, data = self.receive()
@@ -125,7 +125,7 @@ class Connection:
         return bytes(data)
 
     def ask_json(self, *parts: Parts) -> Mapping[str, Any]:
-        """Sends a command and returns its response, a JSON object."""
+        """Send a command and return its response, a JSON object; errors as for ``ask``."""
         data = self.ask(*parts)
         try:
             answer = json.loads(data)
@@ -136,12 +136,12 @@ class Connection:
         return answer
 
     def send(self, *parts: Parts) -> None:
-        """Sends bytes; when the peer hung up with an error frame, that error is raised."""
+        """Send bytes; if the peer closed the connection with an error frame, raise that error."""
         try:
             for part in parts if self._wire.is_plain else (self._wire.layers.seal(parts),):
                 self._socket.sendall(part)
         except (BrokenPipeError, ConnectionResetError):
-            # nsqd refuses some commands before it has read all of them, then closes.
+            # nsqd refuses some commands before it has read them completely, and hangs up.
             self.receive()
             raise
         except OSError:
@@ -149,9 +149,10 @@ class Connection:
             raise
 
     def receive(self) -> tuple[int, memoryview]:
-        """The next frame that is neither a heartbeat nor an error: (type, data).
+        """Return the next frame that is neither a heartbeat nor an error: (type, data).
 
-        The data are valid until the next question: memory is touched for the first time only once.
+        The data are valid until the next command. One buffer serves all frames, since the first
+        access to fresh memory is slow.
         """
         while True:
             frame_type, data = self._receive_frame()
@@ -163,7 +164,7 @@ class Connection:
             return frame_type, data
 
     def close(self) -> None:
-        """Closes the socket; harmless when it is closed."""
+        """Close the socket; a second call does nothing."""
         self._socket.close()
 
     # Bytes
@@ -185,7 +186,7 @@ class Connection:
                 self.close()
                 raise
             except LayerError as error:
-                # Damage on the way, most likely: another connection may do better.
+                # Most likely damage in transit: a retry on a new connection may succeed.
                 self.close()
                 raise ConnectionAbortedError(f"nsqd {self.address}: {error}") from None
             if not count:
@@ -194,7 +195,7 @@ class Connection:
         return data
 
     def _unseal_into(self, room: memoryview) -> int:
-        """As the socket's ``recv_into``, by way of the layers; 0 when the peer has closed."""
+        """Receive through the layers, as the socket's ``recv_into``; 0: the peer has closed."""
         layers = self._wire.layers
         while not (count := layers.read_into(room)):
             if output := layers.output():
@@ -202,7 +203,7 @@ class Connection:
             size = 0 if layers.ended else self._socket.recv_into(self._sealed)
             if not size:
                 return 0
-            # The layers have used up what they were fed before: the memory may be used again.
+            # The layers have consumed their previous input, so its buffer can be reused.
             layers.feed(self._sealed[:size])
         return count
 

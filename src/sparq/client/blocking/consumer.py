@@ -1,9 +1,11 @@
-"""The consumer of a session: messages for a program that waits for them.
+"""The consumer of a session: blocking access to a channel's messages.
 
-1. Messages cross from the session's thread many at a time; a ``for`` loop that finds one here takes
-   it without waking anybody. Heartbeats are answered there while the program computes here.
-2. An interrupted or timed-out wait loses nothing: what arrives is kept for who asks next.
-3. What is stale by the time it would be handed out (nsqd delivers it again) is left out.
+1. Messages are passed from the session's thread many at a time. While some are left, a ``for`` loop
+   takes the next one without a thread switch. The session's thread answers heartbeats while the
+   program computes.
+2. An interrupted or timed-out wait loses no message: messages that arrive are kept for the next
+   call.
+3. Messages that are stale before they are handed out are dropped: nsqd redelivers them.
 4. Any number of threads may take messages at the same time; each message goes to one of them.
 """
 
@@ -31,7 +33,7 @@ from sparq.client.message import Message
 from sparq.client.subscription import Counters
 
 FETCHED_MAX: Final = 1_000
-"""So many messages cross at a time, at most; ``max_in_flight`` bounds them too."""
+"""Maximum number of messages passed to the program at a time, besides ``max_in_flight``."""
 
 NOTHING_CAME: Final = "no message has come in time"
 
@@ -39,7 +41,7 @@ Cross = Callable[[Sequence[Message]], list[Message]]
 
 
 class BlockingConsumer(Member):
-    """Consumes one channel of a topic; ``Session.consumer`` makes it, and it receives at once.
+    """Consumes one channel of a topic; made and started by ``Session.consumer``.
 
     ::
 
@@ -48,15 +50,15 @@ class BlockingConsumer(Member):
                 print(message.body)
                 message.finish()
 
-    The iteration waits for ever; ``messages(idle_timeout=5)`` ends when nothing comes for so long,
-    and ``receive(timeout_seconds=5)`` gets one message. Leaving the block stops the consumer, and
-    gives messages back that were not handed out. What changes the consumer is a method of
-    ``Consumer`` that waits; it raises ``ClosedError`` when the session is closed, too.
+    The iteration waits forever; ``messages(idle_timeout=5)`` ends when nothing arrives for 5 s, and
+    ``receive(timeout_seconds=5)`` returns one message. Leaving the block stops the consumer and
+    requeues messages that were not handed out. The other methods are those of ``Consumer``, but
+    they block. They also raise ``ClosedError`` if the session is closed.
 
     Attributes:
         topic: the topic.
         channel: the channel.
-        counters: what it has seen since its start.
+        counters: counts of deliveries and responses since the start.
         closed: whether it is closed.
     """
 
@@ -88,7 +90,7 @@ class BlockingConsumer(Member):
     def _start(self) -> None:
         try:
             self._thread.ask(self._consumer.start)
-        except BaseException:  # Ctrl-C: it may have started, and nobody would take its messages
+        except BaseException:  # Ctrl-C: it may run already, and the caller never gets it: stop it
             with contextlib.suppress(ClosedError):
                 self._thread.submit(self._consumer.stop, 0.0)
             raise
@@ -96,27 +98,27 @@ class BlockingConsumer(Member):
     # Taking
 
     def __iter__(self) -> Iterator[Message]:
-        """Iterate over messages until the consumer is closed; several threads may do so."""
+        """Iterate over messages until the consumer is closed; several threads may iterate."""
         return self
 
     def __next__(self) -> Message:
-        """The next message; ``StopIteration`` when the consumer is closed."""
+        """Return the next message; the iteration ends when the consumer is closed."""
         message = self._take(None)
         if message is None:
             raise StopIteration
         return message
 
     def messages(self, *, idle_timeout: float | None = None) -> Iterator[Message]:
-        """Iterate over messages until nothing has come for ``idle_timeout`` seconds."""
+        """Iterate over messages until none arrives for ``idle_timeout`` seconds (None: forever)."""
         with contextlib.suppress(TimeoutError):
             while (message := self._take(_deadline(idle_timeout))) is not None:
                 yield message
 
     def receive(self, timeout_seconds: float | None = None) -> Message:
-        """One message.
+        """Wait for one message and return it.
 
         Raises:
-            TimeoutError: none has come in time.
+            TimeoutError: no message arrived in ``timeout_seconds`` (None: wait forever).
             ClosedError: the consumer or its session is closed.
         """
         message = self._take(_deadline(timeout_seconds))
@@ -136,9 +138,9 @@ class BlockingConsumer(Member):
                 batch.finish()
 
         Args:
-            size: how many messages a batch has at most; it has one at least.
-            wait: seconds for which its first message may wait for others.
-            idle_timeout: the iteration ends when nothing has come for so many seconds.
+            size: maximum number of messages in a batch; a batch is never empty.
+            wait: seconds that the first message of a batch may wait for others.
+            idle_timeout: seconds without a batch after which the iteration ends; None: never.
 
         Raises:
             ValueError: ``size`` is below 1 or ``wait`` negative.
@@ -154,7 +156,7 @@ class BlockingConsumer(Member):
             self._leave(feed)
 
     def _next_batch(self, feed: Feed[Batch], size: int, deadline: float | None) -> Batch | None:
-        """What crossed for a loop over messages that was left comes first; None at the end."""
+        """Return the next batch, first from messages already fetched one by one; None: the end."""
         try:
             self._thread.check()
             crossed = self._take_ready(size)
@@ -169,15 +171,15 @@ class BlockingConsumer(Member):
     def _leave(self, feed: Feed[Batch]) -> None:
         with contextlib.suppress(ClosedError):
             leaving = self._thread.submit(_give_back, feed)
-            # The collector of garbage may leave an iteration anywhere, there as well.
+            # The garbage collector may close this generator on any thread, even the session's.
             if not self._thread.is_current():
                 self._thread.wait(leaving)
 
     def _take(self, deadline: float | None) -> Message | None:
-        """The next message; None when the consumer is closed."""
+        """Return the next message; None when the consumer is closed."""
         try:
             while not self.closed:
-                self._thread.check()  # a forked child has a copy of what crossed, and of the lock
+                self._thread.check()  # a forked child has copies of the messages and of the lock
                 if (message := self._pop()) is not None:
                     return message
                 if not self._refill(deadline):
@@ -188,7 +190,7 @@ class BlockingConsumer(Member):
         return None
 
     def _refill(self, deadline: float | None) -> bool:
-        """Wait for more to cross, which others may have taken since; whether there is more."""
+        """Wait for more messages; False at the end. Other threads may take them first."""
         seconds = seconds_until(deadline)
         if not self._refilling.acquire(timeout=-1 if seconds is None else seconds):
             raise TimeoutError(NOTHING_CAME)
@@ -200,8 +202,8 @@ class BlockingConsumer(Member):
             self._refilling.release()
 
     def _pop(self) -> Message | None:
-        """The first that crossed and that nsqd still waits for; None: there is none."""
-        with contextlib.suppress(IndexError):  # another thread may be faster
+        """Return the first fetched message that is not stale; None: there is none."""
+        with contextlib.suppress(IndexError):  # another thread may take the last message
             while self._ready:
                 message = self._ready.popleft()
                 if not message.stale and message.expires_at > time.monotonic():
@@ -214,31 +216,31 @@ class BlockingConsumer(Member):
             found.append(message)
         return found
 
-    # What is known
+    # State
 
     @property
     def in_flight(self) -> int:
-        """The messages received and not answered for, handed out or not."""
+        """The number of messages received and not yet responded to, handed out or not."""
         return self._thread.ask(lambda: self._consumer.in_flight)
 
     @property
     def is_starved(self) -> bool:
-        """Whether some connection has nearly all that it may have unanswered."""
+        """Whether some connection has at least 85 % of its RDY in flight."""
         return self._thread.ask(lambda: self._consumer.is_starved)
 
     @property
     def is_paused(self) -> bool:
-        """Whether ``pause`` was called, and ``resume`` not since."""
+        """Whether ``pause`` was called without a later ``resume``."""
         return self._consumer.is_paused
 
     @property
     def backoff_level(self) -> int:
-        """How many failures are not made good yet; 0: no backoff."""
+        """The backoff level: rises with a failure, falls with a success; 0: no backoff."""
         return self._consumer.backoff_level
 
     @property
     def max_in_flight(self) -> int:
-        """How many messages may be unanswered; may be changed at any time, 0 pauses."""
+        """The maximum number of messages in flight; can be changed at any time; 0 pauses."""
         return self._consumer.max_in_flight
 
     @max_in_flight.setter
@@ -253,30 +255,30 @@ class BlockingConsumer(Member):
     connect_to_nsqlookupd = asked(Consumer.connect_to_nsqlookupd)
     disconnect_from_nsqlookupd = asked(Consumer.disconnect_from_nsqlookupd)
 
-    # Life
+    # Life cycle
 
     pause = asked(Consumer.pause)
     resume = asked(Consumer.resume)
 
     def close(self, wait_seconds: float = 0.0) -> None:
-        """Stop receiving, and end every iteration.
+        """Stop receiving and end every iteration.
 
-        What was not handed out is given back to nsqd. What is handed out may be answered for during
-        ``wait_seconds``, by other threads; what is unanswered then, nsqd delivers again. Harmless
-        when it is closed; in a forked process it does nothing.
+        Messages not handed out are requeued. Other threads have ``wait_seconds`` to respond to
+        messages already handed out; nsqd redelivers those without a response. A second call, or one
+        in a forked process, does nothing.
         """
         close_all(self._thread, [self], wait_seconds)
 
     async def _end(self, wait_seconds: float = 0.0) -> None:
         await self._feed.end()
-        # Together with CLS, or they would come back at once.
+        # Sent together with CLS: with RDY still open, nsqd would redeliver them here at once.
         for message in self._take_ready(len(self._ready)):
             message.requeue(0, backoff=False)
         await self._consumer.stop(wait_seconds)
 
 
-# What runs on the session's thread keeps neither the session nor the consumer alive: both may be
-# forgotten without being closed, and are ended then.
+# Functions, not methods: work on the session's thread must not keep the session or the consumer
+# alive. Both may be dropped without being closed; the garbage collector then ends them.
 
 
 def _crossing(thread: LoopThread) -> Cross:
@@ -294,14 +296,14 @@ def _crossing(thread: LoopThread) -> Cross:
 async def _fetched(
     consumer: Consumer, ready: deque[Message], cross_there: Cross
 ) -> AsyncGenerator[bool, None]:
-    """What there is crosses as soon as there is something."""
+    """Pass messages to ``ready`` as soon as they arrive; True after each group."""
     async for batch in consumer.batches(FETCHED_MAX, 0):
         ready.extend(cross_there(batch))
         yield True
 
 
 async def _give_back(feed: Feed[Batch]) -> None:
-    """End a feed; what it has fetched and nobody has seen comes again at once."""
+    """End a feed and requeue the batch that it fetched but did not hand out."""
     if (unseen := await feed.end()) is not None:
         unseen.requeue(0, backoff=False)
 

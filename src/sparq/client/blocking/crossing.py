@@ -1,11 +1,11 @@
-"""What crosses threads: messages and batches with their answers, and room for what is published.
+"""Messages, batches and responses passed between threads, and a byte limit for publishes.
 
-1. A message is the same `Message` on both sides. Its answer, or a batch's, is noted where it is
-   given, so that a second one is an error there, and takes effect on the session's thread soon
-   after.
-2. A batch stays closed until somebody looks at a message of it: only the session's thread opens it.
-3. Room is so many bytes at a time, and no more; one alone is let in, however large it is. Who waits
-   for it may be interrupted (Ctrl-C): it has taken none then.
+1. Both threads use the same `Message`. A response is recorded on the calling thread, where a second
+   one raises, and is sent from the session's thread soon after. The same holds for a batch.
+2. A batch makes its ``Message`` objects only when the program accesses one, and only on the
+   session's thread.
+3. ``Room`` admits a limited number of bytes at a time, but always one publish, however large. A
+   wait for room can be interrupted (Ctrl-C); it then has taken none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparq.client.message import Message, Responder
 
 
 class Crossing:
-    """A ``Responder`` that passes answers on to the session's thread."""
+    """A ``Responder`` that passes responses on to the session's thread."""
 
     __slots__ = ("_responder", "_thread")
 
@@ -31,7 +31,7 @@ class Crossing:
 
     @property
     def address(self) -> str:
-        """The nsqd's ``host:port``."""
+        """The nsqd's ``host:port`` or path."""
         return self._responder.address
 
     def finish(self, message: Message) -> Awaitable[None]:
@@ -51,7 +51,7 @@ class Crossing:
 
 
 def cross(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
-    """The same messages, to be answered for from any thread."""
+    """Make messages safe to respond to from any thread, and return them."""
     by = partial(Crossing, thread)
     for message in messages:
         message.redirect(by)
@@ -59,7 +59,7 @@ def cross(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
 
 
 class BlockingBatch(Batch):
-    """A `Batch` of the blocking face: nothing need be awaited, its answers leave soon after.
+    """A `Batch` of the blocking API: nothing is awaited; responses are sent soon after the call.
 
     Attributes:
         responded: whether the batch was finished or requeued as a whole.
@@ -83,10 +83,10 @@ class BlockingBatch(Batch):
 
 
 class Room:
-    """Lets in what fits, and makes the rest wait.
+    """A byte limit: admits publishes while they fit, and makes the rest wait.
 
     Attributes:
-        count: how many are inside.
+        count: number of admitted publishes.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -96,7 +96,7 @@ class Room:
         self._changed = threading.Condition()
 
     def enter(self, size: int) -> None:
-        """Wait until there is room for so many bytes, and take it."""
+        """Wait until there is room for ``size`` bytes, and take it."""
         with self._changed:
             while self.count and self._bytes + size > self._bytes_max:
                 self._changed.wait()
@@ -104,7 +104,7 @@ class Room:
             self._bytes += size
 
     def leave(self, size: int) -> None:
-        """Give back what was taken."""
+        """Release the room of ``size`` bytes."""
         with self._changed:
             self.count -= 1
             self._bytes -= size

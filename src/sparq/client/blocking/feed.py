@@ -1,9 +1,9 @@
-"""A feed: an asynchronous generator, read by a thread that waits.
+"""A feed: blocking access to an asynchronous generator from another thread.
 
-1. An item is fetched when somebody asks for the next one, and one at a time.
-2. Who waits may give up at any moment (a deadline, Ctrl-C): the fetching goes on, and who asks next
-   gets what it brings. No item is lost to an interrupted wait.
-3. One thread at a time asks; whoever shares a feed among threads takes care of that.
+1. Items are fetched one at a time, when ``next`` is called.
+2. A wait may end early (a deadline, Ctrl-C): fetching goes on, and the next call gets the item. An
+   interrupted wait loses no item.
+3. Only one thread at a time may call ``next``; code that shares a feed must ensure that.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Feed(Generic[T]):
         self._fetched: Future[T | None] | None = None
 
     def next(self, deadline: float | None = None) -> T | None:
-        """The next item; None at the end.
+        """Return the next item; None at the end.
 
         Args:
-            deadline: a time of the monotonic clock; None: wait for ever.
+            deadline: in monotonic seconds; None: wait forever.
 
         Raises:
-            TimeoutError: nothing has come until then.
+            TimeoutError: no item arrived before the deadline.
             ClosedError: the loop has ended.
         """
         if self._fetched is None:
@@ -45,7 +45,7 @@ class Feed(Generic[T]):
         return item
 
     async def end(self) -> T | None:
-        """On the loop: fetch no more; an item that was fetched and never asked for, else None."""
+        """On the loop: stop fetching; return the item fetched but not handed out, else None."""
         for task in self._fetching:
             task.cancel()
             await asyncio.wait([task])
@@ -57,11 +57,11 @@ class Feed(Generic[T]):
 
 
 async def _fetch(source: AsyncGenerator[T, None], fetching: list[asyncio.Task[object]]) -> T | None:
-    # Not a method: while it waits, it must not keep alive who does not ask any more.
+    # Not a method: while it waits, it must not keep a feed alive that is no longer used.
     fetching[:] = filter(None, [asyncio.current_task()])
     return await anext(source, None)
 
 
 def seconds_until(deadline: float | None) -> float | None:
-    """How long to wait for a time of the monotonic clock."""
+    """Return the seconds left until a deadline in monotonic seconds; None: no deadline."""
     return None if deadline is None else max(0.0, deadline - time.monotonic())

@@ -1,13 +1,14 @@
-"""An event loop on a thread of its own, for programs that have none or must not share theirs.
+"""An event loop on its own thread, for programs that have none or must not share theirs.
 
-1. What runs on it is asked for by ``call`` (waits for the answer) or ``post`` (does not wait). Both
-   are taken in the order in which one thread gave them.
-2. Many posts cost one wake-up of the loop: they are done together.
-3. A ``call`` that is interrupted (Ctrl-C) cancels what it waited for: nothing is left that nobody
-   knows of. What was given to ``submit`` goes on, whoever waits for it.
-4. ``close`` leaves no thread. One that is forgotten is ended when the garbage is collected or the
-   program ends, with a ``ResourceWarning``; it never holds up that end.
-5. In a forked child the thread is not there: every use says so, and ``close`` does nothing.
+1. ``call`` runs work on the loop and waits for the result; ``post`` does not wait. Both keep the
+   order in which one thread calls them.
+2. Several posts cost one wake-up of the loop: they are run together.
+3. An interrupted ``call`` (Ctrl-C) cancels its work, so that no work without an owner is left. Work
+   given to ``submit`` goes on, even if a wait for it is interrupted.
+4. After ``close`` the thread has ended. Without ``close`` it ends when its object is collected or
+   the program exits, with a ``ResourceWarning``; it never delays the exit.
+5. A forked child does not have the thread: every use raises ``ClosedError``, and ``close`` does
+   nothing.
 """
 
 from __future__ import annotations
@@ -40,20 +41,20 @@ FORGOTTEN: Final = "a session was not closed: use it in a with block, or call it
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()
 _begun: set[asyncio.Future[Any]] = set()
-"""What ``begin`` has begun: a loop itself holds tasks only weakly."""
+"""Tasks started by ``begin``: the loop itself holds only weak references to tasks."""
 
 
 class LoopThread:
-    """A running loop; others speak to it from their threads."""
+    """A running event loop that other threads can call."""
 
     def __init__(self) -> None:
         self._unusable = ""
-        # Reentrant: the collector of garbage, or a handler of signals, may come in between.
+        # Reentrant: the garbage collector or a signal handler may run while the lock is held.
         self._lock = threading.RLock()
         self._posted: deque[tuple[Callable[..., object], tuple[Any, ...]]] = deque()
         self._waking = False
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
-        # Not a method: the thread must not keep alive what ends it when it is forgotten.
+        # Not a method: the thread must not keep this object alive, whose finalizer ends it.
         self._thread = threading.Thread(
             target=_run, args=(started,), name="sparq session", daemon=True
         )
@@ -64,11 +65,11 @@ class LoopThread:
         _threads.add(self)
 
     def call(self, work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs) -> T:
-        """Await ``work(*arguments, **named)`` on the loop.
+        """Await ``work(*arguments, **named)`` on the loop and return the result.
 
         Raises:
-            ClosedError: the loop has ended, or is another process's.
-            RuntimeError: this is the loop's own thread.
+            ClosedError: the loop has ended, or belongs to another process.
+            RuntimeError: the caller is on the loop's own thread.
         """
         self._check_outside()
         with self._lock:
@@ -84,7 +85,7 @@ class LoopThread:
             raise
 
     def ask(self, question: Callable[[], T]) -> T:
-        """What ``question()`` returns on the loop; the same errors as for ``call``."""
+        """Call ``question()`` on the loop and return the result; errors as for ``call``."""
 
         async def answer() -> T:
             return question()
@@ -92,10 +93,10 @@ class LoopThread:
         return self.call(answer)
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Have ``function(*arguments)`` called on the loop, soon.
+        """Call ``function(*arguments)`` on the loop soon, without waiting.
 
         Raises:
-            ClosedError: the loop has ended, or is another process's.
+            ClosedError: the loop has ended, or belongs to another process.
         """
         with self._lock:
             self.check()
@@ -104,10 +105,10 @@ class LoopThread:
                 self._wake()
 
     def submit(self, work: Callable[..., Awaitable[T]], *arguments: Any) -> Future[T]:
-        """Begin to await ``work(*arguments)`` on the loop; the future is its outcome.
+        """Start to await ``work(*arguments)`` on the loop; the future carries the result.
 
         Raises:
-            ClosedError: the loop has ended, or is another process's.
+            ClosedError: the loop has ended, or belongs to another process.
         """
         outcome: Future[T] = Future()
         outcome.set_running_or_notify_cancel()
@@ -115,39 +116,39 @@ class LoopThread:
         return outcome
 
     def wait(self, outcome: Future[T], seconds: float | None = None) -> T:
-        """What comes of something submitted; who gives up waiting for it does not end it.
+        """Return the result of submitted work; an interrupted wait does not cancel the work.
 
         Raises:
-            TimeoutError: nothing has come in time.
-            RuntimeError: this is the loop's own thread.
+            TimeoutError: there is no result within ``seconds``.
+            RuntimeError: the caller is on the loop's own thread.
         """
         self._check_outside()
         return outcome.result(seconds)
 
     def close(self) -> None:
-        """End the loop, whatever still runs on it, and its thread; harmless when it has ended."""
-        with self._lock:  # what was given before is begun before the end
+        """Cancel all work, then end the loop and its thread; a second call does nothing."""
+        with self._lock:  # work given before is still started
             self._unusable = self._unusable or CLOSED
         self._forgotten.detach()
         _end(*self._ending)
 
     def disown(self) -> None:
-        """This is a forked child, where the thread is not."""
+        """Mark as unusable: this is a forked child, which does not have the thread."""
         self._unusable = FORKED
         self._lock = threading.RLock()  # another thread may have held it when the process forked
         self._forgotten.detach()
 
     def check(self) -> None:
-        """Nothing, while the loop can be used.
+        """Check that the loop can be used.
 
         Raises:
-            ClosedError: it has ended, or is another process's.
+            ClosedError: the loop has ended, or belongs to another process.
         """
         if self._unusable:
             raise ClosedError(self._unusable)
 
     def is_current(self) -> bool:
-        """Whether this is the loop's own thread, which cannot wait for itself."""
+        """Whether the caller is on the loop's own thread, which cannot wait for itself."""
         return threading.current_thread() is self._thread
 
     def _check_outside(self) -> None:
@@ -158,12 +159,12 @@ class LoopThread:
         try:
             self._waking = True
             self._loop.call_soon_threadsafe(self._do_posted)
-        except BaseException:  # Ctrl-C may come in between: the next post wakes it then
+        except BaseException:  # after Ctrl-C here, the next post wakes the loop
             self._waking = False
             raise
 
     def _do_posted(self) -> None:
-        # First: what is posted from now on may have missed this round.
+        # Reset first: a function posted from here on may miss this round and needs a new wake-up.
         self._waking = False
         posted = self._posted
         try:
@@ -171,7 +172,7 @@ class LoopThread:
                 function, arguments = posted.popleft()
                 function(*arguments)
         finally:
-            if posted:  # a bug in one is no harm to the others
+            if posted:  # one function raised: the others still run
                 self._loop.call_soon(self._do_posted)
 
 
@@ -182,7 +183,7 @@ async def _await(work: Callable[P, Awaitable[T]], *arguments: P.args, **named: P
 def begin(
     work: Callable[..., Awaitable[T]], arguments: tuple[Any, ...], outcome: Future[T]
 ) -> None:
-    """On the loop: begin to await ``work(*arguments)``; what comes of it is the future's."""
+    """On the loop: start to await ``work(*arguments)``; ``outcome`` carries the result."""
     task = asyncio.ensure_future(_await(work, *arguments))
     _begun.add(task)
     task.add_done_callback(_begun.discard)
@@ -199,14 +200,14 @@ def _settle(task: asyncio.Future[T], outcome: Future[T]) -> None:
 
 
 def _run(started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]) -> None:
-    """The thread: a loop until it is told to stop; what runs then is cancelled."""
+    """Run the loop on this thread until ``stop`` is set, then cancel all remaining tasks."""
 
     async def main() -> None:
         stop = asyncio.Event()
         started.set_result((asyncio.get_running_loop(), stop))
         await stop.wait()
 
-    # Signals are the program's: one that came to this thread would not wake who waits in another.
+    # Signals are left to other threads: one delivered here would not interrupt a wait elsewhere.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
@@ -217,7 +218,7 @@ def _end(
 ) -> None:
     if os.getpid() != owner or not thread.is_alive():
         return
-    with contextlib.suppress(RuntimeError):  # it has ended since
+    with contextlib.suppress(RuntimeError):  # the loop has ended in the meantime
         loop.call_soon_threadsafe(stop.set)
     if threading.current_thread() is not thread:
         thread.join()

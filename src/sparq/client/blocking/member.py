@@ -1,9 +1,9 @@
-"""What a session makes, and how it ends: the same for a producer and a consumer.
+"""The common part of a session's producers and consumers: delegation and closing.
 
-1. The work is done by one with an event loop, on the session's thread; here it is asked and told.
-2. It is closed once. Who is interrupted while waiting for that (Ctrl-C) leaves the closing to go on
-   by itself; what is left of it when the session's thread ends is ended with that.
-3. In a forked process closing does nothing: what is to be closed is the parent's.
+1. An asyncio producer or consumer does the work on the session's thread; a member calls it there.
+2. A member is closed once. If the caller is interrupted while it waits (Ctrl-C), closing goes on in
+   the background; if it has not finished when the session's thread ends, it ends with the thread.
+3. In a forked process closing does nothing: the connections belong to the parent process.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ HERE_ALONE: Final = (
 
 
 class Closing(ABC):
-    """Is closed where its ``with`` block is left, and stays in the process that made it."""
+    """An object that its ``with`` block closes, and that cannot be pickled."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -44,7 +44,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it; harmless when it is closed."""
+        """Close it; a second call does nothing."""
 
 
 class Member(Closing):
@@ -66,27 +66,27 @@ class Member(Closing):
 
     @property
     def connections(self) -> list[str]:
-        """The nsqds that are connected, as ``host:port``."""
+        """The connected nsqds, as ``host:port``."""
         return self._thread.ask(lambda: self._awaited.connections)
 
     @property
     def errors(self) -> dict[str, str]:
-        """Why an nsqd is not connected, or an nsqlookupd has no answer, for each that should be."""
+        """Why an nsqd is not connected or an nsqlookupd query failed, by address or URL."""
         return self._thread.ask(lambda: self._awaited.errors)
 
     def close(self) -> None:
-        """Close it alone."""
+        """Close it, but not the session."""
         close_all(self._thread, [self])
 
     @abstractmethod
     async def _end(self) -> None:
-        """On the session's thread: end what does the work."""
+        """On the session's thread: close the asyncio producer or consumer."""
 
 
 def awaited(
     method: Callable[Concatenate[Any, P], Awaitable[T]],
 ) -> Callable[Concatenate[Any, P], T]:
-    """A coroutine method as a method of a `Member` that waits: the same errors, and text."""
+    """Turn a coroutine method into a blocking method of a `Member`, with the same docstring."""
 
     @wraps(method)
     def wait(member: Member, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -96,7 +96,7 @@ def awaited(
 
 
 def asked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """A method that awaits nothing, likewise: it is called on the session's thread."""
+    """Turn a method that is not a coroutine into one that runs on the session's thread."""
 
     @wraps(method)
     def ask(member: Member, /, *arguments: P.args, **named: P.kwargs) -> T:
@@ -106,11 +106,11 @@ def asked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
 
 
 def close_all(thread: LoopThread, members: Sequence[Member], *arguments: Any) -> None:
-    """Close those that are open, at the same time; what is to be known for it, each is told."""
+    """Close all open members at the same time; ``arguments`` are passed to each ``_end``."""
     still_open = [each for each in members if not each.closed]
     for each in still_open:
         each.closed = True
-    with contextlib.suppress(ClosedError):  # they ended with the thread, or are another process's
+    with contextlib.suppress(ClosedError):  # the thread has ended, or belongs to another process
         endings = [thread.submit(each._end, *arguments) for each in still_open]
         for ending in endings:
             thread.wait(ending)

@@ -1,11 +1,11 @@
 """The producer of a session: publishes, and waits for nsqd's OK.
 
-1. Publishes of several threads, and those that are submitted, share the connections without waiting
-   for one another.
-2. Who submits goes on at once, up to ``max_pending_bytes`` that are under way, and then waits for
-   room, first come, first served or not: threads are not put in order.
-3. What is right for ``Producer`` is right here: the errors are the same.
-4. A program that ends with publishes under way, and has closed nothing, is told of them in the log.
+1. Publishes of several threads, and submitted ones, share the connections without waiting for one
+   another.
+2. ``submit`` returns at once while pending publishes have at most ``max_pending_bytes`` in total;
+   beyond that it blocks until there is room. Blocked threads go on in no particular order.
+3. Arguments and errors are those of ``Producer``.
+4. If the program ends with pending publishes and has not closed the producer, a warning is logged.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from sparq.client.publish import Receipt
 log = FieldLogger(__name__)
 
 COMMAND_BYTES: Final = 16
-"""Of a publish, besides its topic and its bodies."""
+"""Estimated size of a publish without its topic and bodies."""
 
 BUFFERS: Final = (bytearray, memoryview)
-"""What may change after it was given."""
+"""Mutable types: the caller may change such a body after the call, so it is copied."""
 
 Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
-"""To publish without waiting, and to publish."""
+"""The producer's method without waiting, and the awaited one."""
 
 
 class BlockingProducer(Member):
-    """Publishes messages; ``Session.producer`` makes it.
+    """Publishes messages; made by ``Session.producer``.
 
     ::
 
         with session.producer() as producer:
             producer.publish("clicks", b"...")
 
-    Leaving the block waits for publishes under way, ``stop_timeout`` seconds at most. Its methods
-    are those of ``Producer``, but wait. They raise ``ClosedError`` when the session is closed, too.
+    Leaving the block waits up to ``stop_timeout`` seconds for pending publishes. The methods are
+    those of ``Producer``, but they block. They also raise ``ClosedError`` if the session is closed.
 
     Attributes:
         closed: whether it is closed.
@@ -71,11 +71,11 @@ class BlockingProducer(Member):
     # Publishing without waiting
 
     def submit(self, topic: str, body: bytes) -> Future[Receipt]:
-        """Begin to publish one message; the future's ``result()`` is what ``publish`` returns.
+        """Start to publish one message; the future's ``result()`` is what ``publish`` returns.
 
-        It waits only while ``max_pending_bytes`` are under way. What went wrong is known to the
-        future alone: ask it, or count ``failed``. A buffer may be changed when it has returned.
-        Cancelling the future is of use only before the publish has begun.
+        It blocks only while ``max_pending_bytes`` are pending. Only the future reports an error;
+        ``failed`` counts them. A mutable body may be changed once ``submit`` has returned.
+        Cancelling the future has an effect only before the publish has started.
 
         Raises:
             ClosedError: the producer's session is closed.
@@ -84,7 +84,7 @@ class BlockingProducer(Member):
         return self._submit(_size(topic, (held,)), self._to_publish, topic, held)
 
     def multi_submit(self, topic: str, bodies: Sequence[bytes]) -> Future[Receipt]:
-        """Begin to publish messages together, as ``multi_publish``; else as ``submit``.
+        """Start to publish several messages, as ``multi_publish`` does; otherwise as ``submit``.
 
         Raises:
             ClosedError: the producer's session is closed.
@@ -93,7 +93,7 @@ class BlockingProducer(Member):
         return self._submit(_size(topic, held), self._to_multi_publish, topic, held)
 
     def submit_deferred(self, topic: str, body: bytes, delay_seconds: float) -> Future[Receipt]:
-        """Begin to publish a message for later, as ``publish_deferred``; else as ``submit``.
+        """Start to publish as ``publish_deferred`` does; otherwise as ``submit``.
 
         Raises:
             ClosedError: the producer's session is closed.
@@ -102,50 +102,53 @@ class BlockingProducer(Member):
         return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
 
     def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
-        self._thread.check()  # a forked child has a copy of the lock, as it was
+        self._thread.check()  # first: in a forked child the room's lock may be held forever
         outcome: Future[Receipt] = Future()
         self._room.enter(size)
-        # By way of the producer: nobody forgets it while a future has no outcome.
+        # Refers to the producer, so that it is not collected while a future has no outcome.
         outcome.add_done_callback(lambda _: self._room.leave(size))
         try:
             self._thread.post(_begin, outcome, ways, *arguments)
-        except BaseException:  # Ctrl-C: it may have been posted, and nobody would have the future
+        except BaseException:  # Ctrl-C: it may be posted, and the caller never gets the future
             outcome.cancel()
             raise
         return outcome
 
-    # What is known
+    # State
 
     until_connected = awaited(Producer.until_connected)
     ping = awaited(Producer.ping)
 
     @property
     def published(self) -> int:
-        """The messages acknowledged."""
+        """The number of messages acknowledged."""
         return self._producer.published
 
     @property
     def failed(self) -> int:
-        """The messages whose publish ended in an error."""
+        """The number of messages whose publish failed."""
         return self._producer.failed
 
     @property
     def under_way(self) -> int:
-        """The publishes that have no outcome yet."""
+        """The number of publishes without an outcome yet."""
         return self._producer.under_way
 
     @property
     def resent(self) -> int:
-        """Sends again after one without an answer: so many messages may be stored twice."""
+        """The number of messages sent again because an earlier send got no answer.
+
+        It is an upper limit for the number of messages stored twice.
+        """
         return self._producer.resent
 
-    # Life
+    # Life cycle
 
     def close(self) -> None:
-        """Wait for publishes under way, ``stop_timeout`` seconds at most, and disconnect.
+        """Wait up to ``stop_timeout`` seconds for pending publishes, then disconnect.
 
-        Harmless when it is closed; in a forked process it does nothing. Ctrl-C ends the waiting
-        alone: the rest is done while the session goes on.
+        A second call, or one in a forked process, does nothing. Ctrl-C ends only the wait: closing
+        goes on in the background while the session is open.
         """
         super().close()
 
@@ -154,7 +157,7 @@ class BlockingProducer(Member):
 
 
 def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
-    """On the session's thread: publish, unless that was cancelled, and have the future told."""
+    """On the session's thread: publish unless cancelled, and set the future's outcome."""
     if not outcome.set_running_or_notify_cancel():
         return
     without_waiting, waiting = ways
@@ -167,7 +170,7 @@ def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
 
     try:
         without_waiting(*arguments, on_done)
-    except ProducerFullError:  # other threads publish as well: wait with them
+    except ProducerFullError:  # other threads fill the queue, too: wait in line with them
         begin(waiting, arguments, outcome)
     except Exception as error:
         outcome.set_exception(error)
@@ -176,7 +179,7 @@ def _begin(outcome: Future[Receipt], ways: Ways, *arguments: Any) -> None:
 def _size(topic: str, bodies: Sequence[bytes]) -> int:
     try:
         return COMMAND_BYTES + len(topic) + sum(map(len, bodies))
-    except TypeError:  # no messages at all: the future says why
+    except TypeError:  # not a sequence of bytes: the future gets the error
         return 0
 
 
@@ -186,12 +189,12 @@ def _held(body: bytes) -> bytes:
 
 def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
     if isinstance(bodies, str | bytes) or not isinstance(bodies, Iterable):
-        return bodies  # the future says what is wrong with that
+        return bodies  # the future gets the error
     return [_held(body) for body in bodies]
 
 
 def _tell_of_the_unfinished(room: Room, owner: int) -> None:
-    """The program ends and nobody has closed the producer: what it has not done is lost."""
+    """Log pending publishes that are lost, as the program ends without closing the producer."""
     if room.count and os.getpid() == owner:
         text = "%d publishes are without an outcome: the program ends, their session is not closed"
         log.warning(text, room.count)

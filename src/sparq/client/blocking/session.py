@@ -1,11 +1,11 @@
-"""A session: the blocking face of the client, for scripts, shells and notebooks.
+"""A session: the blocking API of the client, for scripts, shells and notebooks.
 
-1. The same ``Producer`` and ``Consumer`` do the work, on a thread of the session's own; their calls
-   wait here for what is awaited there. A program that runs an event loop itself is not disturbed.
-2. Any number of threads may use one session, and what comes of it, at the same time.
-3. Ctrl-C interrupts any wait. What was waited for is cancelled (a publish) or kept for the next who
-   asks (messages); the session goes on.
-4. Leaving the ``with`` block ends everything that the session has made, and its thread.
+1. The asyncio ``Producer`` and ``Consumer`` do the work, on the session's own thread; a blocking
+   call waits for its coroutine there. The program may run an event loop of its own as well.
+2. Any number of threads may use a session, its producers and its consumers at the same time.
+3. Ctrl-C interrupts any wait. A publish is then cancelled; messages are kept for the next call. The
+   session stays usable.
+4. Leaving the ``with`` block closes all producers and consumers of the session, and its thread.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ Made = TypeVar("Made", BlockingProducer, BlockingConsumer)
 
 
 class Session(Closing):
-    """Makes producers and consumers that wait instead of being awaited.
+    """Makes producers and consumers whose methods block instead of being awaited.
 
-    ``sparq.connect`` makes one::
+    ``sparq.connect`` makes a session::
 
         with sparq.connect("127.0.0.1:4150") as session:
             with session.producer() as producer:
@@ -35,17 +35,17 @@ class Session(Closing):
                 print(message.body)
                 message.finish()
 
-    Connections are made in the background, by what is asked for: a session alone has none.
+    Producers and consumers connect in the background; the session itself makes no connections.
 
     Args:
-        nsqd_tcp_addresses: nsqds as ``host:port`` or as paths of unix sockets, in a list or in
-            one text with commas.
-        lookupd_http_addresses: nsqlookupds that know the nsqds, ``host:port`` or URL.
-        config: options to start from.
-        **options: single options of ``Config``, which replace those of ``config``.
+        nsqd_tcp_addresses: nsqds, each as ``host:port`` or the path of a unix socket; a list, or
+            one string with commas.
+        lookupd_http_addresses: nsqlookupds to find nsqds with, each as ``host:port`` or URL.
+        config: base options.
+        **options: options of ``Config``; they override those in ``config``.
 
     Attributes:
-        config: the options of what it makes, where those are not given others.
+        config: the default options of its producers and consumers.
 
     Raises:
         ValueError: an address or an option is not valid, or no address is given.
@@ -66,11 +66,11 @@ class Session(Closing):
         self._thread = LoopThread()
 
     def producer(self, **options: Any) -> BlockingProducer:
-        """A producer for the session's nsqds.
+        """Make a producer for the session's nsqds.
 
         Args:
-            **options: options of ``Config``, which replace those of the session; and
-                ``discovery_filter``, as for ``Producer`` (called on the session's thread).
+            **options: options of ``Config``, which override the session's; and
+                ``discovery_filter`` as for ``Producer`` (called on the session's thread).
 
         Raises:
             ValueError, TypeError: as for the session.
@@ -80,15 +80,15 @@ class Session(Closing):
         return self._keep(made)
 
     def consumer(self, topic: str, channel: str, **options: Any) -> BlockingConsumer:
-        """A consumer of a channel, which begins to receive at once.
+        """Make a consumer of a channel, which starts to receive at once.
 
-        It receives until it is closed: a loop over it that is left before its end leaves messages
-        with it, so give it a ``with`` block then.
+        It receives until it is closed, even after a loop over it has ended early, and then holds
+        messages that no other consumer gets. Use a ``with`` block to close it.
 
         Args:
             topic: the topic.
             channel: the channel; created when it does not exist.
-            **options: options of ``Config``, which replace those of the session; and, as for
+            **options: options of ``Config``, which override the session's; and, as for
                 ``Consumer``, ``on_giving_up`` (called on a thread of its own), ``dead_letter`` and
                 ``discovery_filter`` (called on the session's thread: it must not block).
 
@@ -110,11 +110,11 @@ class Session(Closing):
         return {"nsqd_tcp_addresses": self._nsqds, "lookupd_http_addresses": self._lookupds}
 
     def close(self) -> None:
-        """Close what the session has made and end its thread; harmless when it is closed.
+        """Close the session's producers and consumers, and end its thread.
 
-        Publishes under way are waited for, ``stop_timeout`` seconds at most. Messages that nobody
-        has answered for, nsqd delivers again. In a forked process it does nothing. Ctrl-C ends it
-        all at once: what is under way then has failed.
+        Waits up to ``stop_timeout`` seconds for pending publishes. nsqd redelivers messages without
+        a response. Ctrl-C ends the wait and the thread at once; pending publishes then fail. A
+        second call, or one in a forked process, does nothing.
         """
         try:
             close_all(self._thread, self._made)
