@@ -1,1 +1,4 @@
-"""nsqadmin: a cluster of nsqds in a browser, and over a JSON API (docs/nsqadmin.md)."""
+"""nsqadmin: shows and manages a cluster of nsqds, in a browser and over JSON APIs.
+
+See docs/nsqadmin.md.
+"""

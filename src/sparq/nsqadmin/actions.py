@@ -1,12 +1,14 @@
-"""Actions that users order: allowed, done through the cluster, written down, told.
+"""Actions that users request: checks rights, performs, writes the audit log, notifies.
 
-1. The role of the action itself is asked for (`access.ACTION_ROLES`), whatever the route asked.
-2. What throws messages or names away wants the name typed; what changes policies, which keep
-   messages and have no name, the word `policies`. NSQ's own routes, which have no such field, say
-   so by `must_type=False`.
-3. While there is an audit log that cannot be written, nothing is done.
-4. An action is in the audit log before its answer is out, also one that failed. Notifications are
-   NSQ's: of a creation, a deletion and a tombstone only if somebody could be told to do it.
+1. The role of the action itself is required (`access.ACTION_ROLES`), whatever role the route
+   required.
+2. To delete messages, topics or channels, the user must type the name. To change policies, which
+   keep messages and have no name, the user must type the word `policies`. NSQ's own routes have no
+   such field and pass `must_type=False`.
+3. If an audit log is configured but cannot be written, no action is performed.
+4. An action is written to the audit log before its answer is sent, even if it failed. Notifications
+   follow NSQ: a creation, a deletion and a tombstone are notified only if the action could be sent
+   to the cluster's daemons.
 """
 
 from __future__ import annotations
@@ -37,12 +39,12 @@ TYPED: Final = {
     for action, role in ACTION_ROLES.items()
     if role == Role.ADMINISTER and action not in OF_NODE
 }
-"""Actions that want a name typed: the channel's, or else the topic's, or `POLICIES`."""
+"""Actions that need a typed text: the channel's name, else the topic's name, or `POLICIES`."""
 
 POLICIES: Final = "policies"
 OF_POLICIES: Final = ("set_policies", "drop_policies")
 OWN_STEPS: Final = ("message/", "channel/seek", POLICIES, "drain")
-"""What Go's nsqd is not able to do."""
+"""Beginnings of steps that Go's nsqd does not support."""
 
 ALWAYS_TOLD: Final = ("pause_", "unpause_", "empty_")
 CHANNEL: Final = "_channel"
@@ -50,18 +52,18 @@ CHANNEL: Final = "_channel"
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What somebody wants done.
+    """An action that a user requests.
 
     Attributes:
         action: one of `ACTION_ROLES`.
-        channel: "" for the topic's own actions.
-        node: `host:port` of the node that a tombstone or a drain is for.
-        arguments: of `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). Of
-            actions on messages: `ids`, lists of ids by node; of `copy_message` also `to`, a topic.
-            Of `drain_node` `exit`: whether its process ends once nothing is left.
-            Of policies only what the audit log says: `policies`, how many are set.
-        document: of `set_policies`, as its nsqds take it.
-        typed: the name that was typed, where one must be.
+        channel: "" for actions on the topic itself.
+        node: `host:port` of the node to tombstone or drain.
+        arguments: for `seek_channel`: `to`, and `nodes`, a list of addresses (empty: all). For
+            actions on messages: `ids`, lists of ids by node; for `copy_message` also `to`, a topic.
+            For `drain_node`: `exit`, whether its process ends once nothing is left.
+            For policies, only for the audit log: `policies`, the number of policies to set.
+        document: for `set_policies`: the document in the form that nsqds accept.
+        typed: the name that the user typed, if the action needs one.
     """
 
     action: str
@@ -77,7 +79,7 @@ Do = Callable[[Fleet, Order], Awaitable[Report]]
 
 
 class Actions:
-    """Performs orders at one cluster."""
+    """Performs actions on one cluster."""
 
     def __init__(self, fleet: Fleet, access: Access, audit: Audit, notifier: Notifier) -> None:
         self._fleet = fleet
@@ -88,13 +90,13 @@ class Actions:
     async def perform(
         self, request: web.BaseRequest, order: Order, *, must_type: bool = True
     ) -> Report:
-        """Do what is ordered; the report of each step.
+        """Perform an action; returns a report of its steps.
 
-        With `must_type` a name must have been typed for what cannot be undone.
+        With `must_type`, actions that cannot be undone need the typed name (`TYPED`).
 
         Raises:
-            HttpError: nothing is done: 403 or 401, the role; 400 INVALID_ACTION, INVALID_TOPIC,
-                INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
+            HttpError: nothing was done: 401 or 403, the role is missing; 400 INVALID_ACTION,
+                INVALID_TOPIC, INVALID_CHANNEL, INVALID_ARGUMENT, INVALID_POLICIES, NAME_NOT_TYPED;
                 404 NODE_NOT_FOUND; 503 AUDIT_UNAVAILABLE.
         """
         do = DOING.get(order.action)
@@ -145,20 +147,20 @@ class Actions:
 
 
 def error_of(step: Step) -> str:
-    """Why a step failed; where it is that the node is Go's, in words."""
+    """Return why a step failed; a readable text if the node is a Go nsqd without this feature."""
     is_gos = step.step.startswith(OWN_STEPS) and policies.is_gos(step.error)
     return policies.GO_NODE if is_gos else step.error
 
 
 def _written(order: Order, report: Report) -> Order:
-    """What the audit log says was ordered: of policies with what has come of it."""
+    """The order for the audit log; for policies with the number of changed settings."""
     if order.action not in OF_POLICIES:
         return order
     return replace(order, arguments={**order.arguments, "changes": policies.changed(report)})
 
 
 def _mistake(order: Order, must_type: bool) -> str:
-    """The code of what is wrong with an order; "": nothing."""
+    """Return the error code of an invalid order; "" if it is valid."""
     if order.action in OF_POLICIES:
         return "NAME_NOT_TYPED" if must_type and order.typed != POLICIES else ""
     if order.action in OF_NODE:

@@ -1,13 +1,13 @@
-"""NSQ's own JSON API, as its nsqadmin has it (reference: nsqadmin.md).
+"""NSQ's own JSON API, as NSQ's nsqadmin serves it (reference: nsqadmin.md).
 
-1. Shapes are NSQ's: an empty list is null; a failure of some daemons is a warning in `message`.
-   Where nobody answered, or could say who has a topic, it is 502.
-2. Other than there, an unknown channel is 404 CHANNEL_NOT_FOUND, an unknown node is refused with
-   404 NODE_NOT_FOUND, and a client stands in one list, not two.
-3. Who may do something is asked before the body is read; what is wrong with that has NSQ's codes.
-4. `/config/<option>` tells every option's value, two of them can be written. Text is sent as it is,
-   all else as JSON: durations in ns, a level as its number. Of URLs the user, the password and the
-   query are not told, nor is a token.
+1. Shapes are NSQ's: an empty list is null; a failure of some daemons is a warning in `message`. If
+   no daemon answered, or none could report which nodes have a topic, the status is 502.
+2. Unlike NSQ, an unknown channel is 404 CHANNEL_NOT_FOUND, an unknown node is refused with
+   404 NODE_NOT_FOUND, and a client is in one list, not two.
+3. Rights are checked before the body is read; an invalid body gets NSQ's error codes.
+4. `/config/<option>` returns the value of any option; two options can be changed. Text is sent as
+   it is, other values as JSON: durations in ns, a log level as its number. User, password and query
+   of URLs are never shown, and neither is a token.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACTIONS: Final = ("pause", "unpause", "empty")
 LOOKUPDS: Final = "nsqlookupd_http_addresses"
 
 _FLAGS: Final = {flag.key: flag for flag in flags_of(Options) if flag.key != "verbose"}
-"""By NSQ's names; Go's nsqadmin does not tell `verbose`."""
+"""Flags by NSQ's names, without `verbose`, which Go's nsqadmin does not show."""
 
 _LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
 _SHOWN: dict[str, Callable[[Any], Any]] = {
@@ -54,7 +54,7 @@ logger = logging.getLogger(__name__)
 
 
 def routes(desk: Desk) -> list[Route]:
-    """The table of endpoints."""
+    """List the routes of NSQ's API."""
     options = desk.options
     connect_seconds = options.http_client_connect_timeout_ns / SECOND
     graphite = Graphite(options.graphite_url, connect_seconds) if options.graphite_url else None
@@ -80,11 +80,11 @@ def routes(desk: Desk) -> list[Route]:
     return table
 
 
-# What it shows
+# Reads
 
 
 async def _topics(desk: Desk, call: Call) -> dict[str, Any]:
-    """The names; with `inactive=true` those that no node has, with their channels."""
+    """List topic names; with `inactive=true` topics that no node has, with their channels."""
     if call.query.get("inactive") == "true":
         idle = _needed(await desk.fleet.without_producers())
         named = {topic: channels or None for topic, channels in idle.value.items()}
@@ -136,7 +136,7 @@ async def _node(desk: Desk, call: Call) -> dict[str, Any]:
 
 
 async def _counter(desk: Desk, _call: Call) -> dict[str, Any]:
-    """How many messages came to each channel at each node."""
+    """Message count of each channel at each node."""
     nodes = _needed(await desk.fleet.nodes())
     stats = _needed(await desk.fleet.stats(nodes=nodes.value))
     counted = {
@@ -154,7 +154,7 @@ async def _counter(desk: Desk, _call: Call) -> dict[str, Any]:
 
 
 async def _rate(desk: Desk, graphite: Graphite | None, call: Call) -> dict[str, str]:
-    """A rate that graphite knows."""
+    """Fetch a rate from graphite."""
     if call.query.get("metric") != "rate":
         raise HttpError(400, "INVALID_ARG_METRIC")
     target = call.query.get("target")
@@ -166,10 +166,10 @@ async def _rate(desk: Desk, graphite: Graphite | None, call: Call) -> dict[str, 
 
 
 def _needed(found: Gathered[T]) -> Gathered[T]:
-    """What was found.
+    """Return the result unchanged.
 
     Raises:
-        HttpError: 502, nobody answered.
+        HttpError: 502 if no daemon answered.
     """
     if found.failed:
         raise _upstream_error(found.failure)
@@ -181,12 +181,12 @@ def _upstream_error(sentence: str) -> HttpError:
 
 
 def _warning(*texts: str) -> str:
-    """The `message` of an answer; "": nothing went wrong."""
+    """The `message` of an answer; "" if nothing went wrong."""
     told = [text for text in texts if text]
     return f"WARNING: {'; '.join(told)}" if told else ""
 
 
-# What it does
+# Actions
 
 
 async def _create(desk: Desk, call: Call) -> dict[str, str]:
@@ -236,10 +236,10 @@ def _kind(channel: str) -> str:
 
 
 async def _fields(call: Call, *names: str) -> list[str]:
-    """Texts of the JSON object that a body begins with, "" for those that are not there.
+    """Read text fields of the JSON object at the start of a body; "" for missing fields.
 
     Raises:
-        HttpError: 400 with what is wrong with it; 413 BODY_TOO_BIG.
+        HttpError: 400 with the reason if the body is invalid; 413 BODY_TOO_BIG.
     """
     text = (await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")).decode("utf-8", "replace").lstrip()
     if not text:
@@ -248,7 +248,7 @@ async def _fields(call: Call, *names: str) -> list[str]:
         document, _ = json.JSONDecoder().raw_decode(text)
     except (ValueError, RecursionError):
         raise HttpError(400, "invalid JSON") from None
-    # As Go reads objects: null is an empty one, and the case of keys does not count.
+    # As in Go: null is read as an empty object, and keys are not case-sensitive.
     document = {} if document is None else document
     if not isinstance(document, dict):
         raise HttpError(400, "invalid JSON: an object is wanted")
@@ -260,7 +260,7 @@ async def _fields(call: Call, *names: str) -> list[str]:
     return found
 
 
-# Its options
+# Options
 
 
 def _option(desk: Desk, call: Call) -> Any:
@@ -268,7 +268,7 @@ def _option(desk: Desk, call: Call) -> Any:
 
 
 async def _set_option(desk: Desk, call: Call) -> Any:
-    """Change an option; answers with its new value."""
+    """Change an option; returns its new value."""
     name = call.parameters["opt"]
     body = await call.body(BODY_BYTES_MAX, "INVALID_VALUE")
     if not body:
@@ -305,7 +305,7 @@ def _value(options: Options, name: str) -> Any:
 
 
 def _addresses(body: bytes) -> tuple[str, ...]:
-    """A list of addresses in JSON; null is an empty one. Raises ValueError or RecursionError."""
+    """Read a JSON list of addresses; null is an empty list. Raises ValueError or RecursionError."""
     found = json.loads(body)
     found = [] if found is None else found
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):

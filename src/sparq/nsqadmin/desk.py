@@ -1,4 +1,4 @@
-"""What the routes of nsqadmin work with: one object for its pages and its JSON APIs."""
+"""The parts of nsqadmin that its routes share: one object for its pages and its JSON APIs."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Desk:
     """The parts of one nsqadmin.
 
     Attributes:
-        options: as they are now: SIGHUP and `/config` change some of them.
-        upstream: what calls daemons; `fleet` says which there are.
+        options: the current options; SIGHUP and `/config` change some of them.
+        upstream: HTTP client for daemons; `fleet` has their addresses.
         fleet: the cluster.
-        access: who may do what.
-        audit: who did what.
-        actions: does what users order.
-        watch: the cluster's figures, for all who look at once.
+        access: access control.
+        audit: the audit log.
+        actions: performs the actions that users request.
+        watch: the cluster's figures, shared by all viewers.
         letters: the dead letters.
     """
 
@@ -39,5 +39,5 @@ class Desk:
     letters: DeadLetters
 
     def url(self, path: str) -> str:
-        """A path of nsqadmin's, below its base path."""
+        """Prefix a path of nsqadmin with the base path."""
         return base_of(self.options) + path

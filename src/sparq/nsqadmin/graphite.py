@@ -1,7 +1,7 @@
-"""Graphite, asked for nsqadmin's users: rates as NSQ's API gives them, images passed through.
+"""Queries graphite for nsqadmin's users: rates in the form of NSQ's API, and proxied images.
 
-Its answers are bounded, redirects not followed. What it says is shown as an image, as JSON or as
-plain text, and as nothing else: a page of its making would be one of nsqadmin's own.
+Answers are limited in size, and redirects are not followed. An answer is passed on as an image,
+JSON, CSV or plain text only: an HTML page from graphite would count as a page of nsqadmin.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Graphite:
-    """One graphite; `url` may have user and password."""
+    """One graphite server; `url` may contain user and password."""
 
     def __init__(self, url: str, connect_seconds: float) -> None:
         given = URL(url)
@@ -38,10 +38,10 @@ class Graphite:
         self._timeout = aiohttp.ClientTimeout(total=SECONDS, connect=connect_seconds)
 
     async def rate(self, target: str, interval_seconds: int) -> str:
-        """A target's rate a second in the last whole interval; `N/A`: it is not known.
+        """Fetch a target's rate per second in the last whole interval; `N/A` if unknown.
 
         Raises:
-            HttpError: 500 INTERNAL_ERROR, graphite does not say; the log says why.
+            HttpError: 500 INTERNAL_ERROR if graphite gives no usable answer; the reason is logged.
         """
         query = {
             "from": f"-{2 * interval_seconds}sec",
@@ -61,10 +61,10 @@ class Graphite:
         return NO_RATE if value is None or value < 0 else f"{value / interval_seconds:.2f}"
 
     async def render(self, query: str) -> web.Response:
-        """What graphite answers to `/render` with this query.
+        """Fetch graphite's answer to `/render` with this query.
 
         Raises:
-            HttpError: 502 UPSTREAM_ERROR, it does not answer.
+            HttpError: 502 UPSTREAM_ERROR if graphite does not answer.
         """
         url = URL(f"{str(self._base).rstrip('/')}/render?{query}", encoded=True)
         try:
@@ -85,7 +85,7 @@ class Graphite:
 
 
 def _credentials(url: URL) -> dict[str, str]:
-    """The header that shows a URL's user and password; none without a user."""
+    """The Basic auth header for a URL's user and password; empty if it has no user."""
     if not url.user:
         return {}
     shown = base64.b64encode(f"{url.user}:{url.password or ''}".encode()).decode()
@@ -93,7 +93,7 @@ def _credentials(url: URL) -> dict[str, str]:
 
 
 def _first_point(found: Any) -> float | None:
-    """The first value of the first series; None: there is none."""
+    """The first value of the first series; None if there is none."""
     try:
         value = found[0]["datapoints"][0][0]
     except (LookupError, TypeError):

@@ -1,4 +1,4 @@
-"""The program `nsqadmin`: its command line and the socket that listens."""
+"""The program `nsqadmin`: its command line and its listening socket."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sparq.nsqadmin.options import Options, check
 
 
 def listen(options: Options) -> address.Listener:
-    """Check the options, and open the listener. Raises StartError: one of these cannot be done."""
+    """Check the options and open the listener. Raises StartError if either fails."""
     check(options)
     return address.listen(options.http_address)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status."""
+    """Run the program; returns the exit status."""
     return start.main("nsqadmin", Options, listen, "sparq.nsqadmin.server", arguments)

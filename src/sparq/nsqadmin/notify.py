@@ -1,9 +1,10 @@
-"""Every action told to an endpoint of the operator's (`--notification-http-endpoint`).
+"""Sends each action to an HTTP endpoint of the operator (`--notification-http-endpoint`).
 
-1. It is told after the action, in NSQ's form, in the order of the actions, once; nobody waits.
-2. At most `WAITING_MAX` wait; what is beyond is dropped, and the log says so. An endpoint that is
-   not there, or answers with an error, costs a line in the log and nothing else.
-3. The user is the one whom the rights go by; where those know none, the one of Basic auth.
+1. A notification is sent once, after the action, in NSQ's form and in the order of the actions. The
+   action's answer does not wait for it.
+2. At most `WAITING_MAX` notifications are queued; further ones are dropped and logged. If the
+   endpoint cannot be reached or answers with an error, this is logged and has no other effect.
+3. The user is the one that access control identified; if it has no name, the user of Basic auth.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ logger = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Tells of actions; with the endpoint "" it tells nobody.
+    """Sends notifications; with the endpoint "" it sends none.
 
     Args:
         endpoint: a URL.
         timeout: for each notification.
-        tls: for an endpoint of HTTPS.
+        tls: for an HTTPS endpoint.
     """
 
     def __init__(
@@ -62,7 +63,7 @@ class Notifier:
         user: str = "",
         remote: str = "",
     ) -> None:
-        """Tell of an action, soon."""
+        """Queue the notification of an action."""
         if not self._endpoint:
             return
         told: dict[str, Any] = {"action": action, "topic": topic}
@@ -84,7 +85,7 @@ class Notifier:
             self._task = asyncio.get_running_loop().create_task(self._tell_all())
 
     async def close(self) -> None:
-        """Tell nobody any more; what waits gets the time of one notification."""
+        """Stop sending; all queued notifications together get the timeout of one."""
         if self._task is None:
             return
         with contextlib.suppress(TimeoutError):
@@ -123,7 +124,7 @@ class Notifier:
 
 
 def basic_user(authorization: str) -> str:
-    """The user of Basic auth; "" for none."""
+    """The user name of Basic auth; "" if there is none."""
     if not authorization.lower().startswith(BASIC):
         return ""
     try:
@@ -135,7 +136,7 @@ def basic_user(authorization: str) -> str:
 
 
 def url_of(request: web.BaseRequest) -> str:
-    """The URL that a request was sent to, as far as its headers say."""
+    """The URL that a request was sent to, as far as its headers show it."""
     transport = request.transport
     is_tls = transport is not None and transport.get_extra_info("sslcontext") is not None
     scheme = "https" if is_tls or request.headers.get("X-Scheme") == "https" else "http"

@@ -1,7 +1,7 @@
-"""nsqadmin's options: one field a flag, with NSQ's names and defaults (reference: nsqadmin.md).
+"""nsqadmin's options: one field per flag, with NSQ's names and defaults (reference: nsqadmin.md).
 
-Durations are nanoseconds, and their field names say so. What belongs together and is wrong
-together is found by `check`, when the program starts and again at SIGHUP.
+Durations are in nanoseconds, and their field names say so. `check` finds options that contradict
+each other, when the program starts and again at SIGHUP.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparq.protocol.option import option
 
 @dataclass(frozen=True, slots=True)
 class StatsdOptions:
-    """What nsqd's flags for statsd say. Flags that begin with `statsd-`, too."""
+    """The values of nsqd's statsd flags; nsqadmin's flags also begin with `statsd-`."""
 
     prefix: str = option("nsq.%s", "the prefix of nsqd's --statsd-prefix; %s is its host")
     interval_ns: int = option(60 * SECOND, "the interval of nsqd's --statsd-interval", least=SECOND)
@@ -29,7 +29,7 @@ class StatsdOptions:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything that nsqadmin can be told."""
+    """All options of nsqadmin."""
 
     # The cluster
     lookupd_http_addresses: tuple[str, ...] = option(
@@ -73,7 +73,7 @@ class Options:
     http_client_tls_cert: str = option("", "file of the certificate that nsqds are shown")
     http_client_tls_key: str = option("", "file of its key")
 
-    # Where it answers
+    # HTTP server
     http_address: str = option(
         "0.0.0.0:4171", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
@@ -91,7 +91,7 @@ class Options:
         0, "connections at a time; 0: as many as the system has files for", least=0
     )
 
-    # Who may do what
+    # Access control
     admin_users: tuple[str, ...] = option(
         (),
         "user (in the ACL header) who may administer; without any, requests from this machine may,"
@@ -158,7 +158,7 @@ class Options:
     statsd_gauge_format: str = option("stats.gauges.%s", "how statsd names a gauge; %s is its key")
     statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
 
-    # How it starts, and what it says
+    # Start and logging
     go_compatible: bool = go_compatible("nsqadmin")
     log: LogOptions = field(
         default_factory=lambda: LogOptions(prefix="[nsqadmin] "), metadata={"prefix": "log-"}
@@ -169,12 +169,12 @@ Resolve = Callable[[str, int], object]
 
 
 def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
-    """Hold options to each other, as NSQ does at the start.
+    """Check options against each other, as NSQ does at start.
 
-    `resolve` finds a host, and raises OSError if there is none.
+    `resolve` looks up a host and raises OSError if it does not exist.
 
     Raises:
-        StartError: they do not go together, or one leads nowhere.
+        StartError: options contradict each other, or an address or URL is invalid.
     """
     lookupds, nsqds = options.lookupd_http_addresses, options.nsqd_http_addresses
     if not lookupds and not nsqds:
@@ -196,7 +196,7 @@ def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
 
 
 def base_of(options: Options) -> str:
-    """The base path as it stands before every path: "", or `/a/b`."""
+    """Prefix of every path: "" or `/a/b`."""
     cleaned = posixpath.normpath("/" + options.base_path.lstrip("/"))
     return "" if cleaned == "/" else cleaned
 

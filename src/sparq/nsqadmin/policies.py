@@ -1,10 +1,11 @@
-"""The policies of the cluster's nsqds: what each has, what holds for a topic, and their change.
+"""Policies of the cluster's nsqds: reads them, finds the settings of a topic, changes them.
 
-1. Each nsqd keeps its own (docs/policies.md). Those that have the same stand together.
-2. Before anything is set every nsqd says whether it takes the document: where one refuses it,
-   nothing is done.
-3. An answer is not trusted: what is no policy or no setting is left out, texts are cut to one line.
-4. Go's nsqd has none, and says that there is no such route: it is among `unable`.
+1. Each nsqd stores its own policies (docs/policies.md). nsqds with equal policies are grouped.
+2. Before a document is set, every nsqd checks it in a dry run. If one nsqd refuses it, nothing is
+   changed.
+3. Answers are not trusted: entries that are no policy or setting are left out, and texts are cut to
+   one line.
+4. Go's nsqd has no policies and answers that there is no such route; it is listed in `unable`.
 """
 
 from __future__ import annotations
@@ -24,29 +25,29 @@ from sparq.cluster.actions import Report
 from sparq.cluster.fleet import Fleet
 
 BYTES_MAX: Final = 256 << 10
-"""Of a document: nsqd takes no more."""
+"""Maximum size of a document: nsqd accepts no more."""
 
 SOURCES: Final = {"configured": "file", "policies": "run time"}
-"""By nsqd's word for where a policy comes from the one for people, in the order of the policies."""
+"""Displayed name of each source of policies in nsqd's answer, in the order nsqd reads them."""
 
 REFUSED: Final = "INVALID_POLICIES"
 GO_NODE: Final = "it is no sparq nsqd: it cannot do this"
 NO_ROUTE: Final = r"\"NOT_FOUND\""
-"""In NSQ's answer to a path that it does not have, as `Outcome.error` quotes it."""
+"""Part of NSQ's answer to an unknown path, as `Outcome.error` quotes it."""
 
 _KEY: Final = re.compile(r"[a-z][a-z_]{0,63}")
 
 Policy = dict[str, int | str]
-"""As a document has it."""
+"""One policy of a document: patterns and settings by key."""
 
 
 class NotTaken(ValueError):
-    """A document is refused; the text says by whom and why."""
+    """A document is refused; the text names the nsqd and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one nsqd has: its policies by their source, and the settings without them."""
+    """One nsqd's policies by source, and its flags: the settings that apply without policies."""
 
     by_source: Mapping[str, list[Policy]]
     flags: Policy
@@ -54,12 +55,12 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What the nsqds said.
+    """The policies of all nsqds.
 
     Attributes:
-        nodes: by address what an nsqd has.
-        errors: why others did not say.
-        unable: those that have no policies: Go's.
+        nodes: policies by the nsqd's address.
+        errors: by address, why an nsqd did not answer.
+        unable: addresses of Go nsqds, which have no policies.
     """
 
     nodes: dict[str, Held]
@@ -67,7 +68,7 @@ class Found:
     unable: list[str]
 
     def groups(self, *sources: str) -> list[list[str]]:
-        """The nsqds, those with the same policies of these sources together, most nsqds first."""
+        """Group the nsqds whose policies of these sources are equal, the largest group first."""
         found: dict[str, list[str]] = {}
         for address, held in sorted(self.nodes.items()):
             key = json.dumps([held.by_source[source] for source in sources])
@@ -77,9 +78,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What holds for a topic or a channel: by address its settings, each with its source.
+    """The settings that apply to a topic or a channel, by address of the nsqd.
 
-    A setting is `{"value", "source"}`, with the policy's `number` where one has decided it.
+    A setting is `{"value", "source"}`, with the policy's `number` if a policy decided it.
     """
 
     nodes: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class Holding:
 
 
 async def look(fleet: Fleet) -> Found:
-    """The policies of all nsqds."""
+    """Fetch the policies of all nsqds."""
     read = await cluster.read(fleet)
     nodes = {
         address: Held(
@@ -101,14 +102,16 @@ async def look(fleet: Fleet) -> Found:
 
 
 async def holding(fleet: Fleet, topic: str, channel: str = "") -> Holding:
-    """What holds for a topic, or for a channel of it, at all nsqds."""
+    """Fetch the settings that apply to a topic, or to one of its channels, from all nsqds."""
     read = await cluster.read(fleet, topic, channel)
     nodes = {address: _held(answer.get("settings")) for address, answer in read.value.items()}
     return Holding(nodes, *_apart(read.errors))
 
 
 async def try_out(fleet: Fleet, document: bytes | None) -> Report:
-    """What each nsqd would change if a document were set, or all were dropped; nothing is done.
+    """Report what each nsqd would change if a document were set; nothing is changed.
+
+    The document None stands for dropping the policies that were set at run time.
 
     Raises:
         NotTaken: an nsqd refuses the document.
@@ -125,10 +128,10 @@ async def try_out(fleet: Fleet, document: bytes | None) -> Report:
 
 
 async def put(fleet: Fleet, document: bytes) -> Report:
-    """Have every nsqd take a document instead of what was set at run time before.
+    """Replace the policies that were set at run time on every nsqd.
 
     Raises:
-        NotTaken: an nsqd refuses it; nothing is done.
+        NotTaken: an nsqd refuses the document; nothing is changed.
     """
     tried = await try_out(fleet, document)
     if not tried.done:
@@ -137,15 +140,15 @@ async def put(fleet: Fleet, document: bytes) -> Report:
 
 
 async def drop(fleet: Fleet) -> Report:
-    """Have every nsqd drop what was set at run time."""
+    """Drop the policies that were set at run time on every nsqd."""
     return await cluster.drop(fleet, dry_run=False)
 
 
 async def count(document: bytes) -> int | None:
-    """How many policies a document has; None: it is none."""
+    """Count the policies in a document; None if it is invalid."""
     parse = json.loads if _kind(document) == cluster.JSON else tomllib.loads
     try:
-        # tomllib is plain Python, and may take a while: the loop goes on beside it.
+        # tomllib is pure Python and may take a while: the thread keeps the event loop free.
         found = await asyncio.to_thread(lambda: parse(document.decode()))
     except (ValueError, RecursionError):
         return None
@@ -154,13 +157,13 @@ async def count(document: bytes) -> int | None:
 
 
 def changed(report: Report) -> int:
-    """How many settings of topics and channels change, over all nsqds."""
+    """Number of settings of topics and channels that change, over all nsqds."""
     found = [one.answer.get("changed") for one in report.done if isinstance(one.answer, dict)]
     return sum(number for number in found if isinstance(number, int))
 
 
 def changes(report: Report) -> list[dict[str, int | str]]:
-    """What changes at which nsqd, as far as the nsqds have told it: each tells the first ones."""
+    """List the changes at each nsqd; an nsqd reports only its first ones."""
     return [
         {"node": one.address, **{key: _value(change.get(key)) for key in _CHANGE}}
         for one in report.done
@@ -173,7 +176,7 @@ _CHANGE: Final = ("topic", "channel", "setting", "before", "after")
 
 
 def to_toml(policies: Iterable[Policy]) -> str:
-    """Policies as a document; their values are numbers and texts."""
+    """Format policies as a TOML document; their values are numbers and texts."""
     lines = (
         "\n".join(["[[policies]]", *(f"{key} = {json.dumps(each)}" for key, each in one.items())])
         for one in policies
@@ -182,28 +185,28 @@ def to_toml(policies: Iterable[Policy]) -> str:
 
 
 def is_gos(reason: str) -> bool:
-    """Whether a node did not do something because it has no such route."""
+    """Whether a node failed because it does not have the route: it is a Go nsqd."""
     return NO_ROUTE in reason
 
 
 def refusal(reason: str) -> str:
-    """What an nsqd has against a document, of the reason of a failure; "": something else."""
+    """Extract why an nsqd refused a document from a failure; "" for any other failure."""
     if REFUSED not in reason:
         return ""
-    said = reason  # also where it was too long, and its end is missing
+    said = reason  # used if the reason was cut off and is no valid JSON
     with contextlib.suppress(ValueError, KeyError, TypeError):
         said = str(json.loads(json.loads(reason[reason.index('"') :]))["message"])
     return said.partition(REFUSED)[2].lstrip(": ")
 
 
 def _apart(errors: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Failures, and Go's nodes."""
+    """Split failures into errors and addresses of Go nsqds."""
     failed = {address: why for address, why in errors.items() if not is_gos(why)}
     return failed, sorted(errors.keys() - failed.keys())
 
 
 def _kind(document: bytes) -> str:
-    """A document is TOML, or the same as JSON."""
+    """Content type of a document: TOML, or the same as JSON."""
     return cluster.JSON if document.lstrip()[:1] == b"{" else cluster.TOML
 
 
@@ -225,7 +228,7 @@ def _settings(given: Any) -> Policy:
 
 
 def _policies(listed: Any) -> list[Policy]:
-    # Patterns come first, as nsqd has them: a key is one, too.
+    # nsqd lists the patterns first. Their keys fit `_KEY`, so `_settings` keeps them.
     return [_settings(one) for one in _dicts(listed) if isinstance(one.get("topic"), str)]
 
 

@@ -1,9 +1,10 @@
-"""One nsqadmin: its parts put together, its port, its life once it listens.
+"""The nsqadmin daemon: creates its parts, serves HTTP, and starts, reloads and stops.
 
-1. A route is served only with its row in the table of rights (`access.roles`), and what that row
-   wants is asked for before its handler: a route that nobody thought of ends the start.
-2. It keeps nothing that it needs: after a restart it knows what its daemons tell, and its log.
-3. SIGHUP takes other nsqlookupds, rights and tokens, and the log level.
+1. A route is served only if it has a row in the table of rights (`access.roles`). The row's role is
+   checked before the handler runs. If a route has no row, nsqadmin does not start.
+2. It stores nothing that it needs: after a restart it uses what the daemons report, and its audit
+   log.
+3. SIGHUP reloads the nsqlookupds, the rights and tokens, and the log level.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from sparq.protocol.names import is_valid_name
 NOT_HTML: Final = ("/api", "/config", "/metrics", "/ping", "/static")
 
 OWN_FILES: Final = 256
-"""Open files that are no connection of a client's: its own, and those to nsqds."""
+"""Open files that are not client connections: nsqadmin's own, and connections to nsqds."""
 
 CONNECTIONS_MIN: Final = 16
 REGISTRY: Final = process_registry()
@@ -62,7 +63,7 @@ class Nsqadmin:
     """One nsqadmin, from `start` to `stop`."""
 
     def __init__(self, options: Options) -> None:
-        """Raises StartError: an option that it cannot run with."""
+        """Raises StartError if nsqadmin cannot run with an option."""
         seconds = options.http_client_request_timeout_ns / SECOND
         connect = options.http_client_connect_timeout_ns / SECOND
         tls = upstream_tls(options)
@@ -86,10 +87,10 @@ class Nsqadmin:
         self.http_port = 0
 
     async def start(self, listener: Listener | None = None) -> None:
-        """Answer at this socket; without it at the options' address.
+        """Serve on this listener; without one, at the address in the options.
 
         Raises:
-            ListenError: the address cannot be had.
+            ListenError: the address is not available.
         """
         desk, options = self.desk, self.desk.options
         self._listener = listener or listen(options.http_address)
@@ -110,7 +111,7 @@ class Nsqadmin:
         logger.info("HTTP: listening on %s", self._listener.text)
 
     async def stop(self) -> None:
-        """Stop listening, end what is being answered, tell and write down what waits."""
+        """Stop listening, end open requests, send queued notifications and audit entries."""
         if self._listener is not None:
             self._listener.close()
         if self.site is not None:
@@ -121,7 +122,7 @@ class Nsqadmin:
         logger.info("bye")
 
     def reload(self, wanted: Options) -> None:
-        """Make true what a configuration file says now."""
+        """Apply the options of the changed configuration file."""
         try:
             check(wanted)
         except StartError as error:
@@ -134,7 +135,7 @@ class Nsqadmin:
 
 
 def routes(desk: Desk) -> list[Route]:
-    """All routes, each behind the right that it needs.
+    """All routes, each with a check of its right.
 
     Raises:
         LookupError: a route has no row in the table of rights.
@@ -151,7 +152,7 @@ def routes(desk: Desk) -> list[Route]:
 
 
 def exposition(desk: Desk) -> Content:
-    """`/metrics`: what nsqadmin costs its daemons (docs/monitoring.md)."""
+    """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
     build = Family("nsqadmin_build_info", "gauge", "What runs: always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
     calls = Family("nsqadmin_upstream_requests_total", "counter", "Requests to nsqds, nsqlookupds")
@@ -165,7 +166,7 @@ def exposition(desk: Desk) -> Content:
 
 
 def _page_of(desk: Desk, request: web.BaseRequest, error: HttpError) -> web.Response | None:
-    """What a browser is shown of a refused request; None: NSQ's JSON."""
+    """Error page for a browser's refused request; None if NSQ's JSON is the answer."""
     path = request.path.removeprefix(base_of(desk.options))
     if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
         return None
@@ -199,7 +200,7 @@ def _fleet(upstream: Upstream, options: Options) -> Fleet:
 
 
 def upstream_tls(options: Options) -> ssl.SSLContext:
-    """How nsqds that are asked over HTTPS are verified, and what they are shown.
+    """TLS context for requests to nsqds: authorities to verify them, and a client certificate.
 
     Raises:
         StartError: a file cannot be used; the text names it.
@@ -224,7 +225,7 @@ def upstream_tls(options: Options) -> ssl.SSLContext:
 
 
 def _publisher(fleet: Fleet, topic: str) -> Callable[[bytes], Awaitable[None]] | None:
-    """What publishes to a topic, at the first node that takes it."""
+    """Return a function that publishes to a topic, at the first node that accepts it."""
     if not topic:
         return None
     if not is_valid_name(topic):
@@ -251,10 +252,10 @@ def _connections() -> int:
 async def serve(
     options: Options, listener: Listener, read_again: Callable[[], Options], stop: asyncio.Event
 ) -> None:
-    """Run one nsqadmin until the event is set; at SIGHUP its options are read again.
+    """Run one nsqadmin until the event is set; SIGHUP reloads its options.
 
     Raises:
-        StartError: an option is one that it cannot run with.
+        StartError: nsqadmin cannot run with an option.
     """
     daemon = Nsqadmin(options)
     await daemon.start(listener)

@@ -1,1 +1,1 @@
-"""Who may do what in nsqadmin, and the log of who did what."""
+"""Access control of nsqadmin: identities, roles, sessions, and entries for the audit log."""

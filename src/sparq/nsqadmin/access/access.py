@@ -1,7 +1,7 @@
-"""Rights at the edge of nsqadmin: requests in, identities and refusals out.
+"""Access control for HTTP requests: identifies the sender and refuses what it may not do.
 
-The rules are in `policy` and `hosts`; this module reads requests, keeps sessions, writes refusals
-to the audit log, and answers the form with which a browser signs in.
+The rules are in `policy` and `hosts`. This module applies them to requests, keeps sessions, writes
+refusals to the audit log, and handles the browser's sign-in form.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 
 class Access:
-    """Who may do what at one nsqadmin."""
+    """Access control of one nsqadmin."""
 
     def __init__(
         self, options: Options, audit: Audit, now: Callable[[], float] = time.time
     ) -> None:
-        """`now`: seconds since the epoch. Raises StartError: an option means nothing."""
+        """`now` returns seconds since the epoch. Raises StartError if an option is invalid."""
         self._audit = audit
         self._now = now
         self._sessions = Sessions()
@@ -53,10 +53,11 @@ class Access:
             raise StartError(str(error)) from None
 
     def reload(self, options: Options) -> bool:
-        """Take other options and read the token file again.
+        """Apply new options and read the token file again.
 
         Returns:
-            False: there is a mistake, the log says which, and all rights stay as they were.
+            False if an option or the token file is invalid: the error is logged, and all rights
+            stay as they were.
         """
         try:
             self._policy = Policy(options)
@@ -67,9 +68,10 @@ class Access:
         return True
 
     def gate(self, request: web.BaseRequest) -> web.Response | None:
-        """The answer to a request of a foreign host or site (`hosts`); None: it is served.
+        """Refuse requests for an unknown host or from another site (`hosts`); None: served.
 
-        `/ping` answers under any name: it says nothing, and health checks know no names.
+        `/ping` is answered for every Host: it reveals nothing, and health checks do not know the
+        configured names.
         """
         facts = self._facts(request)
         found = self._policy.hosts.refusal(facts)
@@ -80,26 +82,27 @@ class Access:
         return refusal(HttpError(found.status, found.text))
 
     def identify(self, request: web.BaseRequest) -> Identity:
-        """Who a request comes from; whoever shows a wrong token is nobody."""
+        """Identify the sender of a request; with a wrong token it is anonymous."""
         return self._decide(request).identity
 
     def remote(self, request: web.BaseRequest) -> str:
-        """Where a request comes from: `host:port`, or the host that a trusted proxy saw."""
+        """Client address of a request: `host:port`, or the host that a trusted proxy reported."""
         facts, remote = self._facts(request), self._decide(request).remote
         return join(remote, facts.port) if remote == facts.peer and remote else remote
 
     def require(self, request: web.BaseRequest, role: Role) -> Identity:
-        """Who a request comes from, if he has this role.
+        """Return the sender of a request if it has this role.
 
         Raises:
-            HttpError: 401 UNAUTHORIZED, a wrong token, or none where one would do; 403 FORBIDDEN.
+            HttpError: 401 UNAUTHORIZED if the token is wrong, or if the sender is anonymous and
+                could sign in; otherwise 403 FORBIDDEN.
         """
         decision = self._decide(request)
         self._hold(request, self._policy.require(decision, role))
         return decision.identity
 
     def require_config(self, request: web.BaseRequest) -> Identity:
-        """Who a request for /config comes from, if he may use it.
+        """Return the sender of a request for /config if it may use /config.
 
         Raises:
             HttpError: 403 FORBIDDEN, 401 UNAUTHORIZED, or 400 INVALID_REMOTE_ADDR.
@@ -110,16 +113,17 @@ class Access:
 
     @property
     def uses_tokens(self) -> bool:
-        """Whether somebody can sign in."""
+        """Whether users can sign in with a token."""
         return self._policy.uses_tokens
 
     async def sign_in(self, request: web.BaseRequest) -> web.Response:
-        """Answer the form with a token: 204 with a session's cookie.
+        """Sign in with the form's token: answers 204 with a session cookie.
 
-        `to` in the query says which page comes next; only one of nsqadmin's own counts.
+        The query parameter `to` is the page to open next. If it is not one of nsqadmin's own pages,
+        the overview opens.
 
         Raises:
-            HttpError: 401 UNAUTHORIZED, it is no token that counts.
+            HttpError: 401 UNAUTHORIZED if the token is unknown or has expired.
         """
         call = Call(request)
         body = await call.body(SIGN_IN_BYTES_MAX, "BODY_TOO_BIG")
@@ -144,11 +148,11 @@ class Access:
         return response
 
     def url(self, path: str) -> str:
-        """A path of nsqadmin's, below its base path."""
+        """Prefix a path of nsqadmin with the base path."""
         return self._base + path
 
     def _own_page(self, target: str) -> str:
-        # `//host` and `/\\host` lead elsewhere.
+        # Browsers take `//host` and `/\\host` for URLs of another host.
         is_own = target.startswith(self.url("/")) and not target.startswith(("//", "/\\"))
         return target if is_own and target.isprintable() and "\\" not in target else self.url("/")
 
@@ -183,7 +187,7 @@ class Access:
         return found
 
     def _hold(self, request: web.BaseRequest, found: Refusal | None) -> None:
-        """Refuse a request, if there is a reason; what would have changed something is noted."""
+        """Raise HttpError for a refusal; a refused change also goes to the audit log."""
         if found is None:
             return
         facts = self._facts(request)
@@ -203,7 +207,10 @@ class Access:
         who: Identity | None = None,
         **about: Any,
     ) -> Entry:
-        """An entry of the audit log; `who` is whoever sent the request, `about` further fields."""
+        """Build an entry for the audit log.
+
+        `who` defaults to the sender of the request; `about` has further fields of the entry.
+        """
         who = who or self.identify(request)
         remote, agent = self.remote(request), self._facts(request).user_agent
         return Entry(who.name, who.via, remote, action, outcome, user_agent=agent, **about)
@@ -216,7 +223,7 @@ class Access:
 
 
 def _token_in(body: bytes, content_type: str) -> str:
-    """The token of a form, or of a JSON document; empty: there is none."""
+    """Extract the token from a form or a JSON document; "" if there is none."""
     try:
         if content_type == JSON:
             document = json.loads(body)

@@ -1,6 +1,7 @@
-"""What a request shows of itself, as far as rights need it: the one place that reads aiohttp's.
+"""The parts of a request that access control needs, read from aiohttp's request.
 
-Everything else in this package works on `Facts`, and is tested without a server.
+Only this module of the package reads request headers. The rules work on `Facts`, so they are tested
+without a server.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ FORWARDING = (
     "X-Real-IP",
     "X-Scheme",
 )
-"""Headers of which a proxy sends at least one, if it is set up at all."""
+"""A configured reverse proxy sends at least one of these headers."""
 
 _BROWSER = ("Origin", "Referer", "Cookie", "Sec-Fetch-Site", "Sec-Fetch-Mode", "Sec-Fetch-Dest")
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What one request shows. Header values are as they were sent; empty: not sent.
+    """One request. Header values are as they were sent; empty if they were not sent.
 
     Attributes:
         path: without the query.
-        peer: IP address of the connection's other end; empty for a unix socket.
-        port: its port; 0 for a unix socket.
-        hosts: each Host header: more than one is refused.
-        origins: each Origin header.
-        authorizations: each Authorization header.
-        users: each header that may name a user.
-        forwarded_for: addresses of X-Forwarded-For, the last proxy's last.
-        is_forwarded: whether any header says that a proxy sent this.
-        is_browsers: whether anything says that a browser sent this.
-        scheme: `https` if a proxy says so; believe it of a trusted one only.
+        peer: IP address of the peer; empty for a unix socket.
+        port: port of the peer; 0 for a unix socket.
+        hosts: all Host headers; more than one is refused.
+        origins: all Origin headers.
+        authorizations: all Authorization headers.
+        users: all values of the header in which a proxy names the user.
+        forwarded_for: addresses in X-Forwarded-For; the last proxy's entry is the last one.
+        is_forwarded: whether any header shows that a proxy sent this request.
+        is_browsers: whether any header shows that a browser sent this request.
+        scheme: `https` if a proxy reports it; use it only if that proxy is trusted.
     """
 
     method: str = "GET"
@@ -69,7 +70,7 @@ class Facts:
 
     @property
     def writes(self) -> bool:
-        """Whether the method may change something."""
+        """Whether the method may change state."""
         return self.method not in READING
 
 
@@ -105,7 +106,7 @@ def facts_of(request: web.BaseRequest, user_header: str) -> Facts:
 
 
 def _session(lines: Iterable[str]) -> str:
-    # By hand: http.cookies gives up on the whole line for any odd cookie of the same host.
+    # Parsed by hand: http.cookies rejects the whole header if one cookie of the host is malformed.
     for line in lines:
         for cookie in line.split(";"):
             name, _, value = cookie.strip().partition("=")

@@ -1,18 +1,18 @@
-"""Where requests come from: known names of this server, its own pages, trusted proxies.
+"""Checks where requests come from: host names of this server, its own pages, trusted proxies.
 
-A page of another site can make a browser send requests to nsqadmin: by a form, by a script, or by a
-name of its own that it points at nsqadmin's address (DNS rebinding). A browser always says which
-name it asked for and, with what changes something, which site's page it was.
+A page of another site can make a browser send requests to nsqadmin: with a form, with a script, or
+with a host name of its own that resolves to nsqadmin's address (DNS rebinding). A browser always
+sends the host name that it requested and, with requests that change state, the site of the page.
 
-1. A Host that is no IP address and no known name is refused, for reading too.
-2. An Origin must be the one that the request went to; `null` is none. Sec-Fetch-Site must not say
-   otherwise; a page of another site may only lead here (navigate), and only to read.
-3. What a browser sends to change something needs a JSON content type or htmx's header: a form of
-   another site has neither. Programs (curl, NSQ's scripts) may send what they like, as with NSQ.
-4. `SECURE_HEADERS` of every answer say what a browser may do with it.
-5. Each proxy appends the address that it sees to X-Forwarded-For. So the last one counts first, and
-   as soon as one is no trusted proxy it is the client: what stands before it is the client's own
-   claim.
+1. A Host that is neither an IP address nor a known name is refused, for reads too.
+2. An Origin must match the server that the request went to; `null` never matches. Sec-Fetch-Site
+   must not contradict it: a page of another site may only navigate here, and only to read.
+3. A browser's request that changes state needs a JSON content type or htmx's header: a form of
+   another site can send neither. Programs (curl, NSQ's scripts) may send any type, as with NSQ.
+4. Every answer carries `SECURE_HEADERS`, which restrict what a browser may do with it.
+5. Each proxy appends the address that it sees to X-Forwarded-For. So the list is read from its
+   end: the first address that is not a trusted proxy is the client. The entries before it were
+   sent by the client itself and prove nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OWN_SITE: Final = ("", "same-origin", "none")
 JSON: Final = "application/json"
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 HOPS_MAX: Final = 20
-"""So many proxies in a row are looked through."""
+"""Maximum number of entries of X-Forwarded-For that are evaluated."""
 
 CONTENT_SECURITY_POLICY: Final = "; ".join(
     (
@@ -62,21 +62,21 @@ SECURE_HEADERS: Final = {
 
 
 class Refusal(NamedTuple):
-    """Why a request is refused: a status and a sentence for people."""
+    """Why a request is refused: an HTTP status and a text for the user."""
 
     status: int
     text: str
 
 
 class Place(NamedTuple):
-    """A name or an IP address, and a port; no port: the scheme's own."""
+    """A host name or IP address, and a port; an empty port is the scheme's default."""
 
     name: str
     port: str
 
 
 def place(authority: str) -> Place | None:
-    """The parts of `name:port`; None for what is no such thing."""
+    """Split `name:port` or `name`; None if the text has another form."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
         return None
@@ -84,10 +84,10 @@ def place(authority: str) -> Place | None:
 
 
 class Hosts:
-    """The names that lead to this server."""
+    """The host names of this server."""
 
     def __init__(self, allowed: Iterable[str], http_address: str) -> None:
-        """`allowed`: `name`, `name:port`, `*.domain` or `*`. Raises ValueError: one is none."""
+        """`allowed`: `name`, `name:port`, `*.domain` or `*`. Raises ValueError for other texts."""
         self._allowed: list[Place] = []
         self._any = False
         for text in allowed:
@@ -102,7 +102,7 @@ class Hosts:
         self._own = {"localhost", own, own.partition(".")[0], *named} - {""}
 
     def refusal(self, facts: Facts) -> Refusal | None:
-        """Why this request is not answered; None: it is."""
+        """Return why this request is refused; None if it is served."""
         here = place(facts.hosts[0]) if len(facts.hosts) == 1 else None
         if here is None or not self._is_known(here):
             sent = ", ".join(facts.hosts)[:_SHOWN]
@@ -113,12 +113,12 @@ class Hosts:
         return _cross_site(facts) or _simple_form(facts)
 
     def _is_known(self, here: Place) -> bool:
-        # No name of another's leads to an IP address: that cannot be rebound.
+        # DNS rebinding needs a host name; an IP address in Host cannot be rebound.
         is_ours = parse_ip(here.name) is not None or here.name in self._own
         return self._any or is_ours or self._is_allowed(here, is_usual=True)
 
     def _is_own(self, origin: str, here: Place) -> bool:
-        """Whether an origin is this server: where the request went, or a name that was allowed."""
+        """Whether an origin is this server: the request's own host, or an allowed name."""
         scheme, _, authority = origin.partition("://")
         default = _DEFAULT_PORTS.get(scheme.lower())
         there = place(authority)
@@ -126,11 +126,11 @@ class Hosts:
             return False
         if there.name == here.name and (there.port or default) == (here.port or default):
             return True
-        # A proxy that does not pass Host on: the browser asked for a name that was allowed.
+        # If a proxy does not pass Host on, Origin still has the allowed name the browser used.
         return self._is_allowed(there, is_usual=there.port in ("", default, here.port))
 
     def _is_allowed(self, asked: Place, *, is_usual: bool) -> bool:
-        """Whether `--allowed-host` names it; a name without a port stands for the usual ones."""
+        """Whether `--allowed-host` covers it; a name without a port covers the usual ports."""
         return any(
             _covers(name, asked.name) and (port == asked.port if port else is_usual)
             for name, port in self._allowed
@@ -160,7 +160,7 @@ class Networks:
     """A set of IP networks."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Raises ValueError: one is neither a network nor an IP address."""
+        """Raises ValueError if a text is neither a network nor an IP address."""
         self._networks = [ipaddress.ip_network(text.strip(), strict=False) for text in texts]
 
     def __contains__(self, address: object) -> bool:
@@ -169,7 +169,7 @@ class Networks:
 
 
 def is_local(peer: str) -> bool:
-    """Whether a connection's other end is this machine: loopback, or a unix socket (empty)."""
+    """Whether the peer is on this machine: loopback, or a unix socket (empty)."""
     if not peer:
         return True
     found = parse_ip(peer)
@@ -177,7 +177,7 @@ def is_local(peer: str) -> bool:
 
 
 def client(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
-    """The address that a request comes from, as far as trusted proxies vouch for it (rule 5)."""
+    """Find the client's address, as far as trusted proxies report it (rule 5)."""
     found = peer
     for text in reversed(forwarded_for[-HOPS_MAX:]):
         if not (found in proxies or not found):
@@ -190,7 +190,7 @@ def client(peer: str, forwarded_for: Sequence[str], proxies: Networks) -> str:
 
 
 def _without_port(text: str) -> str:
-    """An entry of X-Forwarded-For without the port that some proxies add."""
+    """Strip the port that some proxies add to an entry of X-Forwarded-For."""
     if text.startswith("["):
         return text[1:].partition("]")[0]
     return text.partition(":")[0] if text.count(":") == 1 else text

@@ -1,13 +1,18 @@
-"""Who a request comes from and what it may do: options in, facts in, a decision out.
+"""Identifies the sender of a request and its roles, from options and request facts.
 
-The first of these that is shown counts:
+The first of these that the request has decides:
 
-1. A bearer token, or a session that began with one. A wrong or expired token is refused (401); it
-   never falls back to less.
-2. The user whom a trusted proxy names in its header. From anybody else the header is no proof.
-3. This machine: a connection over loopback or a unix socket that no proxy has sent. It may do all
-   as long as nothing says who may (`--admin-user`, `--role`, `--token-file`), or `--local-role`.
-4. Nobody. What `--default-role` gives, everybody has.
+1. A bearer token, or a session that was started with one. A wrong or expired bearer token is
+   refused (401); the request is not tried as one without a token. A session without a valid token
+   is ignored.
+2. The user named in the header of a trusted proxy. From any other sender the header proves nothing
+   and makes the request anonymous.
+3. This machine: a connection over loopback or a unix socket that no proxy has forwarded. It has the
+   roles of `--local-role`; by default all roles, until rights are configured (`--admin-user`,
+   `--role`, `--token-file`).
+4. Nobody: an anonymous request.
+
+Every sender also has the roles of `--default-role`.
 """
 
 from __future__ import annotations
@@ -35,7 +40,7 @@ LOOPBACK = "127.0.0.1"
 NO_PROXY = ("none",)
 
 FORM = Form(ADMINS_WORDS, is_whole=True)
-"""Of nsqadmin's token file: its own roles, each for all topics."""
+"""Format of nsqadmin's token file: only nsqadmin's own roles, each for all topics."""
 
 FORBIDDEN = "FORBIDDEN"
 UNAUTHORIZED = "UNAUTHORIZED"
@@ -43,18 +48,18 @@ INVALID_REMOTE_ADDR = "INVALID_REMOTE_ADDR"
 
 
 class PolicyError(ValueError):
-    """Options that mean nothing; the text names the flag."""
+    """An option is invalid; the text names the flag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is made of a request.
+    """The result of identifying a request.
 
     Attributes:
-        identity: who it is from.
-        remote: the address that it comes from, as far as trusted proxies vouch for it.
-        refusal: why it is not served; None: it is.
-        is_disbelieved: whether it shows a user's header that does not count.
+        identity: the sender.
+        remote: the client's address, as far as trusted proxies report it.
+        refusal: why the request is refused; None if it is served.
+        is_disbelieved: whether its user header was ignored (rule 2).
     """
 
     identity: Identity
@@ -64,10 +69,10 @@ class Decision:
 
 
 class Policy:
-    """The rules of one set of options."""
+    """The access rules that one set of options defines."""
 
     def __init__(self, options: Options) -> None:
-        """Raises PolicyError: a flag's value or the token file is wrong."""
+        """Raises PolicyError if a flag's value or the token file is invalid."""
         self.header = options.acl_http_header
         self.hosts = _told(
             "--allowed-host", lambda: Hosts(options.allowed_hosts, options.http_address)
@@ -88,11 +93,11 @@ class Policy:
         self._is_strict = bool(options.roles or options.token_file or options.local_role)
 
     def identify(self, facts: Facts, sessions: Sessions, now: float) -> Decision:
-        """Who a request comes from; refused if it shows a token that is none.
+        """Identify the sender; the decision is a refusal if the bearer token is not valid.
 
         Args:
-            facts: what it shows.
-            sessions: of those who signed in.
+            facts: the request.
+            sessions: sessions of the browsers that signed in.
             now: seconds since the epoch.
         """
         remote = hosts.client(facts.peer, facts.forwarded_for, self.proxies)
@@ -115,7 +120,7 @@ class Policy:
         return Decision(nobody, remote)
 
     def require(self, decision: Decision, role: Role) -> Refusal | None:
-        """Why somebody may not do what needs this role; None: he may."""
+        """Return why the sender is refused an action that needs this role; None if allowed."""
         if decision.refusal is not None:
             return decision.refusal
         identity = decision.identity
@@ -125,10 +130,11 @@ class Policy:
         return Refusal(401, UNAUTHORIZED) if could_sign_in else Refusal(403, FORBIDDEN)
 
     def require_config(self, facts: Facts, decision: Decision) -> Refusal | None:
-        """Why a request may not use /config; None: it may.
+        """Return why a request may not use /config; None if it may.
 
-        With NSQ's options the client's network decides, as there. Where it came through a proxy, or
-        sparq's options say who may, changing something also needs `administer`.
+        With only NSQ's options set, the client's network decides, as in NSQ. If the request came
+        through a proxy, or sparq's own options define rights, it also needs a role: `read` to read,
+        `administer` to change an option.
         """
         if decision.refusal is not None:
             return decision.refusal
@@ -147,10 +153,10 @@ class Policy:
         return Identity(token.name, token.roles | self._default, "token")
 
     def _named_user(self, facts: Facts) -> Identity | None:
-        """The user whom a trusted proxy names; None: no proof of any."""
+        """Return the user that a trusted proxy named; None if the header proves nothing."""
         is_trusted = facts.peer in self.proxies or not facts.peer
         name = facts.users[0].strip()
-        # A proxy that adds its header to a client's own sends two: neither is believed.
+        # Two headers: the proxy added its own to one that the client sent. Trust neither.
         if not is_trusted or len(facts.users) != 1 or not 0 < len(name) <= USER_LENGTH_MAX:
             return None
         return Identity(name, self._grants.get(name, Role.NONE) | self._default, "header")
@@ -168,7 +174,7 @@ def _proxies(texts: tuple[str, ...]) -> Networks:
 
 
 def _local(options: Options) -> Role:
-    """What this machine may: all, until something says who may."""
+    """Roles of requests from this machine: by default all, until rights are configured."""
     if options.local_role:
         return roles.parse(options.local_role)
     is_configured = options.admin_users or options.roles or options.token_file

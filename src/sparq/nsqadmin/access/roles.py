@@ -1,13 +1,13 @@
-"""Which role each route of nsqadmin and each action needs, and who has it.
+"""The roles that nsqadmin's routes and actions require, and the roles that users have.
 
-1. Of the roles that there are (`sparq.daemon.access.roles`), nsqadmin knows four.
-2. The server is built from the table of rights: a route without a row is not served, `right_of`
-   raises, and the server does not start.
-3. A route whose body names the action asks here for the least of the roles that its actions need;
-   `ACTION_ROLES` has the role of the action itself.
-4. What throws messages or names away needs `administer`, and so do policies, without which nsqd
-   may delete what they kept, and the drain of a node, which may end its process; what else can be
-   undone needs `operate`.
+1. nsqadmin uses four of the roles in `sparq.daemon.access.roles`.
+2. The server is built from the table of rights: if a route has no row, `right_of` raises and the
+   server does not start.
+3. If the body of a request names the action, the table has the weakest role that any action of the
+   route needs. `ACTION_ROLES` has the role of the action itself.
+4. Actions that delete messages, topics or channels need `administer`. So do changes of policies,
+   because without a policy nsqd may delete messages that it kept, and draining a node, because that
+   may end its process. Other actions can be undone and need `operate`.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ ALL = Role.ADMINISTER | Role.BODIES
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who sent a request.
+    """The sender of a request.
 
     Attributes:
-        name: the user or the token's name; `local` for this machine; empty: nobody is named.
-        roles: what the request may do.
-        via: how the name is known.
+        name: the user's or the token's name; `local` for this machine; "" if anonymous.
+        roles: the sender's roles.
+        via: how the sender was identified.
     """
 
     name: str
@@ -52,15 +52,15 @@ class Identity:
     via: Via
 
     def may(self, role: Role) -> bool:
-        """Whether this one has a role."""
+        """Whether the sender has this role."""
         return role in self.roles
 
 
 def parse(text: str) -> Role:
-    """The roles of `read`, `operate,bodies` or `none`.
+    """Parse a list of roles, such as `read`, `operate,bodies` or `none`.
 
     Raises:
-        RoleError: it names none of them, or an unknown one.
+        RoleError: the text names no role or an unknown one.
     """
     if text == NO_ROLE:
         return Role.NONE
@@ -71,15 +71,17 @@ def parse(text: str) -> Role:
 
 
 def words(roles: Role) -> list[str]:
-    """The names of the roles that somebody has, weakest first."""
+    """List the names of a set of roles, weakest first."""
     return [word for word, role in ADMINS_WORDS.items() if role in roles]
 
 
 def parse_grants(texts: Iterable[str]) -> dict[str, Role]:
-    """The roles by user of `alice=operate,bodies`; a user who is named twice has both.
+    """Parse texts such as `alice=operate,bodies` into roles by user.
+
+    A user that is named twice has the roles of both texts.
 
     Raises:
-        RoleError: one has no user, no equals sign or an unknown role.
+        RoleError: a text has no user, no equals sign or an unknown role.
     """
     grants: dict[str, Role] = {}
     for text in texts:
@@ -95,7 +97,7 @@ READING: Final = ("GET", "HEAD", "OPTIONS")
 
 
 class Right(NamedTuple):
-    """A route and the role that it needs; `CONFIG` routes ask for the client's network instead."""
+    """A route and the role that it needs; a `config` route checks the client's network instead."""
 
     method: str
     path: str
@@ -104,7 +106,7 @@ class Right(NamedTuple):
 
     @property
     def writes(self) -> bool:
-        """Whether it changes something."""
+        """Whether the route changes state."""
         return self.method not in READING
 
 
@@ -129,7 +131,7 @@ ACTION_ROLES: Final = {
     **{f"{verb}_policies": Role.ADMINISTER for verb in ("set", "drop")},
     **{f"{verb}_node": Role.ADMINISTER for verb in ("drain", "undrain")},
 }
-"""The role of each action, by the names that NSQ's notification uses where it has one."""
+"""The role that each action needs. Names are those of NSQ's notifications where NSQ has one."""
 
 _READ: Final = (
     *("/", "/live", "/counter", "/lookup", "/metrics", "/render"),
@@ -143,7 +145,7 @@ _READ: Final = (
     *("/api/v2/messages", "/api/v2/message", "/api/v2/log", "/api/v2/times", "/api/v2/seek"),
     *("/api/v2/dead-letters", "/api/v2/export", "/api/v2/policies"),
 )
-"""What shows something, but neither bodies nor who did what."""
+"""Routes that show data, but neither message bodies nor the audit log."""
 
 RIGHTS: Final = (
     Right("GET", "/ping", Role.NONE),
@@ -187,10 +189,10 @@ RIGHTS: Final = (
 
 
 def right_of(method: str, path: str) -> Right:
-    """The row of a route; the names of parameters do not matter.
+    """Find the row of a route; the names of path parameters do not matter.
 
     Raises:
-        LookupError: there is none.
+        LookupError: the route has no row.
     """
     found = _BY_ROUTE.get((method, _plain(path)))
     if found is None:

@@ -1,1 +1,1 @@
-"""Messages of a topic over all its nodes: looking, searching, replay, dead letters."""
+"""Messages of a topic over all its nodes: viewing, search, replay, dead letters."""

@@ -1,7 +1,7 @@
-"""Which nodes are asked about a topic's messages, and what they say when they cannot tell.
+"""Queries the nodes of a topic about its messages, and collects their answers and failures.
 
-Go's nsqd serves none of this: it says that there is no such route. It is among `unable` then, and
-pages say so instead of an error.
+Go's nsqd serves none of these routes and answers that there is no such route. It is then listed in
+`unable`, and pages explain this instead of showing an error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND", "MESSAGE_NOT_FOUND")
 
 
 class Refused(HttpError):
-    """What was asked for is wrong; the code is a node's, or one like it."""
+    """A query is refused or cannot be answered; the code is a node's, or has the same form."""
 
     def __init__(self, code: str, status: int = 400) -> None:
         super().__init__(status, code)
@@ -30,13 +30,13 @@ class Refused(HttpError):
 
 @dataclass(slots=True)
 class Answers:
-    """What nodes said.
+    """The nodes' answers to one query.
 
     Attributes:
-        found: their answers, by address.
-        errors: why others gave none.
-        unable: nodes that serve no such thing: Go's.
-        absent: nodes that do not have what was asked for.
+        found: answers by address.
+        errors: by address, why a node did not answer.
+        unable: addresses of Go nsqds, which do not have the route.
+        absent: by address, the error code of a node without this topic, channel or message.
     """
 
     found: dict[str, Any] = field(default_factory=dict)
@@ -45,12 +45,12 @@ class Answers:
     absent: dict[str, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """Who could not tell, and why, as JSON has it."""
+        """The nodes without an answer and the reasons, as JSON values."""
         return {"errors": self.errors, "unable": self.unable, "absent": self.absent}
 
 
 async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[Nodes, Answers]:
-    """The nodes that have a topic, all or those of `only` (addresses), and an answer to fill.
+    """Find the nodes of a topic, all or those of `only` (addresses), and start their `Answers`.
 
     Raises:
         Refused: 404 NODE_NOT_FOUND, 404 TOPIC_NOT_FOUND, 502 UPSTREAM_ERROR.
@@ -74,11 +74,11 @@ async def nodes_of(fleet: Fleet, topic: str, only: Iterable[str] = ()) -> tuple[
 
 
 async def ask_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitable[Any]]) -> None:
-    """Ask nodes at once; what each said is in `answers`.
+    """Query all nodes at once, and put what they answer into `answers`.
 
     Raises:
-        Refused: a node says that the question is wrong; or no node could tell anything: 404 that
-            it is not there, 501 that nodes are Go's, 502 that they did not answer.
+        Refused: a node rejects the query; or no node has a result: 404 if it does not exist, 501 if
+            nodes are Go's, 502 if they did not answer.
     """
     said = await asyncio.gather(*map(ask, nodes.values()), return_exceptions=True)
     wrong: UpstreamError | None = None
@@ -102,7 +102,7 @@ async def ask_all(nodes: Nodes, answers: Answers, ask: Callable[[Node], Awaitabl
 
 
 def _nothing(answers: Answers) -> Refused:
-    """Why there is no answer."""
+    """The error for a query that no node could answer."""
     if answers.absent and not answers.errors:
         return Refused(next(iter(answers.absent.values())), 404)
     if answers.unable and not answers.errors:

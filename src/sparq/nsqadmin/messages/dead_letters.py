@@ -1,11 +1,11 @@
-"""Dead letters: messages that consumers gave up, in a topic of their own, and which came back.
+"""Dead letters: messages that consumers gave up on, in their own topic, and which came back.
 
-1. A dead letter has the body of the message that it was; one of a client that sends telemetry keeps
-   its envelope. Where it came from is told by its topic's name: `orders.dead` is of `orders`.
-2. Which letters were sent back, and when, is known from the audit log: the copies that nsqadmin
-   ordered. A letter with the same body as one that was sent back before it has come back.
-3. Bodies of letters that were sent back are asked for once, and kept as a hash of 16 bytes. At most
-   `SENT_MAX` letters are looked at so.
+1. A dead letter has the body of the original message; a letter from a client that sends telemetry
+   keeps its envelope. Its origin follows from its topic's name: `orders.dead` belongs to `orders`.
+2. The audit log shows which letters were sent back, and when: it has the copies that nsqadmin made.
+   A letter has come back if a letter with the same body was sent back before it arrived.
+3. The body of a letter that was sent back is fetched once and kept as a hash of 16 bytes. At most
+   `SENT_MAX` letters are compared in this way.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ BODY_BYTES_MAX: Final = 1 << 20
 
 
 def origin(topic: str) -> str:
-    """The topic whose dead letters another one holds, by its name; "": it does not look so."""
+    """The topic that a dead-letter topic belongs to, by its name; "" if it has another form."""
     found = NAMED.fullmatch(topic)
     return found["from"] if found else ""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What is known of a letter.
+    """The history of a letter.
 
     Attributes:
-        sent_at: when it was sent back, as the audit log has it; "": it was not.
-        came_back: how many letters with the same body were sent back before this one came.
-        last_sent_at: when the last of these was sent back; "".
+        sent_at: when it was sent back, from the audit log; "" if it was not.
+        came_back: number of letters with the same body that were sent back before it arrived.
+        last_sent_at: when the last of these was sent back; "" if there is none.
     """
 
     sent_at: str = ""
@@ -59,9 +59,9 @@ class Letters:
     """A page of dead letters, the oldest first.
 
     Attributes:
-        origin: the topic that they are of, by the name; "": not known.
+        origin: the topic that they come from, by the name; "" if unknown.
         page: the messages.
-        marks: what is known of each, by `node/id`.
+        marks: the history of each letter, by `node/id`.
     """
 
     origin: str
@@ -70,7 +70,7 @@ class Letters:
 
 
 class DeadLetters:
-    """Lists dead letters of a cluster; the audit log tells which were sent back."""
+    """Lists the dead letters of a cluster; the audit log shows which were sent back."""
 
     def __init__(self, fleet: Fleet, audit: Audit) -> None:
         self._fleet = fleet
@@ -81,10 +81,10 @@ class DeadLetters:
     async def letters(
         self, topic: str, *, place: str = "", after: str = "", show: Show | None = None
     ) -> Letters:
-        """A page of a topic of dead letters.
+        """Fetch a page of a dead-letter topic.
 
         Raises:
-            Refused: there is no such topic, or nobody can tell.
+            Refused: the topic does not exist, or no node could answer.
         """
         page = await log_page(self._fleet, topic, place=place, after=after, show=show)
         sent = await self.sent(topic)
@@ -94,7 +94,7 @@ class DeadLetters:
         return Letters(origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True)))
 
     async def sent(self, topic: str) -> dict[str, str]:
-        """When letters of a topic were last sent back, by `node/id`, the latest first."""
+        """Times when letters of a topic were last sent back, by `node/id`, the latest first."""
         filters = {"action": "copy_message", "topic": topic}
         return sent_in((await self._audit.page(limit=ENTRIES_MAX, filters=filters)).entries)
 
@@ -115,7 +115,7 @@ class DeadLetters:
         return Mark(sent_at, len(times), max(times, default=""))
 
     async def _sent_bodies(self, topic: str, sent: Mapping[str, str]) -> dict[bytes, list[str]]:
-        """When each body was sent back."""
+        """Times when letters were sent back, by the hash of their body."""
         keys = list(sent)[:SENT_MAX]
         hashes = await asyncio.gather(*(self._hash(topic, key) for key in keys))
         found: dict[bytes, list[str]] = {}
@@ -125,7 +125,7 @@ class DeadLetters:
         return found
 
     async def _hash(self, topic: str, key: str) -> bytes:
-        """A hash of a letter's body; b"" if it cannot be had, which is asked again."""
+        """Hash of a letter's body; b"" if it cannot be fetched, which the next call retries."""
         known = self._hashes.get((topic, key))
         if known is not None:
             return known
@@ -143,7 +143,7 @@ class DeadLetters:
 
 
 def sent_in(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """When messages were last sent on, by `node/id`, the latest first."""
+    """Read from audit entries when messages were last copied, by `node/id`, the latest first."""
     sent: dict[str, str] = {}
     for entry in entries:
         if entry.get("outcome") not in ("done", "partly"):

@@ -1,9 +1,9 @@
-"""Messages over all nodes of a topic: pages by time, of a channel, the log or a search; and one.
+"""Messages over all nodes of a topic: pages by time of a channel, a log or a search, and one by id.
 
-1. Nothing is taken: nodes are only asked to show (docs/http.md, "Looking into a queue").
-2. A page is merged of one page of each node, so that memory is bounded by the nodes' own bounds.
-3. A message is the node's own object, with `node`, the node's address: ids of two nodes may be the
-   same.
+1. Nothing is consumed: nodes only show messages (docs/http.md, "Looking into a queue").
+2. A page is merged from one page of each node, so the nodes' own limits also limit memory here.
+3. A message is the node's own object plus `node`, the node's address: two nodes may have the same
+   id.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ ID: Final = re.compile(r"[0-9a-f]{16}")
 STATES: Final = ("waiting", "in_flight", "deferred")
 BUDGET_MS: Final = 100
 EMPTY_PAGES_MAX: Final = 3
-"""Pages of a node that may hold nothing new before its list is left for the next request."""
+"""Pages of one node without new messages, after which its list is left to the next request."""
 
 Message = dict[str, Any]
 
 
 @dataclass(slots=True)
 class MessagePage:
-    """Some messages, by time.
+    """A page of messages, ordered by time.
 
     Attributes:
         messages: as nodes show them, each with `node`.
-        next: the token of the page that follows; None: there is none.
-        total: how many there are in all; None: not known.
-        answers: which nodes could not tell, and why.
-        reach: by node, `first_index` and `end_index` of its log; of log pages only.
-        older_are_gone: the place asked for lies before a log's oldest message.
+        next: token of the next page; None if there is none.
+        total: number of messages in all; None if unknown.
+        answers: which nodes could not answer, and why.
+        reach: by node, `first_index` and `end_index` of its log; only for log pages.
+        older_are_gone: whether the requested place is before a log's oldest message.
     """
 
     messages: list[Message]
@@ -58,13 +58,13 @@ class MessagePage:
 
 @dataclass(slots=True)
 class SearchPage:
-    """What a step of a search has found.
+    """The result of one step of a search.
 
     Attributes:
-        progress: the part of the range that was looked at, from 0 to 1.
-        scanned, scanned_bytes: messages and bytes looked at in this step.
-        unsearched: messages that were too large to be looked at.
-        next: goes on; None: all was looked at.
+        progress: the part of the range that has been searched, from 0 to 1.
+        scanned, scanned_bytes: messages and bytes searched in this step.
+        unsearched: messages that were too large to search.
+        next: token that continues the search; None if it is complete.
     """
 
     messages: list[Message]
@@ -77,18 +77,18 @@ class SearchPage:
 
     @property
     def done(self) -> bool:
-        """Whether all was looked at."""
+        """Whether the whole range has been searched."""
         return self.next is None
 
 
 @dataclass(frozen=True, slots=True)
 class Show:
-    """How much of messages is shown.
+    """How many messages to show, and how much of each.
 
     Attributes:
-        limit: messages of a page.
-        bodies: whether with bodies, and how many bytes of each.
-        nodes: only of these; empty: of all.
+        limit: messages per page.
+        bodies, body_bytes: whether to show bodies, and the maximum number of bytes of each.
+        nodes: addresses of the nodes to show messages of; empty: all.
     """
 
     limit: int = LIMIT
@@ -97,7 +97,7 @@ class Show:
     nodes: tuple[str, ...] = ()
 
     def query(self) -> dict[str, str]:
-        """The parameters for a node."""
+        """Query parameters for a node."""
         shown = {"body_bytes": str(self.body_bytes)} if self.bodies else {"bodies": "false"}
         return {"limit": str(self.limit), **shown}
 
@@ -111,10 +111,10 @@ async def peek(
     after: str = "",
     show: Show | None = None,
 ) -> MessagePage:
-    """A page of a channel's messages that wait, are in flight or are deferred.
+    """Fetch a page of a channel's messages that wait, are in flight or are deferred.
 
     Raises:
-        Refused: there is no such topic or channel, or the question is wrong.
+        Refused: the topic or channel does not exist, or an argument is wrong.
     """
     if state not in STATES:
         raise Refused(f"INVALID_ARG_STATE: use {', '.join(STATES)}")
@@ -132,16 +132,16 @@ async def log_page(
     after: str = "",
     show: Show | None = None,
 ) -> MessagePage:
-    """A page of the log from a place on; its `next` also tells what comes later.
+    """Fetch a page of the log from a place on; its `next` also finds messages published later.
 
     Args:
-        place: every form that `/channel/seek` takes; "": the oldest message.
-        channel: says what state each message has there; "": none.
-        after: the `next` of the page before.
-        show: how much is shown.
+        place: every form that `/channel/seek` accepts; "": the oldest message.
+        channel: adds the state that each message has in this channel; "": no state.
+        after: the `next` of the previous page.
+        show: how much to show.
 
     Raises:
-        Refused: there is no such topic or channel, or the question is wrong.
+        Refused: the topic or channel does not exist, or an argument is wrong.
     """
     show = show or Show()
     query = {"topic": topic, "channel": channel, "from": place, **show.query()}
@@ -186,7 +186,7 @@ async def _page(
 
 
 def _total(places: Places, answers: Answers) -> int | None:
-    """How many messages there are, at nodes that were shown to their end as they said it then."""
+    """Number of messages in all; a node that was shown to its end counts with its last total."""
     said = [answer.get("total") for answer in answers.found.values()]
     said += [place.total for node, place in places.items() if node not in answers.found]
     known = [total for total in said if isinstance(total, int)]
@@ -194,7 +194,7 @@ def _total(places: Places, answers: Answers) -> int | None:
 
 
 def _places(after: str, nodes: dict[str, Node]) -> Places:
-    """Where each node's list goes on; nodes of a token that are none here are left out."""
+    """Where each node's list continues; nodes of the token that are not in `nodes` are left out."""
     if not after:
         return dict.fromkeys(nodes, Place())
     try:
@@ -209,7 +209,7 @@ def _next(answer: dict[str, Any]) -> str:
 
 
 def _is_at_end(answer: Any) -> bool:
-    """Whether a page of the log has its newest message; more may come later, and be newer."""
+    """Whether a log page has the log's newest message; later messages are newer than this page."""
     messages, end = answer.get("messages"), answer.get("end_index")
     if not messages or not isinstance(end, str) or not end.isdigit():
         return not messages
@@ -217,7 +217,7 @@ def _is_at_end(answer: Any) -> bool:
 
 
 def _new(node: str, answer: Any, place: Place) -> list[Message]:
-    """The messages of a node's page that were not shown."""
+    """The messages of a node's page that have not been shown yet."""
     listed = answer.get("messages") if isinstance(answer, dict) else None
     return [
         {**message, "node": node}
@@ -235,10 +235,11 @@ def _due_ns(message: Message) -> int:
 
 
 def _first(lists: dict[str, list[Message]], is_whole: set[str], limit: int) -> list[Message]:
-    """The first messages of all lists, each of which keeps its order.
+    """Merge the first messages of all lists, each of which keeps its order.
 
-    Where the page of a node ends that has further messages, all end: the next one may be older than
-    what others have left. `is_whole` are the nodes that have no further ones.
+    The merge ends where the page of a node with further messages ends: that node's next message may
+    be older than the remaining ones of other nodes. `is_whole` has the nodes without further
+    messages.
     """
     left = {node: len(messages) for node, messages in lists.items()}
     shown = []
@@ -258,7 +259,7 @@ def _time(message: Message) -> tuple[int, int]:
 def _rest(
     messages: list[Message], shown: list[Message], node: str, place: Place, following: Place
 ) -> Place:
-    """Where a node goes on, of whose page some messages were shown."""
+    """Where a node's list continues after some messages of its page were shown."""
     count = sum(message["node"] == node for message in shown)
     if count == len(messages):
         return following
@@ -269,7 +270,7 @@ def _rest(
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """What is looked for; "": anything. All that is given must hold (docs/http.md, "Search")."""
+    """Criteria of a search, all of which must match; "": no condition (docs/http.md, "Search")."""
 
     since: str = ""
     until: str = ""
@@ -281,7 +282,7 @@ class Sought:
     regex: str = ""
 
     def query(self) -> dict[str, str]:
-        """The parameters for a node."""
+        """Query parameters for a node."""
         found = asdict(self)
         return {"from": found.pop("since"), "to": found.pop("until"), **found}
 
@@ -295,12 +296,13 @@ async def search(
     show: Show | None = None,
     budget_ms: int = BUDGET_MS,
 ) -> SearchPage:
-    """One step of a search at all nodes at once; `next` goes on.
+    """Run one step of a search at all nodes at once; `next` continues it.
 
-    A step may find somewhat more messages than `show.limit`: each node that is not done one.
+    `show.limit` is divided among the nodes that are not done, at least 1 each, so a step may find
+    somewhat more messages.
 
     Raises:
-        Refused: there is no such topic or channel, or the question is wrong.
+        Refused: the topic or channel does not exist, or an argument is wrong.
     """
     show = show or Show()
     nodes, answers = await nodes_of(fleet, topic, show.nodes)
@@ -317,7 +319,7 @@ async def search(
     messages = []
     for node in wanted:
         answer = answers.found.get(node)
-        if answer is None:  # it cannot tell: what it has is not part of the search
+        if answer is None:  # the node failed: its messages are left out of the search
             places[node] = Place(is_done=True, progress=1.0)
             continue
         messages += _new(node, answer, Place())
@@ -341,10 +343,10 @@ async def search(
 async def find(
     fleet: Fleet, topic: str, message_id: str, channel: str = "", show: Show | None = None
 ) -> tuple[list[Message], Answers]:
-    """The messages with an id: one, or more where nodes have the same node id.
+    """Find the messages with an id: one, or more if several nodes have the same node id.
 
     Raises:
-        Refused: there is none; the code says from when the logs reach back.
+        Refused: no node has the message; the code says how far back the logs reach.
     """
     _check_id(message_id)
     show = show or Show()
@@ -357,10 +359,10 @@ async def find(
 
 
 async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> bytes:
-    """A message's body, all of it.
+    """Fetch the whole body of a message.
 
     Raises:
-        Refused: there is no such message or node.
+        Refused: the message or node does not exist, or the node did not answer.
     """
     _check_id(message_id)
     try:
@@ -379,10 +381,10 @@ def _check_id(message_id: str) -> None:
 
 
 def by_node(chosen: Iterable[Any]) -> dict[str, list[str]]:
-    """Ids by node, of `{"node", "id"}` objects or `node/id` texts; for `actions.perform`.
+    """Group `{"node", "id"}` objects or `node/id` texts into ids by node, for `actions.perform`.
 
     Raises:
-        ValueError: one is neither.
+        ValueError: an entry is neither.
     """
     found: dict[str, list[str]] = {}
     for each in chosen:

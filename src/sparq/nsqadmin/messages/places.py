@@ -1,10 +1,10 @@
-"""Where the next page of each node begins: one token for a list that several nodes fill.
+"""Page tokens for lists that several nodes fill: one token has each node's place in its list.
 
-1. A token is what an earlier answer gave, and is not trusted when it comes back: it names nodes,
-   but only those that have the topic now are asked, and its size is bounded.
-2. Of a node it keeps `after`, the node's own token of the page that is being shown, and `last`, the
-   last message of that page that was shown: the page is asked for again, and what comes up to
-   `last` is left out. Messages that went meanwhile neither hide nor repeat others.
+1. A token comes from an earlier answer and is not trusted when the client sends it back: of the
+   nodes in it, only those that have the topic now are queried, and its size is limited.
+2. For each node it has `after`, the node's own token of the page being shown, and `last`, the last
+   message of that page that was shown. The page is fetched again, and the messages up to `last` are
+   skipped. So messages that have left the list since then neither hide nor repeat others.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ JSON_MAX: Final = 256 << 10
 TEXT_MAX: Final = 512
 
 Order = tuple[int, int]
-"""Where a message stands in its node's list: when it is due (0 in the log's order), its index."""
+"""Position of a message in its node's list: its due time in ns (0 in a log), then its index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one node's list goes on.
+    """Where one node's list continues.
 
     Attributes:
-        after: the node's token of the page; "": its first one.
-        last: the last message of it that was shown; None: none.
+        after: the node's token of the page; "" for its first page.
+        last: the last message of the page that was shown; None if none was.
         progress: of a search, from 0 to 1.
-        is_done: nothing more comes.
-        total: how many there were in all; only of one that is done.
+        is_done: whether the list has ended.
+        total: number of messages in all; only if the list has ended.
     """
 
     after: str = ""
@@ -47,7 +47,7 @@ Places = dict[str, Place]
 
 
 def token_of(places: Places) -> str | None:
-    """The token of places by node; None when all are done."""
+    """Encode the places of all nodes as a token; None if all lists have ended."""
     if all(place.is_done for place in places.values()):
         return None
     told = {
@@ -61,10 +61,10 @@ def token_of(places: Places) -> str | None:
 
 
 def places_in(token: str) -> Places:
-    """The places of a token.
+    """Decode a token.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no token.
     """
     if len(token) > TOKEN_MAX:
         raise ValueError("after is no token")

@@ -1,12 +1,12 @@
-"""When messages were published, how many of them, and what a seek to such a time would do.
+"""When the messages of a topic were published, and what a seek to a time would do.
 
-1. Times are as nodes write them, RFC 3339 with nanoseconds. Nodes tell counts of spans of their
-   own; they are spread over equal ones of the whole cluster, so that a chart has one line. Indexes
-   are left out: a place that all nodes have is a time.
-2. What a seek would do is asked of every node before it is done. A node that does not know
-   `dry_run` would seek, so each is first asked whether it does: sparq's nsqd says `sparq_version`
-   in its figures since it does.
-3. An index belongs to one log: a seek to one wants its node named.
+1. Times have the nodes' format, RFC 3339 with nanoseconds. Each node counts messages in time spans
+   of its own; the counts are spread over equal buckets for the whole cluster, so that a chart has
+   one line. Indexes are left out: only a time is a place that all nodes have.
+2. The effect of a seek is queried from every node before the seek is done. A node that does not
+   know `dry_run` would really seek, so `/stats` of each node is checked first: sparq's nsqd reports
+   `sparq_version` there since it knows `dry_run`.
+3. An index belongs to one log: a seek to an index must name the node.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ SECOND_NS: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """How many messages were published when, over all nodes.
+    """Numbers of messages by the time of their publish, over all nodes.
 
     Attributes:
-        from_ns, to_ns: what the buckets span, ns since 1970; None: there are no messages.
-        counts: messages of each bucket, all of the same width.
-        cursors: by node, the time of the message with which the channel goes on (ns).
-        answers: which nodes could not tell, and why.
+        from_ns, to_ns: range of the buckets, ns since 1970; None if there are no messages.
+        counts: messages in each bucket; all buckets have the same width.
+        cursors: by node, publish time of the channel's next message (ns).
+        answers: which nodes could not answer, and why.
     """
 
     from_ns: int | None
@@ -48,7 +48,7 @@ class Times:
     answers: Answers
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Convert to JSON values."""
         if self.from_ns is None or self.to_ns is None:
             return {"from": None, "to": None, "buckets": [], "cursors": {}}
         width = (self.to_ns - self.from_ns) / max(1, len(self.counts))
@@ -64,10 +64,10 @@ class Times:
 
 
 def ns_of(text: str) -> int:
-    """Nanoseconds since 1970 of `2026-11-23T12:00:00.123456789Z`.
+    """Parse `2026-11-23T12:00:00.123456789Z` into nanoseconds since 1970.
 
     Raises:
-        ValueError: it is no such time.
+        ValueError: the text is no such time.
     """
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(whole).replace(tzinfo=UTC)
@@ -75,7 +75,7 @@ def ns_of(text: str) -> int:
 
 
 def text_of(ns: int) -> str:
-    """The time as text; whole seconds have no fraction."""
+    """Format a time as text; whole seconds have no fraction."""
     seconds, rest = divmod(ns, SECOND_NS)
     text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
     return f"{text}.{rest:09d}Z" if rest else f"{text}Z"
@@ -89,10 +89,10 @@ async def times(
     buckets: int = BUCKETS,
     nodes: Iterable[str] = (),
 ) -> Times:
-    """How many messages of a topic were published when, as far back as the logs reach.
+    """Count the messages of a topic by publish time, as far back as the logs reach.
 
     Raises:
-        Refused: there is no such topic or channel, or no node could tell.
+        Refused: the topic or channel does not exist, or no node could answer.
     """
     chosen, answers = await nodes_of(fleet, topic, nodes)
     query = {"topic": topic, "channel": channel, "buckets": str(buckets)}
@@ -113,7 +113,7 @@ async def times(
 
 
 def _spans(answer: dict[str, Any]) -> list[tuple[int, int, int]]:
-    """A node's buckets, each with where it ends."""
+    """A node's buckets as (begin, end, count), in ns since 1970."""
     buckets = answer["buckets"]
     if not buckets:
         return []
@@ -124,9 +124,9 @@ def _spans(answer: dict[str, Any]) -> list[tuple[int, int, int]]:
 
 
 def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets: int) -> list[int]:
-    """Counts of spans as counts of equal buckets: a span's messages lie evenly in it.
+    """Spread (begin, end, count) spans over equal buckets, as if messages were evenly spaced.
 
-    The sum stays what it was, whatever is rounded.
+    Rounding does not change the sum of the counts.
     """
     counts = np.zeros(buckets)
     width = (end - begin) / buckets
@@ -145,14 +145,14 @@ def spread(spans: Iterable[tuple[int, int, int]], begin: int, end: int, buckets:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a seek would do, or has done.
+    """The effect that a seek would have, or had.
 
     Attributes:
-        again: messages that would come again, over all nodes.
-        waiting: messages that would wait then.
-        older_are_gone: some node has no message as old as was asked for.
+        again: messages that would be delivered again, over all nodes.
+        waiting: messages that would wait after the seek.
+        older_are_gone: whether some node no longer has messages as old as requested.
         nodes: each node's own answer (docs/http.md, "Replay").
-        answers: which nodes could not tell, and why.
+        answers: which nodes could not answer, and why.
     """
 
     again: int
@@ -162,7 +162,7 @@ class Preview:
     answers: Answers
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Convert to JSON values."""
         return {
             "again": self.again,
             "waiting": self.waiting,
@@ -174,10 +174,10 @@ class Preview:
 async def seek_preview(
     fleet: Fleet, topic: str, channel: str, to: str, nodes: Iterable[str] = ()
 ) -> Preview:
-    """What a seek of a channel at all nodes, or some, would do; nothing is moved.
+    """Query what a seek of a channel would do at all nodes, or some; nothing is moved.
 
     Raises:
-        Refused: there is no such channel or place, or nodes are Go's.
+        Refused: the channel or place does not exist, or the nodes are Go's.
     """
     chosen, answers = await nodes_of(fleet, topic, nodes)
     check_place(to, len(chosen))
@@ -202,7 +202,7 @@ async def seek_preview(
 
 
 def check_place(to: str, nodes: int) -> None:
-    """Refuse an index where several nodes are meant (rule 3)."""
+    """Refuse an empty place, and an index unless the seek is for one node (rule 3)."""
     if not to:
         raise Refused("MISSING_ARG_TO")
     if to.isdigit() and nodes != 1:

@@ -1,1 +1,1 @@
-"""nsqadmin's pages: HTML made on the server, kept live by one stream for each visible tab."""
+"""nsqadmin's pages: HTML rendered on the server, kept live by one stream per visible tab."""

@@ -1,7 +1,7 @@
-"""Forms: what a reader orders on a page, done by `actions`, and told where it was done.
+"""Forms: actions that users request on pages, performed by `actions`, with a notice as the answer.
 
-A form is posted by htmx to the page that it stands on; its answer is a notice for `#result`. What
-is refused is told in the same place, with the status of the refusal.
+htmx posts a form to the page that it is on; the answer is a notice for `#result`. A refusal is
+shown in the same place, and the answer has its HTTP status.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PAST: Final = {
     "drain": "Draining",
     "undrain": "Taking publishes again",
 }
-"""What was done, by the verb that an action's name begins with."""
+"""Word for a performed action, by the verb that the action's name begins with."""
 
 TOMBSTONE: Final = "tombstone_topic_producer"
 OF_TOPIC: Final = tuple(f"{verb}_topic" for verb in ("pause", "unpause", "empty", "delete"))
@@ -60,12 +60,12 @@ OF_MESSAGES: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a form says: by name its values, in the order of the form."""
+    """The fields of a form: values by name, in the order of the form."""
 
     values: Mapping[str, list[str]]
 
     def one(self, name: str) -> str:
-        """The first value of a field; "" without one."""
+        """The first value of a field; "" if it is missing."""
         return self.values.get(name, [""])[0].strip()
 
     def all(self, name: str) -> list[str]:
@@ -73,10 +73,10 @@ class Fields:
         return self.values.get(name, [])
 
     def action(self, *offered: str) -> str:
-        """The action that is ordered.
+        """The requested action.
 
         Raises:
-            HttpError: 400, the form offers no such one.
+            HttpError: 400 if the form does not offer it.
         """
         action = self.one("action")
         if action not in offered:
@@ -85,10 +85,10 @@ class Fields:
 
 
 def fields_of(body: bytes, content_type: str) -> Fields:
-    """A form's fields, as htmx sends them, or the same as a JSON object.
+    """Parse a form's fields, as htmx sends them, or the same as a JSON object.
 
     Raises:
-        HttpError: 400, it is neither.
+        HttpError: 400 if a JSON body is not an object.
     """
     if content_type != "application/json":
         return Fields(parse_qs(body.decode("utf-8", "replace"), keep_blank_values=True))
@@ -103,24 +103,24 @@ def fields_of(body: bytes, content_type: str) -> Fields:
 
 
 Form: TypeAlias = Callable[[Mapping[str, str], Fields], Order]
-"""From the parameters of the path and the fields of the form to what is ordered."""
+"""Turns the parameters of the path and the fields of the form into the requested action."""
 
 
 def on_topic(path: Mapping[str, str], fields: Fields) -> Order:
-    """What a topic's page offers."""
+    """Actions on a topic's page."""
     action = fields.action(*OF_TOPIC, TOMBSTONE)
     node = fields.one("node") if action == TOMBSTONE else ""
     return Order(action, topic=path["topic"], node=node, typed=fields.one("typed"))
 
 
 def on_channel(path: Mapping[str, str], fields: Fields) -> Order:
-    """What a channel's page offers."""
+    """Actions on a channel's page."""
     action, typed = fields.action(*OF_CHANNEL), fields.one("typed")
     return Order(action, topic=path["topic"], channel=path["channel"], typed=typed)
 
 
 def on_node(path: Mapping[str, str], fields: Fields) -> Order:
-    """What a node's page offers."""
+    """Actions on a node's page."""
     action = fields.action(TOMBSTONE, *OF_NODE)
     if action in OF_NODE:
         arguments = {"exit": fields.one("exit") == "true"} if action == OF_NODE[0] else {}
@@ -130,7 +130,7 @@ def on_node(path: Mapping[str, str], fields: Fields) -> Order:
 
 
 def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
-    """What the page of nsqlookupds offers."""
+    """Actions on the page of nsqlookupds."""
     action = fields.action("create", "delete_topic")
     topic, channel = fields.one("topic"), fields.one("channel")
     if action == "create":
@@ -139,7 +139,7 @@ def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
 
 
 def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
-    """What lists of messages offer for those that were chosen."""
+    """Actions on the selected messages of a list."""
     action = fields.action(*OF_MESSAGES)
     try:
         arguments: dict[str, object] = {"ids": by_node(fields.all("message"))}
@@ -154,7 +154,7 @@ def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
 
 
 def on_replay(_path: Mapping[str, str], fields: Fields) -> Order:
-    """What the page of a replay offers."""
+    """The action on a replay page: a seek."""
     node = fields.one("node")
     arguments = {"to": fields.one("to"), "nodes": [node] if node else []}
     topic, channel = fields.one("topic"), fields.one("channel")
@@ -164,7 +164,7 @@ def on_replay(_path: Mapping[str, str], fields: Fields) -> Order:
 def handler(
     desk: Desk, renderer: Renderer, form: Form
 ) -> Callable[[Call], Awaitable[web.Response]]:
-    """What answers a form."""
+    """Return the handler of a form."""
 
     async def handle(call: Call) -> web.Response:
         try:
@@ -178,10 +178,10 @@ def handler(
 
 
 async def performed(desk: Desk, renderer: Renderer, call: Call, order: Order) -> web.Response:
-    """Do what is ordered; a notice of what was done where.
+    """Perform an order; the answer is a notice of what was done at which node.
 
     Raises:
-        HttpError: nothing is done, as `Actions.perform` says.
+        HttpError: nothing was done; the codes are those of `Actions.perform`.
     """
     report = await desk.actions.perform(call.request, order)
     gone = _gone(desk, order, report)
@@ -192,13 +192,13 @@ async def performed(desk: Desk, renderer: Renderer, call: Call, order: Order) ->
 
 
 def refusal(renderer: Renderer, error: HttpError) -> web.Response:
-    """A notice of why nothing was done."""
+    """A notice that explains why nothing was done."""
     _, sentence, hint = in_words(error.status, error.code)
     return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
 
 
 def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
-    """Nodes that had the topic, or policies, and were not asked: nsqlookupds do not list them."""
+    """Nodes with the topic, or policies, that were not asked: nsqlookupds do not list them."""
     picture = desk.watch.picture
     wanted = (*OF_TOPIC, *OF_CHANNEL, "seek_channel", *OF_POLICIES)
     if picture is None or order.action not in wanted:
@@ -216,7 +216,7 @@ def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
 def told(
     renderer: Renderer, order: Order, report: Report, gone: Sequence[str] = ()
 ) -> web.Response:
-    """A notice of what was done where, and what was not; `gone`: nodes that were not asked."""
+    """A notice of what was done at which node, and what failed; `gone`: nodes not asked."""
     refused = _refused(report)
     done = list(dict.fromkeys(one.address for one in report.done))
     failed = [f"{one.address}: {error_of(one)}" for one in report.errors]
@@ -234,7 +234,7 @@ def told(
 
 
 def _name(order: Order, report: Report) -> str:
-    """What an order was about; of messages how many, of policies what has changed by them."""
+    """The object of an action; for messages their number, for policies the changed settings."""
     if order.action in OF_POLICIES:
         changed = words.count(policies.changed(report), "setting")
         number = order.arguments["policies"] or 0
@@ -263,12 +263,12 @@ def notice(
     text = renderer.fragment("result.html", **facts, lines=shown, more=more)
     headers = {"Cache-Control": "no-store", "Content-Type": "text/html; charset=utf-8"}
     if status == 200:
-        headers["HX-Trigger"] = "sparq:acted"  # lists that stand still look again
+        headers["HX-Trigger"] = "sparq:acted"  # lists without live updates reload
     return web.Response(text=text, status=status, headers=headers)
 
 
 def _refused(report: Report) -> list[str]:
-    """What nodes say of single messages that they did not take."""
+    """The nodes' reasons for single messages that they refused."""
     return [
         f"{one['id']}: {one['why']}"
         for outcome in report.done

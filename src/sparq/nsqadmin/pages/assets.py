@@ -1,7 +1,7 @@
-"""The files that pages carry: read once, compressed once, named with a sum so that they may stay.
+"""Static files of the pages: read and compressed once, with a hash in the address for caching.
 
-An address has the first digits of the file's sha256 (`?v=`): browsers keep it for a year, and ask
-for another one as soon as the file is another one.
+An address has the first digits of the file's sha256 (`?v=`). Browsers cache the file for a year. If
+the file changes, so does its address, and browsers fetch it again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FOLDERS: Final = ("static", "static/vendor")
 
 
 class Asset:
-    """One file: as it is and compressed, its type and the first digits of its sha256."""
+    """One file: its body, uncompressed and compressed, its type, and the start of its sha256."""
 
     def __init__(self, body: bytes, content_type: str) -> None:
         self.body = body
@@ -38,7 +38,7 @@ class Asset:
 
 
 class Assets:
-    """All files of the folders, by their names."""
+    """All static files, by name."""
 
     def __init__(self) -> None:
         self._assets: dict[str, Asset] = {}
@@ -50,14 +50,14 @@ class Assets:
                     self._assets[file.name] = Asset(file.read_bytes(), TYPES[suffix])
 
     def path(self, name: str) -> str:
-        """Where a file is, below the base path."""
+        """Path of a file, below the base path, with its hash."""
         return f"/static/{name}?v={self._assets[name].version}"
 
     def serve(self, call: Call, name: str = "") -> web.Response:
-        """Answer a request for a file, of the path's name or another one.
+        """Answer a request for the file `name`; "": the file named in the path.
 
         Raises:
-            HttpError: 404, there is none of this name.
+            HttpError: 404 if there is no file of this name.
         """
         asset = self._assets.get(name or call.parameters["name"])
         if asset is None:
@@ -80,5 +80,5 @@ class Assets:
 
 @cache
 def assets() -> Assets:
-    """The one set of files."""
+    """The static files, loaded once."""
     return Assets()

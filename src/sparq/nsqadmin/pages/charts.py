@@ -1,6 +1,7 @@
-"""A chart's data for the script, its sense in words and its figures as a table. Pure.
+"""A chart's data for the script, its summary in words, and its figures as a table. Pure.
 
-A canvas says nothing to who cannot see it: each chart has a sentence and a table with the same.
+A canvas is not accessible to users who cannot see it, so each chart also has a sentence and a table
+with the same content.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ POINTS_MAX: Final = 180
 
 
 class Line(NamedTuple):
-    """One line: its name, its figures, and what they count."""
+    """One line of a chart: its label, its figures, and their unit."""
 
     label: str
     values: Values
@@ -27,13 +28,13 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart as its macro takes it.
+    """A chart in the form that its template macro takes.
 
     Attributes:
-        id: of its element.
+        id: id of its HTML element.
         data: JSON for `charts.js`.
-        count: of its points.
-        summary: the same in a sentence or two.
+        count: number of its points.
+        summary: its content in a sentence or two.
         rows: (time, figures) of the table, the latest first.
     """
 
@@ -47,16 +48,16 @@ class Chart:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to draw yet."""
+        """Whether there are too few points to draw."""
         return self.count < 2
 
 
 def chart(
     name: str, title: str, times: Sequence[float], lines: Sequence[Line], *, bars: bool = False
 ) -> Chart:
-    """A chart of one or more lines over the same times, in seconds since 1970; or of bars."""
+    """Build a chart of lines, or bars, over the same times in seconds since 1970."""
     step = -(-len(times) // POINTS_MAX) or 1
-    # Counted from the end, so that the newest figure is always there.
+    # Counted from the end, so that the newest figure is always included.
     thin = slice(-1, None, -step)
     data = {
         "times": [round(at, 3) for at in times[thin]][::-1],
@@ -105,7 +106,7 @@ def _rows(times: Sequence[float], lines: Sequence[Line]) -> list[tuple[str, list
 
 
 def spark(values: Values) -> str:
-    """The `points` of an SVG polyline in a box of 100 x 20; "" where nothing is known."""
+    """The `points` of an SVG polyline in a box of 100 x 20; "" for fewer than two figures."""
     known = [value or 0.0 for value in values]
     if len(known) < 2:
         return ""

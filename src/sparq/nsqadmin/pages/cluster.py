@@ -1,7 +1,7 @@
-"""The cluster as a whole: the first page, the counter, the nodes, nsqlookupds, the audit log.
+"""Pages about the whole cluster: overview, counter, nodes, nsqlookupds, audit log.
 
-The first page says in words what needs attention, beside the cluster's figures. Those are of the
-watch's last picture and of its history: looking asks no daemon anything.
+The overview shows the cluster's figures and, in words, what needs attention. Both come from the
+watch's last picture and its history: viewing the page queries no daemon.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COUNTED_TOPICS = (TOPICS[0], Column("messages", "Messages"), Column("in_rate", "
 
 
 async def overview(look: Look) -> View:
-    """The cluster at a glance."""
+    """The overview of the cluster."""
     picture = look.picture
     rates, waiting = charts_of(look.desk.watch.history.series("cluster"))
     facts = {
@@ -47,7 +47,7 @@ async def overview(look: Look) -> View:
 
 
 async def counter(look: Look) -> View:
-    """How many messages were published, as it grows."""
+    """The number of published messages, as it grows."""
     picture = look.picture
     nodes = grid(
         look, COUNTED_NODES, partial(paging.page_of_nodes, picture.nodes), default="-messages"
@@ -60,9 +60,9 @@ async def counter(look: Look) -> View:
 
 
 def charts_of(series: Series) -> tuple[Chart, Chart]:
-    """The two charts that all pages of figures have: rates, and what waits."""
+    """The two charts of every page with figures: rates and waiting messages."""
     values, unknown = series.values, [None] * len(series.times)
-    # Of a topic there is no rate of finishing: each of its channels has one.
+    # A topic has no finish rate: each of its channels has one.
     known = [(label, key) for label, key in RATES if key in values or not values]
     rates = chart(
         "rates",
@@ -80,7 +80,7 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
 
 
 def ranked(look: Look, key: str) -> list[tuple[Channel, int, str]]:
-    """The first channels by a figure: row, its part of the largest in percent, its last hour."""
+    """The top channels by a figure: row, percent of the largest figure, points of the last hour."""
     found: Page[Channel] = paging.page(look.picture.channels, sort=f"-{key}", limit=RANKED)
     figures: list[tuple[Channel, Any]] = [(row, getattr(row, key)) for row in found.rows]
     most = max((value for _, value in figures if value and value != float("inf")), default=0) or 1
@@ -113,7 +113,7 @@ async def node(look: Look) -> View:
     """One nsqd.
 
     Raises:
-        HttpError: 404, it is none of the cluster's.
+        HttpError: 404 if the cluster has no such node.
     """
     address, picture = look.parameters["node"], look.picture
     found = picture.node(address)
@@ -138,7 +138,7 @@ async def node(look: Look) -> View:
 
 
 async def lookup(look: Look) -> View:
-    """What nsqlookupds know, and topics that no nsqd has."""
+    """The page of nsqlookupds, with the topics that no nsqd has."""
     inactive: list[tuple[str, list[str]]] = []
     trouble = ""
     if look.picture.lookupds:
@@ -150,7 +150,7 @@ async def lookup(look: Look) -> View:
 
 
 async def audit(look: Look) -> View:
-    """The audit log, the newest first."""
+    """The audit log, newest entries first."""
     filters = {name: look.query.get(name, "") for name in FILTERS}
     found = await look.desk.audit.page(look.query.get("before", ""), ENTRIES, filters)
     facts = {
@@ -165,7 +165,7 @@ async def audit(look: Look) -> View:
 
 
 def _arguments(entry: dict[str, Any]) -> str:
-    """What was ordered beside topic and channel, in a line."""
+    """The arguments of an audit entry, apart from topic and channel, in one line."""
     arguments = entry.get("arguments")
     if not arguments:
         return ""

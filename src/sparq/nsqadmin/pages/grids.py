@@ -1,7 +1,7 @@
-"""Lists of channels, topics, nodes and clients: their columns, as data, and a page of their rows.
+"""Lists of channels, topics, nodes and clients: their columns as data, and pages of their rows.
 
-Sorting, filtering and paging are done on the server (`watch.paging`): a browser has 50 rows of ten
-thousand. A grid's whole state is in the URL.
+The server sorts, filters and pages (`watch.paging`): a browser gets 50 rows out of ten thousand.
+The whole state of a grid is in the URL.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class Column(NamedTuple):
     """A column.
 
     Attributes:
-        key: the row's field, by which it is sorted, too.
+        key: the row's field, also used to sort by.
         label: its heading.
-        kind: a macro of `cells.html`.
-        title: what it means, where the heading does not say.
+        kind: how `parts.html` formats a cell.
+        title: an explanation, if the heading is not enough.
         priority: 1 is shown everywhere, 2 not on a phone, 3 only on a wide screen.
-        ascending: what is most interesting has the smallest figure.
+        ascending: whether the first click sorts the smallest figures first.
     """
 
     key: str
@@ -95,11 +95,10 @@ CLIENTS: Final = (
 
 @dataclass(frozen=True)
 class Grid:
-    """A page of a list, and the links that lead to the others.
+    """A page of a list, and the links to its other pages.
 
     Attributes:
         heads: (column, link that sorts by it, `aria-sort` or "").
-        prefix: of the parameters, where a page has several lists.
     """
 
     heads: Sequence[tuple[Column, str, str]]
@@ -113,12 +112,12 @@ class Grid:
 
     @property
     def columns(self) -> list[Column]:
-        """Its columns."""
+        """The columns of the list."""
         return [column for column, _, _ in self.heads]
 
     @property
     def last(self) -> int:
-        """The number of its last row, from 1 on."""
+        """The number of the page's last row in the list, counted from 1."""
         return self.first + len(self.rows) - 1
 
 
@@ -130,16 +129,16 @@ def grid(
     default: str,
     prefix: str = "",
 ) -> Grid:
-    """What the query asks of a list.
+    """Build the page of a list that the query asks for.
 
     Args:
-        fetch: `paging.page` or one of its like with its table filled in; it is given `sort`,
+        fetch: `paging.page` or a similar function with its table bound; it is called with `sort`,
             `filter`, `offset` and `limit`.
-        default: the sort where the query names none.
-        prefix: of the parameters' names.
+        default: the sort order if the query has none.
+        prefix: prefix of the parameters' names, for a page with several lists.
 
     Raises:
-        HttpError: 400, the query asks for a column or page that there cannot be.
+        HttpError: 400 if the query asks for a column or page that cannot exist.
     """
     sort = look.query.get(f"{prefix}sort", "") or default
     wanted = look.query.get(f"{prefix}filter", "")

@@ -1,12 +1,13 @@
-"""Live parts of pages: `GET /live?view=PAGE`, one stream of server-sent events for a visible tab.
+"""Live parts of pages: `GET /live?view=PAGE`, one stream of server-sent events per visible tab.
 
-1. A picture of the cluster is rendered once for all who look at the same page with the same rights.
-2. An event holds a page's whole live part, and is sent only when it differs from what the browser
-   has: its mark is the event's id, which the browser repeats when it connects again.
-3. Browsers open six connections to a host over HTTP/1.1. A browser has at most `STREAMS_MAX`
-   streams; further tabs poll: their stream says `retry` and ends after one event.
-4. A stream ends after some minutes, so that rights are looked at again. What cannot be shown any
-   more (a node that is forgotten) ends as a sentence on the page, not as an error of the stream.
+1. Each picture of the cluster is rendered once for all viewers of the same page with the same
+   rights.
+2. An event has a page's whole live part, and is sent only if the part differs from what the browser
+   has. The mark of the part is the event's id, which the browser sends when it reconnects.
+3. Browsers open six connections to a host over HTTP/1.1. So a browser gets at most `STREAMS_MAX`
+   streams. Further tabs poll: their stream sends `retry` and ends after one event.
+4. A stream ends after some minutes, so that rights are checked again. If a page can no longer be
+   shown (its node was forgotten), the page gets a sentence about it; the stream does not fail.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.watch.picture import Picture
 
 STREAMS_MAX: Final = 3
-"""Of six connections, so that pages, actions and polls of other tabs find one."""
+"""Out of six connections, so that some are left for pages, actions and polls of other tabs."""
 STREAM_SECONDS: Final = 300.0
 BEAT_SECONDS: Final = 15.0
 POLL_MILLISECONDS: Final = 600
-"""A poll is answered at once, mostly with "the same"; htmx waits up to 1.3 times as long."""
+"""A poll is answered at once, mostly with the event `same`; htmx waits up to 1.3 times as long."""
 
 AGAIN_MILLISECONDS: Final = 500
 KEPT_MAX: Final = 512
@@ -51,20 +52,20 @@ class Live:
     """The streams of one nsqadmin."""
 
     def __init__(self, desk: Desk, renderer: Renderer, viewers: Mapping[str, Viewer]) -> None:
-        """`viewers`: the view of each path, whose parts may be parameters."""
+        """`viewers`: views by path; parts of a path may be parameters."""
         self.desk = desk
         self._renderer = renderer
-        # A view is no handler: the table only finds it.
+        # Views are not handlers of requests; the table is only used to look them up.
         routes = (Route("GET", path, cast(Any, viewer)) for path, viewer in viewers.items())
         self._table = Table(routes)
         self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
         self._streams: Counter[str] = Counter()
 
     async def look(self, call: Call, path: str, query: Mapping[str, str]) -> tuple[Look, Viewer]:
-        """What a browser looks at, if it may.
+        """Find the view of a page, and check that the sender may see it.
 
         Raises:
-            HttpError: 404, there is no such page; 401 or 403, it may not.
+            HttpError: 404 if there is no such page; 401 or 403 if the sender may not see it.
         """
         found = self._table.find(path)
         if found is None:
@@ -76,7 +77,7 @@ class Live:
         return look, cast(Viewer, route.handler)
 
     async def part(self, look: Look, viewer: Viewer) -> str:
-        """The live part of a page, rendered once a picture (rule 1)."""
+        """The live part of a page, rendered once per picture (rule 1)."""
         identity = look.identity
         key = (look.path, tuple(sorted(look.query.items())), int(identity.roles))
         kept = self._kept.pop(key, None)
@@ -115,10 +116,10 @@ class Live:
             response = await call.stream(EVENTS, headers)
             await self._follow(call.request, response, look, viewer, seen)
         except ConnectionError:
-            pass  # the reader has gone
+            pass  # the browser has disconnected
         finally:
             self._streams[browser] -= 1
-            self._streams += Counter()  # forgets who has none
+            self._streams += Counter()  # removes browsers without streams
         return response
 
     async def _follow(
@@ -138,7 +139,7 @@ class Live:
     async def _next(
         self, request: web.BaseRequest, response: web.StreamResponse, last: Picture
     ) -> Picture:
-        """The next picture; while there is none, a comment now and then keeps proxies patient."""
+        """Wait for the next picture; meanwhile, comments keep proxies from closing the stream."""
         while not _is_left(request):
             try:
                 async with asyncio.timeout(BEAT_SECONDS):
@@ -150,10 +151,10 @@ class Live:
     async def _send(
         self, response: web.StreamResponse, look: Look, viewer: Viewer, seen: str, again: int
     ) -> str:
-        """Send the live part if it is another one than the browser has seen; its mark."""
+        """Send the live part if it differs from what the browser has; returns its mark."""
         part = await self.part(look, viewer)
         if mark(part) == seen:
-            # Only a message carries `retry`; nobody listens to this one.
+            # `retry` needs a message; the page has no listener for the event `same`.
             await response.write(f"event: same\nretry: {again}\ndata:\n\n".encode())
             return seen
         data = "\n".join(f"data: {line}" for line in part.splitlines())
@@ -162,10 +163,10 @@ class Live:
 
 
 def mark(part: str) -> str:
-    """A short mark of a text: equal ones have the same."""
+    """A short hash of a text."""
     return hashlib.blake2b(part.encode(), digest_size=9).hexdigest()
 
 
 def _is_left(request: web.BaseRequest) -> bool:
-    """Whether nobody is at the other end any more."""
+    """Whether the browser has disconnected."""
     return request.transport is None or request.transport.is_closing()

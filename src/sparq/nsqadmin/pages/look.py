@@ -1,8 +1,8 @@
-"""One look at a page: who asks, for what, and what the cluster was like.
+"""One request for a page: the sender, the page, and the cluster at that moment.
 
-1. A view is a function from a `Look` to a `View`. It serves the whole page and, asked again, the
-   live part of it: a view's template has a block `live`, which is what a stream sends.
-2. What a view reads of the query it also writes into its links, so that every state has a URL.
+1. A view is a function from a `Look` to a `View`. It serves the whole page and, when called again,
+   its live part: the template of a view has a block `live`, which is what a stream sends.
+2. A view writes the query parameters that it reads into its links, so that every state has a URL.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class View(NamedTuple):
     """What a page shows.
 
     Attributes:
-        template: its file.
-        title: of the window; the name of the program is added.
-        facts: what the template is given.
-        status: of the answer.
+        template: its file name.
+        title: the window's title; the name of the program is added.
+        facts: variables for the template.
+        status: the answer's HTTP status.
         is_live: whether the page keeps itself up to date.
     """
 
@@ -38,14 +38,14 @@ class View(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a page.
+    """One request for a page.
 
     Attributes:
         path: below the base path, not escaped.
-        parameters: those of the path.
-        query: those of the query, each once.
-        picture: the cluster when the page was asked for.
-        is_opened: whether the whole page is wanted, not only its live part.
+        parameters: the parameters in the path.
+        query: the parameters in the query, each with one value.
+        picture: the cluster at the time of the request.
+        is_opened: whether the whole page is requested, not only its live part.
     """
 
     desk: Desk
@@ -58,7 +58,7 @@ class Look:
 
     @property
     def rights(self) -> dict[str, bool]:
-        """What decides which buttons there are."""
+        """The sender's rights, which decide which buttons the page shows."""
         return {
             "may_operate": self.identity.may(Role.OPERATE),
             "may_administer": self.identity.may(Role.ADMINISTER),
@@ -66,18 +66,18 @@ class Look:
         }
 
     def link(self, path: str, **query: object) -> str:
-        """A path that is escaped already, below the base path, with a query of what is given."""
+        """Build a link from an escaped path below the base path, and query parameters."""
         return self.desk.url(path) + query_text(query)
 
     def here(self, **changes: object) -> str:
-        """This page with other parameters; an empty one is left out."""
+        """Build a link to this page with changed parameters; empty ones are left out."""
         return self.link(quote(self.path, safe="/:[]"), **{**self.query, **changes})
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """A number of the query.
+        """Read a number from the query.
 
         Raises:
-            HttpError: 400, it is none, or out of bounds.
+            HttpError: 400 if it is not a number, or out of bounds.
         """
         text = self.query.get(name, "") or str(default)
         is_number = text.isdecimal() and text.isascii() and len(text) < 20
@@ -90,6 +90,6 @@ Viewer: TypeAlias = Callable[[Look], Awaitable[View]]
 
 
 def query_text(given: Mapping[str, object]) -> str:
-    """A query of what is given, with its question mark; what is empty is left out."""
+    """Build a query string with its question mark; empty values are left out."""
     kept = {name: str(value) for name, value in given.items() if value not in ("", None)}
     return f"?{urlencode(kept)}" if kept else ""

@@ -1,11 +1,11 @@
-"""Looking into a queue: what waits, the log, its tail, a search, dead letters; and its replay.
+"""Pages with the messages of a queue: waiting, log, tail, search, dead letters; and its replay.
 
-1. Nothing is taken: nodes are asked to show (`sparq.nsqadmin.messages`).
-2. Bodies are shown only to readers with that right, and nobody else may search in them: what a
-   search finds tells of what it looked for.
-3. Lists stand still while somebody chooses among them; the tail alone is live.
-4. A topic of dead letters is known by its name, as `orders.dead` comes from `orders`.
-5. Before a channel is moved its replay shows what would come of it: how many messages would come
+1. Nothing is consumed: nodes only show messages (`sparq.nsqadmin.messages`).
+2. Only users with the right to read bodies see them and may search in them, because the matches of
+   a search reveal what bodies contain.
+3. Lists are not updated while a user selects messages in them; only the tail is live.
+4. A dead-letter topic is recognised by its name: `orders.dead` belongs to `orders`.
+5. Before a channel is moved, its replay page shows the effect: how many messages would be delivered
    again at each node, how many would wait then, and whether older ones are gone.
 """
 
@@ -53,7 +53,7 @@ SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 
 async def messages(look: Look) -> View:
-    """Messages of a topic, or of one of its channels."""
+    """The messages of a topic, or of one of its channels."""
     topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
     show = look.query.get("show", "") or ("waiting" if channel else "log")
     if show not in TABS or (show in STATES and not channel):
@@ -104,7 +104,7 @@ async def _found(look: Look, topic: str, channel: str, show: str) -> dict[str, A
 
 
 async def _tail(look: Look, topic: str, channel: str) -> dict[str, Any]:
-    """The newest messages, the latest first; with a text only those that have it."""
+    """The newest messages, the latest first; with a text only those that contain it."""
     text = look.query.get("text", "")
     page: MessagePage | SearchPage
     if text:
@@ -128,7 +128,7 @@ async def _tail(look: Look, topic: str, channel: str) -> dict[str, Any]:
 
 
 async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[str, Any]:
-    """A step of a search; nothing before somebody has asked for something."""
+    """One step of a search; empty until the search form is submitted."""
     if not look.query.get("go"):
         return {}
     sought = Sought(**{name: look.query.get(name, "") for name in SOUGHT}, channel=channel)
@@ -162,18 +162,18 @@ def _tabs(look: Look, channel: str, show: str) -> list[tuple[str, str, bool]]:
 
 
 def _topics(look: Look) -> list[str]:
-    """The topics, by name, for a field that suggests them."""
+    """The names of topics, for a field with suggestions."""
     return [key[0] for key in look.picture.topics.keys[:TOPICS_MAX]]
 
 
 def _channels(look: Look, topic: str) -> list[str]:
-    """The channels of a topic, by name."""
+    """The names of a topic's channels."""
     keys = look.picture.channels.keys
     return [key[1] for key in keys if key[0] == topic][:TOPICS_MAX]
 
 
 async def message(look: Look) -> View:
-    """One message: what it says, and what each channel knows of it."""
+    """One message: its body, and its state in each channel."""
     topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
     show = Show(bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look))
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
@@ -188,7 +188,7 @@ async def message(look: Look) -> View:
 
 
 async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
-    """What each channel knows of a message: (channel, the message as it is there)."""
+    """The states of a message: (channel, the message with its state in that channel)."""
     how = Show(bodies=False, nodes=_node(look))
     states = []
     for channel in _channels(look, topic)[:CHANNELS_MAX]:
@@ -201,7 +201,7 @@ async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[s
 
 
 def _trouble(refused: Refused) -> str:
-    """Why there is nothing to show, in words."""
+    """A text that explains why there is nothing to show."""
     _, sentence, hint = words.in_words(refused.status, refused.code)
     return f"{sentence} {hint}".strip()
 
@@ -212,7 +212,7 @@ def _node(look: Look) -> tuple[str, ...]:
 
 
 def _warnings(answers: Answers) -> list[str]:
-    """Which nodes could not tell, in words."""
+    """Texts about the nodes that could not answer."""
     said = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
     if answers.unable:
         nodes = ", ".join(answers.unable)
@@ -221,7 +221,7 @@ def _warnings(answers: Answers) -> list[str]:
 
 
 async def dead_letters(look: Look) -> View:
-    """The topics of dead letters, and the messages of one."""
+    """All dead-letter topics, and the messages of one of them."""
     topic = look.query.get("topic", "")
     picture = look.picture
     rows = [picture.topics.find(key[0]) for key in picture.topics.keys if origin(key[0])]
@@ -259,10 +259,10 @@ async def _letters(look: Look, topic: str) -> dict[str, Any]:
 
 
 async def replay(look: Look) -> View:
-    """The page of a channel's replay.
+    """The replay page of a channel.
 
     Raises:
-        HttpError: there is no such topic or channel, or its nodes are Go's.
+        HttpError: the topic or channel is missing or does not exist, or its nodes are Go's.
     """
     topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
     to, node = look.query.get("to", ""), look.query.get("node", "")
@@ -300,7 +300,7 @@ async def _preview(
 
 
 def _chart(found: Times) -> Chart | None:
-    """Messages by the time when they were published; None without any."""
+    """Chart of messages by publish time; None if there are no messages."""
     if found.from_ns is None or found.to_ns is None:
         return None
     width = (found.to_ns - found.from_ns) / max(1, len(found.counts))
@@ -316,7 +316,7 @@ def _chart(found: Times) -> Chart | None:
 
 
 def _place(found: Times) -> int:
-    """The bucket where the channel goes on, by the node that is furthest behind."""
+    """The bucket where the channel continues, at the node where it is furthest behind."""
     if not found.cursors or found.from_ns is None or found.to_ns is None:
         return max(0, len(found.counts) - 1)
     part = (min(found.cursors.values()) - found.from_ns) / max(1, found.to_ns - found.from_ns)

@@ -1,8 +1,9 @@
-"""Policies: those of each nsqd, their change, and on other pages what they come to.
+"""Policies: the page that shows and changes them, and the settings shown on other pages.
 
-1. A page of a topic or channel asks for its settings once, when it is opened: its live part does
-   not have them, and they hold up the page for `SETTINGS_SECONDS` at most.
-2. What was tried is what is set: the answer that shows what a document would change carries it.
+1. The page of a topic or channel fetches its settings once, when it is opened. Its live part does
+   not have them, and they delay the page by at most `SETTINGS_SECONDS`.
+2. The document that is set is the one that was tried: the answer that shows what a document would
+   change contains the document.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sparq.nsqadmin.policies import SOURCES, Found, Holding, NotTaken
 
 SETTINGS_SECONDS: Final = 2.0
 FORM_BYTES_MAX: Final = 1 << 20
-"""A document as a form has it: up to three bytes for one."""
+"""Maximum size of a form: its encoding takes up to three bytes for one byte of a document."""
 
 CHANGES_SHOWN: Final = 200
 PATTERNS: Final = ("topic", "channel")
@@ -53,7 +54,7 @@ async def policies(look: Look) -> View:
 
 
 def _group(look: Look, found: Found, nodes: list[str]) -> dict[str, Any]:
-    """nsqds with the same policies, and those as rows, in the order in which they are read."""
+    """A group of nsqds with equal policies; its rows have the order in which nsqd reads them."""
     held = found.nodes[nodes[0]]
     return {
         "nodes": nodes,
@@ -73,7 +74,7 @@ def _group(look: Look, found: Found, nodes: list[str]) -> dict[str, Any]:
 
 
 def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
-    """What differs between nsqds, in a sentence; "": nothing."""
+    """A sentence about how the nsqds' policies differ; "" if they do not."""
     if len(groups) < 2:
         return ""
     if len(chosen) > 1:
@@ -83,7 +84,7 @@ def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
 
 
 def _failures(look: Look, found: Found) -> list[str]:
-    """Which nsqds could not be asked, in words; also those that are not listed any more."""
+    """Sentences about the nsqds that did not answer or are no longer listed."""
     said = [f"{address} did not say: {why}." for address, why in found.errors.items()]
     if not look.picture.lookupds:
         return said
@@ -93,7 +94,7 @@ def _failures(look: Look, found: Found) -> list[str]:
 
 
 def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
-    """What answers the page's forms."""
+    """Return the handler of the page's forms."""
 
     async def handle(call: Call) -> web.Response:
         try:
@@ -116,7 +117,7 @@ def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Re
 
 
 async def _tried(desk: Desk, renderer: Renderer, document: bytes) -> web.Response:
-    """What a document would change at each nsqd, with the form that sets it."""
+    """Show what a document would change at each nsqd, with the form that sets it."""
     try:
         report = await known.try_out(desk.fleet, document)
     except NotTaken as error:
@@ -138,16 +139,16 @@ async def _tried(desk: Desk, renderer: Renderer, document: bytes) -> web.Respons
 
 
 def _untold(report: Report) -> list[str]:
-    """Which nsqds did not say what they would change, in words."""
+    """Sentences about the nsqds that did not report what they would change."""
     failed = [f"{one.address}: {error_of(one)}." for one in report.errors]
     failed += [f"{address}: {why}." for address, why in report.warnings.items()]
     return failed + ([f"{report.failed}."] if report.failed else [])
 
 
 async def settings(look: Look, topic: str, channel: str = "") -> dict[str, Any]:
-    """What a page shows of a topic's or channel's settings: rows, and who did not say.
+    """Rows of a topic's or channel's settings for its page, and a text about missing answers.
 
-    Nothing where the page is not just being opened, no nsqd has policies, or none applies.
+    Both are empty if the page is not being opened, no nsqd has policies, or no policy applies.
     """
     nothing: dict[str, Any] = {"settings": [], "settings_untold": ""}
     if not look.is_opened or not look.picture.has_log:
@@ -163,7 +164,7 @@ async def settings(look: Look, topic: str, channel: str = "") -> dict[str, Any]:
 
 
 def setting_rows(found: Holding) -> list[dict[str, Any]]:
-    """The settings that some policy has decided: one row each, or one for each other value."""
+    """Rows for the settings that a policy decided: one each, or one per value if nsqds differ."""
     keys = dict.fromkeys(key for held in found.nodes.values() for key in held)
     rows = []
     for key in keys:

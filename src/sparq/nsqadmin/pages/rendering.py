@@ -1,6 +1,6 @@
-"""Templates filled in: whole pages, their live parts, and what comes of an action.
+"""Renders templates: whole pages, their live parts, and the results of actions.
 
-Jinja2 escapes everything; a template that names what it was not given fails instead of showing
+Jinja2 escapes all values. A template that uses an undefined name fails instead of rendering
 nothing.
 """
 
@@ -26,7 +26,7 @@ from sparq.program.saying import sparq_version
 
 
 class Entry(NamedTuple):
-    """An entry of the menu; `key` follows `g`; what is `inside` marks it as where one is."""
+    """A menu entry; its shortcut is `g` and then `key`; pages below `inside` highlight it."""
 
     label: str
     path: str
@@ -53,7 +53,7 @@ MENU: Final = (
 
 
 class Renderer:
-    """Fills in the templates for one nsqadmin."""
+    """Renders the templates of one nsqadmin."""
 
     def __init__(self, desk: Desk, assets: Assets) -> None:
         self._desk = desk
@@ -68,7 +68,7 @@ class Renderer:
         }
 
     def page(self, look: Look, view: View, seen: str) -> str:
-        """A whole page; `seen` is the mark of its live part (`live.mark`)."""
+        """Render a whole page; `seen` is the mark of its live part (`live.mark`)."""
         here = _view_of(look)
         stream = self._desk.url(f"/live?view={quote(here, safe='')}&seen={seen}")
         facts = {**self._facts(look, view), **self._frame(look.identity, look)}
@@ -76,7 +76,7 @@ class Renderer:
         return environment().get_template(view.template).render(facts)
 
     def live(self, look: Look, view: View) -> str:
-        """The live part of a page."""
+        """Render the live part of a page."""
         template = environment().get_template(view.template)
         facts = self._facts(look, view)
         parts = environment().get_template("parts.html").make_module(facts)
@@ -84,22 +84,22 @@ class Renderer:
         return "".join(template.blocks["live"](context)).strip()
 
     def fragment(self, name: str, **facts: object) -> str:
-        """A template that is a part of a page."""
+        """Render a template that is a part of a page."""
         return environment().get_template(name).render({**self._common, **facts})
 
     def error(
         self, identity: Identity, title: str, sentence: str, hint: str, wanted: str = ""
     ) -> str:
-        """A page that says why there is no page; `wanted`: where to go after signing in."""
+        """Render an error page; `wanted` is the page to open after signing in."""
         facts = {"title": title, "sentence": sentence, "hint": hint, "wanted": wanted}
         return self._alone("error.html", identity, facts)
 
     def sign_in(self, identity: Identity, target: str) -> str:
-        """The form that takes a token; `target` is the page to go to afterwards."""
+        """Render the sign-in form; `target` is the page to open afterwards."""
         return self._alone("signin.html", identity, {"title": "Sign in", "to": target})
 
     def _alone(self, name: str, identity: Identity, facts: Mapping[str, object]) -> str:
-        """A page that needs no cluster."""
+        """Render a page without figures of the cluster."""
         frame = {**self._common, **self._frame(identity, None), "is_live": False}
         return environment().get_template(name).render({**frame, **facts})
 
@@ -125,7 +125,7 @@ class Renderer:
 
 @cache
 def environment() -> Environment:
-    """The templates, compiled once."""
+    """The Jinja2 environment, created once."""
     made = Environment(
         loader=PackageLoader("sparq.nsqadmin"),
         autoescape=True,
@@ -140,17 +140,17 @@ def environment() -> Environment:
 
 
 def breakable(name: str) -> Markup:
-    """A name that a line may be broken in after its separators, not in the middle of a word."""
+    """Allow line breaks after the separators in a name, not in the middle of a word."""
     return Markup("<wbr>").join(re.findall(r"[^._/#-]*[._/#-]+|[^._/#-]+", name))
 
 
 def as_pattern(name: str) -> str:
-    """A regular expression of HTML's `pattern` that only this name fits."""
+    """Build a regular expression for HTML's `pattern` that matches only this name."""
     return re.sub(r"[^A-Za-z0-9_#-]", lambda found: "\\" + found[0], name)
 
 
 def _view_of(look: Look) -> str:
-    """A page's address below the base path, as `/live` takes it."""
+    """A page's address below the base path, as `/live` expects it."""
     return look.here()[len(look.desk.url("")) :]
 
 
@@ -169,7 +169,7 @@ def _is_here(entry: Entry, look: Look) -> bool:
 
 
 def _who(identity: Identity) -> str:
-    # The strongest one includes the others.
+    # The strongest role includes the weaker ones.
     words_of = [word for word in roles.words(identity.roles) if word != "bodies"][-1:]
     bodies = ["read bodies"] if identity.may(Role.BODIES) else []
     may = " and ".join([*words_of, *bodies]) or "see nothing"

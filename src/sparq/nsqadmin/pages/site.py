@@ -1,7 +1,7 @@
-"""The routes of nsqadmin's pages: views by path, forms, live parts, files.
+"""The routes of nsqadmin's pages: views by path, forms, live parts, static files.
 
-A page is never kept by a browser: it shows what the cluster is like now, and it may show what only
-its reader may see.
+Browsers must not store a page: it shows the current state of the cluster, and it may show data that
+only its reader may see.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ HTML: Final = "text/html; charset=utf-8"
 
 
 def routes(desk: Desk) -> list[Route]:
-    """All routes of the pages."""
+    """List the routes of the pages."""
     renderer = Renderer(desk, assets())
     live = Live(desk, renderer, VIEWERS)
     own = [
@@ -73,7 +73,7 @@ def routes(desk: Desk) -> list[Route]:
 
 
 def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response:
-    """The page that says why there is no page; for a form of a page a notice on it."""
+    """Render an error page; for a form on a page, a notice on that page."""
     is_sign_in = status == 401 and request.path == desk.url("/signin")
     title, sentence, hint = in_words(status, "WRONG_TOKEN" if is_sign_in else code)
     renderer = Renderer(desk, assets())
@@ -90,7 +90,7 @@ def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Resp
         look, viewer = await live.look(call, path, call.query)
         look = dataclasses.replace(look, is_opened=True)
         view = await viewer(look)
-        if view.status == 404:  # perhaps it is so new that the next picture has it
+        if view.status == 404:  # it may be so new that only the next picture has it
             look = await _next_look(look)
             view = await viewer(look)
         seen = mark(renderer.live(look, view)) if view.is_live else ""

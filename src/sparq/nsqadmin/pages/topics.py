@@ -1,7 +1,7 @@
-"""Topics and channels: the lists, and a page of each.
+"""Topics and channels: the lists, and a page for each topic and channel.
 
-Lists are made of the watch's last picture. A page of one topic or channel also asks for its
-latencies and consumers, once for all who look at it, and when it is opened for what policies set.
+Lists come from the watch's last picture. The page of a topic or channel also fetches its latencies
+and consumers, once for all viewers, and, when it is opened, the settings made by policies.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def channel(look: Look) -> View:
 
 
 def latencies(latency: Latency | None) -> list[tuple[str, str]]:
-    """What the page says of an end-to-end latency; nothing where it is not measured."""
+    """Rows about the end-to-end latency; empty if it is not measured."""
     if latency is None:
         return []
     found = []
@@ -109,7 +109,7 @@ def latencies(latency: Latency | None) -> list[tuple[str, str]]:
 
 
 def _delivery(channel: Any) -> list[tuple[str, str]]:
-    """How many messages went to consumers of the same zone, the same region, and others."""
+    """How many messages went to consumers in the same zone, in the same region, and elsewhere."""
     if channel is None:
         return []
     counts = channel.counts
@@ -123,5 +123,5 @@ def _delivery(channel: Any) -> list[tuple[str, str]]:
     ]
     total = sum(count for _, count in parts)
     if not total or total == parts[2][1]:
-        return []  # no nsqd was told where it is
+        return []  # no nsqd has a zone or region configured
     return [(label, f"{words.whole(n)} ({100 * n / total:.0f} %)") for label, n in parts]

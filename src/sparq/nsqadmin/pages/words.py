@@ -1,8 +1,8 @@
-"""How pages say things: figures, short in a column and whole in a tooltip, bodies, refusals. Pure.
+"""Formats texts for pages: figures (short in a column, whole in a tooltip), bodies, errors. Pure.
 
-1. An unknown figure (None) is a dash everywhere; a figure without end is a word.
-2. A message's body is shown as a reader can take it in: JSON laid out, text as it is, bytes as hex.
-3. NSQ's error codes become sentences for people: what is the matter, and what to do.
+1. An unknown figure (None) is a dash everywhere; an infinite figure is `never` or `∞`.
+2. A message's body is made readable: JSON is indented, text stays as it is, bytes become hex.
+3. NSQ's error codes become sentences for users: what is wrong, and what to do.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def whole(number: float | None) -> str:
 
 
 def short(number: float | None) -> str:
-    """`12,345`, from 100,000 on `123k`, `1.23M`."""
+    """`12,345`; from 100,000 on `123k`, `1.23M`."""
     if number is None:
         return UNKNOWN
     if math.isinf(number):
@@ -54,14 +54,14 @@ def _scaled(number: float, steps: tuple[tuple[float, str], ...], space: str = ""
 
 
 def rate(per_second: float | None) -> str:
-    """`0.4`, `123`, `1.23M`; the column says that it is a second."""
+    """`0.4`, `123`, `1.23M`; the column's heading says that it is per second."""
     if per_second is None:
         return UNKNOWN
     return words.rate(per_second) if abs(per_second) < _SHORT_FROM else short(per_second)
 
 
 def per_second(count: float | None) -> str:
-    """`123/s`; a dash where it is unknown."""
+    """`123/s`; a dash if it is unknown."""
     return UNKNOWN if count is None else f"{rate(count)}/s"
 
 
@@ -81,7 +81,7 @@ def size(number: float | None) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """`12 s`, `5 min`, `3 h 20 min`; below a second `< 1 s`; without end `never`."""
+    """`12 s`, `5 min`, `3 h 20 min`; below a second `< 1 s`; if infinite `never`."""
     if duration is None:
         return UNKNOWN
     if math.isinf(duration):
@@ -90,45 +90,45 @@ def seconds(duration: float | None) -> str:
 
 
 def lag(duration: float | None) -> str:
-    """As `seconds`; `∞` where nothing is being finished."""
+    """Like `seconds`, but `∞` if no message is being finished."""
     return "∞" if duration is not None and math.isinf(duration) else seconds(duration)
 
 
 def moment(at: float | None) -> str:
-    """`2026-11-23 12:00:00` in UTC, of seconds since 1970."""
+    """`2026-11-23 12:00:00` in UTC, from seconds since 1970."""
     if not at:
         return UNKNOWN
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def clock(at: float) -> str:
-    """`12:00:00` in UTC."""
+    """`12:00:00` in UTC, from seconds since 1970."""
     return datetime.fromtimestamp(at, UTC).strftime("%H:%M:%S")
 
 
 def ago(at: float | None, now: float | None = None) -> str:
-    """`5 min ago`, of seconds since 1970."""
+    """`5 min ago`, from seconds since 1970."""
     if not at:
         return UNKNOWN
     return f"{words.duration(max(0.0, (time.time() if now is None else now) - at))} ago"
 
 
 def setting(value: object) -> str:
-    """`1,234,567`, `yes`, or a duration as it is."""
+    """`1,234,567`, `yes`, or a duration unchanged."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 class Body(NamedTuple):
-    """A body: what it is (`JSON`, `text`, `bytes`, or why there is none), and its text."""
+    """A body to show: its kind (`JSON`, `text`, `bytes`, or why there is none), and its text."""
 
     kind: str
     text: str
 
 
 def body_line(message: Mapping[str, Any]) -> str:
-    """The beginning of a body, in one line for a list; "" where bodies are not shown."""
+    """The beginning of a body, in one line for a list; "" if bodies are not shown."""
     if "body" not in message:
         return ""
     if message.get("encoding") == "base64":
@@ -137,7 +137,7 @@ def body_line(message: Mapping[str, Any]) -> str:
 
 
 def body_of(message: Mapping[str, Any]) -> Body:
-    """A body, as far as the node has told it."""
+    """Format a body, as far as the node has sent it."""
     if "body" not in message:
         return Body("not shown", "")
     if message.get("encoding") == "base64":
@@ -147,12 +147,12 @@ def body_of(message: Mapping[str, Any]) -> Body:
         try:
             return Body("JSON", json.dumps(json.loads(text), indent=2, ensure_ascii=False))
         except (ValueError, RecursionError):
-            pass  # then it is a text that begins like JSON
+            pass  # the body only begins like JSON: show it as text
     return Body("text", text)
 
 
 def hexdump(data: bytes) -> str:
-    """Lines of an offset, 16 bytes in hex, and the same as ASCII."""
+    """Format bytes as lines: an offset, 16 bytes in hex, and the same bytes as ASCII."""
     rows = [
         f"{at:06x}  {data[at : at + _ROW].hex(' '):<47}  {_ascii(data[at : at + _ROW])}"
         for at in range(0, min(len(data), HEX_BYTES_MAX), _ROW)
@@ -174,7 +174,7 @@ def _ascii(data: bytes) -> str:
 
 _SHOWN = (whole, short, rate, per_second, signed, size, seconds, lag, moment, clock, ago, setting)
 FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body_line, words.count)}
-"""By the names that templates know them by."""
+"""Filters for templates, by name."""
 
 _SENTENCES: Final = {
     "NOT_FOUND": ("There is no such page.", "Look at the address, or begin at the overview."),
@@ -221,7 +221,7 @@ _TITLES: Final = {400: "Not like this", 401: "Sign in", 403: "Not allowed", 404:
 
 
 def in_words(status: int, code: str) -> tuple[str, str, str]:
-    """Title, sentence and hint for a refused request; a code that is a sentence stays one."""
+    """Title, sentence and hint for a refused request; an unknown code is used as the sentence."""
     name, _, more = code.partition(":")
     sentence, hint = _SENTENCES.get(name, (code, ""))
     return _TITLES.get(status, "Error"), f"{sentence} {more.strip()}".strip(), hint

@@ -6,10 +6,10 @@
 // dragging on it moves the <input type="range" id="id">, whose value is a place in `times`.
 const charts = new WeakMap();
 const reduced = (number) => new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 }).format(number);
-// All times of all pages are UTC, as in logs.
+// All times on all pages are UTC, as in logs.
 const clock = (seconds, end = 19) => new Date(seconds * 1000).toISOString().slice(11, end);
 const day = (seconds) => new Date(seconds * 1000).toISOString().slice(5, 10);
-// Of bars the lowest are seen beside the highest, too: a burst hides nothing.
+// Bars have a square-root scale, so that small bars stay visible next to a burst.
 const roots = { distr: 100, fwd: (value) => Math.sqrt(Math.max(0, value)), bwd: (value) => value * value };
 const dashes = [[], [5, 3], [1.5, 3]];
 
@@ -73,7 +73,7 @@ function options(plot, data) {
   };
 }
 
-// Below the chart: the figures at the pointer.
+// Shows the figures at the pointer below the chart.
 function hint(plot, chart) {
   const data = JSON.parse(plot.dataset.chart);
   const text = plot.parentElement?.querySelector(".hint");
@@ -87,7 +87,7 @@ function hint(plot, chart) {
   text.textContent = `${clock(data.times[place])}: ${figures.join(", ")}`;
 }
 
-// The chosen time on a ruler, and all that would come again after it.
+// Marks the chosen time on a ruler, and all messages after it, which would be delivered again.
 function mark(plot, chart) {
   const field = document.getElementById(plot.dataset.pick ?? "");
   if (!field) return;
@@ -118,7 +118,7 @@ function follow(plot, chart) {
   });
   chart.over.addEventListener("pointermove", (event) => event.buttons && choose(event));
   chart.over.addEventListener("pointerup", () => field.dispatchEvent(new Event("change", { bubbles: true })));
-  // The ruler writes its time into the field that is sent; an old chart's ruler is not listened to.
+  // The ruler writes its time into the field that is sent; rulers of replaced charts are ignored.
   const target = document.querySelector(`[data-time-of="${CSS.escape(field.id)}"]`);
   field.addEventListener("input", () => {
     if (!plot.isConnected) return;

@@ -1,4 +1,4 @@
-// Keys for those who know them; `?` lists them, from the table in base.html.
+// Keyboard shortcuts; `?` lists them, from the table in base.html.
 const GO_MILLISECONDS = 1500;
 const typed = "input, select, textarea, [contenteditable]";
 let goUntil = 0;
@@ -32,7 +32,7 @@ const keys = {
   "?": () => document.querySelector("#keys").togglePopover(),
 };
 
-// On a phone the menu is a line that is longer than the screen.
+// On a phone the menu is one line, longer than the screen: scroll to the current entry.
 document.querySelector(".menu [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 
 document.addEventListener("keydown", (event) => {

@@ -1,5 +1,5 @@
-// What the live parts of all pages share: one stream per visible tab, and a sign of its state.
-// The streams themselves are htmx's (hx-sse:connect); a tab that is hidden has none.
+// Shared code of all live parts: one stream per visible tab, and an indicator of its state.
+// htmx opens the streams (hx-sse:connect); a hidden tab has none.
 const root = document.documentElement;
 const isStream = (element) => element?.hasAttribute?.("hx-sse:connect");
 
@@ -7,7 +7,7 @@ function tell(state) {
   root.dataset.live = state;
 }
 
-// A tab that was opened in the background waits until somebody looks at it.
+// A tab opened in the background starts its stream when it becomes visible.
 document.addEventListener("htmx:before:request", (event) => {
   if (isStream(event.target) && document.hidden) event.preventDefault();
 });
@@ -18,11 +18,11 @@ document.addEventListener("visibilitychange", () => {
 document.addEventListener("htmx:sse:after:connection", () => tell("on"));
 document.addEventListener("htmx:sse:error", () => tell("lost"));
 document.addEventListener("htmx:sse:close", (event) => {
-  // A list that was filtered anew brings its own stream.
+  // A list with a new filter opens its own stream, which is no loss of connection.
   if (event.detail.reason === "ended") tell("lost");
 });
 
-// What asked closes once it has its answer, which stands in #result and is read out.
+// A dialog closes when its request is answered; the answer is in #result and is read out.
 document.addEventListener("htmx:finally:request", (event) => {
   const form = event.target.closest?.("form");
   if (form?.getAttribute("hx-target") !== "#result") return;
@@ -30,7 +30,7 @@ document.addEventListener("htmx:finally:request", (event) => {
   document.querySelector("#result").scrollIntoView({ block: "nearest" });
 });
 
-// A box that stands for all the boxes of its list.
+// A checkbox that checks or unchecks all checkboxes of its list.
 document.addEventListener("change", (event) => {
   const all = event.target.closest?.("input[data-all]");
   if (!all) return;

@@ -1,5 +1,5 @@
-// Before the first paint: the theme that the reader chose, so that no page flashes.
-// Afterwards: the three buttons that choose it. Nothing chosen: what the system says.
+// Applies the user's theme before the first paint, so that pages do not flash, and handles the
+// three buttons that select it. Without a selection the system's theme applies.
 const key = "sparq-theme";
 const root = document.documentElement;
 
@@ -15,7 +15,7 @@ function chosen() {
   try {
     return localStorage.getItem(key);
   } catch {
-    return null; // storage may be forbidden
+    return null; // the browser may forbid storage
   }
 }
 
@@ -28,7 +28,7 @@ document.addEventListener("click", (event) => {
   try {
     localStorage.setItem(key, button.dataset.choose);
   } catch {
-    // it lasts as long as the page then
+    // without storage, the theme lasts as long as the page
   }
   show(button.dataset.choose);
   document.dispatchEvent(new Event("sparq:theme"));

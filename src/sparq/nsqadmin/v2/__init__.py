@@ -1,1 +1,1 @@
-"""The JSON API of nsqadmin: what its pages show, and more, for scripts (docs/nsqadmin.md)."""
+"""nsqadmin's JSON API for scripts: the data of its pages, and more (docs/nsqadmin.md)."""

@@ -1,7 +1,7 @@
-"""Actions over the API, and the audit log.
+"""Actions and the audit log in the API.
 
-What is done, who may, and what must be typed is `nsqadmin.actions`'; here bodies become orders and
-reports become answers. An action that failed everywhere is a 502 with its report.
+`nsqadmin.actions` performs the actions, checks roles and requires typed names. This module converts
+bodies to orders and reports to answers. An action that failed everywhere is a 502 with its report.
 """
 
 from __future__ import annotations
@@ -71,12 +71,12 @@ async def _seek(desk: Desk, call: Call, asked: Arguments) -> Any:
 
 
 async def performed(desk: Desk, call: Call, order: Order) -> Any:
-    """Do what is ordered; the answer that tells what was done where."""
+    """Perform an order; the answer shows what was done at which daemon."""
     return answer_of(await desk.actions.perform(call.request, order))
 
 
 def answer_of(report: Report) -> Any:
-    """A report as JSON has it; one of what failed everywhere is a 502."""
+    """Convert a report to JSON values; if the action failed everywhere, the answer is a 502."""
     told = {
         "result": report.result,
         "failed": report.failed,

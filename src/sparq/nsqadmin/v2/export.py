@@ -1,10 +1,11 @@
-"""Lists and messages as CSV or JSON lines, streamed: memory stays what it is for a page.
+"""Exports lists and messages as CSV or JSON lines, streamed: it needs the memory of one page.
 
-1. What is exported is what the same filter shows: figures of one picture, messages page by page.
-2. Text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-`, `@`, a tab or a
-   line end) has an apostrophe before it in CSV.
-3. What could not be had of some nodes is told in a last line: `incomplete`.
-4. An export has `ROWS_MAX` messages at most; its last line tells that there are more.
+1. An export has the rows that the same filter shows: figures of one picture, or messages page by
+   page.
+2. In CSV, a text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-`, `@`, a
+   tab or a line end) gets an apostrophe in front.
+3. If some nodes could not answer, a last line `incomplete` names them and the reasons.
+4. An export has at most `ROWS_MAX` messages; if there are more, its last line says so.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ MESSAGE_COLUMNS: Final = (
 
 Line = dict[str, Any]
 Chunk = tuple[Sequence[Line], dict[str, str]]
-"""Some lines, and what could not be had, by address."""
+"""Some lines, and by address the reasons why data is missing."""
 
 
 ENDPOINTS: Final = Endpoints()
@@ -84,7 +85,7 @@ async def _export(desk: Desk, call: Call, asked: Arguments) -> Any:
     what, (kind, suffix) = asked["what"], FORMATS[asked["format"]]
     columns = [each.name for each in fields(FIGURES[what])] if what in FIGURES else MESSAGE_COLUMNS
     chunks = _chunks(desk, call, asked)
-    first = await anext(chunks)  # what is refused is refused before anything is sent
+    first = await anext(chunks)  # a refusal is raised here, before anything is sent
     name = f'attachment; filename="nsqadmin-{what}.{suffix}"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
     response = await call.stream(kind, headers)
@@ -117,11 +118,11 @@ async def _figures(desk: Desk, asked: Arguments) -> AsyncIterator[Chunk]:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     for at in range(0, max(1, len(found)), PAGE_ROWS):
         yield [plain(row(each)) for each in found[at : at + PAGE_ROWS]], {}
-        await asyncio.sleep(0)  # others are answered in between
+        await asyncio.sleep(0)  # the event loop serves other requests in between
 
 
 async def _in_order(desk: Desk, asked: Arguments) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-    """All rows of a list, or their places, and what makes a row of one."""
+    """All rows of a list, or their places, and the function that turns one into a row."""
     picture, what = await desk.watch.look(), asked["what"]
     wanted = {"filter": asked["filter"], **({"sort": asked["sort"]} if asked["sort"] else {})}
     if what == "nodes":
@@ -142,7 +143,7 @@ async def _messages(desk: Desk, asked: Arguments, show: Show) -> AsyncIterator[C
         yield [_line(message) for message in page.messages[:left]], _missing(page.answers)
         left -= len(page.messages)
         is_end = asked["what"] == "log" and not page.messages
-        # A page may bring nothing: its nodes do not answer.
+        # No messages and the same token again: the nodes of this page do not answer.
         is_stuck = not page.messages and page.next == after
         if left <= 0 or is_end or is_stuck:
             end = "more" if left <= 0 and page.next is not None else ""
@@ -180,7 +181,7 @@ def _missing(answers: Answers) -> dict[str, str]:
 
 
 def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
-    """Lines of CSV."""
+    """Format lines as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     if head:
@@ -191,7 +192,7 @@ def csv_lines(columns: Sequence[str], lines: Iterable[Line], head: bool = False)
 
 
 def harmless(value: Any) -> Any:
-    """A cell that no spreadsheet computes (rule 2)."""
+    """Convert a value to a cell that no spreadsheet evaluates (rule 2)."""
     if isinstance(value, list | dict):
         value = ", ".join(map(str, value)) if isinstance(value, list) else json.dumps(value)
     if isinstance(value, str) and value.startswith(RISKY):
@@ -200,13 +201,13 @@ def harmless(value: Any) -> Any:
 
 
 def json_lines(_columns: Sequence[str], lines: Iterable[Line], head: bool = False) -> bytes:
-    """JSON lines; they have no head."""
+    """Format lines as JSON lines, which have no header line."""
     found = (json.dumps(line, separators=(",", ":"), ensure_ascii=False) for line in lines)
     return "".join(f"{line}\n" for line in found).encode("utf-8", "replace")
 
 
 def incomplete(suffix: str, missing: dict[str, str]) -> bytes:
-    """The last line of an export that is not whole."""
+    """The last line of an incomplete export."""
     if suffix == "jsonl":
         return json_lines((), [{"incomplete": missing}])
     told = "; ".join(f"{address}: {why}" for address, why in sorted(missing.items()))

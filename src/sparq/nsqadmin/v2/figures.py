@@ -1,9 +1,9 @@
-"""Figures over the API: the cluster, its topics, channels, nodes and clients, the last hour.
+"""Figures in the API: the cluster, its topics, channels, nodes and clients, and the last hour.
 
-1. All comes from the picture that is there for all viewers (`watch`); a request asks no node, but
-   for latencies and clients, which are fetched once for all.
+1. All figures come from the picture that all viewers share (`watch`). A request queries no node,
+   except for latencies and clients, which are fetched once for all viewers.
 2. Lists are filtered, sorted and paged here. `after` waits for the next picture: a client that
-   passes the `number` that it has gets each picture once, without polling.
+   passes the `number` of its last picture gets each picture once, without polling.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sparq.nsqadmin.watch.merge import STATES
 from sparq.nsqadmin.watch.picture import Picture
 
 WAIT_SECONDS: Final = 25.0
-"""For how long `after` waits; then the picture that there is is sent, which has the same number."""
+"""How long `after` waits; then the current picture is sent, which still has the same number."""
 
 SHOWN: Final = 10
 NUMBER_MAX: Final = 1 << 53
@@ -49,13 +49,13 @@ ENDPOINTS: Final = Endpoints()
 
 
 def _sort(default: str) -> Parameter:
-    """The parameter that says by what rows are sorted."""
+    """The parameter for the sort order of rows."""
     words = "a figure of the rows, or `name`; with `-` before it the largest first"
     return Parameter("sort", words, default=default)
 
 
 async def _picture(desk: Desk, asked: Arguments) -> Picture:
-    """The picture now, or the next one after the one that the client has."""
+    """The current picture, or with `after` the next one."""
     after = asked.get("after")
     if after is None:
         return await desk.watch.look()
@@ -73,7 +73,7 @@ def _stamp(picture: Picture) -> dict[str, Any]:
 def _page(
     picture: Picture, fetch: Callable[..., paging.Page[Any]], asked: Arguments
 ) -> dict[str, Any]:
-    """A page of rows that `fetch` (`paging`) gives, as JSON has it."""
+    """Get a page of rows from `fetch` (`paging`), and convert it to JSON values."""
     wanted = {name: asked[name] for name in ("sort", "filter", "offset", "limit")}
     try:
         page = fetch(**wanted)
@@ -232,7 +232,7 @@ async def _node(desk: Desk, _call: Call, asked: Arguments) -> Any:
     if node is None:
         raise HttpError(404, "NODE_NOT_FOUND")
     topics, channels = picture.at_node(node.address)
-    # A figure may be one of channels only.
+    # If only channels have the figure to sort by, topics are sorted by name.
     is_of_topics = asked["sort"].removeprefix("-") in (paging.BY_NAME, *topics.columns)
     of_topics = asked if is_of_topics else {**asked, "sort": paging.BY_NAME}
     return {

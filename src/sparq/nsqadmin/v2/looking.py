@@ -1,12 +1,12 @@
-"""Messages over the API: pages of a channel and of the log, search, one message, dead letters.
+"""Messages in the API: pages of a channel and of the log, search, single messages, dead letters.
 
-1. Bodies are shown to the role `bodies` alone. Without it the same routes show the rest of each
-   message; a search for text would tell bodies, so it is refused (`access.roles`).
-2. A search streams events while it goes on (`stream=true`), or answers with one bounded step and a
-   token. Whoever goes away ends it.
-3. Dead letters are sent back by the action `copy_message`, `BATCH` messages at a time, so that each
-   entry of the audit log names all of its messages. Letters that were sent back stay where they
-   are, marked.
+1. Only the role `bodies` sees message bodies. Without it the same routes show the rest of each
+   message, and searches are refused, because matches would reveal bodies (`access.roles`).
+2. A search streams events while it runs (`stream=true`), or answers with one bounded step and a
+   token. It ends when the client disconnects.
+3. Dead letters are sent back with the action `copy_message`, `BATCH` messages at a time, so that
+   each entry of the audit log names all of its messages. Letters that were sent back stay in their
+   topic and are marked.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ ENDPOINTS: Final = Endpoints()
 
 
 def show_in(desk: Desk, call: Call, asked: Arguments) -> Show:
-    """How much is shown to whoever asks.
+    """Decide how much of messages the sender of a request sees.
 
     Raises:
-        HttpError: 403, bodies are wanted and the role is missing.
+        HttpError: 401 or 403 if bodies are requested and the role is missing.
     """
     bodies = asked["bodies"]
     if bodies:
@@ -92,13 +92,13 @@ def show_in(desk: Desk, call: Call, asked: Arguments) -> Show:
 
 
 def sought_in(asked: Arguments) -> Sought:
-    """What is looked for, of a query."""
+    """Read the search criteria from a query's arguments."""
     names = ("text", "regex", "json", "attempts", "state", "channel")
     return Sought(asked["from"], asked["to"], **{name: asked[name] for name in names})
 
 
 def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
-    """A page as JSON has it."""
+    """Convert a page to JSON values."""
     names = [each.name for each in fields(page) if each.name != "answers"]
     return {**{name: getattr(page, name) for name in names}, **page.answers.document()}
 
@@ -172,7 +172,7 @@ def _step(page: SearchPage) -> dict[str, Any]:
 
 
 def _event(name: str, told: Any) -> bytes:
-    """A server-sent event; JSON has no line ends of its own."""
+    """Format a server-sent event; the JSON contains no line breaks."""
     return f"event: {name}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
 
 
@@ -201,7 +201,7 @@ async def _message(desk: Desk, call: Call, asked: Arguments) -> Any:
     media=("application/octet-stream",),
 )
 async def _body(desk: Desk, _call: Call, asked: Arguments) -> Any:
-    """Browsers save it, they do not show it."""
+    """Send the body as a binary file, so that browsers save it instead of showing it."""
     body = await whole_body(desk.fleet, asked["topic"], asked["id"], asked["node"])
     return Content(body, "application/octet-stream")
 
@@ -286,7 +286,7 @@ async def _send(desk: Desk, call: Call, asked: Arguments) -> Any:
 async def _batches(
     desk: Desk, topic: str, body: dict[str, Any]
 ) -> AsyncIterator[dict[str, list[str]]]:
-    """Ids by node, `BATCH` messages at a time."""
+    """Yield ids by node, at most `BATCH` messages at a time."""
     if body.get("all") is not True:
         named = texts_in(body, "messages")
         if not named:
@@ -303,7 +303,7 @@ async def _batches(
 
 
 async def _unsent(desk: Desk, topic: str, sent: Mapping[str, str]) -> AsyncIterator[list[str]]:
-    """Letters that were there at the beginning and were not sent back, in batches."""
+    """Yield batches of letters that were there at the start and have not been sent back."""
     show, after, left = Show(BATCH, bodies=False), "", ALL_MAX
     ends: dict[str, int] = {}
     while left > 0:

@@ -1,7 +1,8 @@
-"""Policies over the API: what each nsqd has, what holds for a topic or channel, setting, dropping.
+"""Policies in the API: show each nsqd's policies, or a topic's or channel's settings; set, drop.
 
-Without `dry_run` the word `policies` must be typed, as a name must for what cannot be undone: what
-only a policy keeps is deleted without it. A document that an nsqd refuses is a 400 with its words.
+Without `dry_run` the word `policies` must be typed, like a name for actions that cannot be undone:
+messages that only a policy keeps are deleted without it. If an nsqd refuses a document, the answer
+is a 400 with the nsqd's reason.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _told(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[
 
 
 def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence[str]) -> None:
-    """Refuse where no nsqd has told anything."""
+    """Raise HttpError if no nsqd has answered."""
     if nodes:
         return
     if unable and not errors:

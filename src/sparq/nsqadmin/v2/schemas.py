@@ -1,8 +1,8 @@
-"""JSON schemas of what the API answers: made from the dataclasses that it shows.
+"""JSON schemas of the API's answers, generated from the dataclasses that it shows.
 
-1. A field's type is its schema: `float | None` is a number or null. What is unknown, and a number
-   without end, is null.
-2. `SCHEMAS` has all by name; a name in another schema is a reference.
+1. A field's type gives its schema: `float | None` is a number or null. Unknown values and infinite
+   numbers are null.
+2. `SCHEMAS` has all schemas by name; a name in another schema is a reference.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ def reference(name: str) -> Schema:
 
 
 def array(of: Schema | str) -> Schema:
-    """A list."""
+    """Schema of a list."""
     return {"type": "array", "items": reference(of) if isinstance(of, str) else of}
 
 
 def by_key(of: Schema) -> Schema:
-    """An object with any keys."""
+    """Schema of an object with any keys."""
     return {"type": "object", "additionalProperties": of}
 
 
 def either(*kinds: str) -> Schema:
-    """One of several simple types."""
+    """Schema of a value of one of several simple types."""
     return {"type": [*kinds]}
 
 
 def thing(**properties: Schema | str) -> Schema:
-    """An object that has all of these; a text names a schema."""
+    """Schema of an object with exactly these properties; a text is the name of a schema."""
     found = {name: reference(of) if isinstance(of, str) else of for name, of in properties.items()}
     return {
         "type": "object",
@@ -55,13 +55,13 @@ def thing(**properties: Schema | str) -> Schema:
 
 
 def of_dataclass(kind: type) -> Schema:
-    """The schema of a dataclass."""
+    """Schema of a dataclass."""
     hints = typing.get_type_hints(kind)
     return thing(**{each.name: of_type(hints[each.name]) for each in fields(kind)})
 
 
 def of_type(hint: Any) -> Schema:
-    """The schema of a type."""
+    """Schema of a type."""
     if hint in _SIMPLE:
         return {"type": _SIMPLE[hint]}
     origin, parts = get_origin(hint), get_args(hint)
@@ -115,7 +115,7 @@ _MESSAGE: Final[Schema] = {
 }
 
 _ASKED: Final = {"errors": ERRORS, "unable": array(TEXT), "absent": ERRORS}
-"""Of an answer that nodes were asked for: who could not tell, and why."""
+"""Part of answers that come from nodes: which nodes could not answer, and why."""
 
 _NEXT: Final = either("string", "null")
 _MESSAGES: Final = {
@@ -137,11 +137,11 @@ _SETTING: Final[Schema] = {
     "additionalProperties": False,
 }
 _STAMP: Final = {"number": COUNT, "time": NUMBER}
-"""Which picture of the cluster an answer was made of."""
+"""Part of answers that come from a picture of the cluster: its number and time."""
 
 
 def page_of(name: str) -> Schema:
-    """A page of rows."""
+    """Schema of a page of rows."""
     return thing(rows=array(name), total=COUNT, offset=COUNT, limit=COUNT, **_STAMP)
 
 
@@ -301,7 +301,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: dataclasses as objects, no numbers without end."""
+    """Convert a value to JSON values: dataclasses become objects, infinite numbers and nan None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):

@@ -1,7 +1,7 @@
-"""All routes of the API, and the OpenAPI 3.1 document that is made from them.
+"""All routes of the API, and the OpenAPI 3.1 document that is generated from them.
 
-It is served as `/api/v2/openapi.json` to anybody: it says what there is, nothing of the cluster.
-A test holds every answer against it.
+The document is public at `/api/v2/openapi.json`: it describes the API and reveals nothing about the
+cluster. A test checks every answer against it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDPOINTS: Final = Endpoints(
 
 
 def routes(desk: Desk) -> list[Route]:
-    """The routes for the server."""
+    """List the API's routes for the server."""
     return [endpoint.route(desk) for endpoint in ENDPOINTS]
 
 

@@ -1,7 +1,7 @@
-"""What a route of the API is: its parameters, which it checks by itself, and what it answers.
+"""Endpoints of the API: the parameters of each, which are checked here, and its answer's schema.
 
-The route table, the checks of parameters and the OpenAPI document are made from the same
-`Endpoint`s, so that none of them can say something else than the others.
+The route table, the parameter checks and the OpenAPI document are all generated from the same
+`Endpoint`s, so they cannot contradict each other.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter of a query.
+    """A query parameter.
 
     Attributes:
-        name: as it is written.
-        words: what it is, for people.
-        kind: how it is read; a list is a text with commas.
-        default: what it is if it is left out.
+        name: its name in the query.
+        words: a description for users.
+        kind: how it is parsed; a list is a text with commas.
+        default: its value if it is left out.
         minimum, maximum: bounds of an integer.
-        choices: the texts that it may be; empty: any.
-        is_needed: it may not be left out.
+        choices: the allowed texts; empty: any text.
+        is_needed: whether it is required.
     """
 
     name: str
@@ -50,10 +50,10 @@ class Parameter:
     is_needed: bool = False
 
     def read(self, text: str | None) -> Any:
-        """Its value.
+        """Parse the parameter's text, which is None if it was left out.
 
         Raises:
-            HttpError: 400, it is needed, or not what it may be.
+            HttpError: 400 if a required parameter is missing, or the value is not allowed.
         """
         if text is None:
             if self.is_needed:
@@ -80,7 +80,7 @@ class Parameter:
         return value
 
     def schema(self) -> Schema:
-        """It in an OpenAPI document."""
+        """The parameter in the OpenAPI document."""
         if self.kind == "integer":
             bounds = {"minimum": self.minimum, "maximum": self.maximum}
             found: Schema = {"type": "integer", **bounds, "default": self.default}
@@ -99,17 +99,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """One route.
+    """One endpoint of the API.
 
     Attributes:
-        path: below `PREFIX`, parts like `:topic` are parameters.
-        words: what it does, for people.
-        answer: the schema of its JSON answer, or the name of one; None: it is no JSON.
-        handler: answers, with the arguments read.
-        parameters: of its query.
-        body: the name of the schema of a JSON body; "": it has none.
-        media: what it answers with instead of JSON.
-        errors: what may go wrong, by status; 400, 401, 403 and 502 are understood.
+        path: below `PREFIX`; parts such as `:topic` are parameters.
+        words: a description for users.
+        answer: the schema of its JSON answer, or a schema's name; None if the answer is not JSON.
+        handler: returns the answer; it gets the parsed arguments.
+        parameters: the parameters of its query.
+        body: the name of the schema of its JSON body; "" if it has no body.
+        media: content types of its answers other than JSON.
+        errors: descriptions of further errors, by status; those of `site._ERRORS` are always added.
     """
 
     method: str
@@ -123,7 +123,7 @@ class Endpoint:
     errors: Mapping[int, str]
 
     def route(self, desk: Desk) -> Route:
-        """It as the server takes it."""
+        """The endpoint as a route of the server."""
 
         async def handle(call: Call) -> Any:
             query = call.query
@@ -136,7 +136,7 @@ class Endpoint:
 
 
 class Endpoints(list[Endpoint]):
-    """Some endpoints; `add` stands above the handler of each."""
+    """A list of endpoints; `add` decorates the handler of each."""
 
     def add(
         self,
@@ -149,7 +149,7 @@ class Endpoints(list[Endpoint]):
         media: tuple[str, ...] = (),
         errors: Mapping[int, str] = NO_ERRORS,
     ) -> Callable[[Handler], Handler]:
-        """Add the handler that this decorates; the arguments are `Endpoint`'s."""
+        """Return a decorator that adds an endpoint; the arguments are fields of `Endpoint`."""
 
         def added(handler: Handler) -> Handler:
             made = Endpoint(method, path, words, answer, handler, parameters, body, media, errors)
@@ -160,7 +160,7 @@ class Endpoints(list[Endpoint]):
 
 
 async def json_body(call: Call) -> dict[str, Any]:
-    """A request's JSON object.
+    """Read a request's body as a JSON object.
 
     Raises:
         HttpError: 400 INVALID_BODY, 413 BODY_TOO_BIG.
@@ -176,10 +176,10 @@ async def json_body(call: Call) -> dict[str, Any]:
 
 
 def text_in(body: dict[str, Any], name: str) -> str:
-    """A text of a body, "" if it is left out.
+    """Read a text from a body; "" if it is left out.
 
     Raises:
-        HttpError: 400 INVALID_BODY, it is no text.
+        HttpError: 400 INVALID_BODY if it is not a text.
     """
     value = body.get(name, "")
     if not isinstance(value, str):
@@ -188,7 +188,7 @@ def text_in(body: dict[str, Any], name: str) -> str:
 
 
 def texts_in(body: dict[str, Any], name: str) -> list[str]:
-    """A list of texts of a body; none if it is left out. Raises as `text_in`."""
+    """Read a list of texts from a body; empty if it is left out. Raises like `text_in`."""
     value = body.get(name, [])
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise HttpError(400, f"INVALID_BODY: {name} is no list of texts")

@@ -1,1 +1,1 @@
-"""The cluster as it is now and was in the last hour, fetched once for all who look at it."""
+"""The cluster's state, now and over the last hour, fetched once for all viewers."""

@@ -1,9 +1,9 @@
-"""What needs somebody's attention, in words: few sentences, the gravest first, each with a page.
+"""Notices about trouble in the cluster: a few sentences, the most serious first, each with a link.
 
-1. Of a kind of trouble the `SHOWN_MAX` largest cases have a sentence each, the rest have one
-   together. So there are never more than some dozens, however much is wrong.
-2. A notice's key stays the same while the trouble does, whatever its figures say.
-3. A channel has one notice: of several troubles the gravest.
+1. For each kind of trouble, the `SHOWN_MAX` largest cases have one sentence each, and the others
+   one sentence together. So there are never more than a few dozen, however much is wrong.
+2. A notice's key stays the same while the trouble lasts, even if its figures change.
+3. A channel has one notice: the one for its most serious trouble.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
 ANSWERED, UNAUTHORIZED, FORBIDDEN = (f"got response{code}" for code in ("", " 401", " 403"))
-"""How errors begin that a daemon has answered with (`cluster.upstream`)."""
+"""How the texts of errors begin if the daemon has answered (`cluster.upstream`)."""
 
 GROWTH_MIN: Final = 1.0
-"""Messages per second; less growth is not worth a word."""
+"""Messages per second; slower growth gets no notice."""
 
 GROWN_MIN: Final = 0.1
-"""By which part of its depth a channel must grow in a minute to be told."""
+"""Part of its depth by which a channel must grow in a minute to get a notice."""
 
 
 def attention(
@@ -43,13 +43,13 @@ def attention(
     refused: Mapping[str, str],
     names_left_out: int,
 ) -> tuple[Notice, ...]:
-    """All notices, the gravest first.
+    """Find all notices, the most serious first.
 
     Args:
         time: seconds since 1970.
         nodes, topics, channels, lookupds: the cluster.
-        refused: why nodes that registered are not called, by address.
-        names_left_out: topics and channels that there is no room for.
+        refused: by address, why a registered node is not queried.
+        names_left_out: number of topics and channels beyond the maximum (`names.NAMES_MAX`).
     """
     found = [
         *_nodes(nodes, time),
@@ -64,30 +64,30 @@ def attention(
 
 
 def channel_link(topic: str, channel: str) -> str:
-    """The page of a channel, below the base path."""
+    """Path of a channel's page, below the base path."""
     return f"{topic_link(topic)}/{quote(channel, safe='')}"
 
 
 def topic_link(topic: str) -> str:
-    """The page of a topic, below the base path."""
+    """Path of a topic's page, below the base path."""
     return f"/topics/{quote(topic, safe='')}"
 
 
 def node_link(address: str) -> str:
-    """The page of a node, below the base path."""
+    """Path of a node's page, below the base path."""
     return f"/nodes/{quote(address, safe=':')}"
 
 
 def _few(
     case: tuple[str, Level], said: Iterable[tuple[str, str, str]], total: int, more: tuple[str, str]
 ) -> Iterator[Notice]:
-    """Rule 1.
+    """Yield the notices of one kind of trouble (rule 1).
 
     Args:
-        case: the kind of trouble and its gravity.
-        said: of the largest cases what each is called, a sentence without its name, its page.
-        total: how many cases there are.
-        more: what the others are, and their page.
+        case: the kind of trouble and its level.
+        said: for each of the largest cases its name, the sentence without the name, and its page.
+        total: number of cases.
+        more: the sentence about the other cases, without their number, and their page.
     """
     kind, level = case
     for name, sentence, link in islice(said, SHOWN_MAX):
@@ -138,7 +138,7 @@ def _of_state(node: Node, time: float) -> str:
 
 
 def _of_error(error: str) -> str:
-    """What a daemon does that was asked in vain, and what to do where it wants another token."""
+    """Describe why a query of a daemon failed, and how to fix it if the token was refused."""
     if error.startswith(UNAUTHORIZED):
         return f"asks for a token: set --upstream-token to one that is good there ({error})"
     if error.startswith(FORBIDDEN):
@@ -202,7 +202,7 @@ def _few_channels(
     mask: NDArray[np.bool_],
     size: NDArray[Any],
 ) -> Iterator[Notice]:
-    """Those with the largest `size` first."""
+    """Yield notices of the channels in `mask`, those with the largest `size` first."""
     places = np.flatnonzero(mask)
     largest = places[np.argsort(-size[places], kind="stable")][:SHOWN_MAX]
     rows = map(table.row, largest.tolist())

@@ -1,14 +1,15 @@
-"""What is fetched only while somebody looks at it: one topic or channel with clients, all clients.
+"""Data that is fetched only while it is viewed: one topic or channel with clients, or all clients.
 
-1. A topic or channel is fetched once for all who look at it, and again after `EVERY_SECONDS`.
-2. Fifty pages of fifty channels ask a node for `A_ROUND` of them between two pictures, in turns:
-   who is not asked for this time keeps what was known, and goes first the next time. The first look
-   at a channel does not wait for its turn, but only `FIRST_AT_ONCE` of these are under way at once.
-3. Whoever looks again waits `SOON_SECONDS` for news at most, so that a node that hangs holds up no
-   page that has something to show.
-4. Only nodes that have the topic are asked.
-5. Connections of consumers are folded by host and user agent: a row for a fleet of 500 pods. What
-   clients say of themselves is not trusted: texts are cut to one line.
+1. A topic or channel is fetched once for all of its viewers, and again after `EVERY_SECONDS`.
+2. Between two pictures, a node is queried for at most `A_ROUND` topics and channels, in turns, even
+   if fifty pages show fifty channels. A channel that has to wait keeps its last data and comes
+   first the next time. The first look at a channel does not wait for its turn, but only
+   `FIRST_AT_ONCE` of these queries run at once.
+3. Every later look waits at most `SOON_SECONDS` for new data, so that a hanging node does not delay
+   a page that already has data to show.
+4. Only nodes that have the topic are queried.
+5. Connections of consumers are grouped by host and user agent: one row for a fleet of 500 pods.
+   Data that clients send about themselves is not trusted: texts are cut to one line.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from sparq.nsqadmin.watch.rows import ClientGroup
 
 KEPT_MAX: Final = 2000
 KEPT_SECONDS: Final = 60.0
-"""For how long what nobody looks at any more is kept."""
+"""How long data is kept after it was last viewed."""
 
 EVERY_SECONDS: Final = 1.5
 A_ROUND: Final = 8
-"""Topics and channels that a node is asked for between two pictures."""
+"""Maximum number of topics and channels that a node is queried for between two pictures."""
 
 FIRST_AT_ONCE: Final = 8
 WATCHED_SECONDS: Final = 5.0
-"""For how long after a look somebody counts as looking at a channel."""
+"""How long after a look a topic or channel counts as being viewed."""
 
 SOON_SECONDS: Final = 0.25
 CLIENTS_SECONDS: Final = 10.0
-"""All clients of the cluster are fetched this often at most: that is much more than figures."""
+"""Minimum time between two fetches of all clients, which are much larger than the figures."""
 
 IDS_MAX: Final = 20
 GROUPS_MAX: Final = 20_000
@@ -60,9 +61,9 @@ class Detail:
     """One topic or channel over all nodes that answered.
 
     Attributes:
-        topic: its figures in NSQ's shape, also by node, with latencies.
-        channel: the same of the channel; None if a topic was asked for, or no node has it.
-        clients: its consumers, folded.
+        topic: figures in NSQ's shape, also by node, with latencies.
+        channel: the same for the channel; None if a topic was requested, or no node has it.
+        clients: its consumers, grouped.
         errors: why nodes did not answer, by address.
     """
 
@@ -74,12 +75,12 @@ class Detail:
 
 @dataclass(slots=True)
 class _Kept:
-    """What is known of a topic or channel.
+    """The cached data of a topic or channel.
 
     Attributes:
-        looked_at, asked_at: when it was last looked at and asked for, on the monotonic clock.
-        asked: the addresses that were asked.
-        task: the question that is under way.
+        looked_at, asked_at: when it was last viewed and last queried, on the monotonic clock.
+        asked: addresses of the nodes that were queried.
+        task: the running query; None if there is none.
     """
 
     looked_at: float
@@ -90,7 +91,7 @@ class _Kept:
 
 
 class Details:
-    """Asks, and keeps answers for a while."""
+    """Fetches topics, channels and clients, and caches the answers for a while."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -102,7 +103,7 @@ class Details:
         self._all: tuple[float, asyncio.Task[tuple[ClientGroup, ...]]] | None = None
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel running queries."""
         tasks: list[asyncio.Task[Any]] = [one.task for one in self._kept.values() if one.task]
         tasks += [self._all[1]] if self._all else []
         for task in tasks:
@@ -110,7 +111,7 @@ class Details:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def detail(self, picture: Picture, topic: str, channel: str = "") -> Detail:
-        """A topic, or a channel of it, with its clients."""
+        """Get a topic, or one of its channels, with its clients."""
         now, key = time.monotonic(), (topic, channel)
         self._begin(picture, now)
         kept = self._kept.setdefault(key, _Kept(now))
@@ -120,7 +121,7 @@ class Details:
         kept.looked_at = now
         if kept.detail is None or (is_old and not is_watched):
             task = kept.task or self._start(picture, key, kept, is_first=True)
-            # A viewer who leaves takes nothing away from the others.
+            # Shielded, so that one viewer's disconnect does not cancel the query of the others.
             return await asyncio.shield(task)
         if is_old and kept.task is None:
             self._due[key] = None
@@ -130,7 +131,7 @@ class Details:
         return kept.detail
 
     def _begin(self, picture: Picture, now: float) -> None:
-        """With a new picture nodes may be asked again."""
+        """If the picture is new, allow more queries of each node, and drop old data."""
         if picture.number <= self._number:
             return
         self._number = picture.number
@@ -144,11 +145,11 @@ class Details:
         self._take_turns(picture, now)
 
     def _take_turns(self, picture: Picture, now: float) -> None:
-        """Ask for what has been due for longest, as far as its nodes may be asked."""
+        """Start the queries that have been due longest, as far as their nodes may be queried."""
         for key in list(self._due):
             kept = self._kept.get(key)
             if kept is None or now - kept.looked_at >= WATCHED_SECONDS:
-                del self._due[key]  # nobody looks at it any more
+                del self._due[key]  # it is no longer viewed
             elif all(self._asked[address] < A_ROUND for address in kept.asked):
                 del self._due[key]
                 self._start(picture, key, kept)
@@ -181,7 +182,7 @@ class Details:
         return Detail(whole, part, folder.groups(), found.errors)
 
     async def clients(self, picture: Picture) -> tuple[ClientGroup, ...]:
-        """All consumers of the nodes that answer."""
+        """Get all consumers of the nodes that are not gone."""
         edition = time.monotonic() // CLIENTS_SECONDS
         kept = self._all
         if kept is None or (kept[0] != edition and kept[1].done()) or _has_failed(kept[1]):
@@ -201,13 +202,13 @@ class Details:
 
 
 class Folder:
-    """Folds clients; beyond `GROUPS_MAX` kinds further ones are left out."""
+    """Groups clients by kind; beyond `GROUPS_MAX` kinds, further kinds are left out."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[str, ...], _Group] = {}
 
     def add(self, node: str, clients: Iterable[tuple[str, str, Client]]) -> None:
-        """Take in the clients of a node."""
+        """Add the clients of a node."""
         for topic, channel, client in clients:
             attributes = _attributes(client)
             place = (client.topology_zone, client.topology_region)
@@ -219,7 +220,7 @@ class Folder:
                 group.add(node, client)
 
     def groups(self) -> tuple[ClientGroup, ...]:
-        """All kinds, by topic, channel, host and user agent."""
+        """All groups, ordered by topic, channel, host and user agent."""
         return tuple(group.row() for _, group in sorted(self._groups.items()))
 
 
@@ -269,7 +270,7 @@ class _Group:
 
 
 def _attributes(client: Client) -> tuple[str, ...]:
-    """How it is connected, in NSQ's words."""
+    """How a client is connected, in NSQ's words."""
     names = ("TLS", "Deflate", "Snappy", "Authed")
     found = [name for name in names if getattr(client, name.lower())]
     if client.sample_rate:
@@ -278,7 +279,7 @@ def _attributes(client: Client) -> tuple[str, ...]:
 
 
 def _keep(kept: _Kept, task: asyncio.Task[Detail]) -> None:
-    """Take in an answer; without one what was known stays."""
+    """Store the result of a query; if it failed, the previous data stays."""
     kept.task = None
     if task.cancelled():
         return
@@ -293,7 +294,7 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
 
 
 def _nodes(picture: Picture, topic: str) -> list[Node]:
-    """Those that have a topic and are not gone."""
+    """The nodes that have a topic and are not gone."""
     addresses = {node.address for node, _ in picture.topic_nodes(topic)}
     counted = (seen for seen in picture.observed if seen.state in COUNTED)
     return [seen.node for seen in counted if seen.node.address in addresses]

@@ -1,12 +1,12 @@
 """The last hour of every topic, channel and node, and of the cluster, in memory.
 
 1. A step is taken every 10 seconds and kept for an hour. It is one float32 array of three figures
-   by number (`names`): 12 bytes a name and step, 4,320 bytes a name and hour. 1,000 topics with 10
-   channels each are 11,000 names, 48 MB.
-2. `BYTES_MAX` holds at any number of names: beyond 24,000 steps are farther apart, 20 seconds, 30
-   seconds and so on.
-3. Figures: what waits, a rate (published to a topic, finished of a channel), the lag. What is
-   unknown is nan, in a series None; so is a lag without end.
+   by number (`names`): 12 bytes per name and step, 4,320 bytes per name and hour. 1,000 topics with
+   10 channels each are 11,000 names, 48 MB.
+2. `BYTES_MAX` is kept for any number of names: with more than 24,000 names, steps are taken every
+   20 seconds, 30 seconds and so on.
+3. The figures are the waiting messages, a rate (published to a topic, finished on a channel) and
+   the lag. An unknown figure is nan. In a series, unknown figures and infinite lags are None.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ DEPTH, RATE, LAG = range(3)
 SPARK_POINTS: Final = 24
 
 SLACK_SECONDS: Final = 1.0
-"""A step may be this early: rounds do not come to the second."""
+"""A step may be early by this much, because rounds are not on time to the second."""
 
 GROWTH_SECONDS: Final = 60.0
-"""Growth is told over the last minute; of a shorter history over what there is, if not less than
+"""Growth is measured over the last minute, or over a shorter history of at least
 `GROWTH_SECONDS_MIN`.
 """
 GROWTH_SECONDS_MIN: Final = 20.0
@@ -58,7 +58,7 @@ class Series:
     values: dict[str, Values]
 
     def document(self) -> dict[str, Values]:
-        """As JSON has it: `time` beside the figures."""
+        """Convert to JSON values: `time`, and the figures by name."""
         return {"time": [*self.times], **self.values}
 
 
@@ -75,10 +75,10 @@ _TOTAL = ("depth", "in_flight", "in_rate", "out_rate", "requeue_rate", "lag_seco
 
 
 class History:
-    """Takes steps, and tells of them; both may be done on different threads.
+    """Takes steps and returns series; both may happen on different threads.
 
     Attributes:
-        size_bytes: what the figures by number take.
+        size_bytes: memory that the figures of all steps take.
     """
 
     def __init__(self, names: Names, bytes_max: int = BYTES_MAX) -> None:
@@ -89,16 +89,16 @@ class History:
 
     @property
     def steps(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
         return len(self._steps)
 
     def step_seconds(self, size: int) -> float:
-        """How far steps of this many names are apart."""
+        """Time between two steps, for this number of names."""
         hour = 3 * FIGURE_BYTES * max(size, 1) * KEPT_SECONDS / STEP_SECONDS
         return STEP_SECONDS * math.ceil(hour / self._bytes_max)
 
     def is_due(self, time: float, size: int) -> bool:
-        """Whether a step is to be taken now; `time` in seconds since 1970."""
+        """Whether a step is due; `time` in seconds since 1970."""
         if not self._steps or time < self._steps[-1].time:
             return True
         return time - self._steps[-1].time >= self.step_seconds(size) - SLACK_SECONDS
@@ -111,13 +111,13 @@ class History:
         tables: tuple[Table[Topic], Table[Channel]],
         nodes: tuple[Sequence[Node], Totals],
     ) -> None:
-        """Keep what is now.
+        """Add a step with the current figures.
 
         Args:
             time: seconds since 1970.
             size: the number of names.
-            order: of the tables' rows.
-            tables: of topics and channels.
+            order: the order of the tables' rows.
+            tables: topics and channels.
             nodes: the nodes and their totals.
         """
         (topics, channels), (each, totals) = tables, nodes
@@ -136,7 +136,7 @@ class History:
 
     def _drop(self, time: float) -> None:
         steps = self._steps
-        # A clock that was set back leaves steps of a time to come: they go, too.
+        # After the clock was set back, steps have times in the future: drop them, too.
         while (
             steps[0].time < time - KEPT_SECONDS
             or steps[0].time > time
@@ -147,11 +147,11 @@ class History:
             self.size_bytes -= steps.popleft().figures.nbytes
 
     def growth(self, time: float, depth: Figures) -> Figures:
-        """By how many messages a second each depth has grown lately; nan: not known yet.
+        """Recent growth of each depth, in messages per second; nan if not known yet.
 
         Args:
-            time: now, seconds since 1970.
-            depth: now, by number.
+            time: the current time, seconds since 1970.
+            depth: the current depths, by number.
         """
         growth = np.full(len(depth), np.nan)
         step = self._before(time - GROWTH_SECONDS)
@@ -162,17 +162,17 @@ class History:
         return growth
 
     def _before(self, time: float) -> _Step | None:
-        """The step at this time or the last one before it; else the first one."""
+        """The last step at or before this time; if there is none, the first step."""
         for step in reversed(self._steps):
             if step.time <= time:
                 return step
         return self._steps[0] if self._steps else None
 
     def series(self, of: Subject) -> Series:
-        """The last hour of something; empty for what is not known.
+        """The last hour of a subject; empty if a topic or channel is unknown.
 
         - `"cluster"`: `depth`, `in_flight`, `in_rate`, `out_rate`, `requeue_rate`, `lag_seconds`
-        - `("topic", T)`: `depth` with its channels', `in_rate`, `lag_seconds`
+        - `("topic", T)`: `depth` including its channels, `in_rate`, `lag_seconds`
         - `("channel", T, C)`: `depth`, `in_rate` (its topic's), `out_rate`, `lag_seconds`
         - `("node", N)`: `depth`, `in_rate`, `out_rate`
         """
@@ -194,7 +194,7 @@ class History:
         return _series(steps, ("depth", "out_rate", "lag_seconds", "in_rate"), rows)
 
     def spark(self, of: tuple[str, ...], points: int = SPARK_POINTS) -> Values:
-        """A topic's or channel's depth in some steps of the last hour, the last one among them."""
+        """A topic's or channel's depth at some steps of the last hour, including the last step."""
         number = self._names.number(*of[1:])
         steps = tuple(self._steps)
         every = max(1, -(-len(steps) // points))
@@ -216,5 +216,5 @@ def _series(
 
 
 def _known(value: float | None) -> float | None:
-    """A figure with as many digits as float32 has; None for what is not known or has no end."""
+    """Round a figure to the digits of float32; None if it is unknown or infinite."""
     return float(f"{value:.7g}") if value is not None and math.isfinite(value) else None

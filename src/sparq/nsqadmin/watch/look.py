@@ -1,11 +1,12 @@
-"""What one nsqd said of itself at one moment: its `/stats`, read into columns.
+"""The figures of one nsqd at one moment: its `/stats`, parsed into columns.
 
-1. Only what is used is decoded, and no document is kept: 20 nodes with 10,000 channels each would
-   be a gigabyte of dictionaries, and are 25 MB of columns.
-2. An answer is not trusted: names that NSQ does not allow are left out, counts are held between 0
-   and 2^53, texts are cut to one line.
-3. Go's nsqd does not say how many messages were finished. There it is what is no longer there of
-   those that came. Its `sparq_version` is missing: that is how it is known.
+1. Only the fields in use are decoded, and no document is kept: 20 nodes with 10,000 channels each
+   would be a gigabyte of dictionaries, but are 25 MB of columns.
+2. An answer is not trusted: names that NSQ does not allow are left out, counts are limited to 0 to
+   2^53, and texts are cut to one line.
+3. Go's nsqd does not report how many messages were finished. For it, this is the number of messages
+   that came, less those that are still there. Go's nsqd is recognised by its missing
+   `sparq_version`.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ COUNTS: Final = (
     *("messages", "finished", "requeued", "timed_out", "bytes"),
     *("depth", "backend_depth", "in_flight", "deferred", "clients", "ready", "paused"),
 )
-"""The columns of `Look.counts`; the first five are counters, of which rates are made."""
+"""The rows of `Look.counts`; the first five are counters, from which rates are computed."""
 
 AT: Final = {name: place for place, name in enumerate(COUNTS)}
 COUNTERS: Final = COUNTS[:5]
 COUNT_MAX: Final = 1 << 53
 NO_NAME: Final = " "
-"""Stands for an empty name of a channel, which would be its topic's; NSQ allows neither."""
+"""Replaces a channel's empty name, which would mean its topic; NSQ allows neither name."""
 
 
 class _Channel(msgspec.Struct, gc=False):
@@ -99,15 +100,16 @@ class Look:
     """An nsqd's figures.
 
     Attributes:
-        at_seconds: when they were asked for, on the monotonic clock.
-        start_time: when it was started, in seconds since 1970.
-        sparq_version: None: it is Go's.
-        is_short: it refuses publishes for want of space.
-        numbers: of its topics and channels, shape (n,), each once.
+        at_seconds: when they were queried, on the monotonic clock.
+        start_time: when the nsqd was started, in seconds since 1970.
+        sparq_version: None if it is Go's nsqd.
+        is_short: whether it refuses publishes because it is short of disk space.
+        numbers: numbers of its topics and channels, shape (n,), without duplicates.
         counts: shape (len(COUNTS), n).
-        oldest: age of the oldest waiting message in seconds, shape (n,); 0: none, nan: not said.
-        readers: by number, of the channels that a range reader holds.
-        draining: it refuses publishes as it is to be left.
+        oldest: age of the oldest waiting message in seconds, shape (n,); 0: none waits, nan: not
+            reported.
+        readers: range readers by the number of the channel that they hold.
+        draining: whether it refuses publishes because it is draining.
     """
 
     at_seconds: float
@@ -123,12 +125,12 @@ class Look:
     draining: bool = False
 
     def column(self, name: str) -> Counts:
-        """One of `COUNTS`, shape (n,)."""
+        """The counts of one of `COUNTS`, shape (n,)."""
         found: Counts = self.counts[AT[name]]
         return found
 
     def only(self, numbers: Numbers) -> Look:
-        """The figures of some numbers, ascending; there they are 0, 1, ... in this order."""
+        """Select the figures of some ascending numbers, which become 0, 1, ... in this order."""
         here = np.isin(self.numbers, numbers)
         at = np.searchsorted(numbers, self.numbers[here]).astype(np.int32)
         places = {int(number): place for place, number in enumerate(numbers)}
@@ -140,7 +142,7 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What of an earlier look rates need: `counts` has the rows of `COUNTERS` only."""
+    """The part of an earlier look that rates need: `counts` has only the rows of `COUNTERS`."""
 
     at_seconds: float
     start_time: int
@@ -148,23 +150,23 @@ class Counters:
     counts: Counts
 
     def only(self, numbers: Numbers) -> Counters:
-        """As `Look.only`."""
+        """Select some numbers, like `Look.only`."""
         here = np.isin(self.numbers, numbers)
         at = np.searchsorted(numbers, self.numbers[here]).astype(np.int32)
         return replace(self, numbers=at, counts=self.counts[:, here])
 
 
 def counters(look: Look) -> Counters:
-    """A look as the base of later rates."""
+    """Copy a look's counters, as the base of later rates."""
     kept = look.counts[: len(COUNTERS)].copy()
     return Counters(look.at_seconds, look.start_time, look.numbers, kept)
 
 
 def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Look:
-    """Read an answer of `/stats`, in the form of before 1.0 too (wrapped in `data`).
+    """Parse an answer of `/stats`, also in the form before NSQ 1.0 (wrapped in `data`).
 
     Raises:
-        ValueError: it is no such answer.
+        ValueError: the answer is invalid.
     """
     try:
         document = _document.decode(answer)
@@ -194,7 +196,7 @@ def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Loo
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of a look: those of topics, then those of channels."""
+    """The rows of an answer: first topics, then channels."""
 
     topics: list[_Topic]
     channels: list[_Channel]
@@ -204,7 +206,7 @@ class _Rows:
 
 
 def _numbered(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
-    """The topics and channels that have a number, none twice, and their numbers."""
+    """The topics and channels without duplicates and invalid names, and their numbers."""
     found = [names.number(topic.topic_name) for topic in topics]
     for topic in topics:
         number_of = names.of_topic(topic.topic_name).get
@@ -216,7 +218,7 @@ def _numbered(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
 
 
 def _numbered_anew(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
-    """The same where there are new names, or some that do not count."""
+    """The same for answers with new names, duplicates or invalid names."""
     rows = _Rows([], [])
     of_topics: dict[int, _Topic] = {}
     of_channels: dict[int, None] = {}
@@ -235,7 +237,7 @@ def _numbered_anew(topics: list[_Topic], names: Names) -> tuple[_Rows, Numbers]:
 
 
 def _counts(rows: _Rows) -> Counts:
-    """The columns of the rows, each count held within its bounds."""
+    """The counts of the rows, shape (len(COUNTS), n), limited to 0 to `COUNT_MAX`."""
     flat = chain.from_iterable(chain(map(_of_topic, rows.topics), map(_of_channel, rows.channels)))
     found = np.fromiter(flat, np.int64, len(rows) * len(COUNTS))
     counts = np.ascontiguousarray(found.reshape(len(rows), len(COUNTS)).T)
@@ -253,7 +255,7 @@ def _of_topic(topic: _Topic) -> tuple[int, ...]:
 
 
 def _oldest(rows: _Rows, is_sparq: bool) -> Figures:
-    """Ages of the oldest messages; sparq's nsqd says null where none waits."""
+    """Ages of the oldest waiting messages; sparq's nsqd sends null if no message waits."""
     ages = np.zeros(len(rows))
     told = [channel.oldest_waiting_seconds for channel in rows.channels]
     ages[len(rows.topics) :] = np.array(told, np.float64)

@@ -1,10 +1,11 @@
-"""The figures of all nodes as those of one cluster: columns by number (`names`).
+"""Merges the figures of all nodes into columns for the cluster, by number (`names`).
 
-1. A rate is the growth of a counter between two looks at one nsqd, by the time between them. An
-   nsqd that was started anew in between, or was looked at once only, adds nothing; where no nsqd
-   adds anything the rate is unknown: nan.
-2. A lag is the age of the oldest waiting message where every node says it, the largest of them.
-   Otherwise it is what waits by the rate at which it is finished (Little's law).
+1. A rate is the growth of a counter between two looks at one nsqd, divided by the time between
+   them. An nsqd that was restarted in between, or has been looked at only once, adds nothing. If no
+   nsqd adds anything, the rate is unknown: nan.
+2. A lag is the age of the oldest waiting message over all nodes, if every node reports it.
+   Otherwise it is the number of messages that wait or are in flight, divided by the rate at which
+   messages are finished (Little's law).
 """
 
 from __future__ import annotations
@@ -22,27 +23,27 @@ from sparq.nsqadmin.watch.rows import Reader
 Flags = NDArray[np.bool_]
 
 BEHIND_SECONDS: Final = 60.0
-"""A channel whose oldest message has waited longer is behind."""
+"""A channel is behind if its lag is longer than this."""
 
 STUCK_SECONDS: Final = 30.0
-"""Consumers that have finished nothing for longer, while messages wait, are stuck."""
+"""A channel is stuck if its consumers finish nothing for this long while messages wait."""
 
 STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
-"""A channel's states, the gravest last."""
+"""A channel's states, the most serious last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Figures of all topics and channels; arrays are by number, shape (..., n).
+    """Figures of all topics and channels; arrays are indexed by number, shape (..., n).
 
     Attributes:
-        nodes: number of nodes that have it; 0: it is not there.
-        counts: rows of `COUNTS`, summed.
+        nodes: number of nodes that have the topic or channel; 0: it does not exist.
+        counts: rows of `COUNTS`, summed over nodes.
         rates: rows of `COUNTERS`, per second; nan: unknown.
-        lag: seconds; nan: unknown, inf: nothing is being finished.
-        is_exact: whether all nodes said the age.
-        says_ready: whether all nodes say their clients' RDY.
-        readers: range readers, by number.
+        lag: seconds; nan: unknown, inf: no message is being finished.
+        is_exact: whether all nodes reported the age of the oldest waiting message.
+        says_ready: whether all nodes report their clients' RDY.
+        readers: range readers, by number of the channel.
     """
 
     nodes: NDArray[np.int32]
@@ -54,18 +55,18 @@ class Columns:
     readers: dict[int, Reader]
 
     def count(self, name: str) -> Counts:
-        """One of `COUNTS`."""
+        """The counts of one of `COUNTS`, shape (n,)."""
         found: Counts = self.counts[AT[name]]
         return found
 
     def rate(self, name: str) -> Figures:
-        """One of `COUNTERS`, per second."""
+        """The rates of one of `COUNTERS`, per second, shape (n,)."""
         found: Figures = self.rates[AT[name]]
         return found
 
 
 def rates_of(look: Look, base: Counters | None) -> Figures | None:
-    """The rates between two looks, shape (len(COUNTERS), n), nan for what is new; None: unknown."""
+    """The rates between two looks, shape (len(COUNTERS), n), nan for new names; None: unknown."""
     if base is None or base.start_time != look.start_time or base.at_seconds >= look.at_seconds:
         return None
     now = look.counts[: len(COUNTERS)]
@@ -79,7 +80,7 @@ def rates_of(look: Look, base: Counters | None) -> Figures | None:
 
 
 def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
-    """The columns of numbers below `size`; each look comes with the one that rates begin at."""
+    """Merge looks into columns of numbers below `size`; each look comes with the base of rates."""
     nodes = np.zeros(size, np.int32)
     counts = np.zeros((len(COUNTS), size), np.int64)
     rates = np.zeros((len(COUNTERS), size))
@@ -91,7 +92,7 @@ def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
         at = look.numbers
         nodes[at] += 1
         counts[:, at] += look.counts
-        oldest[at] = np.maximum(oldest[at], look.oldest)  # nan stays: not all have said it
+        oldest[at] = np.maximum(oldest[at], look.oldest)  # nan stays: a node does not report it
         readers.update(look.readers)
         if look.sparq_version is None:
             says_ready[at] = False
@@ -106,7 +107,7 @@ def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
 
 
 def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
-    """Rule 2."""
+    """Compute the lags (rule 2)."""
     waiting = counts[AT["depth"]] + counts[AT["in_flight"]]
     with np.errstate(divide="ignore", invalid="ignore"):
         estimated = np.where(waiting > 0, waiting / rates[AT["finished"]], 0.0)
@@ -114,7 +115,7 @@ def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
 
 
 def clear_seconds(columns: Columns) -> Figures:
-    """How long until nothing waits if rates stay; inf: never, nan: unknown."""
+    """Seconds until no message waits if rates stay the same; inf: never, nan: unknown."""
     waiting = columns.count("depth") + columns.count("in_flight")
     shrinking = columns.rate("finished") - columns.rate("messages")
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,17 +126,15 @@ def clear_seconds(columns: Columns) -> Figures:
 
 
 def channel_states(columns: Columns, unfinished: Figures) -> NDArray[np.int8]:
-    """Each channel's place in `STATES`.
-
-    - paused: it is;
+    """Compute each channel's state, as its place in `STATES`. The first one that applies counts.
+    - paused: the channel is paused;
     - no consumers: it has neither a client nor a range reader;
-    - stuck: consumers are there, messages wait or are in flight, and none was finished for
-      `STUCK_SECONDS`;
-    - behind: its lag is more than `BEHIND_SECONDS`.
+    - stuck: messages wait or are in flight, and none was finished for `STUCK_SECONDS`;
+    - behind: messages wait or are in flight, and the lag is more than `BEHIND_SECONDS`.
 
     Args:
-        columns: the cluster.
-        unfinished: for how long messages have waited without one being finished, seconds.
+        columns: figures of the cluster.
+        unfinished: seconds that messages have waited without one being finished, by number.
     """
     waiting = columns.count("depth") + columns.count("in_flight")
     is_read = columns.count("clients") > 0
@@ -149,9 +148,9 @@ def channel_states(columns: Columns, unfinished: Figures) -> NDArray[np.int8]:
 
 
 class Progress:
-    """For how long each channel's consumers have finished nothing although messages wait.
+    """Measures how long each channel's consumers have finished nothing although messages wait.
 
-    It knows when each got on last, by number; times are seconds of the monotonic clock.
+    It stores the time of the last progress by number; times are seconds of the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -159,9 +158,9 @@ class Progress:
         self._moved_at: Figures = np.zeros(0)
 
     def update(self, columns: Columns, now: float) -> Figures:
-        """Take what the cluster is like now; returns for how long nothing was finished, seconds.
+        """Take the current figures; returns how long nothing was finished, in seconds, by number.
 
-        A counter that has changed in any way counts as progress, an nsqd's restart too.
+        Any change of the counter counts as progress, even an nsqd's restart.
         """
         size = len(columns.nodes)
         finished = columns.count("finished").astype(np.float64)

@@ -1,9 +1,10 @@
-"""Numbers for topics and channels, so that their figures can be columns.
+"""Numbers topics and channels, so that their figures can be stored as columns.
 
-1. A number stays with its name while anything remembers it, at least for `KEEP_SECONDS`
-   after it was last seen: charts of the last hour are kept by number.
-2. After that it may stand for another name, so that short-lived names need no more memory. `keys`
-   and `topic_of` are replaced then, never changed: pictures that are still shown hold them.
+1. A name keeps its number while the figures of any node have it, and for `KEEP_SECONDS` after it
+   was last seen, because charts of the last hour are stored by number.
+2. After that the number may be reused for another name, so that short-lived names do not need ever
+   more memory. `keys` and `topic_of` are then replaced by changed copies, because pictures that are
+   still shown refer to the old ones.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from numpy.typing import NDArray
 from sparq.protocol.names import is_valid_name
 
 Key: TypeAlias = tuple[str, str]
-"""Topic and channel; the topic itself has the channel ""."""
+"""Topic and channel; for the topic itself the channel is ""."""
 
 Numbers: TypeAlias = NDArray[np.int32]
 
 KEEP_SECONDS: Final = 3700.0
-"""Somewhat longer than the history is."""
+"""Slightly longer than the history."""
 
 NAMES_MAX: Final = 200_000
-"""Topics and channels of a cluster that are counted; 1,000 topics of 10 channels are 11,000."""
+"""Maximum number of topics and channels; 1,000 topics with 10 channels each are 11,000."""
 
 NONE: Final = -1
 NOTHING: Final[dict[str, int]] = {}
@@ -34,11 +35,11 @@ NOTHING: Final[dict[str, int]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """The names of some numbers, from 0 on; it is never changed.
+    """A snapshot of the names; its entries below `size` never change.
 
     Attributes:
-        keys: the name of each number; there may be more than `size`.
-        topic_of: for each number that of its topic.
+        keys: the name of each number, from 0 on; may be longer than `size`.
+        topic_of: for each number, the number of its topic.
         size: how many numbers there are.
     """
 
@@ -52,8 +53,8 @@ class Names:
 
     Attributes:
         keys: the name of each number.
-        topic_of: for each number that of its topic, shape (at least len(self),).
-        left_out: names that there was no room for since `forget`.
+        topic_of: for each number, the number of its topic; shape (at least len(self),).
+        left_out: names that got no number since the last `forget`, because the maximum is reached.
     """
 
     def __init__(self, names_max: int = NAMES_MAX) -> None:
@@ -70,22 +71,22 @@ class Names:
         return len(self.keys)
 
     def numbering(self) -> Numbering:
-        """The names as they are now."""
+        """Take a snapshot of the names."""
         return Numbering(self.keys, self.topic_of, len(self.keys))
 
     def number(self, topic: str, channel: str = "") -> int:
-        """The number of a name; `NONE` for an unknown one."""
+        """The number of a name; `NONE` if it is unknown."""
         return self._numbers.get(topic, NOTHING).get(channel, NONE)
 
     def of_topic(self, topic: str) -> Mapping[str, int]:
-        """The numbers of a topic's channels by name, and its own below ""."""
+        """The numbers of a topic's channels by name; its own number has the key ""."""
         return self._numbers.get(topic, NOTHING)
 
     def number_or_new(self, topic: str, channel: str = "") -> int:
-        """The number of a name, a new one if need be.
+        """The number of a name; an unknown name gets a new number.
 
-        `NONE`: NSQ does not allow the name, or there is no room for it. A channel's topic has to be
-        numbered before.
+        Returns `NONE` if NSQ does not allow the name, or the maximum of names is reached. The topic
+        of a channel must have a number already.
         """
         number = self.number(topic, channel)
         return self._new(topic, channel) if number == NONE else number
@@ -115,11 +116,11 @@ class Names:
             self.topic_of = np.append(self.topic_of, np.zeros(room, np.int32))
 
     def seen(self, numbers: Numbers, now: float) -> None:
-        """These are there, at `now` in seconds of the monotonic clock."""
+        """Record that these names exist at `now`, in seconds of the monotonic clock."""
         self._seen_at[numbers] = now
 
     def forget(self, now: float) -> None:
-        """Give up the names that were not seen for long."""
+        """Free the numbers of names that have not been seen for `KEEP_SECONDS`."""
         self.left_out = 0
         is_old = now - self._seen_at[: len(self.keys)] > KEEP_SECONDS
         is_old &= self.topic_of[: len(self.keys)] != NONE

@@ -1,10 +1,10 @@
-"""One nsqd over time: asked again and again, its last figures, and what state it is in.
+"""Watches one nsqd: queries it repeatedly, keeps its last figures, and derives its state.
 
-1. `up`: it answered the last question. `silent`: a question has had no answer for `SILENT_SECONDS`,
-   or an answer that is none. `gone`: it refuses, or did not answer in the time that a call has.
-   `unregistered`: it answers, but no nsqlookupd lists it.
-2. One question is under way at a time; a slow answer is taken when it comes.
-3. A call that fails at once is made a second time: a kept connection may have ended just then.
+1. `up`: it answered the last query. `silent`: a query has been without an answer for
+   `SILENT_SECONDS`, or its answer was invalid. `gone`: it refused the connection, or did not answer
+   within the timeout of a call. `unregistered`: it answers, but no nsqlookupd lists it.
+2. Only one query runs at a time; a late answer is used when it arrives.
+3. A call that fails at once is repeated once: a keep-alive connection may just have been closed.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from sparq.nsqadmin.watch.rows import NodeState
 
 SILENT_SECONDS: Final = 1.5
 RATE_SECONDS_MIN: Final = 0.9
-"""Looks that are closer together make no rate: a few messages more would be a jump."""
+"""Minimum time between two looks for a rate: over less time, a few messages would be a jump."""
 
 QUICK_SECONDS: Final = 0.5
-"""A failure that took longer is not repeated at once."""
+"""A call that took longer to fail is not repeated."""
 
 Ask: TypeAlias = Callable[[Node], Awaitable[Look]]
 
 
 class NodeWatch:
-    """What is known of one nsqd.
+    """The state and the last figures of one nsqd.
 
     Attributes:
-        node: as it was listed the last time.
+        node: as it was last listed.
         is_listed: whether an nsqlookupd lists it, or it was configured.
-        is_gone: whether the last question found nobody there.
-        since_at: since when it is in its state, seconds since 1970.
+        is_gone: whether the last query got no HTTP answer.
+        since_at: when its current state began, seconds since 1970.
     """
 
     def __init__(self, node: Node) -> None:
@@ -57,22 +57,22 @@ class NodeWatch:
 
     @property
     def is_pending(self) -> bool:
-        """Whether a question is under way."""
+        """Whether a query is running."""
         return self._task is not None and not self._task.done()
 
     @property
     def waiting(self) -> int:
-        """Messages that wait there, as far as is known."""
+        """Number of waiting messages, from the last figures."""
         return 0 if self._look is None else int(self._look.column("depth").sum())
 
     def start(self, ask: Ask) -> asyncio.Task[None]:
-        """Ask; no question may be under way."""
+        """Start a query; no other query may be running."""
         self._asked_at = time.monotonic()
         self._task = asyncio.create_task(self._question(ask))
         return self._task
 
     async def stop(self) -> None:
-        """Give up what is under way."""
+        """Cancel a running query."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -103,7 +103,7 @@ class NodeWatch:
         self._error, self.is_gone = "", False
 
     def observed(self, lookupds: Sequence[str]) -> Observed:
-        """It as it is now; `lookupds` are the nsqlookupds that are asked."""
+        """The node's current state; `lookupds` are the addresses of the nsqlookupds in use."""
         state = self._state_now()
         if state != self._state:
             self._state, self.since_at = state, time.time()
@@ -128,11 +128,11 @@ class NodeWatch:
 
 
 class Slots:
-    """Room for so many questions at a time, of which none keeps the others out for long.
+    """Limits how many queries run at a time, without letting slow ones block the others for long.
 
     Args:
-        count: how many there are.
-        seconds: after that a slot is free again, though its holder goes on without one.
+        count: number of slots.
+        seconds: after this time a slot is freed, and its holder continues without one.
     """
 
     def __init__(self, count: int, seconds: float) -> None:
@@ -141,7 +141,7 @@ class Slots:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """Hold a slot, as soon as there is one."""
+        """Wait for a free slot and hold it."""
         await self._free.acquire()
         held = [True]
 

@@ -1,8 +1,8 @@
-"""Which rows of a list are shown: filtered, sorted, and a page of them. Pure functions.
+"""Selects the rows of a list that are shown: filters, sorts and pages. Pure functions.
 
-1. A column is named as the row's field; `-` before it turns the order round. What is unknown stands
+1. A column has the name of the row's field; a `-` in front reverses the order. Unknown figures are
    at the end in both orders, and equal rows stay in the order of their names.
-2. A filter is a text that the name has somewhere, in small or capital letters.
+2. A filter is a text that the name must contain; upper and lower case do not matter.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ BY_NAME: Final = "name"
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):
-    """Some rows of a list.
+    """A page of a list.
 
     Attributes:
-        total: number of rows that the filter leaves.
-        offset, limit: which of them were asked for.
+        total: number of rows that match the filter.
+        offset, limit: the requested part of them.
     """
 
     rows: tuple[T, ...]
@@ -52,18 +52,18 @@ def page(
     offset: int = 0,
     limit: int = LIMIT,
 ) -> Page[T]:
-    """A page of channels or topics.
+    """Get a page of channels or topics.
 
     Args:
-        sort: a field of the row with figures, or `name`; with `-` before it, the largest first.
-        filter: only rows whose `topic/channel` has this text.
+        sort: a numeric field of the row, or `name`; with `-` in front, the largest first.
+        filter: only rows whose `topic/channel` contains this text.
         topic: only rows of this topic.
         state: only channels in this state.
-        offset: rows to leave out, from 0 on.
-        limit: rows of a page, at most `LIMIT_MAX`.
+        offset: number of rows to skip, from 0.
+        limit: rows per page, 1 to `LIMIT_MAX`.
 
     Raises:
-        ValueError: there is no such column or state, or a number is out of bounds.
+        ValueError: the column or state does not exist, or a number is out of bounds.
     """
     places = in_order(table, sort=sort, filter=filter, topic=topic, state=state)
     return _page(places.tolist(), offset, limit, table.row)
@@ -81,10 +81,10 @@ def _page(found: list[S], offset: int, limit: int, row: Callable[[S], T]) -> Pag
 def in_order(
     table: Table[T], *, sort: str = BY_NAME, filter: str = "", topic: str = "", state: str = ""
 ) -> Places:
-    """The places of all rows that a filter leaves, sorted. The arguments are those of `page`.
+    """The places of all rows that match a filter, sorted. The arguments are those of `page`.
 
     Raises:
-        ValueError: there is no such column or state.
+        ValueError: the column or state does not exist.
     """
     places: Places = np.arange(len(table))
     if state:
@@ -108,14 +108,14 @@ def in_order(
 def page_of_nodes(
     nodes: Sequence[Node], *, offset: int = 0, limit: int = LIMIT, **wanted: str
 ) -> Page[Node]:
-    """A page of nodes, of `nodes_in_order`. Raises as `page`."""
+    """Get a page of the nodes of `nodes_in_order`. Raises like `page`."""
     return _page(nodes_in_order(nodes, **wanted), offset, limit, lambda node: node)
 
 
 def nodes_in_order(
     nodes: Sequence[Node], *, sort: str = "hostname", filter: str = ""
 ) -> list[Node]:
-    """All nodes; a filter looks at address, host name and version. Raises as `in_order`."""
+    """Filter nodes by address, host name and version, and sort them. Raises like `in_order`."""
     texts = [f"{node.address} {node.hostname} {node.version}" for node in nodes]
     return _sorted(nodes, texts, sort, filter)
 
@@ -123,14 +123,14 @@ def nodes_in_order(
 def page_of_clients(
     clients: Sequence[ClientGroup], *, offset: int = 0, limit: int = LIMIT, **wanted: str
 ) -> Page[ClientGroup]:
-    """A page of client groups, of `clients_in_order`. Raises as `page`."""
+    """Get a page of the client groups of `clients_in_order`. Raises like `page`."""
     return _page(clients_in_order(clients, **wanted), offset, limit, lambda group: group)
 
 
 def clients_in_order(
     clients: Sequence[ClientGroup], *, sort: str = "-connections", filter: str = ""
 ) -> list[ClientGroup]:
-    """All groups; a filter looks at host, user agent and channel. Raises as `in_order`."""
+    """Filter groups by host, user agent and channel, and sort them. Raises like `in_order`."""
     texts = [f"{each.hostname} {each.user_agent} {each.topic}/{each.channel}" for each in clients]
     return _sorted(clients, texts, sort, filter)
 

@@ -1,11 +1,11 @@
-"""The whole cluster at one moment, and the painter, who makes one picture after the other.
+"""The whole cluster at one moment, and the painter, which makes one picture after the other.
 
-1. A picture is never changed: whoever shows it may keep it while the next one is made. They may do
-   so on different threads, as a picture shares nothing that is changed later (`names` replaces what
-   it changes).
-2. Sums are over nodes that answer, and silent ones with their last figures. A node that is gone
-   keeps its last figures in its own row.
-3. The painter keeps what a picture needs of those before, so that the arithmetic can be pure.
+1. A picture never changes: it may be shown while the next one is made, also on another thread,
+   because it shares nothing that is changed later (`names` replaces its lists instead).
+2. Sums are over the nodes that answer, and over silent ones with their last figures. A node that is
+   gone keeps its last figures in its own row.
+3. The painter keeps the data of earlier pictures that the next one needs, so that the computations
+   can be pure functions.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ COUNTED: Final = ("up", "silent", "unregistered")
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One nsqd as the loop has seen it; times are seconds since 1970.
+    """One nsqd as the watch has seen it; times are seconds since 1970.
 
     Attributes:
         node: as it was listed.
         lookupds: addresses of the nsqlookupds that list it.
-        look: its last figures; None: it has never answered.
-        base: where its rates begin; None: unknown.
+        look: its last figures; None if it has never answered.
+        base: earlier counters from which its rates are computed; None if there are none.
     """
 
     node: Listed
@@ -58,8 +58,8 @@ class Picture:
         number: 1, 2, ...; a later picture has a larger one.
         time: seconds since 1970.
         errors: why a node or nsqlookupd did not answer, by address.
-        lookupds: the nsqlookupds; none where nsqds were given.
-        observed: what each of `nodes` is made of.
+        lookupds: the nsqlookupds; empty if nsqds were configured instead.
+        observed: the data that each of `nodes` is made from.
         named: the names of the numbers in looks.
     """
 
@@ -76,18 +76,18 @@ class Picture:
 
     @property
     def errors(self) -> dict[str, str]:
-        """Who did not answer, and why."""
+        """Why a node or nsqlookupd did not answer, by address."""
         nodes = {node.address: node.error for node in self.nodes if node.error}
         return nodes | {each.address: each.error for each in self.lookupds if each.error}
 
     @cached_property
     def has_go(self) -> bool:
-        """Whether some node that answers cannot be looked into."""
+        """Whether some node that is not gone is not sparq's: it does not show its messages."""
         return any(not node.is_sparq for node in self.nodes if node.state in COUNTED)
 
     @property
     def has_log(self) -> bool:
-        """Whether some node serves what its log holds: Go's do not."""
+        """Whether some node shows the messages of its log; Go's nsqd does not."""
         return any(node.is_sparq for node in self.nodes)
 
     @cached_property
@@ -101,12 +101,12 @@ class Picture:
         return {key[0]: n for n, key in enumerate(keys) if key[0] and not key[1]}
 
     def node(self, address: str) -> Node | None:
-        """The node of this address."""
+        """The node with this address; None if there is none."""
         found = self._by_address.get(address)
         return found[0] if found else None
 
     def at_node(self, address: str) -> tuple[Table[Topic], Table[Channel]]:
-        """What one node has, in its last figures.
+        """The topics and channels of one node, with its last figures.
 
         Raises:
             KeyError: there is no such node.
@@ -116,17 +116,17 @@ class Picture:
         return _tables(self.named, looks)
 
     def topic_nodes(self, topic: str) -> list[tuple[Node, Topic]]:
-        """The nodes that have a topic, gone ones too, each with its own figures."""
+        """The nodes that have a topic, including gone ones, each with its own figures."""
         return [(node, topics.row(0)) for node, topics, _ in self._parts(topic, None)]
 
     def channel_nodes(self, topic: str, channel: str) -> list[tuple[Node, Channel]]:
-        """The nodes that have a channel, gone ones too, each with its own figures."""
+        """The nodes that have a channel, including gone ones, each with its own figures."""
         return [(node, channels.row(0)) for node, _, channels in self._parts(topic, channel)]
 
     def _parts(
         self, topic: str, channel: str | None
     ) -> list[tuple[Node, Table[Topic], Table[Channel]]]:
-        """A topic with all or one of its channels at each node that has it."""
+        """A topic with all of its channels, or one, at each node that has it."""
         wanted = self._numbers_of(topic, channel)
         keys = [self.named.keys[number] for number in wanted]
         topic_of = np.full(len(wanted), keys.index((topic, "")) if wanted.size else 0, np.int32)
@@ -143,7 +143,7 @@ class Picture:
         return parts
 
     def _numbers_of(self, topic: str, channel: str | None) -> Numbers:
-        """The numbers of a topic and its channels, or one of them; none if it is not known."""
+        """The numbers of a topic and its channels, or one of them; empty if it is unknown."""
         keys, topic_of, size = self.named.keys, self.named.topic_of, self.named.size
         own = self._topic_numbers.get(topic)
         if own is None:
@@ -156,7 +156,7 @@ class Picture:
 def _tables(
     named: Numbering, looks: Sequence[tuple[Look, Counters | None]]
 ) -> tuple[Table[Topic], Table[Channel]]:
-    """The tables of some nodes alone, without what only the whole cluster is watched for."""
+    """The tables of some nodes, without the figures that exist only for the whole cluster."""
     columns = merge(looks, named.size)
     order = order_of(named, columns)
     unfinished, growth = np.zeros(named.size), np.full(named.size, np.nan)
@@ -168,8 +168,8 @@ class Painter:
     """Makes one picture after the other.
 
     Attributes:
-        names: the numbers that all looks are in.
-        history: of the last hour; a picture that is due adds a step.
+        names: the numbers that all looks use.
+        history: the last hour; `paint` adds a step when one is due.
     """
 
     def __init__(self) -> None:
@@ -188,12 +188,12 @@ class Painter:
         time: float,
         now: float,
     ) -> Picture:
-        """The picture of what was observed.
+        """Make a picture of the observed nodes.
 
         Args:
             observed: all nodes.
-            lookupds: the nsqlookupds; none where nsqds were given.
-            refused: why nodes that registered are not called, by address.
+            lookupds: the nsqlookupds; empty if nsqds were configured instead.
+            refused: by address, why a registered node is not queried.
             time: seconds since 1970.
             now: seconds of the monotonic clock.
         """
@@ -227,7 +227,7 @@ class Painter:
         return Picture(self._number, time, totals, nodes, topics, channels, notices, *made_of)
 
     def _order(self, named: Numbering, columns: Columns) -> Order:
-        """The order of the names; it is made anew only when there are others."""
+        """The order of the names; it is computed again only if the names have changed."""
         there = columns.nodes > 0
         if self._ordered is not None:
             keys, before, order = self._ordered
@@ -267,7 +267,7 @@ def _node(seen: Observed, named: Numbering) -> Node:
 
 
 def _version(seen: Observed) -> str:
-    """NSQ's version, and sparq's own where it is one."""
+    """NSQ's version, and for sparq's nsqd also sparq's version."""
     if seen.look is None:
         return seen.node.version
     own = seen.look.sparq_version
@@ -280,7 +280,7 @@ def _no_figures() -> dict[str, Any]:
 
 
 def _figures(look: Look, base: Counters | None, named: Numbering) -> dict[str, Any]:
-    """A node's own sums."""
+    """Sums over the topics and channels of one node."""
     is_topic = named.topic_of[look.numbers] == look.numbers
     sums = look.counts.sum(axis=1)
     grown = rates_of(look, base)
@@ -300,7 +300,7 @@ def _figures(look: Look, base: Counters | None, named: Numbering) -> dict[str, A
 
 
 def _sum(rates: Figures) -> float | None:
-    """The sum of what is known; None if there is something, but nothing is known."""
+    """The sum of the known rates; None if there are rates but none is known."""
     known = rates[~np.isnan(rates)]
     return float(known.sum()) if known.size or not rates.size else None
 

@@ -1,7 +1,7 @@
-"""One row of each list: a channel, a topic, a node, an nsqlookupd, a notice, a group of clients.
+"""The rows of lists: a channel, a topic, a node, an nsqlookupd, a notice, a group of clients.
 
 1. Rates are per second; None means unknown: fewer than two answers of each nsqd since its start.
-2. Seconds are ages or durations, `..._at` is seconds since 1970.
+2. `..._seconds` is an age or a duration, `..._at` is seconds since 1970.
 3. Sums are over the nodes that answer; a node that is gone keeps its last figures in its own row.
 """
 
@@ -21,9 +21,9 @@ class Reader:
     """The Spark query, or another range reader, that holds a channel.
 
     Attributes:
-        address: its connection's, as nsqd sees it.
-        query: what it calls itself; "" if it did not say.
-        commit_seconds: age of its last commit; None: none yet, or unknown.
+        address: address of its connection, as nsqd sees it.
+        query: the name that it sent; "" if it sent none.
+        commit_seconds: age of its last commit; None if it has made none, or if unknown.
     """
 
     address: str
@@ -36,18 +36,20 @@ class Channel:
     """One channel over all nodes.
 
     Attributes:
-        state: what to call it in one word (`merge.channel_states` has the rules).
-        depth: messages that wait; in flight and deferred ones are not among them.
+        state: `merge.channel_states` has the rules.
+        depth: waiting messages, without those in flight or deferred.
         messages, requeued, timed_out: counters since each nsqd's start, summed.
-        ready: the sum of its clients' RDY; None with a node of Go's, which does not say.
-        in_rate: messages per second that come in.
+        ready: the sum of its clients' RDY; None if a node is Go's nsqd, which does not report it.
+        in_rate: incoming messages per second.
         out_rate: messages per second that consumers finish.
-        lag_seconds: age of the oldest message that waits; inf: nothing is being finished.
-        lag_is_exact: all nodes said the age; otherwise it is depth by the rate of finishing.
-        clear_seconds: until nothing waits if rates stay; inf: never, since as many come in.
-        growth: by how many messages per second the depth has grown over the last minute.
-        unfinished_seconds: for how long messages have waited without one being finished.
-        nodes: number of nodes that have it.
+        lag_seconds: age of the oldest waiting message; inf: no message is being finished.
+        lag_is_exact: whether all nodes reported the age; otherwise the lag is estimated as the
+            messages that wait or are in flight, divided by the finish rate.
+        clear_seconds: time until no message waits if rates stay the same; inf: never, because at
+            least as many come in.
+        growth: growth of the depth over the last minute, in messages per second.
+        unfinished_seconds: how long messages have waited without one being finished.
+        nodes: number of nodes that have the channel.
     """
 
     topic: str
@@ -85,10 +87,10 @@ class Topic:
         depth: messages of the topic itself, which no channel has yet.
         waiting: depth of the topic and of all its channels.
         messages, message_bytes: counters since each nsqd's start, summed.
-        in_rate, byte_rate: published per second.
-        out_rate: finished per second, over all channels.
-        lag_seconds: that of its slowest channel.
-        nodes: number of nodes that have it.
+        in_rate, byte_rate: messages and bytes published per second.
+        out_rate: messages finished per second, over all channels.
+        lag_seconds: the lag of its slowest channel.
+        nodes: number of nodes that have the topic.
     """
 
     topic: str
@@ -115,20 +117,21 @@ class Node:
     """One nsqd.
 
     Attributes:
-        address: `broadcast_address:http_port`, by which it is known everywhere here.
-        state: up; silent (no answer yet to the last question, figures are the last ones);
-            unregistered (answers, but no nsqlookupd lists it); gone (refuses, or does not answer).
-        since_at: since when it is in this state.
-        answered_at: when it answered the last time; None: never.
-        error: why it did not answer; "".
-        is_sparq: whether it serves messages, search and replay over HTTP (Go's does not).
-        health: `OK`, or what its disk refuses.
-        is_short: it refuses publishes for want of space on its disk.
-        draining: it refuses publishes as it is to be left.
+        address: `broadcast_address:http_port`, its id everywhere in nsqadmin.
+        state: up; silent (no answer yet to the last query, figures are the last ones);
+            unregistered (answers, but no nsqlookupd lists it); gone (refuses connections, or does
+            not answer).
+        since_at: when this state began.
+        answered_at: when it last answered; None: never.
+        error: why it did not answer; "" if it did.
+        is_sparq: whether it serves messages, search and replay over HTTP (Go's nsqd does not).
+        health: `OK`, or the trouble with its disk.
+        is_short: whether it refuses publishes because its disk is short of space.
+        draining: whether it refuses publishes because it is draining.
         lookupds: the nsqlookupds that list it.
-        waiting: messages that wait there, in topics and channels.
-        tombstoned: its topics that a nsqlookupd hides.
-        out_of_date: its version is below the highest of the cluster.
+        waiting: waiting messages in its topics and channels.
+        tombstoned: its topics that an nsqlookupd hides.
+        out_of_date: whether its version is lower than the highest one in the cluster.
     """
 
     address: str
@@ -164,7 +167,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The cluster in one row; `silent` nodes count, those that are gone do not."""
+    """The totals of the cluster; figures of `silent` nodes count, those of gone nodes do not."""
 
     nodes: int
     nodes_up: int
@@ -188,8 +191,8 @@ class Lookupd:
     """An nsqlookupd.
 
     Attributes:
-        address: as it was given.
-        error: why it does not answer; "".
+        address: as it was configured.
+        error: why it does not answer; "" if it does.
         nodes: addresses of the nsqds that it lists.
     """
 
@@ -200,13 +203,13 @@ class Lookupd:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that needs attention.
+    """Trouble that needs attention.
 
     Attributes:
-        key: the same as long as it is the same thing.
-        level: `bad` (messages are in danger or nobody gets them), `warn`, `note`.
-        sentence: what is the matter, in words.
-        link: the page that shows it, below the base path.
+        key: stays the same while the trouble lasts.
+        level: `bad` (messages are in danger or are not being delivered), `warn`, `note`.
+        sentence: describes the trouble.
+        link: path of the page that shows it, below the base path.
     """
 
     key: str
@@ -217,12 +220,12 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Connections of one kind, folded by host and user agent.
+    """Consumer connections of one kind, grouped by host and user agent.
 
     Attributes:
-        connections: number of them.
-        client_ids: some of their ids, at most `detail.IDS_MAX`.
-        connected_at: when the oldest connected.
+        connections: number of connections.
+        client_ids: some of their client ids, at most `detail.IDS_MAX`.
+        connected_at: when the oldest one connected.
         nodes: number of nodes that they are connected to.
         finished, requeued, messages: counters, summed.
     """

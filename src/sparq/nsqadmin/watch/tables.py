@@ -1,9 +1,9 @@
-"""Lists of channels and topics as columns, made of a cluster's; a row is made when it is shown.
+"""Tables of channels and topics, stored as columns; a row is made only when it is shown.
 
-1. A table has the names that are there, in the order of their names; its columns carry the names
-   of the rows' fields (`rows`), so that a list can be sorted by each of them.
-2. All arithmetic here is by column; nothing loops over channels.
-3. 10,000 rows as objects would take 10 ms and 5 MB at each round, and 50 of them are seen.
+1. A table has the existing topics or channels in the order of their names. Its columns are named
+   like the fields of the rows (`rows`), so that a list can be sorted by any of them.
+2. All arithmetic here works on whole columns; none loops over channels.
+3. 10,000 rows as objects would take 10 ms and 5 MB in each round, and only 50 of them are shown.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Table(Generic[RowT]):
     """Rows of one kind.
 
     Args:
-        make: makes a row of its key and its figures, of which an unknown one (nan) is None.
+        make: makes a row from its key and its figures; an unknown figure (nan) is None there.
 
     Attributes:
         keys: topic and channel of each row, in order.
-        columns: the figures by name, shape (len(keys),) each.
+        columns: the figures by name, each of shape (len(keys),).
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class Table(Generic[RowT]):
         return map(self.row, range(len(self.keys)))
 
     def row(self, place: int) -> RowT:
-        """The row at a place."""
+        """Make the row at this place."""
         figures = {name: _plain(column[place]) for name, column in self.columns.items()}
         return self._make(self.keys[place], figures)
 
     def find(self, topic: str, channel: str = "") -> RowT | None:
-        """The row of this name; None: there is none."""
+        """Make the row of this name; None if there is none."""
         place = self._places.get((topic, channel))
         return None if place is None else self.row(place)
 
@@ -82,7 +82,7 @@ class Table(Generic[RowT]):
 
     @cached_property
     def texts(self) -> list[str]:
-        """What a filter searches in each row: `topic/channel` in small letters."""
+        """The text of each row that filters search: `topic/channel` in lower case."""
         return [
             f"{topic}/{channel}".lower() if channel else topic.lower()
             for topic, channel in self.keys
@@ -90,18 +90,18 @@ class Table(Generic[RowT]):
 
 
 def _plain(figure: Any) -> Any:
-    """A figure as Python's own; None for an unknown one."""
+    """Convert a figure to a Python value; None if it is unknown."""
     value = figure.item()
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which numbers are there, in the order of their names.
+    """The numbers of existing topics and channels, in the order of their names.
 
     Attributes:
         topics, channels: their numbers.
-        of_topic: for each channel the place of its topic in `topics`.
+        of_topic: for each channel, the place of its topic in `topics`.
     """
 
     topics: Numbers
@@ -110,7 +110,7 @@ class Order:
 
 
 def order_of(named: Numbering, columns: Columns) -> Order:
-    """The order of what the columns have."""
+    """Compute the order of the topics and channels in the columns."""
     found = np.flatnonzero(columns.nodes)
     numbers = np.array(sorted(found.tolist(), key=named.keys.__getitem__), np.int32)
     is_topic = named.topic_of[numbers] == numbers
@@ -123,14 +123,14 @@ def order_of(named: Numbering, columns: Columns) -> Order:
 def channels_table(
     keys: list[Key], columns: Columns, order: Order, unfinished: Figures, growth: Figures
 ) -> Table[Channel]:
-    """All channels.
+    """Make the table of all channels.
 
     Args:
         keys: the names by number.
-        columns: the cluster, or one node.
-        order: of what is in them.
-        unfinished: for how long messages have waited with none finished, seconds, by number.
-        growth: of the depth, messages per second, by number.
+        columns: figures of the cluster or of one node.
+        order: the order of the names in them.
+        unfinished: seconds that messages have waited without one being finished, by number.
+        growth: growth of the depth, messages per second, by number.
     """
     at = order.channels
     states = merge.channel_states(columns, unfinished)
@@ -161,7 +161,7 @@ def channels_table(
 
 
 def topics_table(keys: list[Key], columns: Columns, order: Order) -> Table[Topic]:
-    """All topics, with what their channels add up to."""
+    """Make the table of all topics, with sums over their channels."""
     at, own = order.topics, columns.counts[:, order.topics]
     depth, backend = own[AT["depth"]], own[AT["backend_depth"]]
     found: dict[str, NDArray[Any]] = {
@@ -190,14 +190,14 @@ def topics_table(keys: list[Key], columns: Columns, order: Order) -> Table[Topic
 
 
 def _summed(columns: Columns, order: Order, name: str) -> NDArray[np.int64]:
-    """A count over each topic's channels."""
+    """Sum a count over each topic's channels."""
     sums = np.zeros(len(order.topics), np.int64)
     np.add.at(sums, order.of_topic, columns.count(name)[order.channels])
     return sums
 
 
 def _out_rates(columns: Columns, order: Order) -> Figures:
-    """What each topic's channels finish; unknown where it is for all of them."""
+    """Finish rate over each topic's channels; unknown if it is unknown for all of them."""
     rates = columns.rate("finished")[order.channels]
     is_known = ~np.isnan(rates)
     sums = np.bincount(order.of_topic, np.nan_to_num(rates), len(order.topics))
@@ -206,7 +206,7 @@ def _out_rates(columns: Columns, order: Order) -> Figures:
 
 
 def _largest_lags(columns: Columns, order: Order) -> Figures:
-    """Each topic's largest lag; unknown where it is for all of its channels."""
+    """Largest lag of each topic's channels; unknown if it is unknown for all of them."""
     lags = np.full(len(order.topics), -1.0)
     np.fmax.at(lags, order.of_topic, columns.lag[order.channels])
     return np.where(lags < 0, np.nan, lags)

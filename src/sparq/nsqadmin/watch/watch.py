@@ -1,16 +1,17 @@
-"""Looks at the cluster in rounds, once for all who want to see it.
+"""Queries the cluster in rounds, once for all viewers.
 
-1. A round asks nsqlookupds who there is, and every node for its `/stats`, without clients. While
-   somebody looks there is one every second, so that what is published shows within two; where a
-   node would write more than `BYTES_A_SECOND` for that, they come less often, up to every two
-   seconds. Else there is one every 10 for the history. How many look changes nothing.
-2. A round ends after `ROUND_SECONDS`, or once nobody has answered for `QUIET_SECONDS`: whoever has
-   not answered by then keeps its last figures, and its answer counts in a later round. A node that
-   was killed refuses at once, and is told of in the next round.
-3. Answers are read one after the other on a thread of their own, and forgotten: what stays are
-   columns (`look`). `LOOKS_AT_ONCE` answers are fetched at a time, so that those of 20 large nodes
-   are not in memory together; a node that lets others wait for `SLOT_SECONDS` does so no longer.
-4. Where there is much to read, rounds come less often: reading takes a third of a core at most.
+1. A round asks nsqlookupds for the nodes, and every node for its `/stats`, without clients. While
+   there are viewers, a round runs every second, so that a publish shows within two seconds. If a
+   node would have to write more than `BYTES_A_SECOND` for that, rounds are less frequent, down to
+   one every two seconds. Without viewers there is one every 10 seconds, for the history. The number
+   of viewers makes no difference.
+2. A round ends after `ROUND_SECONDS`, or when no node has answered for `QUIET_SECONDS`. A node that
+   has not answered by then keeps its last figures, and its answer counts in a later round. A node
+   that was killed refuses connections at once, so the next round reports it.
+3. Answers are parsed one after the other on a separate thread and then dropped; only columns are
+   kept (`look`). `LOOKS_AT_ONCE` answers are fetched at a time, so that those of 20 large nodes are
+   not in memory together. A slow node delays the others by `SLOT_SECONDS` at most.
+4. If there is much to parse, rounds are less frequent: parsing takes at most a third of a core.
 """
 
 from __future__ import annotations
@@ -34,21 +35,21 @@ from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
 INTERVAL_SECONDS: Final = 1.0
 LARGE_SECONDS: Final = 2.0
 BYTES_A_SECOND: Final = 512 << 10
-"""What an nsqd writes for this: some 1,000 channels, which cost it a twentieth of a core."""
+"""Limit on what one nsqd writes for this: some 1,000 channels, which cost it 1/20 of a core."""
 
 IDLE_SECONDS: Final = 10.0
 VIEW_SECONDS: Final = 10.0
-"""For how long after a look somebody counts as looking."""
+"""How long a viewer counts as present after its last request."""
 
 ROUND_SECONDS: Final = 1.0
 QUIET_SECONDS: Final = 0.5
-"""A node that hangs holds up the news of the others for no longer than this."""
+"""A node that hangs delays the figures of the others by at most this."""
 
 LOOKUP_SECONDS: Final = 0.3
-"""For how long a round waits for nsqlookupds before it asks the nodes of before."""
+"""How long a round waits for nsqlookupds before it queries the nodes that are known already."""
 
 LOOK_SECONDS: Final = 0.5
-"""For how long somebody who begins to look waits for newer figures than those of an idle round."""
+"""How long a new viewer waits for newer figures than those of the last idle round."""
 
 FIRST_SECONDS: Final = 5.0
 LOOKS_AT_ONCE: Final = 3
@@ -56,11 +57,11 @@ SLOT_SECONDS: Final = 0.5
 SHARE: Final = 3.0
 MIN_PAUSE_SECONDS: Final = 0.1
 GONE_SECONDS: Final = 3600.0
-"""A node that is gone, and where nothing waits, is forgotten after that."""
+"""A node that is gone, not listed and without waiting messages is forgotten after this time."""
 
 GONE_MAX: Final = 100
 CONFIGURED_SECONDS: Final = 10.0
-"""How often nodes that were given are asked who they are: that takes two more questions each."""
+"""How often configured nodes are asked for their names, which takes two more queries each."""
 
 T = TypeVar("T")
 
@@ -72,12 +73,12 @@ class Watch:
 
     Args:
         fleet: the cluster.
-        interval_seconds: between rounds while somebody looks.
-        idle_seconds: between rounds otherwise.
+        interval_seconds: time between rounds while there are viewers.
+        idle_seconds: time between rounds otherwise.
 
     Attributes:
         rounds: number of rounds so far.
-        picture: the last one, without a wait; None before the first round.
+        picture: the latest picture; None before the first round.
         history: the last hour.
     """
 
@@ -109,13 +110,13 @@ class Watch:
         self._largest_bytes = 0
 
     async def __aenter__(self) -> Self:
-        """Begin with rounds."""
+        """Start the rounds."""
         self._reader = ThreadPoolExecutor(1, "sparq-watch")
         self._task = asyncio.create_task(self._run())
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End what is under way."""
+        """Stop the rounds, and cancel running queries."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         if self._listed is not None:
@@ -125,10 +126,10 @@ class Watch:
         await self._details.close()
         self._reader.shutdown()
 
-    # For those who look
+    # For viewers
 
     async def look(self) -> Picture:
-        """A picture that is at most about `interval_seconds` old, if a round gives one soon."""
+        """Get a picture at most about `interval_seconds` old, if a round makes one soon enough."""
         self._view()
         last = self.picture
         if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
@@ -140,7 +141,7 @@ class Watch:
         return self.picture or Painter().paint([], time=time.time(), now=time.monotonic())
 
     async def changed(self, after: int) -> Picture:
-        """The first picture with a larger number than `after`, as soon as there is one."""
+        """Wait for the first picture with a larger number than `after`."""
         self._view()
         async with self._is_new:
             while self.picture is None or self.picture.number <= after:
@@ -149,22 +150,22 @@ class Watch:
             return self.picture
 
     async def fresh(self) -> Picture:
-        """A picture of a round that begins now: after an action, to see what came of it."""
+        """Wait for a picture of a round that starts now: after an action, it shows the result."""
         number = self.picture.number if self.picture else 0
         under_way = self._is_round
         self._view(at_once=True)
         return await self.changed(number + 1 if under_way else number)
 
     async def detail(self, topic: str, channel: str = "") -> Detail:
-        """A topic or channel with its latencies and clients, fetched once for all who look."""
+        """Get a topic or channel with its latencies and clients, fetched once for all viewers."""
         return await self._details.detail(await self.look(), topic, channel)
 
     async def clients(self) -> tuple[ClientGroup, ...]:
-        """All consumers of the cluster, of the last `CLIENTS_SECONDS`."""
+        """Get all consumers of the cluster, fetched at most every `CLIENTS_SECONDS`."""
         return await self._details.clients(await self.look())
 
     def forget(self, address: str) -> bool:
-        """Leave out a node that is gone from now on; whether there was one."""
+        """Forget a node that is gone; returns False if there is no such node or it is not gone."""
         found = self._nodes.get(address)
         if found is None or not found.is_gone:
             return False
@@ -190,7 +191,7 @@ class Watch:
             self._is_round = True
             try:
                 await self._round()
-            except Exception:  # whatever one round meets, the next one is due
+            except Exception:  # a failure of one round must not stop the next ones
                 logger.exception("a look at the cluster failed")
             self._is_round = False
             now = time.monotonic()
@@ -224,7 +225,7 @@ class Watch:
             return await self._apart(lambda: read_look(answer, self._painter.names, asked_at))
 
     async def _apart(self, do: Callable[[], T]) -> T:
-        """Do something on the thread for it, and count its time."""
+        """Run a function on the reader thread, and count its time."""
 
         def timed() -> tuple[T, float]:
             began = time.monotonic()
@@ -239,7 +240,7 @@ class Watch:
         observed = [node.observed(lookupds) for node in self._nodes.values()]
         observed.sort(key=lambda seen: (seen.node.hostname, seen.node.address))
         listed = tuple(self._lookupd(address) for address in lookupds)
-        # What registered where no node may be is told of below its own address.
+        # A node registered at a forbidden address is reported under its own address.
         errors = self._heard.errors.items() if lookupds else ()
         refused = {at: why for at, why in errors if at not in lookupds}
         picture = await self._apart(
@@ -256,10 +257,9 @@ class Watch:
         nodes = frozenset(node.address for node in self._heard.value if node.is_on(address))
         return Lookupd(address, self._heard.errors.get(address, ""), nodes)
 
-    # Who there is
-
+    # Nodes
     async def _learn(self) -> None:
-        """Hear from nsqlookupds, if they answer soon; otherwise in a later round."""
+        """Ask for the nodes; an answer that is not there soon is used in a later round."""
         if self._listed is None and self._is_due():
             self._listed_at = time.monotonic()
             self._listed = asyncio.create_task(self._fleet.nodes())
@@ -274,7 +274,7 @@ class Watch:
             self._take(task.result())
 
     def _go_on(self, _: object) -> None:
-        """Nodes are known, at last: a round is due, if none is under way."""
+        """Start a round as soon as the first nodes are known, if none is running."""
         if not self._is_round:
             self._wake.set()
 
@@ -298,16 +298,16 @@ class Watch:
                 known.node, known.is_listed = listed, True
 
     def _given(self, heard: Sequence[Node]) -> list[Node]:
-        """The nodes that were given and have never answered, under the address that was given."""
+        """The configured nodes that have never answered, under their configured address."""
         called = {node.at for node in heard}
         for address in [a for a, known in self._nodes.items() if known.node.at in called]:
             if address not in {node.address for node in heard}:
-                del self._nodes[address]  # now it has said what it is called
+                del self._nodes[address]  # the node has now reported its own address
         known_at = called | {known.node.at for known in self._nodes.values()}
         return [given_node(at) for at in self._fleet.nsqds if at not in known_at]
 
     def _forget_old(self) -> None:
-        """Leave out nodes that have been gone for long, as far as nothing waits there."""
+        """Forget unlisted nodes gone for long without waiting messages; keep `GONE_MAX` at most."""
         gone = [node for node in self._nodes.values() if node.is_gone and not node.is_pending]
         gone.sort(key=lambda node: node.since_at)
         too_many = max(0, len(gone) - GONE_MAX)
@@ -318,7 +318,7 @@ class Watch:
 
 
 async def _answered(asked: Iterable[asyncio.Task[None]], until: float) -> None:
-    """Wait for nodes: for all of them, until a moment, or until none of them has news."""
+    """Wait until all nodes have answered, or `until`, or no node answers for `QUIET_SECONDS`."""
     left = set(asked)
     while left and (seconds := min(QUIET_SECONDS, until - time.monotonic())) > 0:
         done, left = await asyncio.wait(left, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Numbers and durations as people say them, for sentences."""
+"""Formats numbers, durations and lists of names for sentences."""
 
 from __future__ import annotations
 
