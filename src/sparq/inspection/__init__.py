@@ -1,5 +1,5 @@
-"""Looking into a topic: what a browser and a command-line tool show of its messages.
+"""Inspection of a topic: its messages, as a browser and a command-line tool show them.
 
-Nothing here changes a message, and no channel waits for it. What it reads of the disk is read by
-works of its own kind (`TaskKind.INSPECT`), a part at a time.
+Nothing here changes a message, and no channel waits for it. Reads from the disk are tasks of their
+own kind (`TaskKind.INSPECT`), one part at a time.
 """

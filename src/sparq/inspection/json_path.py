@@ -1,15 +1,17 @@
-"""A small language that picks JSON bodies: `user.id = "7"`, `status >= 500`, `items[0].sku ~ "x"`.
+"""A small filter language for JSON bodies: `user.id = "7"`, `status >= 500`, `items[0].sku ~ "x"`.
 
     filter   = path [operator value]
     path     = name or ["name"], then any of: .name  ["name"]  [position]
     operator = "=" (also "=="), "!=", "<", "<=", ">", ">=", "~"
     value    = a number, a string in double quotes, true, false or null, as in JSON
 
-1. A path alone holds where there is something. Numbers are compared with numbers, strings with
-   strings, character by character; `true`, `false` and `null` are equal or not. `~`: the string is
-   part of the string there. What has another type, or is not there, holds for no operator.
-2. Matching a body costs one parsing of it, and nothing that grows faster than the body.
-3. Parsing lets no other thread run. In a large body it does, with each number and each object.
+1. A path alone matches if it exists in the body. Numbers are compared with numbers, strings with
+   strings, character by character; `true`, `false` and `null` are only equal or not. `~`: the value
+   is a part of the string in the body. A value of another type, or a missing one, matches no
+   operator.
+2. Matching a body costs one parse of it; no other cost grows faster than the body.
+3. Parsing lets no other thread run. In a large body, other threads can run at each number and each
+   object.
 """
 
 from __future__ import annotations
@@ -24,19 +26,19 @@ from operator import eq, ge, gt, le, lt, ne
 from typing import Any, Final
 
 FILTER_CHARACTERS_MAX: Final = 1024
-"""The longest filter."""
+"""Maximum length of a filter."""
 
 STEPS_MAX: Final = 32
-"""The deepest path."""
+"""Maximum number of steps in a path."""
 
 BODY_BYTES_MAX: Final = 256 << 10
-"""Larger bodies are not parsed: that takes milliseconds in which nothing else runs."""
+"""Larger bodies are not parsed: it would take milliseconds in which no other thread runs."""
 
 LARGE_BYTES: Final = 16 << 10
-"""Larger bodies are parsed so that other threads may run meanwhile."""
+"""Larger bodies are parsed in a way that lets other threads run meanwhile."""
 
 ESCAPE: Final = b"\\u"
-"""How JSON writes any character in a second way."""
+"""The start of a Unicode escape: the second way in which JSON can write any character."""
 
 _NAME: Final = re.compile(r"[^\W\d][\w-]*")
 _POSITION: Final = re.compile(r"\[(\d{1,9})\]")
@@ -74,13 +76,16 @@ def _float(text: str) -> float:
 _INTERRUPTIBLE: Final = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=_integer, parse_float=_float
 )
-"""Parses the same: calls of Python functions are where threads take turns."""
+"""Parses the same, but calls Python functions, where other threads can run."""
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """No garbage collection meanwhile: a large document would cause many, each of which looks at
-    all of it and lets no other thread run, and there is nothing in it to be collected."""
+    """Disable garbage collection inside the `with` block.
+
+    A large document would cause many collections. Each of them looks at all of it and lets no other
+    thread run, and the document contains nothing to collect.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -91,7 +96,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class FilterError(ValueError):
-    """A filter that cannot be read; the text says where and what was expected."""
+    """An invalid filter; the text says where and what was expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +105,8 @@ class JsonFilter:
 
     Attributes:
         path: names and positions, from the outside inwards.
-        operator: how what is there is compared; empty: being there is enough.
-        value: with what.
+        operator: how the value in the body is compared; empty: it only has to exist.
+        value: the value to compare with.
     """
 
     path: tuple[str | int, ...]
@@ -109,7 +114,7 @@ class JsonFilter:
     value: str | float | bool | None = None
 
     def matches(self, body: bytes) -> bool:
-        """Whether a body is JSON and the condition holds in it. Large ones are not looked into."""
+        """Whether a body is JSON and matches; a body over BODY_BYTES_MAX never does."""
         if len(body) > BODY_BYTES_MAX:
             return False
         if len(body) <= LARGE_BYTES:
@@ -126,13 +131,13 @@ class JsonFilter:
         return found is not _MISSING and (not self.operator or self._holds(found))
 
     def needle(self) -> bytes:
-        """What every body that matches contains, unless it contains `ESCAPE`."""
+        """Return bytes that every matching body contains, unless it contains `ESCAPE`."""
         names = [f'"{step}"' for step in self.path if isinstance(step, str)]
         plain = [name for name in names if not _SPECIAL.search(name[1:-1])]
         return self.value_needle() or (_encoded(max(plain, key=len)) if plain else b"")
 
     def value_needle(self) -> bytes:
-        """As `needle`, but only what tells more than the names that all bodies may have."""
+        """Return a `needle` from the value alone, since all bodies may have the path's names."""
         value = self.value
         if not isinstance(value, str) or self.operator not in _FOR_NEEDLES:
             return b""
@@ -171,10 +176,10 @@ def _type_of(value: Any) -> str:
 
 
 def parse(text: str) -> JsonFilter:
-    """Read a filter.
+    """Parse a filter.
 
     Raises:
-        FilterError: it is none.
+        FilterError: the filter is invalid.
     """
     if len(text) > FILTER_CHARACTERS_MAX:
         raise FilterError(f"at most {FILTER_CHARACTERS_MAX} characters")
@@ -209,7 +214,7 @@ def _path(text: str, at: int) -> tuple[tuple[str | int, ...], int]:
 
 
 def _step(text: str, at: int, *, is_first: bool) -> tuple[str | int, int] | None:
-    """The next step of a path, and where it ends; None: the path has ended."""
+    """Return the next step of a path, and where it ends; None: the path has ended."""
     position = _POSITION.match(text, at)
     if position is not None:
         return int(position[1]), position.end()

@@ -1,12 +1,13 @@
-"""A channel at one moment, copied: in what state each of its messages was, and with whom.
+"""A snapshot of a channel: the state of each of its messages, and the consumer that has it.
 
-Taking it costs the loop copies of what memory has beyond the cursor; the sorting is done where it
-is looked at, which may be in a thread. A message is, by its index:
+To take it, the event loop only copies the channel's state in memory; sorting is done when the
+snapshot is used, which may be in a thread. A message is, by its index:
 
 1. in flight, deferred (by REQ, or a publish that is not due yet), or waiting (requeued, or ahead of
    the cursor), each in one place (see `channel`);
-2. else finished, which is also what was voided, cancelled, or lies before the channel's start;
-3. waiting, too, if the channel does not see it yet, since its topic is paused.
+2. else finished, which includes messages that were voided or cancelled, or that lie before the
+   channel's start;
+3. also waiting if the channel does not see it yet, since its topic is paused.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ if TYPE_CHECKING:
 Indexes = NDArray[np.int64]
 
 UNKNOWN: Final = -1
-"""Attempts of a finished message: nobody counts them."""
+"""Attempts of a finished message: they are not recorded."""
 
 SLICE: Final = 4096
-"""So many rows are made an array at a time: others may run in between."""
+"""Number of rows that become an array at a time: other threads may run in between."""
 
 
 class State(IntEnum):
-    """Where a message is on a channel."""
+    """The state of a message on a channel."""
 
     WAITING = 0
     IN_FLIGHT = 1
@@ -48,11 +49,11 @@ class State(IntEnum):
 
 
 class Standing(NamedTuple):
-    """How a message stands on a channel; times on the mono clock.
+    """The details of a message's state on a channel; times on the mono clock.
 
     Attributes:
-        attempts: how often it was delivered; None: nobody knows.
-        owner: who has it, of the channel's `sessions`; 0: nobody.
+        attempts: how often it was delivered; None: unknown.
+        owner: the number of the session that has it, in the channel's `sessions`; 0: none.
         since_ns, deadline_ns: since when and until when it is in flight.
         due_ns: when it becomes ready.
     """
@@ -78,14 +79,14 @@ class Picture:
     """A channel as it was at `now`.
 
     Attributes:
-        cursor, end, start, is_range: as the channel's; `is_range`: a range reader has it.
-        in_flight: what consumers have.
-        chunks: what waits once more, as it is kept.
-        delays: (due, index, attempts) of what REQ has deferred.
+        cursor, end, start, is_range: as in the channel; `is_range`: a range reader has it.
+        in_flight: messages that consumers have.
+        chunks: messages that wait for another delivery, as the channel stores them.
+        delays: (due, index, attempts) of messages that REQ has deferred.
         dues: (due, index) of the topic's deferred publishes.
         apart: those of `dues` and `overdue` that the channel does not wait for.
         overdue: see `waiting.DueList`.
-        skipped, skips: what the cursor will pass over: indexes, and ranges.
+        skipped, skips: the indexes, and the ranges, that the cursor will pass over.
     """
 
     now: Instant
@@ -104,7 +105,7 @@ class Picture:
 
     @cached_property
     def again(self) -> tuple[Indexes, Indexes]:
-        """What waits once more, ascending, with its attempts."""
+        """Messages that wait for another delivery, ascending, with their attempts."""
         indexes = np.concatenate([np.empty(0, np.int64), *(chunk[0] for chunk in self.chunks)])
         attempts = np.concatenate([np.empty(0, np.int64), *(chunk[1] for chunk in self.chunks)])
         order = np.argsort(indexes, kind="stable")
@@ -112,7 +113,7 @@ class Picture:
 
     @cached_property
     def deferred(self) -> Deferred:
-        """What is deferred, ascending by index."""
+        """The deferred messages, ascending by index."""
         dues, indexes, attempts = _columns(self.delays, 3)
         if not self.is_range:
             due, pending = _columns(self.dues, 2)
@@ -124,7 +125,7 @@ class Picture:
 
     @cached_property
     def _passed(self) -> Indexes:
-        """Ahead of the cursor, but not for it: single indexes."""
+        """Single indexes ahead of the cursor that it will pass over."""
         if self.is_range:
             return np.empty(0, np.int64)
         overdue = np.setdiff1d(_column(self.overdue), _column(self.apart), assume_unique=True)
@@ -132,13 +133,13 @@ class Picture:
 
     @cached_property
     def _skips(self) -> Indexes:
-        """What ranges the cursor passes over, shape (2, n)."""
+        """The ranges that the cursor passes over, shape (2, n)."""
         return _columns(self.skips, 2)
 
     def due_after(self, after: tuple[int, int], count: int) -> tuple[Indexes, Indexes]:
-        """The next deferred messages behind (due, index), by when they are due.
+        """Return the next deferred messages after (due, index), in the order of their due times.
 
-        Those that the channel does not see yet are left out, as in its figures.
+        Messages that the channel does not see yet are left out, as in its statistics.
         """
         indexes, dues, _ = self.deferred
         later = (dues > after[0]) | ((dues == after[0]) & (indexes > after[1]))
@@ -148,13 +149,13 @@ class Picture:
         return indexes[order], dues[order]
 
     def again_after(self, after: int, count: int) -> Indexes:
-        """The next messages behind an index that wait once more."""
+        """Return the next messages after an index that wait for another delivery."""
         indexes, _ = self.again
         low = int(np.searchsorted(indexes, after, "right"))
         return indexes[low : low + count]
 
     def states(self, indexes: Indexes) -> tuple[NDArray[np.uint8], Indexes]:
-        """State and attempts (or UNKNOWN) of these ascending indexes."""
+        """Return state and attempts (or UNKNOWN) of these ascending indexes."""
         states = np.full(len(indexes), State.FINISHED, np.uint8)
         attempts = np.full(len(indexes), UNKNOWN, np.int64)
         fresh = indexes >= self.cursor
@@ -174,7 +175,7 @@ class Picture:
         return states, attempts
 
     def standings(self, indexes: Sequence[int]) -> dict[int, Standing]:
-        """How each of these messages stands."""
+        """Return the details of each of these messages' states."""
         ascending = np.unique(np.array(indexes, np.int64))
         states, attempts = self.states(ascending)
         flying = _rows_in(self.in_flight.indexes, ascending)
@@ -197,7 +198,7 @@ class Picture:
 
 
 def take(channel: Channel, now: Instant) -> Picture:
-    """The channel as it is."""
+    """Take a snapshot of the channel."""
     due = channel.stream.due
     return Picture(
         now=now,
@@ -211,14 +212,14 @@ def take(channel: Channel, now: Instant) -> Picture:
         dues=due.entries_with_withdrawn(),
         apart=channel.apart | due.withdrawn,
         overdue=list(due.overdue),
-        # A channel may have passed very many of them: what lies ahead is all that is asked for.
+        # A channel may have passed very many of them: only those ahead of the cursor are needed.
         skipped=due.skipped[bisect_left(due.skipped, channel.cursor) :],
         skips=[] if channel.range_epoch else channel.skips.ranges(),
     )
 
 
 def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
-    """The next messages behind an index, in the order of the log, that the cursor will deliver."""
+    """List the next messages after an index, in log order, that the cursor will deliver."""
     log, due, end = channel.stream.log, channel.stream.due, channel.stream.end
     skips = [] if channel.range_epoch else channel.skips.ranges()
     found: list[int] = []
@@ -246,14 +247,14 @@ def fresh_after(channel: Channel, after: int, count: int) -> list[int]:
 
 
 def _columns(rows: Sequence[tuple[int, ...]], width: int) -> Indexes:
-    """Rows as columns, shape (width, n), a slice at a time."""
+    """Turn rows into columns, shape (width, n), a slice at a time."""
     slices = [rows[at : at + SLICE] for at in range(0, len(rows), SLICE)]
     parts = [np.empty((0, width), np.int64), *(np.array(part, np.int64) for part in slices)]
     return np.concatenate(parts).T
 
 
 def _column(values: Iterable[int]) -> Indexes:
-    """Numbers as an array, a slice at a time."""
+    """Turn numbers into an array, a slice at a time."""
     left = iter(values)
     parts = [np.empty(0, np.int64)]
     while len(part := np.fromiter(islice(left, SLICE), np.int64)):
@@ -262,7 +263,7 @@ def _column(values: Iterable[int]) -> Indexes:
 
 
 def _rows_in(ascending: Indexes, indexes: Indexes) -> Indexes:
-    """Where each of the indexes stands in an ascending array; -1: it does not."""
+    """Return the position of each index in an ascending array; -1: it is not there."""
     if not len(ascending):
         return np.full(len(indexes), -1, np.int64)
     rows = np.minimum(np.searchsorted(ascending, indexes), len(ascending) - 1)
@@ -270,7 +271,7 @@ def _rows_in(ascending: Indexes, indexes: Indexes) -> Indexes:
 
 
 def _within(indexes: Indexes, ranges: Indexes) -> NDArray[np.bool_]:
-    """Which of the indexes lie in one of the ascending ranges, shape (2, n)."""
+    """Tell which of the indexes lie in one of the ascending ranges, shape (2, n)."""
     firsts, ends = ranges
     if not len(firsts):
         return np.zeros(len(indexes), np.bool_)

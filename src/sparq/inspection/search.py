@@ -1,19 +1,20 @@
-"""Looks for messages in a log, part by part, for as long as whoever asks lets it.
+"""Searches a log for messages, part by part, for as long as the caller lets it.
 
-The loop says which parts come next (`next_step`), a thread looks into them (`Step.run`), and asks
-after each small piece of work whether it may go on. Then the next step follows, or the answer: so a
-search of millions of messages is many steps of milliseconds, and nobody waits behind it.
+The event loop chooses the next parts (`next_step`). A thread searches them (`Step.run`), and asks
+after each small piece of work whether it may go on. Then the next step follows, or the answer. So a
+search of millions of messages consists of many steps of milliseconds, and does not block other
+requests.
 
 A piece of work is bounded in bytes and in messages, whatever a batch holds, and so is each call in
-it that lets no other thread run (reading apart, which does): the loop needs the interpreter several
-times for each delivery, and would wait for the end of such a call each time.
+it that lets no other thread run (reads from the disk do let them run): the event loop needs the
+interpreter several times for each delivery, and would wait for the end of such a call each time.
 
-1. A part is searched as raw bytes first; only where something is found it is verified and taken
-   apart. Where a channel's state is asked for, parts without a candidate are not even read.
-2. `position` is how far the search has come: every match before it has been told. A step that is
-   stopped within a part goes on there, as long as the search is the same; a search that begins in
-   the middle of a part reads it again.
-3. What cannot be read, or is too large to be parsed, matches nothing and is counted.
+1. A part is searched as raw bytes first; only if something is found, it is verified and decoded. If
+   a channel's state is a criterion, parts without a candidate are not even read.
+2. `position` is how far the search has come: every match before it has been reported. A step that
+   is stopped within a part goes on there in the same search; a new search that begins in the
+   middle of a part reads it again.
+3. A message that cannot be read, or is too large to be parsed, does not match and is counted.
 """
 
 from __future__ import annotations
@@ -42,18 +43,20 @@ if TYPE_CHECKING:
 
 
 WINDOW_BYTES: Final = 64 << 10
-"""So much is looked at by one call: an eighth of a millisecond at worst."""
+"""Maximum bytes that one call searches: an eighth of a millisecond at worst."""
 
 
 def windows(start: int, end: int, needle_size: int) -> Iterator[tuple[int, int]]:
-    """The windows of [start, end). Neighbours overlap, so that each place where a needle of this
-    size may be is whole in one of them."""
+    """Yield the windows of [start, end).
+
+    Neighbours overlap, so that a needle of this size is whole in one of them wherever it is.
+    """
     for low in range(start, end, WINDOW_BYTES):
         yield low, min(low + WINDOW_BYTES + max(0, needle_size - 1), end)
 
 
 def place_of(data: Buffer, needle: bytes, start: int, end: int) -> int:
-    """Where a needle begins first within [start, end) of the data; -1: nowhere."""
+    """Return where a needle first begins within [start, end) of the data; -1: nowhere."""
     for low, high in windows(start, end, len(needle)):
         if isinstance(data, bytes):
             at = data.find(needle, low, high)
@@ -68,7 +71,7 @@ def place_of(data: Buffer, needle: bytes, start: int, end: int) -> int:
 
 Indexes = NDArray[np.int64]
 Going = Callable[[], bool]
-"""Asked after each piece of work; False: stop here."""
+"""Called after each piece of work; False: stop here."""
 
 COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
     ">=": np.greater_equal,
@@ -79,32 +82,32 @@ COMPARED: Final[dict[str, Callable[[Indexes, int], NDArray[np.bool_]]]] = {
     "=": np.equal,
 }
 PARTS_MAX: Final = 16
-"""Parts of one step: at most 16 MiB, or 1 MiB of what is in memory."""
+"""Parts of one step: at most 16 MiB, or 1 MiB of parts in memory."""
 
 FOUND_BYTES_MAX: Final = 8 << 20
-"""An answer holds at most this much of bodies."""
+"""An answer takes no further match once it has this many bytes of bodies."""
 
 LOOKS: Final = 32
-"""After so many messages `going` is asked, ..."""
+"""`going` is called after this many messages, ..."""
 
 LOOK_BYTES: Final = 16 << 10
-"""... or after so many bytes of messages: parsed, they take a third of a millisecond."""
+"""... or after this many bytes of messages: parsing them takes a third of a millisecond."""
 
 
 PATTERN_STEPS_MAX: Final = 400_000
-"""So much a pattern may cost with one body, about a tenth of a second."""
+"""Maximum steps of a pattern on one body, about a tenth of a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criteria:
-    """What a message must have; what is not given is not asked for.
+    """The conditions on a message; those not given always hold.
 
     Attributes:
         text: bytes of its body.
         json: a condition on its body.
         regex: a pattern that matches somewhere in its body.
         attempts: an operator of `COMPARED`, and a number.
-        state: where it is on the channel.
+        state: its state on the channel.
     """
 
     text: bytes = b""
@@ -114,14 +117,14 @@ class Criteria:
     state: State | None = None
 
     def needles(self) -> list[tuple[bytes, ...]]:
-        """Of each of these the raw bytes hold one at least, where they hold a body that matches."""
+        """Return groups of needles; data with a match holds at least one of each group."""
         found: list[tuple[bytes, ...]] = [(self.text,)] if self.text else []
         if self.json is not None and self.json.needle():
             found.append((self.json.needle(), json_path.ESCAPE))
         return found
 
     def wants(self, states: NDArray[np.uint8], attempts: Indexes) -> NDArray[np.bool_]:
-        """Which of these states and attempts match."""
+        """Tell which of these states and attempts match."""
         wanted = np.ones(len(states), np.bool_)
         if self.state is not None:
             wanted &= states == self.state
@@ -136,15 +139,15 @@ class Search:
     """One request's search.
 
     Attributes:
-        position: where it is; `end`: where it ends.
-        picture: the channel, where a state or attempts are asked for.
-        limit: how many messages are wanted; `body_bytes`: how much of each body.
+        position: the index where it is; `end`: where it ends.
+        picture: a snapshot of the channel, if a state or attempts are a criterion.
+        limit: maximum number of matches; `body_bytes`: maximum bytes of each body.
         found: the matches, ascending.
-        scanned, scanned_bytes: messages that were looked at, and the bytes of their frames.
-        unsearched: those of them that could not be looked into.
-        failed: parts whose file could not be read, and why.
-        candidates: the messages that may match, where only those are looked at.
-        work: what a step has left to the next one.
+        scanned, scanned_bytes: the number of messages searched, and the bytes of their frames.
+        unsearched: the number of those that could not be searched.
+        failed: parts whose file could not be read, and the error.
+        candidates: the messages that may match, if only those are searched.
+        work: the work that a step has left to the next one.
     """
 
     looking: Looking
@@ -165,16 +168,16 @@ class Search:
 
     @property
     def is_full(self) -> bool:
-        """Whether the answer has all that it may."""
+        """Whether the answer has reached one of its limits."""
         return len(self.found) >= self.limit or self.found_bytes >= FOUND_BYTES_MAX
 
     @property
     def is_over(self) -> bool:
-        """Whether no step is needed any more."""
+        """Whether no further step is needed."""
         return self.is_full or self.position >= self.end
 
     def prepare(self) -> None:
-        """Find the candidates, where only messages known one by one may match; in a thread."""
+        """Find the candidates, if only certain messages can match; runs in a thread."""
         picture, criteria = self.picture, self.criteria
         if picture is None:
             return
@@ -191,7 +194,7 @@ class Search:
             self.position = max(self.position, min([picture.cursor, *lowest]))
 
     def next_step(self, going: Going) -> Step | None:
-        """What comes next; None: nothing is left, the search is over."""
+        """Return the next step; None: nothing is left, the search is over."""
         if self.work is not None:
             return Step(self, self.work, going)
         if self.candidates is None:
@@ -218,13 +221,13 @@ class Search:
 
 
 def _fresh() -> tuple[NDArray[np.uint8], Indexes]:
-    """A message that nobody had yet, as columns."""
+    """Return state and attempts of a message that was never delivered, as columns."""
     return np.array([State.WAITING], np.uint8), np.zeros(1, np.int64)
 
 
 @dataclass(eq=False)
 class Step:
-    """Work: goes on with a search for a while."""
+    """Work that continues a search for a while."""
 
     search: Search
     work: Iterator[None]
@@ -233,7 +236,7 @@ class Step:
     error: DiskError | None = None
 
     def run(self) -> None:
-        """Look, until told to stop."""
+        """Search until done, or until `going` returns False."""
         for _ in self.work:
             if not self.going():
                 return
@@ -241,13 +244,13 @@ class Step:
 
 
 class Look:
-    """Looks into parts for a search. What returns an iterator yields after each piece of work."""
+    """Searches parts. Methods that return an iterator yield after each piece of work."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
 
     def into(self, parts: Sequence[Part]) -> Iterator[None]:
-        """Look into these, until the search is full."""
+        """Search these parts, until the search is full."""
         for part in parts:
             yield from self._into_part(part)
             if self.search.is_full:
@@ -283,7 +286,7 @@ class Look:
         search.position = end
 
     def _has_needles(self, data: bytes) -> Generator[None, None, bool]:
-        """Whether these raw bytes may hold a body that matches."""
+        """Whether these raw bytes may hold a matching body."""
         missing = self.search.criteria.needles()
         if not missing:
             return True
@@ -300,7 +303,7 @@ class Look:
         return False
 
     def _into_chunk(self, chunk: Block) -> Iterator[None]:
-        """Look into a chunk; where it stops, `position` is behind the last message looked at."""
+        """Search a chunk; when it stops, `position` is after the last message searched."""
         search = self.search
         ends = [0, *chunk.ends.tolist()]
         looks = LOOKS if search.criteria.regex is None else 1
@@ -322,13 +325,13 @@ class Look:
         yield
 
     def _passed(self, chunk: Block, first: int, end: int) -> None:
-        """Note that [first, end) of a chunk was looked at."""
+        """Note that [first, end) of a chunk was searched."""
         self.search.scanned += end - first
         self.search.scanned_bytes += chunk.start_of(end) - chunk.start_of(first)
         self.search.position = end
 
     def _candidates(self, chunk: Block) -> Iterable[int]:
-        """The indexes of a chunk's messages that may match by text and state."""
+        """Return the indexes of a chunk's messages that may match by text and state."""
         picture, criteria = self.search.picture, self.search.criteria
         text = criteria.text
         if not text and criteria.json is not None and criteria.json.value_needle():
@@ -344,7 +347,7 @@ class Look:
         return [index for index in chosen if index in hits]
 
     def _matches(self, frames: Buffer, start: int, end: int) -> bool:
-        """Whether the body at [start, end) is as JSON and pattern want it."""
+        """Whether the body at [start, end) matches the JSON condition and the pattern."""
         condition, pattern = self.search.criteria.json, self.search.criteria.regex
         if condition is None and pattern is None:
             return True
@@ -357,7 +360,7 @@ class Look:
         return pattern is None or self._is_like(pattern, body)
 
     def _is_like(self, pattern: Pattern, body: bytes) -> bool:
-        """Whether a pattern, which is about ASCII, matches somewhere."""
+        """Whether a pattern, which is limited to ASCII, matches somewhere in the body."""
         try:
             return pattern.search(body.decode("latin-1"), Patience(PATTERN_STEPS_MAX))
         except TooLong:
@@ -366,15 +369,15 @@ class Look:
 
 
 def _holds(data: Buffer, needle: bytes, start: int, end: int) -> bool:
-    """Whether [start, end) of the data has a needle in it."""
+    """Whether [start, end) of the data contains a needle."""
     if needle == json_path.ESCAPE:
-        # Backslashes are rare, and looking for a single character is much faster.
+        # Backslashes are rare, and a search for a single character is much faster.
         start = place_of(data, needle[:1], start, end)
     return start >= 0 and place_of(data, needle, start, end) >= 0
 
 
 def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
-    """The messages of [first, end) that blocks have, in blocks of a window, or of one message."""
+    """Yield the messages of [first, end) in blocks of one window, or of one message."""
     for block in blocks:
         index, stop = max(first, block.first), min(end, block.end)
         while index < stop:
@@ -390,14 +393,14 @@ def chunks(blocks: Iterable[Block], first: int, end: int) -> Iterator[Block]:
 
 
 def text_hits(chunk: Block, text: bytes) -> Iterator[int]:
-    """The messages of a chunk whose bodies contain some bytes."""
+    """Yield the indexes of a chunk's messages whose bodies contain `text`."""
     ends, frames = chunk.ends, chunk.frames
     at, stop = 0, len(frames)
     while (hit := place_of(frames, text, at, stop)) >= 0:
         position = int(ends.searchsorted(hit, "right"))
         index, frame_end = chunk.first + position, int(ends[position])
         body = chunk.start_of(index) + FRAME_OVERHEAD
-        if hit < body:  # in what stands before a body: an id, a time
+        if hit < body:  # in a frame's head: an id or a time
             at = body
             continue
         if hit + len(text) <= frame_end:

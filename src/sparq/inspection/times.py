@@ -1,8 +1,8 @@
-"""How many messages were published when: a topic's log as the columns of a chart.
+"""Message counts over time: a topic's log as the columns of a chart.
 
-The log's index says for each stretch between when and when its messages were published. One that
-lies in a single column is counted there. One that spans several is looked into, while there is room
-to read; else its messages are spread evenly.
+For each stretch, the log's index has the earliest and the latest publish time. A stretch within a
+single column is counted there. A stretch that spans several columns is read, as long as the limits
+allow; otherwise its messages are spread evenly over these columns.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from sparq.log.task import TaskKind
 Indexes = NDArray[np.int64]
 
 READ_BYTES_MAX: Final = 8 << 20
-"""So much of the log is looked into at most."""
+"""Maximum bytes of the log that are read."""
 
 PARTS_MAX: Final = 256
-"""Likewise so many stretches, those in memory among them."""
+"""Maximum number of stretches whose messages are looked at, including those in memory."""
 
 
 @dataclass(eq=False)
 class Columns:
-    """Work: counts the messages of a curve.
+    """Work that counts the messages of a curve.
 
     Attributes:
         edges: where each column begins, and where the last one ends (ns since 1970).
-        parts: the stretches to be looked into, by their rows in the curve.
-        counts: messages of each column, rounded.
+        parts: the stretches whose messages are looked at, by their rows in the curve.
+        counts: the number of messages of each column, rounded.
         indexes: an index of each column for a seek: no message before it belongs there.
     """
 
@@ -47,7 +47,7 @@ class Columns:
     error: DiskError | None = None
 
     def run(self) -> None:
-        """Count them."""
+        """Count the messages."""
         times, weights, firsts = self._spread()
         for part in self.parts.values():
             try:
@@ -62,7 +62,7 @@ class Columns:
         self._count(np.concatenate(times), np.concatenate(weights), np.concatenate(firsts))
 
     def _spread(self) -> tuple[list[Indexes], list[NDArray[np.float64]], list[Indexes]]:
-        """The stretches that are not looked into: each as points in time with so many messages."""
+        """Return the other stretches as points in time, each weighted with a number of messages."""
         curve, edges = self.curve, self.edges
         rows = np.setdiff1d(np.arange(len(curve.firsts)), np.array([*self.parts], np.int64))
         columns = len(edges) - 1
@@ -79,16 +79,16 @@ class Columns:
         columns = len(self.edges) - 1
         at = np.clip(np.searchsorted(self.edges, times, "right") - 1, 0, columns - 1)
         exact = np.bincount(at, weights, columns)
-        # Rounded so that the sum stays what it is.
+        # Rounded as running totals, so that the sum does not change.
         self.counts = np.diff(np.rint(np.append(0, np.cumsum(exact)))).astype(np.int64)
         lowest = np.full(columns, np.iinfo(np.int64).max)
         np.minimum.at(lowest, at, firsts)
-        # Where nothing was published, what comes next is what a seek would find.
+        # In an empty column, a seek would find the next message after it.
         self.indexes = np.minimum.accumulate(lowest[::-1])[::-1]
 
 
 def columns_of(looking: Looking, count: int) -> Columns | None:
-    """The work for so many columns of equal width; None: the log has no message."""
+    """Return work for `count` columns of equal width; None: the log has no message."""
     curve = looking.curve()
     if not len(curve.firsts):
         return None

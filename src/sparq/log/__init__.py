@@ -1,5 +1,5 @@
-"""What is kept: a topic's messages and its channels' memory, on a disk that may fail.
+"""Storage: a topic's messages and the state of its channels, on a disk that may fail.
 
-Pure but for `disk`, the only module that opens files: no socket, no asyncio, no thread and no
-clock. What may wait for the disk is work to be run elsewhere (see `task`).
+Pure except for `disk`, the only module that opens files: no sockets, no asyncio, no threads and no
+clock. Operations that may wait for the disk are tasks that the caller runs elsewhere (see `task`).
 """

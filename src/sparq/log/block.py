@@ -1,12 +1,14 @@
-"""Messages in memory: the blocks that channels deliver from, their cache, and the growing end.
+"""Messages in memory: the blocks that channels deliver from, their cache, and the growing tail.
 
-1. A block's indexes are contiguous, and its bytes have been verified or were just made here.
-2. A block never changes: a reader may keep it, and send slices of it at any time later.
+1. A block's indexes are contiguous, and its bytes have been verified or were just created here.
+2. A block's messages never change: a reader may keep the block and send slices of it at any later
+   time.
 3. One cache serves all logs and is bounded in bytes. An entry is one extent of a log (see
-   `extents`): blocks that follow each other. The entry used longest ago goes first; the one just
-   put or grown stays, whatever its size. Evicting costs only time: all of it is on the disk too.
-4. Commits may be of one message each. `Tail` merges their blocks 32 at a time, and all of an
-   extent's once it is full: each byte is copied twice at most, and readers get runs.
+   `extents`): blocks that follow each other. The least recently used entry is evicted first; the
+   entry just put or grown stays, whatever its size. Eviction costs only time: everything in the
+   cache is also on the disk.
+4. A commit may hold a single message. `Tail` merges small blocks 32 at a time, and all blocks of an
+   extent once it is full: each byte is copied at most twice, and readers get long runs.
 """
 
 from collections import OrderedDict
@@ -22,29 +24,30 @@ Buffer = bytes | bytearray | memoryview
 Ends = NDArray[np.uint32]
 
 BLOCK_OVERHEAD: Final = 400
-"""Bytes of Python objects that a block costs besides its arrays (measured, rounded up)."""
+"""Bytes of Python objects that a block costs in addition to its arrays (measured, rounded up)."""
 
 NOT_LOOKED_FOR: Final = -1
 
 STAMP_START: Final = 8
 STAMP_END: Final = 16
 STAMP: Final = np.dtype(">i8")
-"""Where a frame has the time of its publish."""
+"""The publish time in a frame: big-endian, at bytes [STAMP_START, STAMP_END)."""
 
 
-# Not frozen, though nobody changes one: setting frozen fields costs a microsecond more.
+# Not frozen: setting frozen fields costs a microsecond more. Only `oldest_ns` changes one later.
 @dataclass(slots=True, weakref_slot=True, eq=False)
 class Block:
-    """Messages `first` to `first + count`, as frames.
+    """Messages [first, first + count) as frames.
 
     Attributes:
         first: the first message's index.
-        count: how many messages.
+        count: the number of messages.
         ends: where each frame ends in `frames`, shape (count,), uint32.
         frames: the frames, one after the other.
-        ordinal: messages in the log before this block.
-        oldest_published_ns: when the oldest of them was published, where who made the block knows:
-            to look into all frames costs more than to deliver them.
+        ordinal: the number of messages in the log before this block.
+        oldest_published_ns: publish time of the oldest message (ns since 1970), if the creator of
+            the block knows it, else NOT_LOOKED_FOR: to look into all frames for it costs more than
+            to deliver them.
     """
 
     first: int
@@ -56,34 +59,34 @@ class Block:
 
     @property
     def end(self) -> int:
-        """The index behind the last message's."""
+        """The index after the last message."""
         return self.first + self.count
 
     @property
     def cost_bytes(self) -> int:
-        """What it takes in memory."""
+        """Bytes that the block takes in memory."""
         return len(self.frames) + 4 * self.count + BLOCK_OVERHEAD
 
     def start_of(self, index: int) -> int:
-        """Where the frame of the message begins; for `end`, where the last one ends."""
+        """Return the offset of the message's frame in `frames`; for `end`, the size of `frames`."""
         position = index - self.first
         return int(self.ends[position - 1]) if position else 0
 
     def slice(self, first: int, end: int) -> memoryview:
-        """The frames of messages [first, end), which the block holds."""
+        """Return the frames of messages [first, end), all of which the block must hold."""
         return memoryview(self.frames)[self.start_of(first) : self.start_of(end)]
 
     def ends_within(self, first: int, end: int) -> Ends:
-        """Where each frame of [first, end) ends in `slice(first, end)`."""
+        """Return where each frame of [first, end) ends in `slice(first, end)`."""
         return self.ends[first - self.first : end - self.first] - np.uint32(self.start_of(first))
 
     def timestamps(self, indexes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """When these messages, which the block holds, were published (ns since 1970)."""
+        """Return the publish times (ns since 1970) of these messages, which the block must hold."""
         positions = indexes - self.first
         return self._stamps(np.where(positions > 0, self.ends[positions - 1], 0))
 
     def oldest_ns(self) -> int:
-        """When the oldest of the messages was published (ns since 1970); looked for once."""
+        """Return the publish time of the oldest message (ns since 1970); computed only once."""
         if self.oldest_published_ns == NOT_LOOKED_FOR:
             starts = np.zeros(self.count, np.uint32)
             starts[1:] = self.ends[:-1]
@@ -91,8 +94,8 @@ class Block:
         return self.oldest_published_ns
 
     def _stamps(self, starts: NDArray[np.integer]) -> NDArray[np.int64]:
-        # A cell for each byte that a time could begin at, laid over the frames: one look a message.
-        # A table of the eight bytes of each took three times as long.
+        # A view with one int64 for each byte offset of the frames: one lookup per message.
+        # Gathering the eight bytes of each timestamp into a table took three times as long.
         shape = (len(self.frames) - STAMP_END + 1,)
         cells = np.ndarray(shape, STAMP, self.frames, STAMP_START, (1,))
         stamps: NDArray[np.int64] = cells[starts].astype(np.int64)
@@ -100,25 +103,25 @@ class Block:
 
 
 def merge(blocks: Sequence[Block]) -> Block:
-    """One block of several that follow each other without a gap."""
+    """Merge blocks that follow each other without a gap into one."""
     if len(blocks) == 1:
         return blocks[0]
     sizes = [len(block.frames) for block in blocks]
     frames = b"".join([block.frames for block in blocks])
     count = sum([block.count for block in blocks])
-    if count == len(blocks):  # of one message each
+    if count == len(blocks):  # one message each
         ends = np.cumsum(sizes, dtype=np.uint32)
     else:
         bases = accumulate(sizes, initial=0)
         shifted = [block.ends + np.uint32(base) for block, base in zip(blocks, bases, strict=False)]
         ends = np.concatenate(shifted)
-    # NOT_LOOKED_FOR is less than any time: where one is not known, the whole is not.
+    # NOT_LOOKED_FOR is less than any time: if one block's time is unknown, so is the result's.
     oldest_ns = min([block.oldest_published_ns for block in blocks])
     return Block(blocks[0].first, count, ends, frames, blocks[0].ordinal, oldest_ns)
 
 
 def first_at_time(block: Block, wall_ns: int) -> int | None:
-    """The first message whose timestamp is at or after this time; None: none is."""
+    """Return the first index whose timestamp is at or after this time; None: there is none."""
     stamps = block.timestamps(np.arange(block.first, block.end))
     later = np.flatnonzero(stamps >= wall_ns)
     return block.first + int(later[0]) if len(later) else None
@@ -126,10 +129,10 @@ def first_at_time(block: Block, wall_ns: int) -> int | None:
 
 CACHE_BYTES: Final = 64 << 20
 ENTRY_OVERHEAD: Final = 600
-"""Bytes that an entry costs besides its blocks (measured, rounded up)."""
+"""Bytes that an entry costs in addition to its blocks (measured, rounded up)."""
 
 Key = tuple[int, int]
-"""(a number of the log's own, first index of the extent)"""
+"""(the log's number from `new_owner`, first index of the extent)"""
 
 
 class Entry:
@@ -137,8 +140,8 @@ class Entry:
 
     Attributes:
         blocks: the blocks.
-        cost_bytes: what they take in memory.
-        evicted: whether the cache has let go of it.
+        cost_bytes: bytes that they take in memory.
+        evicted: whether the cache has dropped the entry.
     """
 
     __slots__ = ("blocks", "cost_bytes", "evicted")
@@ -150,14 +153,14 @@ class Entry:
 
 
 def nothing() -> Entry:
-    """An entry that no cache has."""
+    """Return an empty entry that belongs to no cache."""
     entry = Entry([])
     entry.evicted = True
     return entry
 
 
 class BlockCache:
-    """Entries by key, the one used last at the end."""
+    """Entries by key, ordered from the least to the most recently used."""
 
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self.limit_bytes = limit_bytes
@@ -166,22 +169,22 @@ class BlockCache:
         self._owners = count(1)
 
     def new_owner(self) -> int:
-        """A number for a log's keys; may be called in any thread."""
+        """Return a number for one log's keys; may be called from any thread."""
         return next(self._owners)
 
     def get(self, key: Key) -> Entry | None:
-        """The entry, now the one used last."""
+        """Return the entry and mark it as the most recently used."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
     def peek(self, key: Key) -> Entry | None:
-        """The entry, for somebody who only looks: it counts as used as before."""
+        """Return the entry without marking it as used."""
         return self._entries.get(key)
 
     def put(self, key: Key, blocks: list[Block]) -> Entry:
-        """An entry of these blocks, in place of what was there."""
+        """Store an entry of these blocks, replacing the one with the same key."""
         self.discard(key)
         entry = Entry(blocks)
         self._entries[key] = entry
@@ -190,7 +193,7 @@ class BlockCache:
         return entry
 
     def grow(self, key: Key, entry: Entry, growth_bytes: int) -> None:
-        """Note that the entry, which is in here, costs so much more now, and was used."""
+        """Add `growth_bytes` to the cost of an entry in the cache, and mark it as used."""
         entry.cost_bytes += growth_bytes
         self.size_bytes += growth_bytes
         self._entries.move_to_end(key)
@@ -198,13 +201,13 @@ class BlockCache:
             self._shrink()
 
     def discard(self, key: Key) -> None:
-        """Forget an entry, if it is there."""
+        """Remove an entry if it is there."""
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._let_go(entry)
 
     def discard_all(self, owner: int, firsts: Iterable[int]) -> None:
-        """Forget the entries of one log that begin at these indexes."""
+        """Remove the entries of one log's extents that begin at these indexes."""
         for first in firsts:
             self.discard((owner, first))
 
@@ -218,15 +221,15 @@ class BlockCache:
 
 
 JOIN_COUNT: Final = 32
-"""So many small blocks are joined to one."""
+"""Number of small blocks that are merged into one."""
 
 
 class Tail:
     """The entry of the extent that grows.
 
     Attributes:
-        entry: that entry. Where it is evicted the next block must begin an extent: the others of
-            the last one are not here.
+        entry: that entry. If it has been evicted, the next block must begin an extent: the cache no
+            longer has the extent's earlier blocks.
     """
 
     __slots__ = ("_cache", "_joined", "_key", "_owner", "entry")
@@ -239,7 +242,7 @@ class Tail:
         self._joined = 0
 
     def begin(self, block: Block) -> None:
-        """The block begins an extent. The one before it is full: it becomes one block."""
+        """Begin an extent with this block; the blocks of the extent before it become one block."""
         if len(self.entry.blocks) > 1 and not self.entry.evicted:
             self._cache.put(self._key, [merge(self.entry.blocks)])
         self._key = (self._owner, block.first)
@@ -247,7 +250,7 @@ class Tail:
         self._joined = 0
 
     def extend(self, block: Block) -> None:
-        """The block goes on with the extent; not when its entry is evicted."""
+        """Append the block to the extent, whose entry must not have been evicted."""
         entry = self.entry
         entry.blocks.append(block)
         growth_bytes = len(block.frames) + 4 * block.count + BLOCK_OVERHEAD
@@ -259,5 +262,5 @@ class Tail:
         self._cache.grow(self._key, entry, growth_bytes)
 
     def forget(self) -> None:
-        """What follows begins an extent."""
+        """Make the next block begin an extent."""
         self.entry = nothing()

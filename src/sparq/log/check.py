@@ -1,9 +1,9 @@
-"""Looks through a data path without changing it: what is in it, and what of it is damaged.
+"""Inspects a data path without changing it: what it holds, and what is damaged.
 
 1. Every byte that counts is read: all payloads of sparq's logs, all records of Go's queues.
-2. Depths are what nsqd will show after a start on the same files: of a channel, what it has not
-   finished up to the mark P, less what is deferred; lost messages are not in them.
-3. The disk is one that refuses changes, and nobody else writes to the data path meanwhile.
+2. Depths are those that nsqd will show after a start on the same files: a channel's unfinished
+   messages up to the mark P, minus the deferred ones. Lost messages are not included.
+3. The disk refuses changes, and no other process writes to the data path meanwhile.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,25 +26,25 @@ from sparq.protocol.names import topic_of_directory
 
 TOPICS: Final = "topics"
 IMPORTED: Final = "go-import"
-"""Where an import that was stopped at its very end has its logs."""
+"""Folder with the logs of an import that was stopped at its very end."""
 UNFINISHED: Final = "go-import.tmp"
 CACHE_BYTES: Final = 1 << 20
 
 Progress = Callable[[int], None]
-"""Told how many bytes more have been read."""
+"""Called with the number of bytes read since the last call."""
 
 
 @dataclass(slots=True)
 class Row:
-    """What one topic or channel holds.
+    """The contents of one topic or channel.
 
     Attributes:
-        channel: empty for what the topic's channels have not come to see yet.
-        depth: messages that wait, without the deferred ones.
-        deferred: messages that wait for their time.
+        channel: empty for the topic's own messages, which its channels cannot see yet.
+        depth: waiting messages, without the deferred ones.
+        deferred: messages that are not due yet.
         attempted: messages that have been delivered before.
-        size_bytes: of the topic's log, or of the queue's files.
-        damage, notes: in words.
+        size_bytes: size of the topic's log, or unread bytes of the queue's files.
+        damage, notes: descriptions for the operator.
     """
 
     topic: str
@@ -60,7 +60,7 @@ class Row:
 
 @dataclass(slots=True)
 class Findings:
-    """What a data path holds.
+    """The contents of a data path.
 
     Attributes:
         kind: "go", "sparq" or "both".
@@ -72,11 +72,11 @@ class Findings:
     notes: list[str] = field(default_factory=list)
 
     def all_damage(self) -> list[str]:
-        """Everything that is damaged."""
+        """List all damage, of the data path and of each row."""
         return [*self.damage, *(text for row in self.rows for text in row.damage)]
 
     def all_notes(self) -> list[str]:
-        """Everything else an operator should know."""
+        """List all notes for the operator, of the data path and of each row."""
         own = (f"{_name(row)}: {text}" for row in self.rows for text in row.notes)
         return [*self.notes, *own]
 
@@ -86,7 +86,7 @@ def _name(row: Row) -> str:
 
 
 def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findings | None:
-    """Look through a data path; None: neither nsqd has left anything in it.
+    """Inspect a data path; None: it has no files of sparq's nsqd or of Go's.
 
     Raises:
         DiskError: a folder or file cannot be opened or read at all.
@@ -119,7 +119,7 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findi
 
 
 def size_of(disk: Disk, data_path: str) -> int:
-    """About how many bytes `check` will read.
+    """Estimate how many bytes `check` will read.
 
     Raises:
         DiskError: a folder or file cannot be read.
@@ -141,7 +141,7 @@ def _file_size(disk: Disk, path: str) -> int:
         file.close()
 
 
-# Go's
+# Data paths of Go's nsqd
 
 
 def _check_go(disk: Disk, data_path: str, progress: Progress, findings: Findings) -> None:
@@ -164,7 +164,7 @@ def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> 
         _count_queue(disk, data_path, channel.queue, row, progress)
         rows.append(row)
     if rows and not topic.paused:
-        # nsqd lets what the topic holds flow into all its channels at once.
+        # nsqd moves the messages of the topic's own queue into all of its channels immediately.
         for row in rows:
             row.depth += own.depth
         own.notes.append(f"its own queue of {own.depth} messages goes to each of its channels")
@@ -188,7 +188,7 @@ def _count_queue(disk: Disk, data_path: str, queue: GoQueue, row: Row, progress:
         row.notes.append(f"its metadata count {queue.positions.depth} messages")
 
 
-# sparq's
+# Data paths of sparq's nsqd
 
 
 def _check_facts(disk: Disk, data_path: str, findings: Findings) -> None:
@@ -236,7 +236,7 @@ def _sparq_rows(
     )
     own = Row(name, "", state.paused, size_bytes=log.size_bytes)
     for text in said:
-        # An unfinished write is what a kill leaves, no damage.
+        # An unfinished write is left by a kill; it is not damage.
         (own.notes if text.endswith("(torn)") else own.damage).append(text)
     own.damage += _read_through(log, progress)
     own.damage += map(str, log.damage)
@@ -257,7 +257,7 @@ def _sparq_rows(
 
 
 def _read_through(log: Log, progress: Progress) -> Iterator[str]:
-    """Verify every batch; what is damaged is the log's to say, what cannot be read is yielded."""
+    """Verify every batch: damage is added to `log.damage`, read errors are yielded."""
     index = log.next_stored(0)
     while index < log.written_end:
         read = log.load(index)
@@ -271,7 +271,7 @@ def _read_through(log: Log, progress: Progress) -> Iterator[str]:
 
 
 def _mark(log: Log, state: TopicState) -> int:
-    """P: the end of what the topic's channels may see."""
+    """Return P: channels see only messages below this index."""
     mark = log.written_end
     if state.paused or not state.channels:
         mark = min(mark, log.first_index if state.mark is None else state.mark)
@@ -279,7 +279,7 @@ def _mark(log: Log, state: TopicState) -> int:
 
 
 def _count_channel(channel: ChannelState, log: Log, mark: int, dues: set[int], row: Row) -> None:
-    """Count what the channel has not finished, and what of it was published to be deferred."""
+    """Count the channel's unfinished messages, and which of them were published as deferred."""
     done = [(first, min(end, mark)) for first, end in channel.finished if first < mark]
     row.depth = log.messages_between(channel.start, mark)
     row.depth -= sum(log.messages_between(first, end) for first, end in done)

@@ -1,17 +1,17 @@
-"""One append to a log on its way to the disk, with everything that can go wrong.
+"""One append to a log, from memory to the disk, with every way in which it can fail.
 
-1. A write that fails leaves the file as it was. Where that fails too, the file is given up: the
-   next one begins at the index of the refused batch, so that recovery does not find it.
-2. A sync that fails says that what was written since the last one may be lost, and that no later
-   sync will tell. The file is never synced again; what it had unsynced is written to a fresh file
-   that begins at the first unsynced index, and is synced there before anything is acknowledged.
+1. A write that fails leaves the file as it was. If restoring it fails too, the file is abandoned:
+   the next one begins at the index of the refused batch, so that recovery does not find that batch.
+2. A sync that fails means that everything written since the last one may be lost, and that no later
+   sync will report it. The file is never synced again. Its unsynced batches are written to a fresh
+   file that begins at the first unsynced index, and synced there before anything is acknowledged.
 3. Commits that wait together may share a sync (see `journal`): each is written to its own file, and
-   counts as unsynced there, though the journal has it.
-4. A small batch that is synced is followed by filling (see `segment`) up to the end of its page:
-   the file is then as long as the next batches of that page need it to be, and the file system has
-   no new length of the file to bring to the disk with each sync.
-5. A refused batch is not stored, as far as the disk lets us: after a crash it may be there if
-   cutting it off failed as well.
+   counts as unsynced there, although the journal has it.
+4. A small batch that is synced is followed by filling (see `segment`) up to the end of its page.
+   The file then already has the length that the next batches of that page need, and the file system
+   does not have to write a new file length to the disk with each sync.
+5. A refused batch is not stored, as far as the disk allows: if cutting it off failed as well, it
+   may be there after a crash.
 """
 
 from dataclasses import dataclass, field, replace
@@ -31,19 +31,19 @@ from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
 
 NEW_FILE_BYTES: Final = 4 * BLOCK_BYTES
-"""What a new file takes beside its batches: the header, the last block, the entry in the folder."""
+"""Space of a new file in addition to its batches: header, last block, entry in the folder."""
 
 
-# Not frozen, though nobody changes one: setting frozen fields costs a microsecond more.
+# Not frozen: setting frozen fields costs a microsecond more.
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Messages that have their indexes and are to be stored.
+    """Messages that have their indexes and are about to be stored.
 
     Attributes:
-        block: the messages, as channels get them once they are stored.
-        end_index: the index behind the last message's.
+        block: the messages, in the form in which channels get them once they are stored.
+        end_index: the index after the last message.
         dues: (position, due time in ns since 1970) of the deferred ones.
-        size: bytes that they take in a file.
+        size: bytes that the batch takes in a file.
     """
 
     block: Block
@@ -53,7 +53,7 @@ class Batch:
     size: int
 
     def stamp(self, timestamps: NDArray[np.int64]) -> None:
-        """Give each message a timestamp of its own; before the commit runs."""
+        """Give each message a timestamp of its own; only before the commit runs."""
         block = self.block
         frames = patch_timestamps(block.frames, block.ends, timestamps)
         oldest_ns = int(timestamps.min())
@@ -61,9 +61,9 @@ class Batch:
 
 
 class State(Enum):
-    """What a commit has come to."""
+    """The state of a commit."""
 
-    # Members are looked up with each commit, and Enum's own hash is a function in Python.
+    # Every commit hashes members, and Enum's own hash is a Python function, which is slower.
     __hash__ = object.__hash__
 
     BEGUN = "nothing has happened, or what was before it is synced"
@@ -77,7 +77,7 @@ class State(Enum):
 
 
 class Event(Enum):
-    """What happens to a commit."""
+    """An event that changes a commit's state."""
 
     __hash__ = object.__hash__
 
@@ -106,13 +106,13 @@ TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
 }
 
 ON_DISK: Final = frozenset((State.SYNCED, State.MOVED))
-"""All that was written before it is on the disk, too."""
+"""Everything written before the commit is on the disk, too."""
 SPOILT: Final = frozenset((State.POISONED, State.LOST))
 """Nothing more may be appended to the file."""
 
 
 class Stored(NamedTuple):
-    """A batch that a commit has written, and where."""
+    """A batch that a commit has written, and its place."""
 
     segment: Segment
     batch: Batch
@@ -121,27 +121,28 @@ class Stored(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Commit:
-    """What `Log.begin` has decided, and what came of it.
+    """What `Log.begin` has decided about a commit, and the commit's outcome.
 
     Attributes:
-        batch: what to append; None: only sync.
+        batch: the batch to append; None: only sync.
         active: the file to append to; None: there is none.
-        roll: begin a new file all the same.
+        roll: begin a new file although there is an active one.
         owed: the unsynced batches are in no file that can be synced.
-        unsynced: batches written since the last sync of their file, which were acknowledged.
-        shares: it may share its sync: journals have all of them, whose own file waits for none.
-        sync: sync before this is done.
-        kind: where it is to be run.
-        new_first, new_ordinal, previous_first, now_ns: what a new file's header says.
-        spare: an empty file for it; None: there is none, or no more.
+        unsynced: acknowledged batches that were written since the last sync of their file.
+        shares: the commit may share its sync: journals have all unsynced batches, and no sync of
+            their own file is wanted next.
+        sync: sync before the commit is done.
+        kind: the thread that runs it.
+        new_first, new_ordinal, previous_first, now_ns: values for the header of a new file.
+        spare: an empty file to become the new file; None: there is none, or it has been tried.
 
-        state: what it has come to.
+        state: the current state.
         error: why nothing was stored.
-        notes: what failed and was mended, in words, for the daemon's log.
-        created: a new file, durable.
-        written: what is stored, in order.
-        settled: the unsynced batches were synced, whatever came of the rest.
-        has_used_spare: the spare file is none any more.
+        notes: failures that were handled, in words, for the daemon's log.
+        created: a new, durable file.
+        written: the stored batches, in order.
+        settled: the unsynced batches were synced, whatever happened to the rest.
+        has_used_spare: the spare file is not available any more.
         journal: the number of the journal that has the batch; 0: none.
         journals_ended: nothing more is added to the journals up to this number.
     """
@@ -173,21 +174,21 @@ class Commit:
 
     @property
     def first_index(self) -> int:
-        """The index of the first message."""
+        """The index of the first message; without a batch, `end_index`."""
         return self.batch.block.first if self.batch is not None else self.end_index
 
     def go(self, event: Event) -> None:
-        """Move on by the table."""
+        """Change the state according to TRANSITIONS."""
         self.state = TRANSITIONS[self.state, event]
 
     def run(self) -> None:
-        """Write and sync, in any thread."""
+        """Write and sync; may be called in any thread."""
         appended, target, reserve = self.batch, self.active, self.place.reserve
         if appended is None and not self.sync:
             return
         try:
             if appended is not None and reserve is not None:
-                # Of which the ledgers have their share first.
+                # Ledgers come first: the log takes only space that the reserve can spare.
                 is_new = target is None or self.roll or self.owed
                 size = appended.size + (NEW_FILE_BYTES if is_new else 0)
                 if reserve.credit_bytes < size or reserve.held_bytes < reserve.target_bytes:
@@ -210,12 +211,12 @@ class Commit:
             self.fail(error)
 
     def fail(self, error: DiskError) -> None:
-        """Nothing is stored."""
+        """Record an error: nothing is stored."""
         self.error = error
         self.go(Event.FAIL if error.restored else Event.SPOIL)
 
     def _next_file(self) -> ActiveSegment | None:
-        """Begin the next file; None: the last one's sync has failed, and all is done elsewhere."""
+        """Begin the next file; None: the last one's sync failed, so a fresh file has it all."""
         if self.active is not None:
             self.active.cut()
             if self.unsynced:
@@ -227,10 +228,10 @@ class Commit:
         return self.created
 
     def sync_alone(self, target: ActiveSegment) -> None:
-        """Sync what is written, in its own file or, where that fails, in a fresh one.
+        """Sync the written batches in their own file or, if that fails, in a fresh one.
 
         Raises:
-            DiskError: neither could be.
+            DiskError: neither could be synced.
         """
         if self._sync(target):
             self.go(Event.SYNC)
@@ -252,15 +253,15 @@ class Commit:
             )
         except DiskError as error:
             if not error.restored:
-                # What is left of the new file would end the active one in a recovery.
+                # Recovery would end the active file where the rest of the new one begins.
                 self.notes.append(f"{error}, and a file of no use could not be deleted for good")
             raise
 
     def append(self, target: ActiveSegment, appended: Batch, offset: int) -> list[Buffer]:
-        """Write a batch at this place of the file; returns its bytes.
+        """Write a batch at this offset of the file; return its bytes.
 
         Raises:
-            DiskError: the file is as it was, or else the error is not `restored`.
+            DiskError: if the error is `restored`, the file is as it was.
         """
         segment, block = target.segment, appended.block
         buffers = batch.encode(
@@ -283,7 +284,7 @@ class Commit:
             if rest:
                 target.end = end + rest
         except DiskError as error:
-            target.end = 0  # cut off, with what was written
+            target.end = 0  # the filling was cut off with the batch
             if not error.restored:
                 self.notes.append(f"{segment.path} is given up: {error}, nor could it be cut")
             raise
@@ -299,24 +300,25 @@ class Commit:
         return True
 
     def _poisoned(self) -> None:
-        """No later sync of the file would tell whether it holds what is unsynced."""
+        """Move the unsynced batches: no later sync of their file would report their loss."""
         self.go(Event.SYNC_FAILED)
         self._move()
 
     def _move(self) -> None:
-        """Put what is unsynced, and the new batch, into a fresh file.
+        """Write the unsynced batches and the new batch to a fresh file.
 
-        Its header comes last. With the header it ends the file before it, of which a kill would
-        have left the unsynced batches, and a journal has some: not before they are here.
+        Its header comes last, because the header ends the file before it. That file still has the
+        unsynced batches after a kill, and a journal has some of them: it must not end before all of
+        them are in the fresh file.
         """
         if self.created is not None:
-            # Made a moment ago, and its first sync failed: nothing else is in it.
+            # It was just made, and its first sync failed: it holds nothing else.
             if not segments.discard(self.place.disk, self.created.file):
-                # A power cut may bring it back, and undo the new name of a spare: none is used.
+                # A power cut may bring it back, and undo the renaming of a spare: use none.
                 self.spare = None
             self.created = None
         self.written = []
-        # What was synced before the next file was made is safe where it is.
+        # Batches that were synced before the next file was made are safe where they are.
         moved = [] if self.settled else self.unsynced
         batches = [*moved, *([self.batch] if self.batch is not None else [])]
         first = batches[0].block
@@ -336,9 +338,9 @@ class Commit:
         self.go(Event.MOVE)
 
     def _give_up(self, fresh: ActiveSegment | None) -> bool:
-        """The fresh file failed too: neither file should hold the refused batch.
+        """Remove the refused batch from both files, since the fresh file failed too.
 
-        False: the fresh one may be there still.
+        False: the fresh file may still exist.
         """
         is_gone = fresh is None or segments.discard(self.place.disk, fresh.file)
         if self.active is not None:
@@ -350,7 +352,7 @@ class Commit:
 
 
 class Shared:
-    """A commit that shares its sync with others: the batch at the end of a file that there is.
+    """A commit that appends to an existing file and shares its sync with other commits.
 
     Attributes:
         data: the bytes that were written.
@@ -362,7 +364,7 @@ class Shared:
 
     @classmethod
     def of(cls, commit: Commit) -> "Shared | None":
-        """None: there is more for it to do than to append and to sync."""
+        """Wrap a commit; None: it does more than append and sync, or must not share its sync."""
         appended, target, reserve = commit.batch, commit.active, commit.place.reserve
         if appended is None or target is None or not (commit.sync and commit.shares):
             return None
@@ -371,7 +373,7 @@ class Shared:
         return cls(commit, appended, target)
 
     def write(self) -> bool:
-        """The first half: append; False: it has failed."""
+        """Append the batch, before the shared sync; False: that failed."""
         commit, reserve = self.commit, self.commit.place.reserve
         try:
             if reserve is not None:
@@ -385,7 +387,7 @@ class Shared:
         return True
 
     def sync_alone(self) -> None:
-        """The other half, where what was to be shared has failed."""
+        """Sync the commit's own file, after the shared sync has failed."""
         try:
             self.commit.sync_alone(self.target)
         except DiskError as error:
@@ -394,15 +396,16 @@ class Shared:
 
 @dataclass(slots=True, eq=False)
 class Unsynced:
-    """Batches in the order in which they were written.
+    """Batches without a sync in their own file, in the order in which they were written.
 
     Attributes:
-        batches: replaced, never changed, when they are synced: a commit in flight may look at them.
-        journal: the number of the oldest journal with one of them; 0: none is in one.
-        wants_own_sync: the next sync is to be their own file's.
-        count: messages in the others.
-        size_bytes: what those take in the file.
-        since_mono_ns: when the oldest of those was published.
+        batches: the list is replaced, not cleared, when they are synced: a commit in flight may
+            read it.
+        journal: the number of the oldest journal with one of them; 0: none is in a journal.
+        wants_own_sync: the next sync must be that of their own file.
+        count: messages in those batches that no journal has.
+        size_bytes: bytes that those take in the file.
+        since_mono_ns: publish time of the oldest of those, on the mono clock.
     """
 
     batches: list[Batch] = field(default_factory=list)
@@ -413,7 +416,7 @@ class Unsynced:
     since_mono_ns: int = 0
 
     def add(self, written: Batch, journal: int = 0) -> None:
-        """A batch was written; where a journal has it, journals have all those before it, too."""
+        """Add a written batch; if a journal has it, journals have all batches before it, too."""
         self.batches.append(written)
         if journal:
             self.journal = self.journal or journal
@@ -422,14 +425,14 @@ class Unsynced:
             self.size_bytes += written.size
 
     def clear(self) -> None:
-        """All of them are on the disk, in their file."""
+        """Forget all batches: they are on the disk, in their own file."""
         self.batches = []
         self.journal = 0
         self.wants_own_sync = False
         self.count = self.size_bytes = 0
 
     def block(self, index: int) -> Block | None:
-        """The batch that holds the index."""
+        """Return the block that holds the index; None: none does."""
         for written in self.batches:
             if written.block.first <= index < written.end_index:
                 return written.block

@@ -1,11 +1,11 @@
-"""The only module that touches files, and the two protocols that a fake of it must fill.
+"""The only module that touches files, and the protocols that a fake of it must implement.
 
-1. Every failure is a `DiskError` that says what was tried, where, and why in words.
-2. A failed `append` leaves the file as long as it was, or says that it could not.
-3. Files are opened without following symbolic links, are not inherited by other programs, and
-   belong to their owner alone: modes 0600 and 0700.
-4. What is read is read with `pread`, never through a mapping: an I/O error under a mapping would
-   kill the process.
+1. Every failure is a `DiskError` that says which operation failed, on which path, and why.
+2. A failed `append` leaves the file at its former length, or reports that it could not.
+3. Files are opened without following symbolic links, are not inherited by other programs, and are
+   accessible to their owner alone: modes 0600 and 0700.
+4. Files are read with `pread`, never through a mapping: an I/O error under a mapping would kill the
+   process.
 """
 
 import errno
@@ -22,12 +22,12 @@ Buffer = bytes | bytearray | memoryview
 _COMMON_FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW
 PAGE_BYTES: Final = 4096
 PAGE_TRIES: Final = 3
-"""So often a page is read before it counts as bad."""
+"""Attempts to read a page before it counts as bad."""
 WRITE_AGAIN_BYTES: Final = 64 << 10
 _SYNCFS_KERNEL: Final = 5, 17
-"""Since 5.8 syncfs reports a file's data that could not be written, since 5.17 all else, too."""
+"""Since 5.8 syncfs reports file data that could not be written, since 5.17 all other errors."""
 _SYNCFS_MAGICS: Final = frozenset({0xEF53, 0x58465342, 0x9123683E})
-"""ext4, XFS, btrfs. An overlay does not report errors, FUSE need not sync: not relied upon."""
+"""ext4, XFS, btrfs. No others: an overlay does not report errors, and FUSE need not sync."""
 _STATFS_BYTES: Final = 256
 _SPACE_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -37,7 +37,7 @@ class DiskError(Exception):
 
     Attributes:
         operation: what was tried, one word.
-        path: on which file or folder.
+        path: the file or folder.
         number: the errno.
         restored: after a failed append: whether the file has its former length again.
     """
@@ -51,18 +51,18 @@ class DiskError(Exception):
 
     @property
     def reason(self) -> str:
-        """Why, as the operating system words it, e.g. "no space left on device"."""
+        """The operating system's text for the errno, e.g. "no space left on device"."""
         text = os.strerror(self.number)
         return text[:1].lower() + text[1:]
 
     @property
     def is_full(self) -> bool:
-        """Whether it failed for want of space."""
+        """Whether it failed for lack of space."""
         return self.number in _SPACE_ERRORS
 
     @property
     def is_missing(self) -> bool:
-        """Whether it failed because there is no such file."""
+        """Whether it failed because the file does not exist."""
         return self.number == errno.ENOENT
 
     def __str__(self) -> str:
@@ -74,94 +74,93 @@ class File(Protocol):
 
     @property
     def path(self) -> str:
-        """Where it was opened."""
+        """The path with which it was opened."""
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all of the buffers at the file's end, which is `offset`, or nothing of them."""
+        """Write all of the buffers at `offset`, the end of the file, or none of them."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Write bytes anywhere in the file. Where that fails nothing is cut off or taken back."""
+        """Write bytes anywhere in the file. If that fails, nothing is cut off or restored."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """What is stored there: fewer bytes at the file's end."""
+        """Read `size` bytes at `offset`: fewer at the end of the file."""
 
     def sync(self) -> None:
-        """Return when what was written is on the disk."""
+        """Return once everything written is on the disk."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file to this size."""
+        """Truncate the file to this size."""
 
     def reserve(self, size: int) -> None:
-        """Make the file this large, with space on the disk behind all of it."""
+        """Extend the file to this size, with disk space allocated for all of it."""
 
     def size(self) -> int:
-        """How large it is."""
+        """Return the file's size."""
 
     def close(self) -> None:
-        """Let go of it; never fails."""
+        """Close the file; never fails."""
 
 
 class FileSystem(Protocol):
-    """All files of one file system, to be synced at once."""
+    """All files of one file system, which are synced together."""
 
     def covers(self, folder: str) -> bool:
-        """Whether the files of this folder lie on it."""
+        """Whether this folder lies on the file system."""
 
     def sync(self) -> None:
-        """Return when all that was written since this was opened is on the disk.
+        """Return once everything written since this was opened is on the disk.
 
         Raises:
-            DiskError: something is not, though it may read well: each file has to be written again
-                and synced by itself.
+            DiskError: some data is not, although it may read back well: each file has to be written
+                again and synced by itself.
         """
 
     def close(self) -> None:
-        """Let go of it; never fails."""
+        """Close the descriptor."""
 
 
 class Disk(Protocol):
     """Files and folders by path; every method raises DiskError."""
 
     def open(self, path: str) -> File:
-        """An existing file, to read and write."""
+        """Open an existing file for reading and writing."""
 
     def create(self, path: str) -> File:
-        """A new file; fails where one exists. The entry is durable after `sync_directory`."""
+        """Create a file; fails if it exists. Its entry is durable after `sync_directory`."""
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a folder, sorted."""
+        """List the names in a folder, sorted."""
 
     def exists(self, path: str) -> bool:
-        """Whether there is a file or folder."""
+        """Whether there is a file or folder with this path."""
 
     def make_directory(self, path: str) -> None:
-        """Make a folder, and those above it; an existing one is no error."""
+        """Make a folder and its parents; an existing one is not an error."""
 
     def remove_directory(self, path: str) -> None:
         """Remove an empty folder."""
 
     def sync_directory(self, path: str) -> None:
-        """Return when the folder's entries are on the disk."""
+        """Return once the folder's entries are on the disk."""
 
     def rename(self, old: str, new: str) -> None:
-        """Give a file or folder another name, in place of what had it."""
+        """Rename a file or folder, replacing an existing one of the new name."""
 
     def unlink(self, path: str) -> None:
         """Delete a file."""
 
     def file_system(self, path: str) -> FileSystem | None:
-        """The file system of this folder; None: not one that reports all errors of a sync."""
+        """Open the folder's file system; None: its sync does not report all errors."""
 
     def free_bytes(self, path: str) -> int:
-        """What a user may still write on the file system of this folder."""
+        """Return how many bytes a user may still write on this folder's file system."""
 
     def lock(self, path: str) -> File:
-        """Hold a folder, or a file that is made where missing, until what is returned is closed;
-        fails while another does."""
+        """Lock a folder or file (made if missing) until the result is closed; fails if locked."""
 
 
 def ensure_directory(disk: Disk, path: str) -> None:
-    """Have a folder that is there for good; one that is there already is taken for synced.
+    """Create a folder durably if it is missing; an existing one is taken to be synced.
 
     Raises:
         DiskError: it cannot be made.
@@ -172,11 +171,11 @@ def ensure_directory(disk: Disk, path: str) -> None:
 
 
 def write_again(file: File, start: int) -> bool:
-    """Write what is in a file once more, from this offset on; whether it is to be synced then.
+    """Rewrite a file's contents from an offset on; return whether the file has to be synced then.
 
-    A killed process may have left it in memory alone; and where a sync had failed before, the
-    kernel takes it for written all the same: only what is written anew is synced. A page that
-    cannot be read is left as it is. On a disk for looking only nothing happens.
+    A killed process may have left data in memory only, and after a failed sync the kernel treats
+    such data as written: only what is written again is synced. An unreadable page is left as it is.
+    On a read-only disk nothing happens.
 
     Raises:
         DiskError: it cannot be written.
@@ -193,17 +192,17 @@ def write_again(file: File, start: int) -> bool:
     except DiskError as error:
         if error.number == errno.EROFS:
             return False
-        # A file system that copies what it changes may have no space for the same bytes.
+        # A copy-on-write file system may have no space to write the same bytes again.
         if not error.is_full:
             raise
     return True
 
 
 def read_bytes(file: File, size: int, offset: int) -> bytes:
-    """These bytes of the file; pages that fail to be read are zeros.
+    """Read these bytes of the file; unreadable pages are returned as zeros.
 
     Raises:
-        DiskError: for another reason than a bad page.
+        DiskError: for any reason other than a bad page.
     """
     try:
         return file.pread(size, offset)
@@ -215,7 +214,7 @@ def read_bytes(file: File, size: int, offset: int) -> bytes:
 
 
 def _read_page(file: File, size: int, offset: int) -> bytes:
-    """These bytes, or as many zeros where they cannot be read."""
+    """Read these bytes; return zeros if they cannot be read."""
     for _ in range(PAGE_TRIES):
         try:
             return file.pread(size, offset)
@@ -232,19 +231,20 @@ def write_all_again(
     file_system: FileSystem | None,
     held: File | None = None,
 ) -> None:
-    """Bring what a start has found of a topic to the disk, before anything is built upon it.
+    """Sync the files that a start has found, before anything relies on them.
 
-    Of one topic file by file; of very many at once, one sync of the file system follows.
+    The files of one topic are synced one by one; for many topics, one sync of the file system
+    follows.
 
     Args:
         disk, folder: where the files are.
-        files: (path, offset): from which offset on nothing tells that a file was synced.
-        file_system: what the caller syncs next, if the files lie on it, which then is not done
-            here; None: it does not.
-        held: that of the files which is open and stays so.
+        files: (path, offset): from this offset on, nothing shows that the file was synced.
+        file_system: the file system that the caller syncs next: files on it are not synced here;
+            None: the caller syncs none.
+        held: the one of the files that is open already and stays open.
 
     Raises:
-        DiskError: they cannot be brought there: nothing may be built upon them.
+        DiskError: they cannot be made durable: nothing may rely on them.
     """
     together = file_system is not None and file_system.covers(folder)
     for path, start in files:
@@ -260,7 +260,7 @@ def write_all_again(
 
 
 class _Failing:
-    """Turns the error of an operation on a path into a `DiskError`."""
+    """Context manager that turns an OSError into a `DiskError`."""
 
     def __init__(self, operation: str, path: str) -> None:
         self._operation = operation
@@ -306,7 +306,7 @@ class RealFile:
             self._go_on(data, 0, offset)
 
     def _go_on(self, data: Buffer, written: int, offset: int) -> None:
-        """Write what is left of a write that was short: the next try says why it was."""
+        """Write the rest of a short write: the next attempt raises the reason."""
         rest = memoryview(data)
         while written < len(rest):
             count = os.pwrite(self._fd, rest[written:], offset + written)
@@ -346,18 +346,18 @@ class RealFile:
             return os.fstat(self._fd).st_size
 
     def identity(self) -> tuple[int, int]:
-        """What tells this file from every other, whatever their paths."""
+        """Return device and inode, which identify the file whatever its path."""
         with _Failing("stat", self.path):
             return (facts := os.fstat(self._fd)).st_dev, facts.st_ino
 
     def close(self) -> None:
-        """See `File`. An error of close says nothing that a sync has not said."""
+        """See `File`. An error of close adds nothing to what a sync has reported."""
         with suppress(OSError):
             os.close(self._fd)
 
 
 class RealFileSystem:
-    """A descriptor of a file system, which is told of every error since it was opened."""
+    """A descriptor of a file system; its sync reports every error since it was opened."""
 
     def __init__(self, fd: int, path: str, syncfs: Callable[[int], int]) -> None:
         self._fd = fd
@@ -399,7 +399,7 @@ class RealDisk:
             return RealFile(os.open(path, flags | _COMMON_FLAGS, 0o600), path)
 
     def _changing(self, operation: str, path: str) -> _Failing:
-        """What every change of a name is made in."""
+        """Return the context for operations that change names; `LookingDisk` refuses them."""
         return _Failing(operation, path)
 
     def listdir(self, path: str) -> list[str]:
@@ -445,7 +445,7 @@ class RealDisk:
         release = re.match(r"(\d+)\.(\d+)", os.uname().release)
         if release is None or tuple(map(int, release.groups())) < _SYNCFS_KERNEL:
             return None
-        ctypes = import_module("ctypes")  # no start waits for it before its ports are open
+        ctypes = import_module("ctypes")  # imported late, not to delay opening the ports
         libc = ctypes.CDLL(None, use_errno=True)
         facts = ctypes.create_string_buffer(_STATFS_BYTES)
         try:
@@ -465,7 +465,7 @@ class RealDisk:
         return facts.f_bavail * facts.f_frsize
 
     def lock(self, path: str) -> RealFile:
-        """See `Disk`. The lock is the kernel's: it ends with the process, whatever happens."""
+        """See `Disk`. The kernel releases the lock when the process ends, however it ends."""
         is_folder = os.path.isdir(path)
         file = self._open("lock", path, os.O_RDONLY if is_folder else os.O_RDWR | os.O_CREAT)
         try:
@@ -478,23 +478,23 @@ class RealDisk:
 
 
 class LookingFile(RealFile):
-    """A file that is only read."""
+    """A file that is open for reading only."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Refused."""
+        """Refuse to write."""
         raise DiskError("write", self.path, errno.EROFS)
 
 
 class LookingDisk(RealDisk):
-    """The operating system's files for who only looks: whatever would change one is refused."""
+    """The operating system's files, for reading only: every change is refused."""
 
     def open(self, path: str) -> RealFile:
-        """See `Disk`; the file cannot be written."""
+        """See `Disk`; the file is opened for reading only."""
         opened = self._open("open", path, os.O_RDONLY)
         return LookingFile(opened._fd, opened.path)
 
     def sync_directory(self, path: str) -> None:
-        """Nothing was changed, so there is nothing to do."""
+        """Do nothing, since nothing was changed."""
 
     def _changing(self, operation: str, path: str) -> _Failing:
         raise DiskError(operation, path, errno.EROFS)

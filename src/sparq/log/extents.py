@@ -1,12 +1,12 @@
-"""The sparse index of a segment: where its messages lie, without an entry for each.
+"""The sparse index of a segment: where its messages are, without an entry for each.
 
 An extent is a stretch of the file whose batches follow each other without a gap in bytes, indexes
-and ordinals. It is the unit that is read from the disk and kept in the cache.
+and ordinals. It is the unit of reads from the disk and of the cache.
 
-1. An extent takes batches until it has 64 KiB; a batch that large is an extent of its own. So the
-   index costs 48 bytes for 64 KiB of file, however small the batches are.
-2. Extents ascend in every column but time; what lies between two of them is not readable.
-3. `ends` may have been lowered (see `cut`): batches behind it in the extent's bytes do not count.
+1. An extent takes batches until it has 64 KiB; a batch of that size or more is an extent of its
+   own. So the index costs 48 bytes for 64 KiB of file, however small the batches are.
+2. Extents ascend in every column except the time; data between two of them is not readable.
+3. `ends` may have been lowered (see `cut`): later batches in the extent's bytes do not count.
 """
 
 from array import array
@@ -21,11 +21,11 @@ EXTENT_BYTES: Final = 64 << 10
 COLUMNS: Final = 6
 
 Rows = NDArray[np.int64]
-"""Extents by columns, shape (6, n), in the order of Extent's fields."""
+"""Extents as columns, shape (6, n), in the order of Extent's fields."""
 
 
 class Extent(NamedTuple):
-    """One row: indexes [first, end), file bytes [offset, offset + size)."""
+    """One extent: indexes [first, end), file bytes [offset, offset + size)."""
 
     first: int
     end: int
@@ -36,18 +36,18 @@ class Extent(NamedTuple):
 
     @property
     def end_ordinal(self) -> int:
-        """Messages in the log up to the end of this extent."""
+        """The number of messages in the log up to the end of this extent."""
         return self.ordinal + self.end - self.first
 
 
 class Extents:
-    """The rows, by columns."""
+    """A segment's extents, stored by columns."""
 
     __slots__ = ("_offsets", "_ordinals", "_sizes", "_times", "ends", "firsts", "messages")
 
     def __init__(self) -> None:
         self.messages = 0
-        """How many messages can be read."""
+        """The number of readable messages."""
         self.firsts = array("q")
         self.ends = array("q")
         self._ordinals = array("q")
@@ -69,14 +69,14 @@ class Extents:
         )
 
     def append(self, batch: Extent, *, fresh: bool = False) -> bool:
-        """Add a batch behind all others.
+        """Add a batch after all others.
 
         Args:
-            batch: where it lies.
-            fresh: it must not join the last extent.
+            batch: its place.
+            fresh: whether it must begin a new extent.
 
         Returns:
-            Whether a new extent begins with it.
+            Whether it begins a new extent.
         """
         self.messages += batch.end - batch.first
         if not fresh and self.ends and self.ends[-1] == batch.first:
@@ -100,15 +100,15 @@ class Extents:
         return True
 
     def position(self, index: int) -> int:
-        """Which extent is the first that ends behind the index; len(self) if none does."""
+        """Return the position of the first extent that ends after the index, or len(self)."""
         return bisect_right(self.ends, index)
 
     def at_ordinal(self, ordinal: int) -> int:
-        """Which extent is the last that begins at or before this ordinal; -1 if none does."""
+        """Return the position of the last extent that begins at or before this ordinal, or -1."""
         return bisect_right(self._ordinals, ordinal) - 1
 
     def within(self, position: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """How many extents from a position on, before the index `end`, take at most `max_bytes`.
+        """Count the extents from `position` on that begin before `end` and fit in `max_bytes`.
 
         Returns:
             Their number, and the bytes that they take.
@@ -119,14 +119,14 @@ class Extents:
         return count, int(filled[count - 1]) if count else 0
 
     def at_time(self, wall_ns: int) -> int:
-        """Which extent is the first with a message published at or after; len(self) if none."""
+        """Find the first extent with a message published at or after this time, or len(self)."""
         for position, time_ns in enumerate(self._times):
             if time_ns >= wall_ns:
                 return position
         return len(self)
 
     def replace(self, position: int, pieces: Iterable[Extent]) -> None:
-        """Put what can still be read of an extent in its place."""
+        """Replace an extent by the parts of it that can still be read."""
         rows = list(pieces)
         for number, column in enumerate(self._columns):
             column[position : position + 1] = array("q", [row[number] for row in rows])
@@ -140,17 +140,17 @@ class Extents:
         self.messages = sum(self.ends) - sum(self.firsts)
 
     def rows(self, position: int, stop: int) -> Rows:
-        """A copy of the extents [position, stop)."""
+        """Copy the extents [position, stop)."""
         return np.array([column[position:stop] for column in self._columns], np.int64)
 
     def extend(self, rows: Rows) -> None:
-        """Add extents, as `rows` gave them, behind all others; none joins the last one."""
+        """Add extents, as `rows` returns them, after all others; none joins the last one."""
         for column, added in zip(self._columns, rows, strict=True):
             column.frombytes(added.tobytes())
         self._count()
 
     def cut(self, index: int) -> None:
-        """Forget every message from this index on: it is stored elsewhere, or was refused."""
+        """Forget all messages from this index on: they are stored elsewhere, or were refused."""
         keep = bisect_left(self.firsts, index)
         for column in self._columns:
             del column[keep:]
@@ -159,7 +159,7 @@ class Extents:
         self._count()
 
     def messages_between(self, first: int, end: int) -> int:
-        """How many readable messages have an index in [first, end)."""
+        """Count the readable messages with an index in [first, end)."""
         at = self.position(first)
         total = 0
         while at < len(self) and self.firsts[at] < end:
@@ -169,14 +169,14 @@ class Extents:
 
 
 class BatchKey(NamedTuple):
-    """What ties a batch to its file."""
+    """The values that tie a batch to its file."""
 
     salt: int
     log_id_short: int
 
 
 class Stretch(NamedTuple):
-    """An extent and the file it lies in."""
+    """An extent and the file that contains it."""
 
     path: str
     key: BatchKey
@@ -184,7 +184,7 @@ class Stretch(NamedTuple):
 
 
 def runs_of(places: Sequence[Stretch]) -> Iterator[Stretch]:
-    """The same places, those joined that follow each other without a gap: each is read at once."""
+    """Join places that follow each other without a gap, so that each run takes one read."""
     run: Stretch | None = None
     for place in places:
         if run is not None and place.path == run.path and _touch(run.extent, place.extent):

@@ -1,9 +1,9 @@
-"""What `sparq.json` says of a data path: format, node id, the index below which none may be given.
+"""The contents of `sparq.json`: format, node id, and the index below which no index may be given.
 
-A wrong node id would make every FIN of a stored message fail, a wrong index could give ids twice,
-and one flipped bit makes another digit of a digit: so the file carries a checksum, XXH3-64 with
-seed 0 over "<format> <node id> <retired index>" in decimal. A file without one is of a version
-that did not write it, and is believed.
+With a wrong node id every FIN of a stored message would fail, and with a wrong index ids could be
+given twice. One flipped bit can turn a digit into another digit, so the file carries a checksum:
+XXH3-64 with seed 0 over "<format> <node id> <retired index>" in decimal. A file without a checksum
+is from a version that did not write one, and is accepted.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ FORMAT: Final = 1
 
 
 class FactsError(Exception):
-    """The bytes are not a data path's facts; the text says why."""
+    """The bytes are not a valid `sparq.json`; the text says why."""
 
 
 class Facts(NamedTuple):
-    """A data path's facts."""
+    """The contents of a data path's `sparq.json`."""
 
     format: int
     node_id: int
     retired_index: int
 
     def encode(self) -> bytes:
-        """The contents of `sparq.json`."""
+        """Encode the contents of `sparq.json`."""
         facts = {
             "format": self.format,
             "node_id": self.node_id,
@@ -39,15 +39,15 @@ class Facts(NamedTuple):
         return json.dumps(facts).encode() + b"\n"
 
     def checksum(self) -> str:
-        """16 hex digits."""
+        """Return the checksum as 16 hex digits."""
         return xxh3_64_hexdigest(f"{self.format} {self.node_id} {self.retired_index}".encode())
 
 
 def decode(text: bytes) -> Facts:
-    """The facts of a `sparq.json`, of whatever format.
+    """Decode a `sparq.json` of any format.
 
     Raises:
-        FactsError: they are damaged.
+        FactsError: it is damaged.
     """
     try:
         found = json.loads(text)
@@ -55,7 +55,7 @@ def decode(text: bytes) -> Facts:
         checksum = found.get("checksum")
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise FactsError(str(error)) from error
-    # Of a newer format only the number is known.
+    # Of a newer format, this version understands only the number.
     if checksum is not None and facts.format == FORMAT and checksum != facts.checksum():
         raise FactsError("its checksum does not hold")
     return facts

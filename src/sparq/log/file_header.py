@@ -1,16 +1,17 @@
-"""What every file of a log begins with: its kind, and facts of it under a checksum.
+"""The header of every file of a log: the kind of file, and facts about it, with a checksum.
 
-| bytes | what |
+| bytes | contents |
 |---|---|
 | 8 | the kind's magic |
 | 2 | size of the header |
 | 1 | version |
-| 1 | algorithm of the checksum: 1 is XXH3 |
-| 4 | flags: none is known |
-| .. | the kind's facts |
-| 8 | checksum of all that stands before it |
+| 1 | checksum algorithm: 1 is XXH3 |
+| 4 | flags: none is defined |
+| .. | the facts: fields of this kind of file |
+| 8 | checksum over everything before it |
 
-Numbers are little-endian. Who keeps two copies has them so far apart that no torn write has both.
+Numbers are little-endian. Files with two copies of the header have them so far apart that no torn
+write damages both.
 """
 
 import struct
@@ -27,15 +28,15 @@ _CHECKSUM: Final = struct.Struct("<Q")
 
 
 class HeaderForm:
-    """The header of one kind of files.
+    """The header of one kind of file.
 
     Args:
         magic: its first 8 bytes.
-        facts: the format of the kind's facts, as `struct` has it.
+        facts: the `struct` format of the kind's facts, without the byte order.
 
     Attributes:
         size: bytes of the header.
-        kind: what it begins with, up to the facts.
+        kind: the first bytes of the header, up to the facts.
     """
 
     def __init__(self, magic: bytes, facts: str) -> None:
@@ -44,12 +45,12 @@ class HeaderForm:
         self.kind: bytes = _KIND.pack(magic, self.size, VERSION, ALGORITHM_XXH3, 0)
 
     def pack(self, facts: Iterable[Any]) -> bytes:
-        """The header with these facts."""
+        """Encode a header with these facts."""
         fields = self.kind + self._facts.pack(*facts)
         return fields + _CHECKSUM.pack(xxh3_64_intdigest(fields))
 
     def unpack(self, data: bytes, at: int = 0) -> tuple[Any, ...] | None:
-        """The facts of a header; None: it is damaged, or of a version that is not known here."""
+        """Decode a header's facts; None: it is damaged, or of a version not known here."""
         copy = data[at : at + self.size]
         fields, checksum = copy[: -_CHECKSUM.size], copy[-_CHECKSUM.size :]
         is_whole = len(copy) == self.size and checksum == _CHECKSUM.pack(xxh3_64_intdigest(fields))

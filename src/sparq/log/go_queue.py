@@ -2,19 +2,20 @@
 
 ::
 
-    nsqd.dat                            topics, channels, which of them are paused (JSON)
+    nsqd.dat                            topics, channels, and which of them are paused (JSON)
     <queue>.diskqueue.meta.dat          depth, read position, write position (text)
     <queue>.diskqueue.<number>.dat      records (see `go_records`), 6 digits or more
-    <queue>.diskqueue.<number>.dat.bad  a data file that nsqd gave up at its first damage
+    <queue>.diskqueue.<number>.dat.bad  a data file that nsqd abandoned at its first damage
 
-A queue is named as its topic, or ``<topic>:<channel>`` (``;`` on Windows). Names may contain dots.
+A queue has the name of its topic, or ``<topic>:<channel>`` (``;`` on Windows). Names may contain
+dots.
 
-1. A queue holds what lies from its read position to the end of its last file. After a crash the
-   stored positions are behind the data: then messages may come twice, none is left out.
-2. A data file below the read position has been read; nsqd was about to delete it. A `.bad` one has
-   not, so all that is whole in it counts.
-3. Without metadata everything in the files counts.
-4. Nothing here changes a file.
+1. A queue reaches from its read position to the end of its last file. After a crash the stored
+   positions are older than the data: messages may come twice, but none is skipped.
+2. A data file before the read position has been read, and nsqd was about to delete it. A `.bad`
+   file has not been read, so all whole records in it count.
+3. Without metadata, everything in the files counts.
+4. This module changes no file.
 """
 
 import json
@@ -41,18 +42,18 @@ _SEPARATOR: Final = re.compile("[:;]")
 
 
 class GoDataError(Exception):
-    """What cannot be understood without its owner; the text says what is to be done."""
+    """Data that cannot be interpreted without the operator; the text says what to do."""
 
 
 class Position(NamedTuple):
-    """A place in a queue: a file's number and an offset in it."""
+    """A place in a queue: the number of a file and an offset in it."""
 
     number: int
     offset: int
 
 
 class Positions(NamedTuple):
-    """What a queue's metadata file says."""
+    """The contents of a queue's metadata file."""
 
     depth: int
     read: Position
@@ -63,9 +64,9 @@ class DataFile(NamedTuple):
     """A data file.
 
     Attributes:
-        name: in the data path.
-        start: where what was not read begins.
-        written: where writing had come to, as the metadata have it; -1: in another file.
+        name: its name in the data path.
+        start: the offset of the first unread byte.
+        written: the write position from the metadata; -1: it is in another file.
     """
 
     number: int
@@ -82,10 +83,10 @@ class GoQueue:
 
     Attributes:
         name: `<topic>` or `<topic>:<channel>`.
-        positions: its metadata; None: missing or not to be understood.
-        files: what is to be read, in order.
-        missing: what the metadata tell of and is not there.
-        notes: what else an operator should know, in words.
+        positions: its metadata; None: missing or unreadable.
+        files: the data files to read, in order.
+        missing: data that the metadata refer to but that is missing.
+        notes: further notes for the operator.
     """
 
     name: str
@@ -96,7 +97,7 @@ class GoQueue:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes that have not been read."""
+        """The number of unread bytes."""
         return sum(file.size - file.start for file in self.files)
 
 
@@ -111,7 +112,7 @@ class GoChannel:
 
 @dataclass(slots=True)
 class GoTopic:
-    """A topic: its own queue holds what has not come to its channels yet."""
+    """A topic; its own queue holds messages that have not reached its channels yet."""
 
     name: str
     paused: bool
@@ -119,17 +120,17 @@ class GoTopic:
     channels: dict[str, GoChannel] = field(default_factory=dict)
 
     def queues(self) -> list[GoQueue]:
-        """The channels' queues, then the topic's own."""
+        """List the channels' queues, then the topic's own."""
         return [*(channel.queue for channel in self.channels.values()), self.queue]
 
 
 @dataclass(slots=True)
 class GoData:
-    """All of a data path.
+    """The contents of a data path.
 
     Attributes:
-        names: every file of Go's nsqd, also those that hold nothing of use.
-        notes: what an operator should know, in words.
+        names: all files of Go's nsqd, including those that hold nothing useful.
+        notes: notes for the operator.
     """
 
     topics: dict[str, GoTopic] = field(default_factory=dict)
@@ -137,12 +138,12 @@ class GoData:
     notes: list[str] = field(default_factory=list)
 
     def queues(self) -> list[GoQueue]:
-        """All queues."""
+        """List all queues."""
         return [queue for topic in self.topics.values() for queue in topic.queues()]
 
 
 def go_files(disk: Disk, data_path: str) -> list[str]:
-    """The names of the files of Go's nsqd in a data path, sorted.
+    """List the names of the files of Go's nsqd in a data path, sorted.
 
     Raises:
         DiskError: the data path cannot be read.
@@ -153,11 +154,11 @@ def go_files(disk: Disk, data_path: str) -> list[str]:
 
 
 def survey(disk: Disk, data_path: str) -> GoData:
-    """Find out what a data path holds; no message is read.
+    """Find out what a data path holds, without reading messages.
 
     Raises:
         DiskError: a file cannot be read.
-        GoDataError: nsqd.dat cannot be understood.
+        GoDataError: nsqd.dat cannot be interpreted.
     """
     data = GoData(names=go_files(disk, data_path))
     _take_metadata(disk, data_path, data)
@@ -174,12 +175,12 @@ def survey(disk: Disk, data_path: str) -> GoData:
 
 
 def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
-    """Topics, channels and pauses, as nsqd.dat has them."""
+    """Read topics, channels and pauses from nsqd.dat."""
     known = [name for name in data.names if _METADATA.fullmatch(name)]
     if not known:
         data.notes.append(f"{METADATA} is missing: channels are known by their files alone")
         return
-    # Versions before 1.0 had the worker's id in the name, and left it as a link later.
+    # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a link.
     name = METADATA if METADATA in known else known[0]
     path = f"{data_path}/{name}"
     try:
@@ -194,10 +195,10 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
 
 
 def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
-    """The topics.
+    """Parse nsqd.dat into its topics.
 
     Raises:
-        ValueError: the text has not the form of nsqd.dat.
+        ValueError: the text does not have the form of nsqd.dat.
     """
     document = json.loads(text)
     topics = document.get("topics") if isinstance(document, dict) else None
@@ -213,7 +214,7 @@ def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
 
 
 def _add_topic(data: GoData, said: dict[str, Any]) -> None:
-    """A topic of nsqd.dat with its channels, unless its name is not one."""
+    """Add a topic of nsqd.dat with its channels, unless its name is invalid or ephemeral."""
     name = str(said["name"])
     if not _is_kept(data, "topic", name):
         return
@@ -225,7 +226,7 @@ def _add_topic(data: GoData, said: dict[str, Any]) -> None:
 
 
 def _is_kept(data: GoData, what: str, name: str) -> bool:
-    """Whether something of this name outlives a start of nsqd; if not, a note says so."""
+    """Whether a topic or channel of this name survives a restart of nsqd; if not, add a note."""
     if not is_valid_name(name):
         data.notes.append(f"{what} {name!r} is passed over: not a legal name")
         return False
@@ -248,7 +249,7 @@ def _channel(topic: GoTopic, name: str) -> GoChannel:
 
 
 def _queue_of(data: GoData, queue_name: str) -> GoQueue | None:
-    """The queue whose files have this name; None: nobody may have it."""
+    """Return the queue of files with this name; None: the name is invalid or ephemeral."""
     topic_name, *rest = _SEPARATOR.split(queue_name, maxsplit=1)
     if not _is_kept(data, "topic", topic_name):
         return None
@@ -258,13 +259,13 @@ def _queue_of(data: GoData, queue_name: str) -> GoQueue | None:
     topic = _topic(data, topic_name)
     queue = _channel(topic, rest[0]).queue if rest else topic.queue
     if not known and any(_METADATA.fullmatch(name) for name in data.names):
-        # A crash before nsqd.dat was written: nsqd takes the files up when the name is used again.
+        # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
         queue.notes.append(f"{METADATA} does not know it")
     return queue
 
 
 def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Match[str]]) -> None:
-    """Fill in what the files of one queue are."""
+    """Fill in a queue from its files."""
     for match in matches:
         if match["number"] is None and not match["beside"]:
             _take_positions(disk, data_path, queue, match[0])
@@ -294,7 +295,7 @@ def _take_positions(disk: Disk, data_path: str, queue: GoQueue, name: str) -> No
 
 
 def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
-    """Decide from where on a data file is to be read, if it is."""
+    """Decide whether a data file has to be read, and from which offset."""
     positions = queue.positions
     path = f"{data_path}/{file.name}"
     if file.bad:
@@ -317,11 +318,11 @@ def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
 
 
 def _note_missing(queue: GoQueue, data_path: str, positions: Positions, numbers: set[int]) -> None:
-    """Files between the read and the write position that are not there."""
+    """Record files that are missing between the read and the write position."""
     read, write = positions.read, positions.write
     after = sorted({number for number in numbers if number > read.number} | {write.number})
     if read.number not in numbers and read.number < write.number:
-        # nsqd deletes a file it has read before it stores the next read position.
+        # After reading a file, nsqd deletes it before it stores the next read position.
         queue.notes.append(f"data file {read.number} is missing: taken as read to its end")
     elif read.number not in numbers and read < write:
         reason = f"data file {read.number} is missing"
@@ -339,7 +340,7 @@ def _note_missing(queue: GoQueue, data_path: str, positions: Positions, numbers:
 
 
 def read_queue(disk: Disk, data_path: str, queue: GoQueue) -> Iterator[Records | BadBytes]:
-    """A queue's messages in order, and what of it cannot be read.
+    """Yield a queue's messages in order, and the parts of it that cannot be read.
 
     Raises:
         DiskError: a file cannot be opened or read.

@@ -1,26 +1,27 @@
-"""Reads the messages of one data file of Go's nsqd, also around damage.
+"""Reads the messages of one data file of Go's nsqd, including those around damage.
 
-A record, big-endian, as go-diskqueue writes it; a file is records one behind the other::
+A record, big-endian, as go-diskqueue writes it; a file is a sequence of records::
 
     offset  size  field
-         0     4  length of what follows, 26 + body
+         0     4  length of everything after it, 26 + body
          4     8  timestamp, ns since 1970
         12     2  attempts so far
         14    16  message id, hex digits
         30     -  body
 
-There is no checksum, so what is whole must be told by shape:
+There is no checksum, so whole records are recognised by their shape:
 
-1. A record counts if its length holds and something confirms where it ends: the file's end, the
+1. A record counts if its length is valid and something confirms where it ends: the file's end, the
    stored write position, nothing but zeros from there on, or the head of another record (a
-   timestamp of our days and 16 hex digits, or lengths that lead on).
-2. Behind what does not count, the next place is looked for at which a record is. Damage costs the
-   records that it touches, and one more where the head behind it is gone as well: that one may
-   have lost its end, and a part of a message is never delivered.
-3. A length that leads exactly to a later record's head has swallowed the records between, if these
-   lead there too, are no older than it, and one byte makes the difference. It is taken for
-   damaged. (Records in a body that somebody published are older than the message.)
-4. Memory is bounded by the largest record, at most `LENGTH_MAX`, and a chunk.
+   plausible timestamp and 16 hex digits, or a chain of valid lengths).
+2. After bytes that do not count, reading continues at the next place with a record. Damage costs
+   the records that it touches, and also the record before a damaged head: that record may have lost
+   its end, and a partial message is never delivered.
+3. If a length leads exactly to a later record's head, it may have swallowed the records between.
+   The length counts as damaged if those records lead to the same place, are no older than this one,
+   and one byte makes the difference between the lengths. (Records in a body that a client published
+   are older than the message.)
+4. Memory is bounded by the largest record, at most `LENGTH_MAX`, plus one chunk.
 """
 
 import struct
@@ -35,14 +36,14 @@ from sparq.protocol.frames import Bodies
 
 LENGTH_SIZE: Final = 4
 FIXED_SIZE: Final = 26
-"""Timestamp, attempts and id: the least that a length may say."""
+"""Timestamp, attempts and id: the lowest valid length."""
 HEAD_SIZE: Final = LENGTH_SIZE + FIXED_SIZE
 ID_AT: Final = 14
 LENGTH_MAX: Final = (64 << 20) + FIXED_SIZE
-"""More than any `--max-msg-size` that NSQ is run with."""
+"""More than any `--max-msg-size` with which NSQ is run."""
 CHUNK_BYTES: Final = 1 << 20
 CHAIN: Final = 3
-"""So many lengths in a row confirm a place where shape does not."""
+"""Number of consecutive valid lengths that confirm a place without the shape of a head."""
 
 _LENGTH: Final = struct.Struct(">i")
 _IS_HEX: Final = np.zeros(256, np.bool_)
@@ -51,9 +52,9 @@ _DIGITS: Final = np.arange(ID_AT, HEAD_SIZE)
 _STAMP: Final = np.arange(8)
 _ATTEMPTS: Final = np.arange(8, 10)
 _DAYS: Final = range(0x10, 0x20)
-"""The first byte of a timestamp from 2006 to 2043, which no text contains."""
+"""First bytes of timestamps from 2006 to 2043; no text contains these bytes."""
 _WRONG_CLOCK: Final = 0x08
-"""Nor does it contain those up to this one: timestamps before 1989."""
+"""No text contains bytes up to this one, either: timestamps before July 1990, of an unset clock."""
 
 Offsets = NDArray[np.int64]
 
@@ -62,9 +63,9 @@ class Records(NamedTuple):
     """Messages that follow each other.
 
     Attributes:
-        data: holds them.
-        starts: where each message begins in `data`, behind its length.
-        sizes: their sizes, 26 + body.
+        data: the bytes that hold them.
+        starts: where each message begins in `data`, after its length.
+        sizes: their sizes in bytes, 26 + body.
     """
 
     data: bytes
@@ -75,28 +76,28 @@ class Records(NamedTuple):
         return len(self.starts)
 
     def bodies(self) -> Bodies:
-        """The bodies, where they lie."""
+        """Return the bodies, without copying them."""
         return Bodies(self.data, self.starts + FIXED_SIZE, self.sizes - FIXED_SIZE)
 
     def timestamps(self) -> NDArray[np.int64]:
-        """When each was published, ns since 1970."""
+        """Return the publish times, ns since 1970."""
         cells = np.frombuffer(self.data, np.uint8)
         stamps: NDArray[np.int64] = cells[self.starts[:, None] + _STAMP].view(">i8").ravel()
         return stamps.astype(np.int64)
 
     def attempts(self) -> NDArray[np.int64]:
-        """How often each has been delivered."""
+        """Return how often each has been delivered."""
         cells = np.frombuffer(self.data, np.uint8)
         counts: NDArray[np.uint16] = cells[self.starts[:, None] + _ATTEMPTS].view(">u2").ravel()
         return counts.astype(np.int64)
 
     def part(self, first: int, end: int) -> "Records":
-        """Some of them."""
+        """Return the records [first, end)."""
         return Records(self.data, self.starts[first:end], self.sizes[first:end])
 
 
 class BadBytes(NamedTuple):
-    """Bytes of a file that are no whole record."""
+    """Bytes of a file that are not a whole record."""
 
     path: str
     offset: int
@@ -110,16 +111,16 @@ class BadBytes(NamedTuple):
 def read_records(
     file: File, start: int, size: int, written: int = -1
 ) -> Iterator[Records | BadBytes]:
-    """What a data file holds from `start` on, in order.
+    """Yield the contents of a data file from `start` on, in order.
 
     Args:
         file: the file.
         start: where reading begins: the stored read position, or 0.
         size: the file's size.
-        written: the stored write position, if it is in this file: a record has ended there.
+        written: the stored write position, if it is in this file: a record ended there.
 
     Raises:
-        DiskError: it cannot be read, but for single pages, which count as zeros.
+        DiskError: the file cannot be read; single unreadable pages count as zeros instead.
     """
     if start >= size:
         return
@@ -141,9 +142,9 @@ class _Reader:
     """A window on the file, moved as needed.
 
     Attributes:
-        base: where the window begins.
+        base: the window's offset in the file.
         data: the window.
-        next_at: where the last step has led.
+        next_at: the offset after the last step.
     """
 
     def __init__(self, file: File, size: int, written: int) -> None:
@@ -159,21 +160,21 @@ class _Reader:
         self._is_stamp[list(_DAYS)] = True
 
     def look_at_clock(self, at: int) -> None:
-        """Where the first record's clock was never set, take such timestamps for plausible."""
+        """Accept timestamps of a clock that was never set, if the first record has one."""
         self._show(at, HEAD_SIZE)
         first = self.data[at - self.base + LENGTH_SIZE : at - self.base + LENGTH_SIZE + 1]
         if first and first[0] <= _WRONG_CLOCK:
             self._is_stamp[first[0]] = True
 
-    # The quick way: all of a chunk at once, if nothing in it is in doubt
+    # Fast path: a whole chunk at once, if nothing in it is in doubt
 
     def run(self, at: int) -> Records | None:
-        """The records from here on as far as a chunk reaches; None: look at the first closely."""
+        """Return the records from here to the end of a chunk; None: `step` reads the first one."""
         if at < self._slow_until:
             return None
         self._show(at, CHUNK_BYTES // 4)
         heads = np.array(self._chain(at - self.base), np.int64)
-        # A record is confirmed by the head behind it, so the last with a shape is not.
+        # A record is confirmed by the head after it, so the last head with the shape is not.
         shaped = self._have_shape(heads[heads + HEAD_SIZE <= len(self.data)])
         count = int(np.argmin(shaped)) - 1 if not shaped.all() else len(shaped) - 1
         if self.base + int(heads[-1]) == self._size and shaped.all():
@@ -188,7 +189,7 @@ class _Reader:
         return Records(self.data, heads[:count] + LENGTH_SIZE, np.diff(heads[: count + 1]) - 4)
 
     def _count_without_swallowed(self, heads: Offsets) -> int:
-        """How many of these records come before the first that has swallowed others."""
+        """Count the records before the first one that has swallowed others."""
         first, end = int(heads[0]), int(heads[-1])
         inner = self._heads_within(first, end)
         owners = np.searchsorted(heads, inner, "right") - 1
@@ -200,7 +201,7 @@ class _Reader:
         return len(heads) - 1
 
     def _chain(self, at: int) -> list[int]:
-        """Where records begin, as the lengths have it, and where the last one ends."""
+        """List where records begin according to their lengths, and where the last one ends."""
         data, size, unpack = self.data, len(self.data), _LENGTH.unpack_from
         starts = [at]
         while at + HEAD_SIZE <= size:
@@ -212,28 +213,28 @@ class _Reader:
         return starts
 
     def _have_shape(self, heads: Offsets) -> NDArray[np.bool_]:
-        """Which of these places of the window have a timestamp of our days and 16 hex digits."""
+        """Tell which of these places of the window have a plausible timestamp and 16 hex digits."""
         cells = np.frombuffer(self.data, np.uint8)
         digits = _IS_HEX[cells[heads[:, None] + _DIGITS]].all(axis=1)
         shaped: NDArray[np.bool_] = digits & self._is_stamp[cells[heads + LENGTH_SIZE]]
         return shaped
 
     def _heads_within(self, first: int, end: int) -> Offsets:
-        """The places of the window's [first, end) that have the shape of a record's head."""
+        """Find the places in the window's [first, end) that have the shape of a record's head."""
         last = min(end, len(self.data) - HEAD_SIZE + 1)
         if last <= first:
             return np.empty(0, np.int64)
         cells = np.frombuffer(self.data, np.uint8)
         stamps = cells[first + LENGTH_SIZE : last + LENGTH_SIZE]
         heads = np.flatnonzero(self._is_stamp[stamps]) + first
-        # Two digits tell most of the rest apart, before sixteen are looked at.
+        # Checking two digits excludes most of the rest before all sixteen are checked.
         heads = heads[_IS_HEX[cells[heads + ID_AT]] & _IS_HEX[cells[heads + HEAD_SIZE - 1]]]
         return heads[self._have_shape(heads)]
 
-    # The close look, record by record
+    # Slow path: record by record
 
     def step(self, at: int) -> Records | BadBytes:
-        """The record here, or the bytes up to the next one; `next_at` is set."""
+        """Return the record here, or the bytes up to the next one; sets `next_at`."""
         length = self._length(at)
         end = at + LENGTH_SIZE + length
         fits = FIXED_SIZE <= length <= LENGTH_MAX and end <= self._size
@@ -258,7 +259,7 @@ class _Reader:
         return BadBytes(self._file.path, at, self.next_at - at, reason)
 
     def _length(self, at: int) -> int:
-        """What the length here says; 0 at the file's end."""
+        """Return the length field here; 0 at the file's end."""
         self._show(at, LENGTH_SIZE)
         where = at - self.base
         if at + LENGTH_SIZE > self._size:
@@ -267,14 +268,14 @@ class _Reader:
         return length
 
     def _is_head(self, at: int) -> bool:
-        """Whether a record's head is here, by its shape."""
+        """Whether the bytes here have the shape of a record's head."""
         if at + HEAD_SIZE > self._size:
             return False
         self._show(at, HEAD_SIZE)
         return bool(self._have_shape(np.array([at - self.base]))[0])
 
     def _is_confirmed(self, at: int, depth: int = 1) -> bool:
-        """Whether a record may well have ended here."""
+        """Whether it is plausible that a record ends here."""
         if at in (self._size, self._written) or self._is_head(at) or self._is_blank(at):
             return True
         if at + HEAD_SIZE > self._size:
@@ -286,14 +287,14 @@ class _Reader:
         return depth == CHAIN or self._is_confirmed(end, depth + 1)
 
     def _is_blank(self, at: int) -> bool:
-        """Whether nothing but zeros follows: space that a crash left without its bytes."""
+        """Whether the rest of the window is zeros: space that a crash left without its bytes."""
         self._show(at, CHUNK_BYTES)
         return not any(self.data[at - self.base : at - self.base + HEAD_SIZE]) and not any(
             self.data[at - self.base :]
         )
 
     def _may_be_torn_head(self, at: int) -> bool:
-        """Whether the file's last bytes, fewer than a head, may be the begin of one."""
+        """Whether the file's last bytes, fewer than a head, may be the beginning of one."""
         self._show(at, self._size - at)
         rest = self.data[at - self.base :]
         length = int.from_bytes(rest[:LENGTH_SIZE].ljust(LENGTH_SIZE, b"\0"), "big")
@@ -302,7 +303,7 @@ class _Reader:
         return len(rest) <= LENGTH_SIZE or bool(self._is_stamp[rest[LENGTH_SIZE]])
 
     def _swallowed(self, at: int, end: int) -> int | None:
-        """The record in the body of this one from which records lead exactly to its end."""
+        """Find the record in this one's body from which records lead exactly to its end."""
         self._show(at, end - at)
         base = self.base
         own = end - at - LENGTH_SIZE
@@ -319,11 +320,11 @@ class _Reader:
         return None
 
     def _stamp(self, head: int) -> bytes:
-        """The timestamp of this head of the window, which compares as the number does."""
+        """Return the timestamp of this head in the window; its bytes compare as the number does."""
         return self.data[head + LENGTH_SIZE : head + LENGTH_SIZE + 8]
 
     def _leads_to(self, head: int, end: int) -> bool:
-        """Whether records of the window, from this head on, end exactly here."""
+        """Whether the records in the window from this head on end exactly at `end`."""
         while head + HEAD_SIZE <= end:
             length = _LENGTH.unpack_from(self.data, head)[0]
             if length < FIXED_SIZE or not self._have_shape(np.array([head]))[0]:
@@ -332,7 +333,7 @@ class _Reader:
         return head == end
 
     def _find(self, at: int) -> int | None:
-        """The next place with a record that counts; None: there is none."""
+        """Find the next place with a record that counts; None: there is none."""
         while at + HEAD_SIZE <= self._size:
             self._show(at, CHUNK_BYTES)
             base, first, end = self.base, at - self.base, len(self.data) - HEAD_SIZE + 1
@@ -347,7 +348,7 @@ class _Reader:
         return None
 
     def _show(self, at: int, size: int) -> None:
-        """Have at least `size` bytes from `at` on in the window, or all up to the file's end."""
+        """Load at least `size` bytes from `at` on into the window, or all up to the file's end."""
         wanted = min(size, self._size - at)
         if self.base <= at and at + wanted <= self.base + len(self.data):
             return
@@ -356,6 +357,6 @@ class _Reader:
 
 
 def _differ_in_one_byte(one: int, other: int) -> bool:
-    """Whether a single damaged byte makes one length of the other."""
+    """Whether changing a single byte turns one length into the other."""
     difference = one ^ other
     return any(difference & ~(0xFF << shift) == 0 for shift in (0, 8, 16, 24))

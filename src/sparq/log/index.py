@@ -1,7 +1,7 @@
-"""Where a log's messages are: its segments in order, and the questions asked of them.
+"""Where a log's messages are: its segments in order, and the lookups in them.
 
-1. Segments ascend by first index; messages of one never have indexes of the next.
-2. Indexes have gaps, ordinals have one only where messages were lost or their file was deleted.
+1. Segments ascend by first index; a segment has no indexes that belong to the next one.
+2. Indexes have gaps; ordinals have a gap only where messages were lost or their file was deleted.
 """
 
 from bisect import bisect_right
@@ -18,12 +18,12 @@ Indexes = NDArray[np.int64]
 
 
 def place_of(segment: Segment, extent: Extent) -> Stretch:
-    """What a reader has to know of an extent."""
+    """Return what a reader needs to know about an extent."""
     return Stretch(segment.path, segment.key, extent)
 
 
 class Index:
-    """The segments."""
+    """The segments of a log."""
 
     __slots__ = ("_firsts", "segments")
 
@@ -32,7 +32,7 @@ class Index:
         self._firsts: list[int] = []
 
     def add(self, segment: Segment) -> None:
-        """A segment behind all others; where it begins, they end."""
+        """Add a segment after all others; the earlier ones end where it begins."""
         for earlier in reversed(self.segments):
             if earlier.end_index <= segment.first_index:
                 break
@@ -41,19 +41,19 @@ class Index:
         self._firsts.append(segment.first_index)
 
     def remove(self, segment: Segment) -> None:
-        """Forget a segment."""
+        """Remove a segment."""
         position = self.segments.index(segment)
         del self.segments[position], self._firsts[position]
 
     def end_of(self, segment: Segment) -> int:
-        """The index at which a segment has ended, whatever its file holds."""
+        """Return the index at which a segment ends, whatever its file holds."""
         position = self.segments.index(segment) + 1
         if position < len(self.segments):
             return self.segments[position].first_index
         return segment.header.ceiling
 
     def locate(self, index: int) -> tuple[Segment, int] | None:
-        """The segment that holds the index, and which of its extents; None: it is not stored."""
+        """Find the segment with the index, and which of its extents; None: it is not stored."""
         at = bisect_right(self._firsts, index) - 1
         if at < 0:
             return None
@@ -64,7 +64,7 @@ class Index:
         return None
 
     def extents_from(self, index: int) -> Iterator[tuple[Segment, Extent]]:
-        """The extents that end behind the index, in order."""
+        """Yield the extents that end after the index, in order."""
         at = max(bisect_right(self._firsts, index) - 1, 0)
         for segment in self.segments[at:]:
             position = segment.extents.position(index)
@@ -73,8 +73,11 @@ class Index:
                 position += 1
 
     def places(self, first: int, end: int, max_bytes: int) -> tuple[list[Stretch], int]:
-        """Where the extents are that overlap [first, end), as far as `max_bytes` go, and how far
-        that is."""
+        """List the extents that overlap [first, end), until they exceed `max_bytes`.
+
+        Returns:
+            Their places, and the index at which the list stops: `end` if it is complete.
+        """
         places: list[Stretch] = []
         size = 0
         for segment, extent in self.extents_from(first):
@@ -88,13 +91,13 @@ class Index:
         return places, end
 
     def within(self, first: int, end: int, max_bytes: int) -> tuple[int, int]:
-        """How far the extents that overlap [first, end) reach that take at most `max_bytes`.
+        """Find how far the extents that overlap [first, end) reach within `max_bytes`.
 
-        The first of them counts with all of its bytes, and is passed whatever it takes: else a
-        reader that may take less would never get on.
+        The first of them counts with all of its bytes, and is included whatever its size: otherwise
+        a reader with a smaller limit would never advance.
 
         Returns:
-            The index behind the last of them, at most `end`, and the bytes that they take.
+            The index after the last of them, at most `end`, and the bytes that they take.
         """
         reached, size = first, 0
         at = max(bisect_right(self._firsts, first) - 1, 0)
@@ -115,15 +118,15 @@ class Index:
         return reached, size
 
     def next_stored(self, index: int) -> int | None:
-        """The smallest stored index >= index; None if there is none."""
+        """Return the smallest stored index >= index; None: there is none."""
         for _, extent in self.extents_from(index):
             return max(index, extent.first)
         return None
 
     def ordinal_at(self, index: int, end_ordinal: int) -> int:
-        """Messages in the log before this index; `end_ordinal` are in all of it.
+        """Count the messages in the log before this index; the whole log has `end_ordinal`.
 
-        In a gap that damage left, the lost ones are counted as far as the index reaches.
+        In a gap left by damage, the lost messages are counted as far as the index reaches.
         """
         after = next(self.extents_from(index), None)
         limit = end_ordinal if after is None else after[1].ordinal
@@ -146,7 +149,7 @@ class Index:
         return np.where(starts <= indexes, limits + indexes - starts, in_gap)
 
     def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
-        """[first, end) of each run of stored indexes without a gap, within [first, end)."""
+        """List firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
         firsts, ends, _ = self._joined()
         begins = np.flatnonzero(np.append(True, firsts[1:] != ends[:-1])[: len(firsts)])
         lows = np.maximum(firsts[begins], first)
@@ -155,13 +158,13 @@ class Index:
         return lows[kept], highs[kept]
 
     def _joined(self) -> tuple[Indexes, Indexes, Indexes]:
-        """First index, end and ordinal of all extents that there are."""
+        """Return first index, end and ordinal of all extents."""
         rows = [segment.extents.rows(0, len(segment.extents)) for segment in self.segments]
         firsts, ends, ordinals, *_ = np.concatenate(rows, axis=1) if rows else np.empty((3, 0), "q")
         return firsts, ends, ordinals
 
     def _before(self, index: int) -> Extent | None:
-        """The last extent that ends at or before the index, which is in a gap."""
+        """Return the last extent that ends at or before this index, which is in a gap."""
         at = bisect_right(self._firsts, index) - 1
         while at >= 0:
             extents = self.segments[at].extents
@@ -172,7 +175,7 @@ class Index:
         return None
 
     def index_at_ordinal(self, ordinal: int) -> int | None:
-        """The smallest stored index with at least so many messages before it; None: none has."""
+        """Return the smallest stored index with at least `ordinal` messages before it, or None."""
         for segment in self.segments:
             if segment.end_ordinal <= ordinal or not len(segment.extents):
                 continue
@@ -185,7 +188,7 @@ class Index:
         return None
 
     def messages_between(self, first: int, end: int) -> int:
-        """How many stored messages have an index in [first, end)."""
+        """Count the stored messages with an index in [first, end)."""
         total = 0
         at = max(bisect_right(self._firsts, first) - 1, 0)
         for segment in self.segments[at:]:
@@ -195,7 +198,7 @@ class Index:
         return total
 
     def at_time(self, wall_ns: int) -> tuple[Segment, int] | None:
-        """The first extent with a message published at or after this time; None: none has."""
+        """Find the first extent with a message published at or after this time, or None."""
         for segment in self.segments:
             if segment.last_time_ns >= wall_ns:
                 position = segment.extents.at_time(wall_ns)
@@ -206,9 +209,10 @@ class Index:
     def first_at_time(
         self, wall_ns: int, end: int, block_at: Callable[[int], Block | None]
     ) -> int | None:
-        """The first index published at or after this time, `end` if none was.
+        """Return the first index published at or after this time, `end` if there is none.
 
-        None: what `at_time` names must be read first, since `block_at` does not have it.
+        None: the extent that `at_time` returns must be read first, since `block_at` does not have
+        it.
         """
         found = self.at_time(wall_ns)
         if found is None:

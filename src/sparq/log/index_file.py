@@ -1,7 +1,7 @@
-"""A segment's index file: what the headers of its batches say, so that no start need read them all.
+"""A segment's index file: a summary of its batch headers, so that a start need not read them all.
 
-Beside ``<name>.log`` lies ``<name>.index``: a header, then blocks like those of a ledger (see
-``ledger_file``), each of which adds extents behind those before it. A block's payload,
+``<name>.log`` has an index file ``<name>.index``: a header, then blocks like those of a ledger (see
+``ledger_file``), each of which adds extents after those of the blocks before it. A block's payload,
 little-endian::
 
     offset  size  field
@@ -12,13 +12,13 @@ little-endian::
                   latest publish time
          -   16m  m x i64 index | m x i64 due time: the deferred ones among these messages
 
-1. It is a help, not a truth: nothing is lost with it, and a start that finds anything odd in it
+1. It is an aid, not the truth: losing it loses nothing, and a start that finds anything wrong in it
    scans the segment. It is never synced.
-2. It tells of nothing but what was synced in the segment, without gaps in bytes and ordinals from
-   the first batch on: where damage begins, it ends.
-3. It is believed for the one segment whose salt it has, as far as that file reaches, when all its
-   extents follow each other as they must, and the last one begins with the batch it says.
-4. What it says of an extent is verified with the extent's payload, whenever that is read.
+2. It describes only what was synced in the segment, without gaps in bytes and ordinals from the
+   first batch on: it ends where damage begins.
+3. It is used only for the segment with the same salt, only as far as that file reaches, and only if
+   all its extents follow each other correctly and the last one begins with the batch it names.
+4. Its data about an extent is verified with the extent's payload, whenever that is read.
 """
 
 import struct
@@ -50,13 +50,13 @@ Dues = list[tuple[int, int]]
 
 
 class Contents(NamedTuple):
-    """What an index file says of its segment.
+    """The contents of an index file.
 
     Attributes:
         rows: extents.
         dues: the deferred messages among them.
         first_time_ns: publish time of the first batch.
-        size: the file's size, up to the last whole block.
+        size: the file's size, up to the end of the last whole block.
     """
 
     rows: Rows
@@ -66,22 +66,22 @@ class Contents(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Where in the segment the last extent ends."""
+        """The offset in the segment at which the last extent ends."""
         return int(self.rows[3, -1] + self.rows[4, -1])
 
 
 def path_of(segment_path: str) -> str:
-    """The index file of a segment."""
+    """Return the path of a segment's index file."""
     return segment_path.removesuffix(SEGMENT_SUFFIX) + SUFFIX
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The bytes that the index file of this segment begins with."""
+    """Encode the header of this segment's index file."""
     return _HEADER.pack((header.salt, header.log_id, header.first_index))
 
 
 def encode(rows: Rows, dues: Dues, first_time_ns: int, offset: int, salt: int) -> bytes:
-    """A block of extents, for this place of the index file of the segment with this salt."""
+    """Encode a block of extents for this offset of the index file of the segment with this salt."""
     head = _PAYLOAD.pack(rows.shape[1], len(dues), first_time_ns)
     times = np.array(dues, "<i8").reshape(-1, 2).T
     return encode_block(head + rows.astype("<i8").tobytes() + times.tobytes(), offset, salt)
@@ -100,13 +100,13 @@ def _decode(payload: memoryview) -> tuple[Rows, Dues, int] | None:
 
 
 def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None:
-    """What the index file says of a segment, if it may be believed.
+    """Read a segment's index file; None: it is missing or cannot be trusted.
 
     Args:
         disk: the disk.
-        segment: its path and header.
-        size: how large the segment's file is.
-        limit: the index at which the segment has ended, whatever it holds.
+        segment: the segment, with its path and header.
+        size: the size of the segment's file.
+        limit: the index at which the segment ends, whatever it holds.
     """
     path = path_of(segment.path)
     if not disk.exists(path):
@@ -122,12 +122,12 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None
             return None
         return contents if _last_is_there(disk, segment, contents) else None
     except DiskError:
-        # The segment itself says the same, and more slowly.
+        # The segment has the same information, but reading it takes longer.
         return None
 
 
 def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
-    """The whole blocks of an index file that belongs to this segment."""
+    """Parse the whole blocks of an index file; None: it is not this segment's, or is malformed."""
     if data[: _HEADER.size] != encode_header(header):
         return None
     parts: list[Rows] = []
@@ -146,12 +146,12 @@ def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
 
 
 def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
-    """Whether extents follow each other without a gap, from this place on.
+    """Whether extents follow each other without a gap, beginning at this place.
 
     Args:
         rows: the extents.
         offset, ordinal: where the first one must begin.
-        index: below this the first one has no message.
+        index: the lowest index at which the first one may begin.
     """
     firsts, ends, ordinals, offsets, sizes, _ = rows
     counts = ends - firsts
@@ -169,7 +169,7 @@ def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
 
 
 def _is_sound(contents: Contents, segment: Segment, size: int, limit: int) -> bool:
-    """Whether this can be what a segment of this size, with messages below `limit`, holds."""
+    """Whether a segment of this size, with messages below `limit`, can have these contents."""
     rows, header = contents.rows, segment.header
     counted = int(rows[2, -1] + rows[1, -1] - rows[0, -1])
     return (
@@ -181,7 +181,7 @@ def _is_sound(contents: Contents, segment: Segment, size: int, limit: int) -> bo
 
 
 def _last_is_there(disk: Disk, segment: Segment, contents: Contents) -> bool:
-    """Whether the segment has the batch with which the last extent begins."""
+    """Whether the segment has the batch that begins the last extent."""
     first, _, ordinal, offset, _, _ = map(int, contents.rows[:, -1])
     file = disk.open(segment.path)
     try:
@@ -193,14 +193,14 @@ def _last_is_there(disk: Disk, segment: Segment, contents: Contents) -> bool:
 
 
 class IndexWrite:
-    """Adds extents to a segment's index file, which it makes if there is none of its own yet.
+    """Work that adds extents to a segment's index file, which it creates if none is in use yet.
 
     Attributes:
-        segment: whose index file it is.
-        count: how many extents the file will have.
-        dues: the deferred messages among those that it adds.
-        size: how large the file is when this has run.
-        broken: the extents do not follow each other: none is added, nor will ever be.
+        segment: the segment whose index file it is.
+        count: the number of extents in the file afterwards.
+        dues: the deferred messages among the added ones.
+        size: the file's size once this has run.
+        broken: the extents do not follow each other: none is added, now or later.
     """
 
     kind: Final = TaskKind.HOUSEKEEPING
@@ -220,7 +220,7 @@ class IndexWrite:
         self.error: DiskError | None = None
 
     def run(self) -> None:
-        """Write; what was there before stays as it was."""
+        """Write the block; earlier blocks stay as they are."""
         if not follows(self._rows, *self._follows):
             self.broken = True
             return

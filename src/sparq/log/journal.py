@@ -1,17 +1,19 @@
 """One sync for the commits of many topics: the data path's journal.
 
-Commits of more than a few topics that wait together are written to their own files, as ever, and
-once more, all in one block, to ``journal-<number>`` in the data path, which alone is synced before
-their OKs. Their own files are synced later, many commits at once (see `broker.catalog`).
+When commits of more than a few topics wait together, they are written to their own files, as
+usual, and once more, all in one block, to ``journal-<number>`` in the data path. Only the journal
+is synced before their OKs. Their own files are synced later, many commits at once (see
+`broker.catalog`).
 
-1. A journal is a redo log of bytes: which file, where in it, what. What it holds is there for good
-   once its block is synced; a start puts it back before anybody reads the files (`recover`).
-2. A file is named by path and salt: one that was dropped since, or another of the same name, is
-   left alone. No place of a file is ever written twice with different bytes: a commit that could
-   not be written is in no journal, and behind a failed sync the file is given up.
-3. Up to the number `cleaned` all that journals hold is also in synced files: those are of no more
-   use. Only the newest is appended to. While one before it is not clean, none is begun.
-4. Where the journal fails, each file is synced by itself, and its journal is used no more.
+1. A journal is a redo log of bytes: the file, the offset in it, the data. Its contents are durable
+   once their block is synced; a start writes them back before anything reads the files (`recover`).
+2. A file is identified by path and salt: a file that was dropped since, or another of the same
+   name, is left alone. No offset of a file is ever written twice with different bytes: a commit
+   that could not be written is in no journal, and a file is abandoned after a failed sync.
+3. Everything in the journals up to the number `cleaned` is also in synced files: those journals are
+   not needed any more. Only the newest is appended to. While one before it is not clean, no new one
+   is begun.
+4. If the journal fails, each file is synced by itself, and that journal is not used any more.
 
 The format is a ledger's (see `ledger_file`); a block's records are entries, little-endian::
 
@@ -39,13 +41,13 @@ from sparq.log.segment import NEXT, SUFFIX, decode_header
 from sparq.log.task import TaskKind, Work
 
 SHARE_MIN: Final = 5
-"""Fewer commits sync their own files: a journal's sync is not cheaper than four of those."""
+"""With fewer commits, each syncs its own file: four such syncs cost no more than a journal's."""
 SHARE_BYTES: Final = 1 << 20
-"""Of one block. Larger commits sync their own files: writing twice would cost more than that."""
+"""Maximum size of one block. Larger commits sync their own files: writing twice costs more."""
 FILE_BYTES: Final = 8 << 20
-"""Of one journal. What it holds is kept in memory, too."""
+"""A journal of this size is followed by a new one. Its contents are kept in memory, too."""
 PAUSE: Final = 64
-"""After a failure so many groups of commits do without a journal."""
+"""Number of groups of commits that do without a journal after a failure."""
 PREFIX: Final = "journal-"
 
 _ENTRY: Final = struct.Struct("<HQQI")
@@ -56,8 +58,8 @@ class Entry(NamedTuple):
     """Bytes of one file.
 
     Attributes:
-        path: relative to the data path.
-        salt: of the segment that has that path.
+        path: the file's path, relative to the data path.
+        salt: the salt of the segment that has that path.
     """
 
     path: str
@@ -67,7 +69,7 @@ class Entry(NamedTuple):
 
 
 def encode(entries: Iterable[Entry]) -> bytes:
-    """A block's records."""
+    """Encode a block's records."""
     parts: list[bytes] = []
     for entry in entries:
         path = entry.path.encode()
@@ -76,7 +78,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
 
 
 def decode(records: memoryview) -> Iterator[Entry]:
-    """The entries of a whole block."""
+    """Decode the entries of a whole block."""
     at = 0
     while at < len(records):
         path_size, salt, offset, size = _ENTRY.unpack_from(records, at)
@@ -88,7 +90,7 @@ def decode(records: memoryview) -> Iterator[Entry]:
 
 
 def number_of(name: str) -> int | None:
-    """The number in a journal's name; None: it is not one's."""
+    """Return the number in a journal's file name; None: it is not a journal's name."""
     digits = name.removeprefix(PREFIX)
     if digits == name or len(digits) != 8:
         return None
@@ -102,9 +104,9 @@ class Journal:
     """The journal of a data path. `run` belongs to the thread that commits, `clean` to another.
 
     Attributes:
-        number: of the newest journal; 0: there is none.
+        number: the number of the newest journal; 0: there is none.
         cleaned: see the module's text.
-        share_min: so many commits share a sync.
+        share_min: the minimum number of commits that share a sync.
         file_bytes: a journal of this size is followed by a new one.
     """
 
@@ -122,16 +124,16 @@ class Journal:
         self._pause = 0
 
     def continue_from(self, number: int) -> None:
-        """Journals up to this number are an earlier run's: they stay as they are."""
+        """Leave the journals up to this number, which are an earlier run's, as they are."""
         self.number = self.cleaned = number
         self._first = number + 1
 
     def path(self, number: int) -> str:
-        """Where the journal of this number is."""
+        """Return the path of the journal with this number."""
         return f"{self._data_path}/{PREFIX}{number:08x}"
 
     def run(self, works: list[Work]) -> Iterator[list[Work]]:
-        """Run works that wait together, in any order; yields those that have run."""
+        """Run tasks that wait together, in any order; yield those that have run."""
         while shared := self._shared(works):
             self._commit(shared)
             commits = [share.commit for share in shared]
@@ -143,7 +145,7 @@ class Journal:
             yield [work]
 
     def _shared(self, works: list[Work]) -> list[Shared]:
-        """The commits that are to have one sync next; none, if it is not worth it."""
+        """Return the commits that share the next sync; none, if it is not worth it."""
         if len(works) < self.share_min:
             return []
         shared: list[Shared] = []
@@ -195,7 +197,7 @@ class Journal:
         file.sync()
 
     def _begin(self) -> File:
-        """Begin the next journal, which is there for good when this returns."""
+        """Begin the next journal, which is durable when this returns."""
         self._give_up()
         self._pause = 0
         number = self.number + 1
@@ -216,41 +218,41 @@ class Journal:
         return file
 
     def end(self) -> None:
-        """Let the next commits that share a sync begin a new journal."""
+        """Close the newest journal: the next commits that share a sync begin a new one."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
     def _give_up(self) -> None:
-        """Append no more to the journal that there is."""
+        """Append no more to the newest journal."""
         self._pause = PAUSE
         self.end()
 
     def _unlink(self, number: int) -> None:
-        """Delete a journal, if the disk lets us: putting one back too many changes nothing."""
+        """Delete a journal, if the disk allows it: writing one back once more changes nothing."""
         try:
             self._disk.unlink(self.path(number))
         except DiskError:
             return
 
     def clean(self, number: int) -> None:
-        """All that journals up to this number hold is in synced files: delete them."""
+        """Delete the journals up to this number: all that they hold is in synced files."""
         for old in range(max(self._first, self.cleaned + 1), number + 1):
             self._unlink(old)
         self.cleaned = max(self.cleaned, number)
 
     def close(self, *, is_clean: bool) -> None:
-        """nsqd stops, no work is under way; `is_clean`: all is in synced files."""
+        """Close it as nsqd stops, with no work under way; `is_clean`: all is in synced files."""
         self._give_up()
         if is_clean:
             self.clean(self.number)
 
 
 class End:
-    """Work: nothing more is added to the journal that there is.
+    """Work that ends the newest journal: nothing more is added to it.
 
     Attributes:
-        number: of the journal that has ended.
+        number: the number of the journal that has ended.
     """
 
     kind: Final = TaskKind.COMMIT
@@ -261,13 +263,13 @@ class End:
         self._journal = journal
 
     def run(self) -> None:
-        """End it; in the thread that commits."""
+        """End it; runs in the thread that commits."""
         self._journal.end()
         self.number = self._journal.number
 
 
 class Cleaning:
-    """Work: journals are of no more use."""
+    """Work that deletes journals that are not needed any more."""
 
     kind: Final = TaskKind.HOUSEKEEPING
     error: DiskError | None = None
@@ -286,12 +288,13 @@ class Cleaning:
 
 @dataclass(slots=True)
 class PutBack:
-    """What came of it.
+    """The result of writing journals back.
 
     Attributes:
-        batches: how many were missing and are there again.
-        report: what an operator should read.
-        refused: folders, relative to the data path, with a file that could not be written, and why.
+        batches: how many batches were missing and are there again.
+        report: messages for the operator.
+        refused: folders, relative to the data path, with a file that could not be written, and the
+            error.
     """
 
     batches: int = 0
@@ -300,7 +303,7 @@ class PutBack:
 
 
 def found(disk: Disk, data_path: str) -> list[int]:
-    """The numbers of the journals that an earlier run has left.
+    """List the numbers of the journals that an earlier run has left.
 
     Raises:
         DiskError: the data path cannot be read.
@@ -310,7 +313,7 @@ def found(disk: Disk, data_path: str) -> list[int]:
 
 
 def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
-    """Put back what journals hold and delete them.
+    """Write the contents of journals back to their files, and delete the journals.
 
     Raises:
         DiskError: a journal cannot be read.
@@ -337,7 +340,7 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
 def _by_file(
     disk: Disk, numbers: list[int], journal: Journal, outcome: PutBack
 ) -> dict[tuple[str, int], list[Entry]]:
-    """All entries by (path, salt), in the order in which they were written."""
+    """Group all entries by (path, salt), in the order in which they were written."""
     entries: dict[tuple[str, int], list[Entry]] = {}
     for number in numbers:
         contents = ledger_file.read(disk, journal.path(number))
@@ -351,7 +354,7 @@ def _by_file(
 
 
 def _put_back(disk: Disk, path: str, salt: int, entries: list[Entry]) -> int:
-    """Write all to the file, and sync it; how many batches it did not have."""
+    """Write all entries to the file and sync it; return how many batches it did not have."""
     file = _file(disk, path, salt)
     if file is None:
         # Dropped since: every channel had finished it, or the topic was deleted.
@@ -360,7 +363,7 @@ def _put_back(disk: Disk, path: str, salt: int, entries: list[Entry]) -> int:
     try:
         for entry in entries:
             missing += read_bytes(file, len(entry.data), entry.offset) != entry.data
-            # Even what can be read: it may be there in memory alone, where no sync would tell.
+            # Even data that can be read: it may be in memory only, and no sync would report that.
             file.overwrite(entry.data, entry.offset)
         file.sync()
     finally:
@@ -369,7 +372,7 @@ def _put_back(disk: Disk, path: str, salt: int, entries: list[Entry]) -> int:
 
 
 def _file(disk: Disk, path: str, salt: int) -> File | None:
-    """The segment with this salt: it may have lost its newest name in the crash."""
+    """Open the segment with this salt: a crash may have undone its last renaming."""
     folder, _, name = path.rpartition("/")
     if not disk.exists(folder):
         return None

@@ -1,17 +1,18 @@
-"""The channels' memory: what each topic's channels are and what they have finished.
+"""A topic's ledger: its channels, and what they have finished.
 
-In a topic's folder: ``ledger-<generation>``, to which records are appended, and
+A topic's folder has ``ledger-<generation>``, to which records are appended, and
 ``checkpoint-<generation>``, the state before that ledger's first record. The state is the newest
-checkpoint and the ledgers from its generation on, in order.
+checkpoint plus the ledgers from its generation on, in order.
 
-1. Appending only buffers. `flush` writes all that is buffered, in the loop, as one block: after a
-   crash all of it exists or none. What could not be written stays buffered.
-2. Marks count records: `written_mark` and `synced_mark` rise to what `appended_mark` was when a
-   flush, or the flush before a sync, took place.
-3. A file that failed to be synced is never synced again. The next checkpoint, made from what the
-   broker has in memory, takes its place.
+1. Appending only buffers. `flush` writes the buffer, in the event loop, as one block: after a crash
+   all of it exists or none. Records that could not be written stay buffered.
+2. Marks count records: a flush raises `written_mark` to the current `appended_mark`; a sync raises
+   `synced_mark` to the `written_mark` that it began with.
+3. A file whose sync failed is never synced again. The next checkpoint, made from the broker's state
+   in memory, replaces it.
 4. On a full disk flushes and checkpoints use the reserve. When a flush finds nothing there, a
-   checkpoint made at once, from what is aside for it, gives space back: it holds what was buffered.
+   checkpoint made at once, from space set aside for it, frees space: it includes the buffered
+   records.
 """
 
 import errno
@@ -34,29 +35,29 @@ from sparq.log.records import Indexes, Kind, Replay, TopicState
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 
 LedgerWork = LedgerSync | Checkpoint
-"""What a ledger hands out, and takes over in `finish`."""
+"""Work that a ledger hands out, and takes over in `finish`."""
 
 
 LOG_ID_SIZE: Final = 16
 CHECKPOINT_BYTES: Final = 4 << 20
-"""A ledger of this size takes about half a second to read."""
+"""Reading a ledger of this size takes about half a second."""
 CHECKPOINT_RATIO: Final = 4
-"""A checkpoint is due when the ledger is so many times its size."""
+"""A checkpoint is due when the ledger is this many times the size of the last one."""
 RETRY_FLUSHES: Final = 64
-"""So many flushes after a failed checkpoint the next one is due."""
+"""Number of flushes after a failed checkpoint until the next one is due."""
 
 
 class Ledger:
     """One topic's ledger.
 
     Attributes:
-        log_id: 16 random bytes, made with the ledger: the log's id where that has no files.
+        log_id: 16 random bytes, created with the ledger: the log's id if the log has no files.
         damage: what could not be read, in words.
         appended_mark, written_mark, synced_mark: see the module's text.
-        has_news: whether there is something to see to: a record, or a wish of whoever writes it,
-            who sets this back.
-        size_bytes: of the file appended to.
-        account: what all files take that the next checkpoint replaces.
+        has_news: whether the broker has to look at the ledger: set with each record and by the
+            ledger's owner, which also resets it.
+        size_bytes: size of the file that is appended to.
+        account: disk space of all files that the next checkpoint replaces.
     """
 
     def __init__(self, disk: Disk, directory: str, reserve: Reserve | None) -> None:
@@ -94,13 +95,13 @@ class Ledger:
         reserve: Reserve | None = None,
         file_system: FileSystem | None = None,
     ) -> tuple["Ledger", TopicState]:
-        """Read what the folder holds; folder and ledger are made where missing, durably.
+        """Read the folder's ledger; folder and ledger are created durably if missing.
 
         Args:
             disk: the disk.
             directory: the topic's folder.
             reserve: space for a full disk.
-            file_system: what the caller syncs, when this has returned, instead of each file.
+            file_system: the file system that the caller syncs after this, instead of each file.
 
         Raises:
             DiskError: a file cannot be opened, read or made.
@@ -110,7 +111,7 @@ class Ledger:
         state = ledger._recover()
         ledger._settle_found(file_system)
         if ledger._file is None:
-            # Where the newest file was torn, the topic must not be refused for want of a block.
+            # If the newest file was torn, the lack of one block must not keep the topic closed.
             is_new = ledger._generation < 0
             ledger._start_file(Purpose.TOPIC if is_new else Purpose.CHECKPOINT)
             assert ledger._file is not None
@@ -126,9 +127,9 @@ class Ledger:
 
     @classmethod
     def read(cls, disk: Disk, directory: str) -> tuple[TopicState, list[str]]:
-        """The state, and what could not be read, for who only looks.
+        """Return the state, and descriptions of what could not be read, for inspection.
 
-        On a disk that takes no changes nothing is changed.
+        On a read-only disk nothing is changed.
 
         Raises:
             DiskError: a file cannot be opened or read.
@@ -141,16 +142,16 @@ class Ledger:
     # Appending
 
     def created(self, channel: str, start: int) -> None:
-        """A channel exists, and its messages are those from `start` on."""
+        """Note that a channel exists, and that its messages begin at index `start`."""
         self._append(records.encode_index(Kind.CREATED, channel, start))
         self._twice = True
 
     def deleted(self, channel: str) -> None:
-        """A channel exists no more."""
+        """Note that a channel was deleted."""
         self._append(records.encode(Kind.DELETED, channel))
 
     def paused(self, channel: str | None, flag: bool) -> None:
-        """A channel, or the topic, stands still or goes on."""
+        """Note that a channel, or the topic, was paused or unpaused."""
         self._append(records.encode(Kind.PAUSED, channel or "", flag=flag))
 
     def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
@@ -158,35 +159,35 @@ class Ledger:
         self._append(records.encode_ranges(Kind.FINISHED, channel, starts, ends))
 
     def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
-        """These messages are unfinished, due at a wall time in ns, after so many attempts."""
+        """Note messages as unfinished, with their due times (wall clock, ns) and attempts."""
         self._append(records.encode_requeued(channel, indexes, dues, attempts))
 
     def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
-        """The messages of these ranges are done with though nobody has seen them."""
+        """Note the messages of ranges [start, end) as done, although no consumer has got them."""
         self._append(records.encode_ranges(Kind.VOIDED, channel, starts, ends))
 
     def seek(self, channel: str, index: int) -> None:
-        """The channel's messages are those from `index` on; none is finished, none requeued."""
+        """Restart the channel at `index`: no message is finished, none requeued."""
         self._append(records.encode_index(Kind.SEEK, channel, index))
 
     def cursor(self, channel: str, index: int) -> None:
-        """What is below `index` has been handed out at least once."""
+        """Note that the messages below `index` have been delivered at least once."""
         self._append(records.encode_index(Kind.CURSOR, channel, index))
 
     def kept(self, channel: str, index: int | None) -> None:
-        """What a range reader has read from `index` on stays; None: nothing of it."""
+        """Note that the log keeps messages read by a range reader from `index` on; None: none."""
         self._append(records.encode_index(Kind.KEPT, channel, -1 if index is None else index))
 
     def apart(self, channel: str, indexes: Indexes) -> None:
-        """These deferred publishes wait no more for the channel; no name: for any, ever."""
+        """Note deferred publishes that the channel no longer waits for; no name: none does."""
         self._append(records.encode_apart(channel, indexes))
 
     def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
-        """These messages are dead letters that were sent back, each so many times by now."""
+        """Note how often each of these dead letters has been sent back so far."""
         self._append(records.encode_redriven(channel, indexes, times))
 
     def mark(self, index: int) -> None:
-        """The end of what the topic's channels may see, P."""
+        """Note P, the end of the messages that the topic's channels may see."""
         self._append(records.encode_index(Kind.MARK, "", index))
 
     def _append(self, record: bytes) -> None:
@@ -195,10 +196,10 @@ class Ledger:
         self.has_news = True
 
     def flush(self) -> None:
-        """Write what is buffered.
+        """Write the buffered records.
 
         Raises:
-            DiskError: all of it stays buffered for the next call.
+            DiskError: all of them stay buffered for the next call.
         """
         if not self._parts:
             return
@@ -207,7 +208,7 @@ class Ledger:
         noted = b"".join(self._parts)
         block = ledger_file.encode_block(noted, self.size_bytes, self._salt)
         if self._twice:
-            # Damage to its only record would cost a channel all that it has not seen yet.
+            # Damage to a channel's only record would cost it all undelivered messages.
             block += ledger_file.encode_block(noted, self.size_bytes + len(block), self._salt)
         with_reserve(lambda: file.append([block], self.size_bytes), self._reserve, len(block))
         self.size_bytes += len(block)
@@ -222,7 +223,10 @@ class Ledger:
     # Syncing and checkpoints
 
     def sync_task(self) -> LedgerSync | None:
-        """Syncs what is written. None: all is, one is under way, or a checkpoint comes first."""
+        """Return work that syncs what is written; None: nothing to sync now.
+
+        A sync that is under way, or a checkpoint that has to come first, also means None.
+        """
         if self._sync is not None or self._poisoned or self.synced_mark == self.written_mark:
             return None
         folder = None if self._entry_synced else self._directory
@@ -232,7 +236,7 @@ class Ledger:
 
     @property
     def wants_checkpoint(self) -> bool:
-        """Whether the file is large, or can no longer be synced."""
+        """Whether the file is large, or cannot be synced any more."""
         size_bytes = self.size_bytes
         is_small = size_bytes <= LEDGER_BYTES_MIN and size_bytes <= CHECKPOINT_BYTES
         if is_small and self._poisoned is None:
@@ -251,11 +255,12 @@ class Ledger:
     def checkpoint_task(
         self, snapshot: TopicState, purpose: Purpose = Purpose.APPEND
     ) -> Checkpoint | None:
-        """Replaces all records so far by the state that they have led to.
+        """Return work that replaces all records so far by the state that they add up to.
 
         Args:
-            snapshot: the state now, with what is only buffered. It is encoded before this returns.
-            purpose: CHECKPOINT: it is run at once, and may use the floor of the reserve.
+            snapshot: the current state, including records that are only buffered. It is encoded
+                before this returns.
+            purpose: CHECKPOINT: the work is run at once, and may use the floor of the reserve.
 
         Returns:
             None: a checkpoint is under way already.
@@ -268,7 +273,7 @@ class Ledger:
         state = b"".join(records.encode_state(snapshot))
         old = self._file
         assert old is not None
-        # An empty file that a failed checkpoint has begun is as good as another.
+        # An empty file begun by a failed checkpoint is used again.
         if self.size_bytes > DATA_START or self._poisoned is not None:
             try:
                 self._need(len(state), purpose)
@@ -293,20 +298,20 @@ class Ledger:
         return self._checkpoint
 
     def _need(self, state_bytes: int, purpose: Purpose) -> None:
-        """Refuse a checkpoint on a full disk for which there is no space."""
+        """Raise DiskError if there is no space for a checkpoint on a full disk."""
         if purpose is Purpose.CHECKPOINT and self._reserve is not None:
             account = Account(state_bytes=state_bytes)
             if not self._reserve.holds(account.checkpoint_bytes, purpose):
                 raise DiskError("checkpoint", self._directory, errno.ENOSPC)
 
     def finish(self, work: LedgerWork) -> None:
-        """Take over what came of a work that has run."""
+        """Take over the result of a work that has run."""
         if isinstance(work, LedgerSync):
             self._finish_sync(work)
         else:
             self._finish_checkpoint(work)
         if self._sync is None and self._checkpoint is None:
-            # Behind a checkpoint that failed, what an older file says is still to be synced.
+            # After a failed checkpoint, an older file may still have to be synced.
             for file in self._retired:
                 if file not in self._unsynced:
                     file.close()
@@ -318,7 +323,7 @@ class Ledger:
             self.synced_mark = max(self.synced_mark, work.mark)
             self._entry_synced = True
         elif self.synced_mark < work.mark:
-            # Unless a checkpoint has stored the same meanwhile.
+            # No checkpoint has stored the same records meanwhile.
             self._poisoned = work.files[-1]
 
     def _finish_checkpoint(self, work: Checkpoint) -> None:
@@ -329,7 +334,7 @@ class Ledger:
                 self._poisoned = self._file
             return
         self.synced_mark = max(self.synced_mark, work.mark)
-        # What was buffered when the state was encoded is in it.
+        # The state includes the records that were buffered when it was encoded.
         del self._parts[: max(0, work.mark - self.written_mark)]
         self.written_mark = max(self.written_mark, work.mark)
         self._entry_synced = True
@@ -341,7 +346,7 @@ class Ledger:
         self._unsynced = [file for file in self._unsynced if file is self._file]
 
     def close(self) -> None:
-        """Close the files; no work is under way. What is buffered is lost: flush before."""
+        """Close the files; no work is under way. Buffered records are lost: flush first."""
         assert self._sync is None
         assert self._checkpoint is None
         if self._reserve is not None:
@@ -361,7 +366,7 @@ class Ledger:
         header = LedgerHeader(secrets.randbits(64), self.log_id, generation)
         path = ledger_path(self._directory, generation)
         while self._disk.exists(path):
-            # Left by a start of a file that failed, or unreadable: both are read as empty.
+            # Left by a failed attempt to begin a file, or unreadable: both are read as empty.
             generation += 1
             header = header._replace(generation=generation)
             path = ledger_path(self._directory, generation)
@@ -381,14 +386,14 @@ class Ledger:
         self._entry_synced = False
 
     def _forget_file(self, path: str) -> None:
-        """Delete a file that is of no use, if the disk lets us."""
+        """Delete a file that is not needed any more, if the disk allows it."""
         try:
             self._disk.unlink(path)
         except DiskError:
             return
 
     def _recover(self) -> TopicState:
-        """Add up what the folder's files say, and open the one to go on with."""
+        """Read the state from the folder's files, and open the file to append to."""
         files = self._disk.listdir(self._directory)
         for beside in files:
             if beside.endswith(BESIDE):
@@ -401,13 +406,13 @@ class Ledger:
         for kind, generation in sorted(names, key=lambda name: (name[1], name[0])):
             path = f"{self._directory}/{kind}-{generation:08x}"
             if generation < first:
-                # A checkpoint that was stopped before it had tidied up.
+                # Left by a checkpoint that was interrupted before it deleted older files.
                 self._forget_file(path)
                 continue
             contents = ledger_file.read(self._disk, path)
             last: memoryview | None = None
             for block in contents.blocks:
-                # What is written twice counts once.
+                # A block written twice counts once.
                 if block != last:
                     replay.apply(block)
                 last = block
@@ -434,8 +439,8 @@ class Ledger:
             self.damage.append(f"{path}: {torn} bytes behind the last whole block (torn)")
 
     def _continue(self, path: str, contents: ledger_file.Contents) -> None:
-        """Append to the newest file, if it ends with a whole block; else a new one is begun."""
-        # Of a file to which nothing is added any more, too, what it says still counts.
+        """Append to the newest file if it ends with a whole block; otherwise a new one is begun."""
+        # The records of a file that is no longer appended to count, too: it has to be synced.
         self._found.append((path, 0))
         if self._file is not None:
             self._file.close()
@@ -447,10 +452,10 @@ class Ledger:
         self.size_bytes = contents.end
 
     def sync_found(self) -> None:
-        """Bring what `open` has found to the disk, file by file: syncing all at once has failed.
+        """Sync the files that `open` found, one by one, after syncing all at once failed.
 
-        Nothing was appended since. What cannot be brought there is `damage`, and a checkpoint is
-        due, which takes the place of these files.
+        Nothing was appended since. Files that cannot be synced are reported in `damage`, and a
+        checkpoint that replaces them is due.
         """
         self._settle_found(None)
         self._distrust_found()
@@ -463,7 +468,7 @@ class Ledger:
             self._is_sound = False
 
     def _distrust_found(self) -> None:
-        """What was found and is not synced counts as one record: a checkpoint will do it."""
+        """Make a checkpoint due if found files are not synced: they count as one record."""
         if not self._is_sound:
             self._poisoned = self._file
             self.appended_mark = self.written_mark = 1

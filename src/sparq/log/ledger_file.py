@@ -7,7 +7,7 @@ Header, little-endian, 64 bytes at offset 0 and once more at 512::
          8     2  header size, 64
         10     1  version, 1
         11     1  checksum algorithm: 1 = XXH3-64
-        12     4  required flags; a reader refuses a file with one that it does not know
+        12     4  required flags; a reader refuses a file with an unknown one
         16     8  salt, random
         24    16  log id
         40     4  generation
@@ -24,7 +24,7 @@ Blocks begin at 1,024 and at multiples of 8::
         16     -  records | zeros up to a multiple of 8
 
 1. A block is one flush: after a crash all of it is there, or none.
-2. Behind damage the next block is found as a batch is (see `scan`).
+2. After damage, the next block is found in the same way as a batch (see `reading`).
 """
 
 import struct
@@ -49,7 +49,7 @@ _COVERED: Final = struct.Struct("<QI")
 
 
 class LedgerHeader(NamedTuple):
-    """A file's header, less what every header has."""
+    """A file's header, without the fields that every file header has."""
 
     salt: int
     log_id: bytes
@@ -57,14 +57,14 @@ class LedgerHeader(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """A file, read.
+    """The contents of a file.
 
     Attributes:
-        header: None where both copies are damaged: then nothing is known of the rest.
+        header: None if both copies are damaged: then the rest cannot be read.
         blocks: the records of each whole block, in order.
         end: where the last whole block ends.
         size: the file's size.
-        damaged_bytes: what lies before `end` and is in no whole block.
+        damaged_bytes: bytes before `end` that are in no whole block.
     """
 
     header: LedgerHeader | None
@@ -75,19 +75,19 @@ class Contents(NamedTuple):
 
 
 def encode_header(header: LedgerHeader) -> bytes:
-    """The bytes a file begins with, both copies: DATA_START of them."""
+    """Return the first DATA_START bytes of a file: both copies of the header."""
     whole = _HEADER.pack(header)
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
 def decode_header(data: bytes) -> LedgerHeader | None:
-    """The header, from the copy that is whole; None: neither is, or it is not for this version."""
+    """Decode a whole copy of the header; None: there is none, or none for this version."""
     copies = (_HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
     return next((LedgerHeader(*facts) for facts in copies if facts is not None), None)
 
 
 def encode_block(records: bytes, offset: int, salt: int) -> bytes:
-    """A block of these records, for this place of the file with this salt."""
+    """Encode a block of these records for this offset of the file with this salt."""
     size = len(records)
     checksum = xxh3_64_intdigest(_COVERED.pack(offset, size) + records, salt)
     padding = bytes(-(_BLOCK.size + size) % ALIGNMENT)
@@ -95,7 +95,7 @@ def encode_block(records: bytes, offset: int, salt: int) -> bytes:
 
 
 def block_at(data: bytes, at: int, salt: int) -> memoryview | None:
-    """The records of the block at this offset of the file; None: there is none."""
+    """Return the records of the whole block at this offset of the file; None: there is none."""
     if at + _BLOCK.size > len(data):
         return None
     magic, size, checksum = _BLOCK.unpack_from(data, at)
@@ -108,7 +108,7 @@ def block_at(data: bytes, at: int, salt: int) -> memoryview | None:
 
 
 def _blocks(data: bytes, salt: int) -> Iterator[tuple[int, memoryview]]:
-    """(offset, records) of the whole blocks."""
+    """Yield (offset, records) of the whole blocks."""
     at = DATA_START
     while at < len(data):
         records = block_at(data, at, salt) if at % ALIGNMENT == 0 else None
@@ -123,7 +123,7 @@ def _blocks(data: bytes, salt: int) -> Iterator[tuple[int, memoryview]]:
 
 
 def read(disk: Disk, path: str) -> Contents:
-    """Read a file and find out what of it is whole.
+    """Read a file and find out which of its blocks are whole.
 
     Raises:
         DiskError: it cannot be opened or read at all.
@@ -146,25 +146,25 @@ def read(disk: Disk, path: str) -> Contents:
     return Contents(header, blocks, end, len(data), damaged)
 
 
-# Names, and what runs beside the loop
+# File names, and work that runs outside the event loop
 
 
 BESIDE: Final = ".tmp"
-"""Ends the name of a checkpoint that is being written."""
+"""Suffix of a checkpoint that is being written."""
 
 
 def ledger_path(directory: str, generation: int) -> str:
-    """The file to which this generation's records are appended."""
+    """Return the path of the file to which this generation's records are appended."""
     return f"{directory}/ledger-{generation:08x}"
 
 
 def checkpoint_path(directory: str, generation: int) -> str:
-    """The state before this generation's first record."""
+    """Return the path of the checkpoint: the state before this generation's first record."""
     return f"{directory}/checkpoint-{generation:08x}"
 
 
 def parse_name(name: str) -> tuple[str, int] | None:
-    """("ledger" or "checkpoint", generation) of a file's name; None: it is neither."""
+    """Return ("ledger" or "checkpoint", generation) of a file's name; None: it is neither."""
     kind, _, digits = name.partition("-")
     if kind not in ("ledger", "checkpoint") or len(digits) != 8:
         return None
@@ -175,18 +175,18 @@ def parse_name(name: str) -> tuple[str, int] | None:
 
 
 class LedgerSync:
-    """Syncs a ledger's files."""
+    """Work that syncs a ledger's files."""
 
     __slots__ = ("_disk", "_folder", "error", "files", "mark")
 
     def __init__(self, disk: Disk, files: list[File], folder: str | None, mark: int) -> None:
-        """Prepare.
+        """Prepare the work.
 
         Args:
             disk: the disk.
-            files: what has been appended to since the last sync, the newest last.
-            folder: to be synced too, since it has a new file; None: it has none.
-            mark: how many records are written.
+            files: files that were appended to since the last sync, the newest last.
+            folder: a folder to sync too, since it has a new file; None: it has none.
+            mark: the number of records that are written.
         """
         self._disk = disk
         self.files = files
@@ -196,11 +196,11 @@ class LedgerSync:
 
     @property
     def kind(self) -> TaskKind:
-        """Replies may wait for it, as for a commit."""
+        """COMMIT: replies may wait for it, as for a commit."""
         return TaskKind.COMMIT
 
     def run(self) -> None:
-        """Sync."""
+        """Sync the files and the folder."""
         try:
             for file in self.files:
                 file.sync()
@@ -211,7 +211,7 @@ class LedgerSync:
 
 
 class Checkpoint:
-    """Writes a checkpoint, and deletes what it replaces."""
+    """Work that writes a checkpoint, and deletes the files that it replaces."""
 
     def __init__(
         self,
@@ -226,17 +226,17 @@ class Checkpoint:
         reserve: Reserve | None,
         purpose: Purpose = Purpose.APPEND,
     ) -> None:
-        """Prepare.
+        """Prepare the work.
 
         Args:
             disk: the disk.
             directory: the topic's folder.
             header: the checkpoint's header, with its generation.
-            state: records.
+            state: the encoded records.
             fresh: the ledger of the same generation, just begun.
-            replaced: older ledgers, still open: nobody appends to them.
-            mark: how many records the state holds.
-            reserve: for a full disk.
+            replaced: older ledgers, still open, but not appended to any more.
+            mark: the number of records that the state includes.
+            reserve: space for a full disk.
             purpose: CHECKPOINT: the state is stored once, and the floor of the reserve may be used.
         """
         self._disk = disk
@@ -260,11 +260,11 @@ class Checkpoint:
 
     @property
     def kind(self) -> TaskKind:
-        """It may be large."""
+        """HOUSEKEEPING: a checkpoint may be large."""
         return TaskKind.HOUSEKEEPING
 
     def run(self) -> None:
-        """Write beside, sync, rename, sync the folder; only then delete."""
+        """Write a temporary file, sync, rename, sync the folder; only then delete."""
         try:
             self._write()
         except DiskError as error:
@@ -297,16 +297,16 @@ class Checkpoint:
         self._disk.sync_directory(self._directory)
 
     def _forget(self, path: str) -> None:
-        """Give the space of a file back that came to nothing, if the disk lets us."""
+        """Delete an incomplete file to free its space, if the disk allows it."""
         try:
             self._disk.unlink(path)
         except DiskError:
             return
 
     def _tidy(self) -> None:
-        """Delete older files, whose space goes back to the reserve where that was used.
+        """Delete older files; if the reserve was used, it gets their space back.
 
-        What cannot be deleted is deleted at the next start.
+        Files that cannot be deleted are deleted at the next start.
         """
         try:
             for name in self._disk.listdir(self._directory):
@@ -314,7 +314,7 @@ class Checkpoint:
                 if known is not None and known[1] < self._header.generation:
                     self._disk.unlink(f"{self._directory}/{name}")
             for file in self._replaced:
-                # An open file keeps its space though it has no name any more.
+                # An open file keeps its disk space even after it was deleted.
                 file.truncate(0)
             if self._reserve is not None and self._reserve.is_low:
                 self._reserve.restore()

@@ -1,20 +1,19 @@
-"""A topic's log: append bodies -> indexes; read runs; trim; find an index by time or ordinal.
+"""A topic's log: append bodies, read runs, trim, find an index by time or ordinal.
 
-All of it is called in the loop and waits for no disk, but for `Log.open`. What waits is handed out
-as work, run in some thread and then handed back: commits to `finish`, block reads to `store`.
+Everything is called in the event loop and waits for no disk, except `Log.open`. Operations that
+wait are tasks to be run in a thread and handed back: commits to `finish`, block reads to `store`.
 
 1. `end_index` is the next index to be given. Indexes of failed commits are burned, so it may run
-   ahead. Everything stored below `written_end` can be read; below `synced_end` it is on the disk
-   for good, in its file or in a journal. All three only rise, the last two in `finish` (and with
-   `pass_over`, past what has no message); where each commit syncs they rise together: nobody sees
-   what is not synced.
-2. Indexes have gaps: between the runs of nsqd, where commits failed, where damage is. Ordinals
-   count messages; an ordinal gap is what damage cost or what was deleted.
+   ahead. Everything stored below `written_end` can be read; below `synced_end` it is durable, in
+   its file or in a journal. All three only rise, the last two in `finish` (`written_end` also in
+   `pass_over`). If every commit syncs, they rise together: no channel sees an unsynced message.
+2. Indexes have gaps: between runs of nsqd, after failed commits, at damage. Ordinals count
+   messages; an ordinal gap is the number of messages that were lost to damage or deleted.
 3. At most one commit is in flight. Its `run` reads what `begin` put into it and touches no state of
    the log; `finish` takes the outcome over.
-4. A new file begins where the one before it ends, or, after a failure, at the first index that
-   must not be looked for there any more. A run begins at an index derived from the clock, never
-   below any ceiling, nor below `floor_index`.
+4. A new file begins where the one before it ends or, after a failure, at the first index that must
+   no longer be looked up there. A run begins at an index derived from the clock, never below any
+   ceiling, nor below `floor_index`.
 """
 
 import secrets
@@ -50,11 +49,11 @@ class LogOptions:
     """A log's limits.
 
     Attributes:
-        max_bytes_per_file: a file is not begun another batch in beyond this size.
-        sync_every: messages after which a commit syncs; 1: every commit does.
-        sync_timeout_ns: what is unsynced for so long is due.
-        unsynced_bytes_max: unsynced messages stay in memory until they are synced (a failed sync
-            means to write them again); beyond this, a commit syncs whatever the policy.
+        max_bytes_per_file: maximum size of a file; only a single batch may be larger.
+        sync_every: number of messages after which a commit syncs; 1: every commit does.
+        sync_timeout_ns: a sync is due once messages have been unsynced for this long.
+        unsynced_bytes_max: unsynced messages stay in memory until they are synced (after a failed
+            sync they are written again); beyond this size, a commit syncs whatever the policy.
     """
 
     max_bytes_per_file: int = 100 << 20
@@ -68,17 +67,17 @@ class Log:
 
     Attributes:
         place: disk and folder, log id, node id, epoch of this run.
-        log_id: 16 random bytes: another log of the same topic's name has others.
+        log_id: 16 random bytes: another log with the same topic name has others.
         node_id: part of each message's id.
-        upkeep: works that make later commits and the next start quick.
-        looking: the log for those who only look.
+        upkeep: background work that makes later commits and the next start faster.
+        looking: the log for inspection, without changes.
         end_index, written_end, synced_end, end_ordinal: see the module's text.
         active: the segment that is appended to.
-        flight: the commit that is under way: no other may begin; None: none is.
-        unsynced: what is written and not on the disk for good in its own file.
+        flight: the commit in flight: no other may begin; None: none is.
+        unsynced: written batches that are not durable in their own file yet.
         damage: everything found unreadable, at recovery and since; it only grows.
-        torn_bytes: bytes behind the last batch of the newest file, at recovery.
-        due_entries: (index, due time in ns since 1970) of the deferred publishes found then.
+        torn_bytes: bytes after the last batch of the newest file, at recovery.
+        due_entries: (index, due time in ns since 1970) of the deferred publishes found at recovery.
     """
 
     def __init__(
@@ -115,7 +114,7 @@ class Log:
         self._owner = cache.new_owner()
         self.looking = Looking(place.disk, self._index, cache, self._owner)
         self._tail = Tail(cache, self._owner)
-        self._recent: weakref.ref[Block] | None = None  # the block given last
+        self._recent: weakref.ref[Block] | None = None  # the block returned last
 
     @classmethod
     def open(
@@ -133,7 +132,7 @@ class Log:
         believes_indexes: bool = True,
         file_system: FileSystem | None = None,
     ) -> "Log":
-        """Recover what the folder holds; it is made where missing.
+        """Recover the log in a folder, which is created if missing.
 
         Args:
             disk: the disk.
@@ -142,15 +141,16 @@ class Log:
             options: limits.
             now: the time.
             floor_index: no index below it is given, and `written_end` is at least this: one more
-                than the highest index that the ledger or a mark of a deleted topic tells of.
-            log_id: the id of a log that has no files yet: the ledger's.
+                than the highest index in the ledger or in the mark of a deleted topic.
+            log_id: the id for a log that has no files yet: the ledger's.
             cache: the cache shared with other logs; None: one of its own.
             reserve: the ledgers' space; while it is used, nothing is appended.
-            believes_indexes: whether to believe index files, or to read all headers.
-            file_system: what the caller syncs, when this has returned, instead of each file.
+            believes_indexes: whether to use index files, or to read all headers.
+            file_system: the file system that the caller syncs after this, instead of each file.
 
         Raises:
-            DiskError: the folder or a file in it cannot be opened, or what is there not synced.
+            DiskError: the folder or a file in it cannot be opened, or its contents cannot be
+                synced.
         """
         ensure_directory(disk, directory)
         found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
@@ -162,28 +162,28 @@ class Log:
         return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
 
     def sync_found(self) -> None:
-        """Sync what `open` found, file by file: at once it failed. Nothing was appended since.
+        """Sync what `open` found, file by file, after syncing all at once failed.
 
         Raises:
-            DiskError: nothing may be built upon it.
+            DiskError: nothing may rely on it.
         """
         sync_found(self.place.disk, self.place.directory, self._index.segments, None)
 
-    # What there is
+    # Contents
 
     @property
     def first_index(self) -> int:
-        """The oldest stored message's index; `written_end` when there is none."""
+        """The index of the oldest stored message; `written_end` if there is none."""
         return self.next_stored(0)
 
     @property
     def first_ordinal(self) -> int:
-        """Messages before the oldest stored one."""
+        """The number of messages before the oldest stored one."""
         return self.ordinal_at(self.first_index)
 
     @property
     def size_bytes(self) -> int:
-        """What the segments take."""
+        """The size of all segments."""
         return sum(segment.size for segment in self._index.segments)
 
     # Appending
@@ -195,16 +195,16 @@ class Log:
         dues: list[tuple[int, int]] | None = None,
         sync: bool | None = None,
     ) -> Commit:
-        """Give the bodies their indexes and make the commit that stores them: all or none.
+        """Give the bodies their indexes and create the commit that stores all of them or none.
 
         Args:
-            pieces: the bodies, in order; none in all is a commit that does nothing.
+            pieces: the bodies, in order; without any, the commit does nothing.
             now: the publish time.
             dues: (position among the bodies, due time in ns since 1970) of the deferred ones.
-            sync: whether to sync before the commit is done; None: as the options say.
+            sync: whether the commit syncs before it is done; None: as the options say.
 
         Raises:
-            BatchError: more than one batch can hold; nothing has happened.
+            BatchError: more than one batch can hold; nothing has changed.
         """
         assert self.flight is None
         count = 0
@@ -228,7 +228,7 @@ class Log:
         return self._start(Batch(block, end, wall_ns, dues, size), sync)
 
     def limit_files(self, max_bytes_per_file: int) -> None:
-        """From now on have files of this size at most (see `LogOptions`)."""
+        """Limit files to this size from now on (see `LogOptions`)."""
         if max_bytes_per_file != self.options.max_bytes_per_file:
             self.options = replace(self.options, max_bytes_per_file=max_bytes_per_file)
             self.upkeep.prepare_at(max_bytes_per_file)
@@ -240,7 +240,7 @@ class Log:
             first = appended.block.first
             if active is not None:
                 filled, header = active.segment.size, active.segment.header
-                # A batch that is larger than any file may be has one of its own.
+                # A batch that is larger than the limit gets a file of its own.
                 is_full = filled + appended.size > self.options.max_bytes_per_file
                 roll = (is_full and filled > DATA_START) or self.end_index > header.ceiling
         sync, reserve = sync or self._owed, self.place.reserve
@@ -267,17 +267,17 @@ class Log:
         return commit
 
     def sync_due(self, now: Instant) -> bool:
-        """Whether something has been unsynced for longer than the options allow."""
+        """Whether a message has been unsynced for longer than the options allow."""
         waited = now.mono_ns - self.unsynced.since_mono_ns
         return bool(self.unsynced.count) and waited >= self.options.sync_timeout_ns
 
     def sync_task(self) -> Commit | None:
-        """A commit that only syncs. None: nothing is unsynced, or the next commit does it."""
+        """Return a commit that only syncs; None: nothing is unsynced, or the next commit does."""
         self.unsynced.wants_own_sync = is_needed = bool(self.unsynced.batches)
         return self._start(None, sync=True) if is_needed and not self.flight else None
 
     def finish(self, commit: Commit) -> None:
-        """Take over what came of a commit that has run; it is the one in flight."""
+        """Take over the result of the commit in flight, which has run."""
         assert commit is self.flight
         self.flight, state = None, commit.state
         is_on_disk = state in ON_DISK
@@ -310,7 +310,7 @@ class Log:
         self._refused_first = None
 
     def _leave_active(self) -> None:
-        """No more is appended to the file."""
+        """Append no more to the active file."""
         if self.active is not None:
             self.active.close()
         self.active = None
@@ -318,7 +318,7 @@ class Log:
 
     def _refused(self, commit: Commit) -> None:
         if commit.state is State.LOST:
-            # That may be the new file; a power cut could bring it back and undo a spare's new name.
+            # It may be the new file; a power cut could bring it back and undo a spare's renaming.
             self._leave_active()
             self.upkeep.spare = None
         self._owed = bool(self.unsynced.batches) and (self._owed or commit.state in SPOILT)
@@ -326,7 +326,7 @@ class Log:
             self._refused_first = commit.batch.block.first
 
     def _stored(self, commit: Commit, stored: Stored) -> None:
-        """A batch is in the file: note where, and keep it in memory."""
+        """Record where a batch was written, and keep it in memory."""
         segment, written, offset = stored
         block, tail = written.block, self._tail
         time_ns, size = written.publish_time_ns, written.size
@@ -346,7 +346,7 @@ class Log:
     # Reading
 
     def block(self, index: int) -> Block | None:
-        """The block in memory that holds the index; None: it must be loaded, or is not stored."""
+        """Return the block in memory with this index; None: it must be loaded, or is not stored."""
         recent = self._recent() if self._recent is not None else None
         if recent is not None and recent.first <= index < recent.first + recent.count:
             return recent
@@ -360,11 +360,11 @@ class Log:
                 if block.first <= index < block.first + block.count:
                     self._recent = weakref.ref(block)
                     return block
-        # After a failed sync, what was unsynced is safely there only in memory.
+        # After a failed sync, unsynced messages are safe only in memory.
         return self.unsynced.block(index) if self._owed else None
 
     def load(self, index: int) -> BlockRead:
-        """Reads what holds the index from the disk; nothing, if it is not stored."""
+        """Return work that reads the extent with this index; it reads nothing if none has it."""
         return self._read(self._index.locate(index))
 
     def _read(self, found: tuple[Segment, int] | None) -> BlockRead:
@@ -377,16 +377,16 @@ class Log:
         return BlockRead(disk, place_of(segment, segment.extents[position]), segment, scan)
 
     def store(self, read: BlockRead) -> None:
-        """Keep what was read; what turned out to be damaged is not stored any more.
+        """Keep the blocks read; messages found to be damaged are not stored any more.
 
-        An error of the read changes nothing: the next try may succeed.
+        A read error changes nothing: the next attempt may succeed.
         """
         if read.place is None or read.error is not None:
             return
         extent, segment = read.place.extent, read.token
         found = self._index.locate(extent.first)
         if found is None or found[0] is not segment or segment.extents[found[1]] != extent:
-            # Dropped, grown or taken over by another read meanwhile.
+            # It was dropped, has grown, or was stored by another read meanwhile.
             return
         if read.scanned is not None:
             self._take_scan(segment, read.scanned)
@@ -401,7 +401,7 @@ class Log:
             self._cache.put((self._owner, piece.extent.first), [piece.block])
 
     def _take_scan(self, segment: Segment, scanned: Rescan) -> None:
-        """An index file has told of messages that are not there: the segment's headers count."""
+        """Use a scan of the segment's headers: its index file named messages that are not there."""
         self._cache.discard_all(self._owner, segment.extents.firsts)
         segment.extents = scanned.extents
         segment.indexed, segment.index_ends = False, True
@@ -409,16 +409,16 @@ class Log:
         self._recent = None
 
     def next_stored(self, index: int) -> int:
-        """The smallest stored index >= index; `written_end` if there is none."""
+        """Return the smallest stored index >= index; `written_end` if there is none."""
         found = self._index.next_stored(index)
         return max(self.written_end, index) if found is None else found
 
     def stored_runs(self, first: int, end: int) -> tuple[Indexes, Indexes]:
-        """Firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
+        """List firsts and ends of the runs of stored indexes without a gap, within [first, end)."""
         return self._index.stored_runs(first, end)
 
     def ordinal_at(self, index: int) -> int:
-        """Messages in the log before this index."""
+        """Count the messages in the log before this index."""
         return self._index.ordinal_at(index, self.end_ordinal)
 
     def ordinals_at(self, indexes: Indexes) -> Indexes:
@@ -426,27 +426,27 @@ class Log:
         return self._index.ordinals_at(indexes, self.end_ordinal)
 
     def messages_between(self, first: int, end: int) -> int:
-        """Stored messages with an index in [first, end): neither lost nor deleted."""
+        """Count the stored messages with an index in [first, end): neither lost nor deleted."""
         return self._index.messages_between(first, end)
 
     def index_at_ordinal(self, ordinal: int) -> int:
-        """The smallest stored index with at least so many messages before it, else written_end."""
+        """Find the first stored index whose ordinal is at least `ordinal`, or `written_end`."""
         found = self._index.index_at_ordinal(ordinal)
         return self.written_end if found is None else found
 
     def index_at_time(self, wall_ns: int) -> int | None:
-        """The first index published at or after this time, `written_end` if none was.
+        """Return the first index published at or after this time, `written_end` if none was.
 
-        None: run `load_time(wall_ns)`, `store` it and ask again.
+        None: run `load_time(wall_ns)`, `store` it and call this again.
         """
         return self._index.first_at_time(wall_ns, self.written_end, self.block)
 
     def load_time(self, wall_ns: int) -> BlockRead:
-        """Reads what `index_at_time` needs to know."""
+        """Return work that reads what `index_at_time` needs."""
         return self._read(self._index.at_time(wall_ns))
 
     def range_read(self, first: int, end: int, max_bytes: int) -> RangeRead:
-        """Reads the stored batches that overlap [first, end) as they are, up to `max_bytes`."""
+        """Return work that reads the batches overlapping [first, end) whole, up to `max_bytes`."""
         places, stop = self._index.places(first, end, max_bytes)
         bounds = (first, self.ordinal_at(first)), (stop, self.ordinal_at(stop))
         return RangeRead(self.place.disk, places, *bounds, max_bytes)
@@ -456,19 +456,19 @@ class Log:
         return self._index.within(first, end, max_bytes)
 
     def segments(self) -> list[SegmentInfo]:
-        """The files, oldest first."""
+        """List the files, oldest first."""
         growing = self.active.segment if self.active is not None else None
         return [segment.info(sealed=segment is not growing) for segment in self._index.segments]
 
     def pass_over(self) -> None:
-        """Have the indexes up to `end_index` count as written; no commit is in flight."""
+        """Count the indexes up to `end_index` as written; no commit is in flight."""
         assert self.flight is None
         self.written_end = self.end_index
 
     def end_file(self) -> bool:
-        """Append no more to the active file: from now on it can be dropped.
+        """Append no more to the active file, so that it can be dropped.
 
-        False: there is none, a commit is in flight, or the file has messages still to be synced.
+        False: there is none, a commit is in flight, or the file has unsynced messages.
         """
         if self.active is None or self.flight is not None or self.unsynced.batches:
             return False
@@ -476,10 +476,10 @@ class Log:
         return True
 
     def drop(self, info: SegmentInfo) -> Drop:
-        """Forget a sealed segment, which is there; the work deletes its file.
+        """Forget a sealed segment of this log; the returned work deletes its file.
 
-        The caller has made sure that its end is on the disk elsewhere (the ledger's P or finished
-        ranges), or a next run may give its indexes again if the clock is set back.
+        The segment's end must be durable elsewhere (the ledger's P or finished ranges): otherwise
+        the next run may give its indexes again if the clock is set back.
         """
         segment = next(s for s in self._index.segments if s.path == info.path)
         assert self.active is None or segment is not self.active.segment
@@ -490,7 +490,7 @@ class Log:
         return Drop(self.place, segment.path, segment.size)
 
     def close(self) -> None:
-        """Close the file; no commit is in flight. Nothing is synced by this."""
+        """Close the file; no commit is in flight. This syncs nothing."""
         assert self.flight is None
         if self.active is not None:
             self.active.cut()

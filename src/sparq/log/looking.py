@@ -1,10 +1,10 @@
-"""A log for those who only look: what is in memory, or where it lies, and when it was published.
+"""Inspection of a log: the messages in memory, the place of the others, and publish times.
 
-Nothing here changes the log or its cache: what is looked at does not count as used, what is read is
-not kept, and what cannot be verified is left for a channel's read to report.
+Nothing here changes the log or its cache: inspection does not count as use, data read is not kept,
+and data that cannot be verified is left for a channel's read to report.
 
-1. A part's messages come from memory, or else from its place on the disk, read in a thread.
-2. A part may be gone from the disk by the time that it is read; `Looking.has` tells.
+1. A part's messages come from memory, or else from their place on the disk, read in a thread.
+2. A part may be gone from the disk by the time it is read; `Looking.has` tells.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,17 +29,17 @@ JOIN_BYTES: Final = 1 << 20
 """Neighbouring extents are read together up to this size."""
 
 GLANCE_BYTES_MAX: Final = 8 << 20
-"""So much of bodies is kept at a time, and the one that fills it."""
+"""Maximum bytes of bodies in one result, plus the body that reaches the limit."""
 
 SEGMENTS_MAX: Final = 256
-"""Of more files than this, `curve` tells only when each begins and ends."""
+"""With more files than this, `curve` has only the first and last publish time of each."""
 
 
 class Part(NamedTuple):
     """A stretch of messages without a gap.
 
     Attributes:
-        place: where it lies on the disk.
+        place: its place on the disk.
         blocks: its messages, if they are in memory.
     """
 
@@ -48,17 +48,17 @@ class Part(NamedTuple):
 
     @property
     def first(self) -> int:
-        """The first message's index."""
+        """The index of the first message."""
         return self.place.extent.first
 
     @property
     def end(self) -> int:
-        """The index behind the last message's."""
+        """The index after the last message."""
         return self.place.extent.end
 
     @property
     def size(self) -> int:
-        """Bytes that have to be read for it."""
+        """Bytes to be read from the disk for it."""
         return 0 if self.blocks else self.place.extent.size
 
 
@@ -68,9 +68,9 @@ class Stored:
 
     Attributes:
         index: its index.
-        time_ns: when it was published, ns since 1970.
+        time_ns: publish time, ns since 1970.
         size: bytes of its body.
-        body: as much of the body as was asked for.
+        body: the body, up to the number of bytes requested.
     """
 
     index: int
@@ -80,12 +80,12 @@ class Stored:
 
 
 class Curve(NamedTuple):
-    """When messages were published, by stretches of the log, each of shape (n,).
+    """Publish times, by stretches of the log, each of shape (n,).
 
     Attributes:
         firsts: the first index of each stretch.
-        counts: its messages.
-        begins, ends: no message of it was published before or after (ns since 1970).
+        counts: the number of its messages.
+        begins, ends: none of its messages was published before or after (ns since 1970).
         sizes: bytes that it takes on the disk.
     """
 
@@ -97,7 +97,7 @@ class Curve(NamedTuple):
 
 
 def stored_at(block: Block, index: int, body_bytes: int) -> Stored:
-    """A message of a block, with at most so much of its body."""
+    """Return a message of a block, with at most `body_bytes` of its body."""
     start, end = block.start_of(index), block.start_of(index + 1)
     body = start + FRAME_OVERHEAD
     return Stored(
@@ -109,7 +109,7 @@ def stored_at(block: Block, index: int, body_bytes: int) -> Stored:
 
 
 class Looking:
-    """The questions that may be asked of one log; all of them are answered in the loop."""
+    """Queries on one log; all of them are answered in the event loop."""
 
     __slots__ = ("_cache", "_index", "_owner", "disk")
 
@@ -120,7 +120,7 @@ class Looking:
         self._owner = owner
 
     def part(self, index: int) -> Part | None:
-        """The part that holds an index; None: it is not stored."""
+        """Return the part with this index; None: it is not stored."""
         found = self._index.locate(index)
         return None if found is None else self._part(found[0], found[0].extents[found[1]])
 
@@ -129,11 +129,11 @@ class Looking:
         return Part(place_of(segment, extent), () if entry is None else tuple(entry.blocks))
 
     def has(self, part: Part) -> bool:
-        """Whether the file of a part is still one of the log's."""
+        """Whether the log still has the file of a part."""
         return any(segment.path == part.place.path for segment in self._index.segments)
 
     def parts(self, first: int, end: int, count_max: int) -> list[Part]:
-        """Up to so many parts that overlap [first, end), in order."""
+        """List up to `count_max` parts that overlap [first, end), in order."""
         parts: list[Part] = []
         for segment, extent in self._index.extents_from(first):
             if extent.first >= end:
@@ -149,7 +149,7 @@ class Looking:
         return parts
 
     def stored_from(self, first: int, end: int, count: int) -> list[int]:
-        """The first messages of [first, end), at most so many."""
+        """List the first `count` stored indexes in [first, end)."""
         found: list[int] = []
         for _, extent in self._index.extents_from(first):
             if extent.first >= end or len(found) >= count:
@@ -159,11 +159,11 @@ class Looking:
         return found
 
     def known_time(self, index: int) -> tuple[int, bool] | None:
-        """When a stored message was published, as far as memory tells; None: it is not stored.
+        """Return the publish time of a message, as far as memory has it; None: it is not stored.
 
         Returns:
-            The time (ns since 1970), and whether it is exact; else no message of its extent, this
-            one among them, was published later.
+            The time (ns since 1970), and whether it is exact; if not, no message of its extent,
+            including this one, was published later.
         """
         found = self._index.locate(index)
         if found is None:
@@ -179,7 +179,7 @@ class Looking:
         return extents[position].time_max_ns, False
 
     def curve(self) -> Curve:
-        """All that the index says of when messages were published."""
+        """Return what the index says about publish times."""
         segments = [segment for segment in self._index.segments if len(segment.extents)]
         whole = len(segments) > SEGMENTS_MAX
         columns = [_whole(segment) if whole else _extents(segment) for segment in segments]
@@ -188,7 +188,7 @@ class Looking:
 
 
 def _joined(left: Part, right: Part) -> Part | None:
-    """Two parts to be read at once; None: they do not follow each other, or would be too large."""
+    """Join two parts into one read; None: they are not adjacent, too large, or in memory."""
     one, other = left.place.extent, right.place.extent
     if left.blocks or right.blocks or one.size + other.size > JOIN_BYTES:
         return None
@@ -201,7 +201,7 @@ def _joined(left: Part, right: Part) -> Part | None:
 
 
 def _whole(segment: Segment) -> Indexes:
-    """A file as one stretch, as the columns of a `Curve`."""
+    """Return a file as one stretch, as the columns of a `Curve`."""
     row = (
         segment.extents.firsts[0],
         segment.extents.messages,
@@ -213,7 +213,7 @@ def _whole(segment: Segment) -> Indexes:
 
 
 def _extents(segment: Segment) -> Indexes:
-    """A file's extents, as the columns of a `Curve`."""
+    """Return a file's extents as the columns of a `Curve`."""
     firsts, ends, _, _, sizes, times = segment.extents.rows(0, len(segment.extents))
     latest = np.maximum.accumulate(times)
     begins = np.append(segment.first_time_ns or times[0], latest[:-1])
@@ -221,7 +221,7 @@ def _extents(segment: Segment) -> Indexes:
 
 
 def blocks_of(disk: Disk, part: Part) -> list[Block]:
-    """A part's messages, from memory or from the disk; what cannot be verified is left out.
+    """Read a part's messages from memory or the disk; those that fail verification are omitted.
 
     Raises:
         DiskError: the file cannot be read; it may be gone.
@@ -234,14 +234,14 @@ def blocks_of(disk: Disk, part: Part) -> list[Block]:
 
 @dataclass(slots=True, eq=False)
 class Glance:
-    """Work: reads single messages.
+    """Work that reads single messages.
 
     Attributes:
-        wanted: which of each part, ascending.
-        body_bytes: how much of each body.
-        found: what was read, by index; what cannot be read is missing.
-        left: those that were not read any more, since the bodies became too many.
-        failed: the parts whose file could not be read, and why.
+        wanted: parts, and which messages of each, ascending.
+        body_bytes: maximum bytes of each body.
+        found: the messages read, by index; unreadable ones are missing.
+        left: messages that were not read because the bodies reached the limit.
+        failed: the parts whose file could not be read, and the error.
     """
 
     disk: Disk
@@ -254,7 +254,7 @@ class Glance:
     error: DiskError | None = None
 
     def run(self) -> None:
-        """Read them."""
+        """Read the messages."""
         room = GLANCE_BYTES_MAX
         for part, indexes in self.wanted:
             if room < 0:
@@ -284,10 +284,10 @@ def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[
 
 @dataclass(slots=True, eq=False)
 class Errand:
-    """Work: something that is computed from copies, and takes too long for the loop.
+    """Work that computes a result from copies, which would take too long in the event loop.
 
     Attributes:
-        call: computes it; raises nothing.
+        call: computes it; must not raise.
     """
 
     call: Callable[[], None]
@@ -295,18 +295,18 @@ class Errand:
     error: DiskError | None = None
 
     def run(self) -> None:
-        """Compute it."""
+        """Run the computation."""
         self.call()
 
 
 def wanted_parts(
     looking: Looking, indexes: Sequence[int], bytes_max: int
 ) -> tuple[list[tuple[Part, list[int]]], int]:
-    """The parts of some messages, until so many bytes are to be read, but at least one.
+    """Find the parts with these messages, up to `bytes_max` to be read, but at least one.
 
     Returns:
-        Each part with its messages, ascending, and how many of `indexes`, in their order, that
-        covers; those that are not stored count, too.
+        Each part with its messages, ascending, and how many of `indexes`, from the first on, are
+        covered, including those that are not stored.
     """
     wanted: dict[int, tuple[Part, list[int]]] = {}
     part: Part | None = None

@@ -1,7 +1,7 @@
-"""The log of an ephemeral topic: a log like any other, whose disk forgets.
+"""The log of an ephemeral topic: an ordinary log on a disk that stores nothing.
 
-What is stored stays in a cache of its own that evicts nothing, until its segment is dropped. The
-bounds of an ephemeral topic (messages and bytes) are its owner's to keep, by `size_bytes`.
+Messages stay in a cache of the log's own, which evicts nothing, until their segment is dropped. The
+log's owner enforces the limits of an ephemeral topic (messages and bytes) by `size_bytes`.
 """
 
 import secrets
@@ -16,13 +16,13 @@ from sparq.log.segment import Place
 from sparq.protocol.instant import Instant
 
 SEGMENT_BYTES: Final = 1 << 20
-"""What is let go at a time."""
+"""Size of a segment: memory is freed by this much at a time."""
 UNBOUNDED: Final = 1 << 62
 NO_SUCH_FILE: Final = 2
 
 
 class VoidFile:
-    """A file that takes everything and has nothing."""
+    """A file that accepts all data and stores none."""
 
     __slots__ = ("path",)
 
@@ -30,83 +30,83 @@ class VoidFile:
         self.path = path
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Forget it."""
+        """Discard the data."""
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Forget it."""
+        """Discard the data."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Nothing."""
+        """Return no data."""
         return b""
 
     def sync(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def truncate(self, size: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def reserve(self, size: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def size(self) -> int:
-        """Always empty."""
+        """Return 0: it is always empty."""
         return 0
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class VoidDisk:
-    """A disk on which no file ever is."""
+    """A disk that never has any files."""
 
     def open(self, path: str) -> File:
-        """There is none."""
+        """Fail: there is no such file."""
         raise DiskError("open", path, NO_SUCH_FILE)
 
     def create(self, path: str) -> File:
-        """A file that forgets."""
+        """Return a file that stores nothing."""
         return VoidFile(path)
 
     def listdir(self, path: str) -> list[str]:
-        """Nothing."""
+        """Return no names."""
         return []
 
     def exists(self, path: str) -> bool:
-        """Never."""
+        """Return False."""
         return False
 
     def make_directory(self, path: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def remove_directory(self, path: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def sync_directory(self, path: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def rename(self, old: str, new: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def unlink(self, path: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def file_system(self, path: str) -> None:
-        """There is none."""
+        """Return None: there is none to sync."""
 
     def free_bytes(self, path: str) -> int:
-        """Enough."""
+        """Return more than is ever needed."""
         return UNBOUNDED
 
     def lock(self, path: str) -> File:
-        """Nobody else has it."""
+        """Always succeed."""
         return VoidFile(path)
 
 
 class MemoryLog(Log):
-    """A log in memory. It differs from `Log` in how it is made, and in nothing else."""
+    """A log in memory; it differs from `Log` only in how it is created."""
 
     def __init__(self, *, node_id: int, now: Instant) -> None:
-        """An empty log.
+        """Create an empty log.
 
         Args:
             node_id: 0 to 1,023, part of each message's id.

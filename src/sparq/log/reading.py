@@ -1,15 +1,16 @@
-"""Finds batches in a file's bytes, verifies them, and reads them: for the cache, or for a client.
+"""Finds batches in a file's bytes, verifies them, and reads them for the cache or for a client.
 
-1. A batch is believed where its header's checksum holds for this place of this file. After bytes
-   that are none, the next such place is looked for (places are multiples of 8). So damage costs
-   what it touches: the batches before and after it are found.
-2. What is handed out has been verified, header and payload, since it was read. What cannot be
-   verified is reported with its indexes; but where an index file said what should be there, the
-   segment's own headers are asked first.
-3. `BlockRead` and `RangeRead` are made in the loop from a copy of the index and run in a reader's
-   thread, while the loop may drop the same extents or mark damage: `Log.store` looks again.
-4. A page that cannot be read counts as zeros (see `disk.read_bytes`); the checksums tell which
-   batches that costs.
+1. A batch counts if its header's checksum is valid for this place of this file. After other bytes,
+   the next such place is searched for (places are multiples of 8). So damage costs only the batches
+   that it touches: those before and after it are found.
+2. Data that is handed out has been verified, header and payload, since it was read. Data that
+   cannot be verified is reported with its indexes; but if an index file described it, the segment's
+   own headers are read first.
+3. `BlockRead` and `RangeRead` are created in the event loop from a copy of the index and run in a
+   reader thread, while the event loop may drop the same extents or mark damage: `Log.store` checks
+   again.
+4. A page that cannot be read counts as zeros (see `disk.read_bytes`); the checksums show which
+   batches are lost.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from sparq.protocol.batch import ALIGNMENT, HEADER_SIZE, MAGIC, Header
 
 CHUNK_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 64 << 10
-"""Behind a batch of this size only the next header is read, not a chunk."""
+"""After a batch of this size or more, only the next header is read, not a chunk."""
 
 
 class Damage(NamedTuple):
@@ -34,8 +35,8 @@ class Damage(NamedTuple):
 
     Attributes:
         first, end: their indexes are in [first, end).
-        messages: how many there are; 0 where that is unknown.
-        path, offset, size_bytes: the bytes in question.
+        messages: the number of messages lost; 0 if that is unknown.
+        path, offset, size_bytes: the damaged bytes.
         reason: what is wrong with them.
     """
 
@@ -55,7 +56,7 @@ class Damage(NamedTuple):
 
 
 def read_header(buffer: Buffer, at: int, file_offset: int, key: BatchKey) -> Header | None:
-    """The header at `at`, if it is one for this place of the file; else None."""
+    """Parse the header at `at`; None: there is none that is valid for this place of the file."""
     header = batch.parse_header(buffer, at)
     if (
         header is None
@@ -67,13 +68,13 @@ def read_header(buffer: Buffer, at: int, file_offset: int, key: BatchKey) -> Hea
 
 
 def find_header(buffer: bytes, at: int, base: int, key: BatchKey) -> int:
-    """The first place from `at` on with a header; -1 if there is none.
+    """Find the first place from `at` on with a valid header; -1: there is none.
 
     Args:
         buffer: a part of the file.
         at: a position in the buffer.
         base: the buffer's offset in the file, a multiple of 8.
-        key: the file's.
+        key: the file's key.
     """
     while (at := buffer.find(MAGIC, at)) >= 0:
         if at % ALIGNMENT == 0 and read_header(buffer, at, base + at, key) is not None:
@@ -83,7 +84,7 @@ def find_header(buffer: bytes, at: int, base: int, key: BatchKey) -> int:
 
 
 class Found(NamedTuple):
-    """A batch, or what lies before the next one: header None."""
+    """A batch, or the bytes before the next one (header None)."""
 
     offset: int
     size: int
@@ -91,13 +92,13 @@ class Found(NamedTuple):
 
 
 def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[Found]:
-    """The batches of a file by their headers, and the stretches between them that are none.
+    """Yield the batches of a file by their headers, and the stretches without a batch between them.
 
     Args:
         file: the file.
         start: where the first batch begins.
-        size: the file's size. A batch that goes beyond it is none.
-        key: the file's.
+        size: the file's size. A batch that ends after it does not count.
+        key: the file's key.
     """
     at, base, chunk, length = start, start, b"", CHUNK_BYTES
     while at + HEADER_SIZE <= size:
@@ -121,7 +122,7 @@ def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[Found]
 
 
 def _resync(file: File, at: int, size: int, key: BatchKey) -> int:
-    """Where the next batch begins; `size` if there is none."""
+    """Return the offset of the next batch; `size` if there is none."""
     while at + HEADER_SIZE <= size:
         chunk = read_bytes(file, min(CHUNK_BYTES, size - at), at)
         found = find_header(chunk, 0, at, key)
@@ -140,7 +141,7 @@ class Piece(NamedTuple):
 
 
 def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, Header]]:
-    """The batches of an extent's bytes that are whole, as (position in `data`, header)."""
+    """Yield the whole batches in an extent's bytes, as (position in `data`, header)."""
     base = place.extent.offset
     at = 0
     while at + batch.HEADER_SIZE <= len(data):
@@ -158,7 +159,7 @@ def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, Header]]:
 
 
 def read_extent(disk: Disk, place: Stretch) -> bytes:
-    """The extent's bytes.
+    """Read the extent's bytes.
 
     Raises:
         DiskError: the file cannot be opened or read at all.
@@ -171,7 +172,7 @@ def read_extent(disk: Disk, place: Stretch) -> bytes:
 
 
 def pieces_of(data: bytes, place: Stretch) -> list[Piece]:
-    """The extent's verified messages: one piece, or more where damage or size parts them."""
+    """Return the extent's verified messages: one piece, or several with damage between them."""
     pieces: list[Piece] = []
     run: list[tuple[int, Header]] = []
     for at, header in verified(data, place):
@@ -190,7 +191,7 @@ def _follows(run: list[tuple[int, Header]], at: int, header: Header) -> bool:
 
 
 def _piece(data: bytes, place: Stretch, run: list[tuple[int, Header]]) -> Piece:
-    """One piece of batches that follow each other."""
+    """Make one piece of batches that follow each other."""
     first_at, first = run[0]
     last_at, last = run[-1]
     end = min(last.end_index, place.extent.end)
@@ -213,7 +214,7 @@ def _block(data: bytes, at: int, header: Header) -> Block:
 
 
 def _join(data: bytes, run: list[tuple[int, Header]]) -> Block:
-    """One block of several batches; where each holds one message, without arrays in between."""
+    """Join batches into one block; if each holds one message, without intermediate arrays."""
     if any(header.messages > 1 for _, header in run):
         return merge([_block(data, at, header) for at, header in run])
     first = run[0][1]
@@ -227,7 +228,7 @@ def _join(data: bytes, run: list[tuple[int, Header]]) -> Block:
 
 
 def damage_of(place: Stretch, pieces: list[Piece]) -> list[Damage]:
-    """What of the extent is in none of the pieces."""
+    """List the ranges of the extent that are in none of the pieces."""
     found: list[Damage] = []
     extent = place.extent
     index, offset = extent.first, extent.offset
@@ -243,7 +244,7 @@ def damage_of(place: Stretch, pieces: list[Piece]) -> list[Damage]:
 
 
 class Rescan(NamedTuple):
-    """What the headers of a segment's batches say.
+    """The result of reading a segment's batch headers.
 
     Attributes:
         extents: where its messages are.
@@ -255,7 +256,7 @@ class Rescan(NamedTuple):
 
 
 class BlockRead:
-    """Reads one extent for the cache. Taken over by `Log.store`."""
+    """Work that reads one extent for the cache; `Log.store` takes over the result."""
 
     kind: Final = TaskKind.READ
     __slots__ = ("_disk", "_scan", "damage", "error", "pieces", "place", "scanned", "token")
@@ -269,23 +270,23 @@ class BlockRead:
     ) -> None:
         self._disk = disk
         self._scan = scan
-        """Reads the segment's headers, of which an index file has told so far."""
+        """Reads the segment's headers, if an index file has replaced them so far; else None."""
         self.scanned: Rescan | None = None
-        """What that came to."""
+        """The result of that."""
         self.place = place
         self.token = token
-        """The segment it lies in, for the log to know again."""
+        """The extent's segment, by which the log recognises it."""
         self.error: DiskError | None = None
         self.pieces: list[Piece] = []
         self.damage: list[Damage] = []
 
     @property
     def blocks(self) -> list[Block]:
-        """What was read."""
+        """The blocks that were read."""
         return [piece.block for piece in self.pieces]
 
     def run(self) -> None:
-        """Read and verify."""
+        """Read and verify the extent."""
         if self.place is None:
             return
         try:
@@ -303,11 +304,11 @@ class BlockRead:
 
 
 class RangeRead:
-    """Reads the stored batches that overlap [first, end), verified, for a range reader.
+    """Work that reads the stored batches of [first, end), verified, for a range reader.
 
     Attributes:
-        batches: whole batches one after the other, in as few buffers as there are gaps.
-        next_index: where to go on; `end` when done.
+        batches: whole batches in order; those without a gap between them share a buffer.
+        next_index: where to continue; `end` when done.
         lost: messages in [first, next_index) that cannot be read.
     """
 
@@ -334,14 +335,14 @@ class RangeRead:
         end: tuple[int, int],
         max_bytes: int,
     ) -> None:
-        """Prepare.
+        """Prepare the work.
 
         Args:
             disk: the disk.
             places: the extents that overlap the range, in order; may stop short of its end.
-            first: the range's first index, and the messages before it in the log.
-            end: likewise where `places` end.
-            max_bytes: stop before the batch that would go beyond it, but for the first.
+            first: the range's first index, and the number of messages before it in the log.
+            end: the same for the end of `places`.
+            max_bytes: stop before the batch that would exceed it, unless it is the first.
         """
         self._disk = disk
         self._places = places
@@ -354,7 +355,7 @@ class RangeRead:
         self.lost = 0
 
     def run(self) -> None:
-        """Read, verify, and count what is missing."""
+        """Read and verify the batches, and count the missing messages."""
         room = self._max_bytes
         present = 0
         try:
@@ -377,7 +378,8 @@ class RangeRead:
         """Take an extent's batches.
 
         Returns:
-            Messages in the range taken, room left, and where it stopped for want of room.
+            The number of messages taken in the range, the bytes left, and where it stopped for lack
+            of them; None: it did not stop.
         """
         view = memoryview(data)
         present, run_start, run_end = 0, 0, 0

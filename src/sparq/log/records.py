@@ -4,30 +4,31 @@ Record, little-endian::
 
     offset  size  field
          0     1  kind
-         1     1  size of the channel's name; 0: it concerns the topic
+         1     1  size of the channel's name; 0: the record is about the topic
          2     2  flag: 1 for "paused", else 0
-         4     4  size of all behind these 8 bytes
+         4     4  size of everything after these 8 bytes
          8     -  name | data
 
     kind  name       data
        1  created    i64 start
        2  deleted    -
        3  paused     -
-       4  finished   n x i64 first | n x i64 end: the indexes of [first, end) are done with
+       4  finished   n x i64 first | n x i64 end: the indexes of [first, end) are done
        5  requeued   n x i64 index | n x i64 due, ns since 1970 | n x u32 attempts
-       6  voided     as finished, for messages that nobody will see
+       6  voided     as finished, for messages that no consumer will get
        7  seek       i64 index
        8  cursor     i64 index
        9  mark       i64 index: P
-      10  apart      n x i64 index: these deferred publishes (DPUB) wait in the topic's due list
-                     no more for this channel; without a name: for none, they are cancelled
-      11  kept       i64 index: the log keeps what a range reader has read from here on; -1: nothing
-      12  redriven   n x i64 index | n x u32: so often dead letters of these messages were sent back
+      10  apart      n x i64 index: this channel no longer waits for these deferred publishes (DPUB)
+                     in the topic's due list; without a name: they are cancelled for all channels
+      11  kept       i64 index: the log keeps messages that a range reader has read from here on;
+                     -1: it keeps none
+      12  redriven   n x i64 index | n x u32: how often these messages' dead letters were sent back
 
-1. A record changes one channel, or the topic; each is read as if nothing came after it.
-2. A record of a channel that was never created creates it, with everything unfinished: damage to
-   a ledger means messages twice, not messages lost.
-3. A kind that this version does not know is passed over and reported.
+1. A record changes one channel, or the topic; it is applied without regard to later ones.
+2. A record of a channel that was never created creates it, with all messages unfinished: damage to
+   a ledger means that messages come twice, not that they are lost.
+3. A kind that this version does not know is skipped and reported.
 """
 
 import struct
@@ -42,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 VECTOR_MIN: Final = 16
-"""Below so many ranges plain Python is faster than arrays."""
+"""With fewer ranges, plain Python is faster than arrays."""
 
 Indexes = Sequence[int] | NDArray[np.int64]
 
@@ -56,11 +57,11 @@ _REQUEUED_SIZE: Final = _REQUEUED.size
 _REDRIVEN_SIZE: Final = 12
 _REQUEUED_FIELDS: Final = np.dtype([("index", "<i8"), ("due", "<i8"), ("attempts", "<u4")])
 RUN_MIN: Final = 16
-"""From so many records of one shape on, arrays are faster than one after the other."""
+"""With this many records of one shape or more, arrays are faster than single records."""
 
 
 class Kind(IntEnum):
-    """What a record says."""
+    """The kind of a record."""
 
     CREATED = 1
     DELETED = 2
@@ -78,19 +79,20 @@ class Kind(IntEnum):
 
 @dataclass(slots=True)
 class ChannelState:
-    """What is remembered of a channel.
+    """The state of a channel.
 
     Attributes:
-        start: everything below is done with, but for what is in `requeued`.
-        cursor: how far it had handed out when last told: what is unfinished below has been seen
-            by a consumer, what is above has not.
+        start: all messages below are done, except those in `requeued`.
+        cursor: how far the channel had delivered at its last record: unfinished messages below have
+            been sent to a consumer, those above have not.
         finished: [first, end) ranges above `start`, ascending, disjoint, not touching.
         requeued: index -> (due time in ns since 1970, attempts) of unfinished messages.
-        paused: whether it stands still.
+        paused: whether it is paused.
         apart: deferred publishes that were taken out of the due list for this channel before their
-            time; whether they are finished is told as of any other.
-        kept: from where on the log keeps what a range reader has read; None: nothing of it.
-        redriven: of messages that are dead letters sent back, how often they were.
+            time; whether they are finished is recorded as for any other message.
+        kept: the index from which on the log keeps messages that a range reader has read; None: it
+            keeps none.
+        redriven: index -> how often it was sent back, of messages that are dead letters.
     """
 
     start: int
@@ -105,14 +107,14 @@ class ChannelState:
 
 @dataclass(slots=True)
 class TopicState:
-    """What is remembered of a topic.
+    """The state of a topic.
 
     Attributes:
-        mark: P, the end of what its channels may see; None: never told.
-        paused: whether it stands still.
+        mark: P, the end of the messages that its channels may see; None: never recorded.
+        paused: whether it is paused.
         channels: by name.
-        highest_index: the highest index that any record tells of; -1: none.
-        cancelled: deferred publishes that no channel is to get.
+        highest_index: the highest index in any record; -1: none.
+        cancelled: deferred publishes that no channel will get.
     """
 
     mark: int | None = None
@@ -126,43 +128,43 @@ class TopicState:
 
 
 def encode(kind: Kind, channel: str = "", data: bytes = b"", *, flag: bool = False) -> bytes:
-    """One record."""
+    """Encode one record."""
     name = channel.encode()
     return _RECORD.pack(kind, len(name), flag, len(name) + len(data)) + name + data
 
 
 @lru_cache(HEADS_KEPT)
 def _head(kind: Kind, channel: str, size: int) -> bytes:
-    """How the records begin of which there is one in every turn."""
+    """Encode the head of a record of a kind that is written in every turn."""
     name = channel.encode()
     return _RECORD.pack(kind, len(name), False, len(name) + size) + name
 
 
 def encode_index(kind: Kind, channel: str, index: int) -> bytes:
-    """A record that says one index."""
+    """Encode a record with one index."""
     return _head(kind, channel, _INDEX.size) + _INDEX.pack(index)
 
 
 def encode_ranges(kind: Kind, channel: str, firsts: Indexes, ends: Indexes) -> bytes:
-    """A record of ranges."""
+    """Encode a record of ranges."""
     if len(firsts) == 1:
         return _head(kind, channel, _RANGE.size) + _RANGE.pack(firsts[0], ends[0])
     return encode(kind, channel, _longs(firsts) + _longs(ends))
 
 
 def encode_requeued(channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> bytes:
-    """A record of requeued messages."""
+    """Encode a record of requeued messages."""
     counts = np.asarray(attempts, "<u4").tobytes()
     return encode(Kind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
 
 
 def encode_apart(channel: str, indexes: Indexes) -> bytes:
-    """A record of deferred publishes that wait no more for a channel; no name: for any."""
+    """Encode deferred publishes that a channel no longer waits for; no name: no channel does."""
     return encode(Kind.APART, channel, _longs(indexes))
 
 
 def encode_redriven(channel: str, indexes: Indexes, times: Sequence[int]) -> bytes:
-    """A record of dead letters that were sent back."""
+    """Encode a record of dead letters that were sent back."""
     return encode(Kind.REDRIVEN, channel, _longs(indexes) + np.asarray(times, "<u4").tobytes())
 
 
@@ -173,7 +175,7 @@ def _longs(numbers: Indexes) -> bytes:
 
 
 def encode_state(state: TopicState) -> Iterator[bytes]:
-    """The records that lead from nothing to this state."""
+    """Yield the records that lead from nothing to this state."""
     if state.mark is not None:
         yield encode_index(Kind.MARK, "", state.mark)
     if state.paused:
@@ -203,9 +205,9 @@ def encode_state(state: TopicState) -> Iterator[bytes]:
 
 
 class Replay:
-    """Adds records up.
+    """Applies records and builds the state that they add up to.
 
-    Finished ranges are collected as they come and merged at the end, since there may be millions.
+    Finished ranges are collected first and merged at the end, since there may be millions.
     """
 
     def __init__(self) -> None:
@@ -213,10 +215,10 @@ class Replay:
         self._state = TopicState()
         self._ranges: dict[str, list[NDArray[np.int64]]] = {}
         self._orders: dict[str, list[int]] = {}
-        """Requeued indexes of a channel in order, since one was added last."""
+        """Sorted requeued indexes of each channel; discarded when an index is added."""
 
     def apply(self, payload: memoryview) -> None:
-        """The records of one block, in order."""
+        """Apply the records of one block, in order."""
         at = 0
         while at + _RECORD.size <= len(payload):
             kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
@@ -311,12 +313,12 @@ class Replay:
     def _forget(
         self, name: str, requeued: dict[int, tuple[int, int]], first: int, end: int
     ) -> None:
-        """Take the indexes of [first, end) out of the channel's requeued ones."""
+        """Remove the indexes of [first, end) from the channel's requeued ones."""
         if end - first <= len(requeued):
             for index in range(first, end):
                 requeued.pop(index, None)
             return
-        # What is taken out stays in the order: it is made anew only when one is added.
+        # Removed indexes stay in the order: it is sorted again only after one was added.
         order = self._orders.get(name)
         if order is None:
             order = self._orders[name] = sorted(requeued)
@@ -324,8 +326,11 @@ class Replay:
             requeued.pop(order[at], None)
 
     def _requeue_each(self, payload: memoryview, at: int, name_size: int) -> int:
-        """Records of one requeued message of one channel each, from this place on, of which there
-        is at least one; returns their size in bytes. A REQ is such a record."""
+        """Apply consecutive records of one channel, each with one requeued message.
+
+        A REQ is such a record. The first of them is at `at`; returns the size of all of them in
+        bytes.
+        """
         head = _RECORD.size + name_size
         size = head + _REQUEUED_SIZE
         name = str(payload[at + _RECORD.size : at + head], "utf-8")
@@ -359,7 +364,7 @@ class Replay:
         self._note(int(indexes.max()))
 
     def state(self) -> TopicState:
-        """What all records so far add up to."""
+        """Return the state after all records so far."""
         for name, channel in self._state.channels.items():
             kept = [np.array(channel.finished, np.int64).reshape(-1, 2).T, *self._ranges[name]]
             firsts, ends = np.concatenate(kept, axis=1)
@@ -370,7 +375,7 @@ class Replay:
 
 
 def drop_range(told: dict[int, Any], first: int, end: int) -> None:
-    """Take the indexes of [first, end) out of what is told by index."""
+    """Remove the indexes of [first, end) from a mapping by index."""
     if end - first <= len(told):
         for index in range(first, end):
             told.pop(index, None)
@@ -380,7 +385,7 @@ def drop_range(told: dict[int, Any], first: int, end: int) -> None:
 
 
 def _settle(channel: ChannelState) -> None:
-    """Let `start` swallow the ranges that it touches."""
+    """Move `start` past the finished ranges that touch it."""
     done = 0
     for first, end in channel.finished:
         if first > channel.start:
@@ -395,10 +400,10 @@ def _settle(channel: ChannelState) -> None:
 
 
 def merge_ranges(firsts: Indexes, ends: Indexes) -> list[tuple[int, int]]:
-    """The same set of indexes as ranges that ascend and neither overlap nor touch.
+    """Return the same set of indexes as ascending ranges that neither overlap nor touch.
 
     Args:
-        firsts, ends: ranges in any order; empty ones count for nothing.
+        firsts, ends: ranges in any order; empty ones are ignored.
     """
     if len(firsts) < VECTOR_MIN:
         return merge_ranges_scalar(firsts, ends)
@@ -415,7 +420,7 @@ def merge_ranges(firsts: Indexes, ends: Indexes) -> list[tuple[int, int]]:
 
 
 def merge_ranges_scalar(firsts: Indexes, ends: Indexes) -> list[tuple[int, int]]:
-    """What `merge_ranges` does, range by range."""
+    """Do what `merge_ranges` does, range by range."""
     merged: list[tuple[int, int]] = []
     for first, end in sorted(zip(firsts, ends, strict=True)):
         if end <= first:

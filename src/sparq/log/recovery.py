@@ -1,14 +1,17 @@
-"""Finds out what a log's folder holds, after a clean stop, a crash or damage. Changes nothing.
+"""Finds out what a log's folder holds after a clean stop, a crash or damage.
 
-1. A file ends at its last batch whose header holds, or where a later file begins: with its first
-   index, or with its first ordinal. A torn batch can have a whole header: the run after it leaves
+`recover` changes nothing on the disk; `settle` and `sync_found`, which follow it, do.
+
+1. A file ends at its last batch with a valid header, or where a later file begins: at that file's
+   first index, or at its first ordinal. A torn batch can have a whole header: the next run leaves
    it out, and so must every later one.
-2. All headers are checked that no index file tells of (see `index_file`). Payloads are checked
-   where a crash may have torn them: behind what the index file has, in the last 16 MiB of the
-   newest file, more than is ever unsynced. Elsewhere each read checks.
-3. A bad stretch with a good batch behind it is damage: reported, with the messages it cost as
-   the ordinals tell. One with none behind it is a torn tail: it was never acknowledged, or is
-   damage at the very end, which no reader can tell apart; it is reported as `torn_bytes`.
+2. All headers that no index file describes are checked (see `index_file`). Payloads are checked
+   where a crash may have torn them: after what the index file describes, in the last 16 MiB of the
+   newest file, which is more than is ever unsynced. Other payloads are checked when they are read.
+3. A bad stretch before a good batch is damage: it is reported with the number of messages lost, as
+   the ordinals show. A bad stretch with no good batch after it is a torn tail: it was never
+   acknowledged, or it is damage at the very end, which no reader can distinguish. It is reported as
+   `torn_bytes`.
 """
 
 import errno
@@ -50,7 +53,7 @@ NO_HEADER: Final = "no readable file header"
 
 
 class Unread(NamedTuple):
-    """A file by whose name there should be messages of this log, and there are none."""
+    """A file that, by its name, should hold messages of this log, but holds none."""
 
     first: int
     path: str
@@ -60,18 +63,18 @@ class Unread(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Recovered:
-    """What was found.
+    """The result of a recovery.
 
     Attributes:
-        segments: the log's files in order, without those that cannot be read.
-        log_id: as the files say; None without files.
-        ceiling: no index from here on has been given by a run that left files.
+        segments: the log's files in order, without the unreadable ones.
+        log_id: the id in the files; without files, the expected one.
+        ceiling: no run that left files has given this index, or a higher one.
         epoch: the latest run that left files; 0: none.
         unread: files that hold none of the log's messages, whatever their names say.
         damage: what cannot be read.
-        torn_bytes: bytes behind the last batch of the newest file.
+        torn_bytes: bytes after the last batch of the newest file.
         dues: (index, due time in ns since 1970) of the deferred publishes.
-        leftovers: files that tell nothing to anybody: to be deleted.
+        leftovers: files that are of no use, to be deleted.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -88,13 +91,13 @@ class Recovered:
 def recover(
     disk: Disk, directory: str, log_id: bytes | None, *, believes_indexes: bool = True
 ) -> Recovered:
-    """Read the headers of all that is in the folder.
+    """Read the headers of all files in the folder.
 
     Args:
         disk: the disk.
         directory: the log's folder.
-        log_id: what the log's files should say; ignored if none does.
-        believes_indexes: whether index files may stand for the headers they tell of.
+        log_id: the id that the log's files should have; ignored if none has it.
+        believes_indexes: whether index files may replace the headers that they describe.
 
     Raises:
         DiskError: the folder or a file cannot be opened.
@@ -124,14 +127,14 @@ def recover(
 
 
 def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
-    """The files with a segment's name and header."""
+    """List the files with a segment's name and header; note the others in `found`."""
     segments: list[Segment] = []
     names = disk.listdir(directory)
     for name in names:
         first = first_index_of(name)
         path = f"{directory}/{name}"
         if name.endswith((GONE, NEXT)) or _is_orphan(name, names):
-            # Of a file that was made in advance, only the header can tell.
+            # Only the header shows whether a file made in advance has become a segment.
             made_in_advance = _candidate(disk, path) if name.endswith(NEXT) else None
             if isinstance(made_in_advance, Segment):
                 segments.append(made_in_advance)
@@ -150,12 +153,12 @@ def _candidates(disk: Disk, directory: str, found: Recovered) -> list[Segment]:
 
 
 def _is_orphan(name: str, names: list[str]) -> bool:
-    """Whether it is an index file whose segment is gone."""
+    """Whether this is an index file whose segment is gone."""
     return name.endswith(INDEX) and name.removesuffix(INDEX) + SUFFIX not in names
 
 
 def _candidate(disk: Disk, path: str) -> Segment | int:
-    """A segment, if the file has a header, else the file's size."""
+    """Return a segment if the file has a valid header, else the file's size."""
     file = disk.open(path)
     try:
         header = decode_header(read_bytes(file, DATA_START, 0), path.rpartition("/")[2])
@@ -166,14 +169,14 @@ def _candidate(disk: Disk, path: str) -> Segment | int:
 
 
 def _damage_of(unread: Unread, segments: list[Segment]) -> Damage | None:
-    """What an unread file has cost: the file behind it tells, if it is there.
+    """Return what an unread file has cost, according to the file after it, if that is there.
 
-    None: the file was being made when its run ended. Nothing of it was acknowledged.
+    None: the file was being made when its run ended. Nothing in it was acknowledged.
     """
     first, path, size, reason = unread
     after = next((s for s in segments if s.header.previous_first == first), None)
     if after is None or any(s.first_index == first for s in segments):
-        # No later file names it, or one of the same name but for the generation took its place.
+        # No later file names it, or a file of the same first index took its place.
         is_new = size <= DATA_START and reason == NO_HEADER
         return None if is_new else Damage(first, first + CEILING_SPAN, 0, path, 0, size, reason)
     before = next((s for s in reversed(segments) if s.first_index < first), None)
@@ -182,21 +185,21 @@ def _damage_of(unread: Unread, segments: list[Segment]) -> Damage | None:
 
 
 def _choose_id(all_headers: list[SegmentHeader], log_id: bytes | None) -> bytes | None:
-    """The id expected, if a file has it; else that of the newest file."""
+    """Return the expected id if a file has it, else that of the newest file."""
     if not all_headers or any(header.log_id == log_id for header in all_headers):
         return log_id
     return max(all_headers, key=lambda header: header.created_ns).log_id
 
 
 def _limit(segments: list[Segment], position: int) -> int:
-    """The index at which a file has ended, whatever it holds."""
+    """Return the index at which a file ends, whatever it holds."""
     if position + 1 < len(segments):
         return segments[position + 1].first_index
     return segments[position].header.ceiling
 
 
 def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_index: bool) -> None:
-    """Fill in where the file's messages are."""
+    """Find where the file's messages are."""
     file_size, segment.size = segment.size, DATA_START
     index = index_file.read(disk, segment, file_size, limit) if believes_index else None
     if index is not None:
@@ -207,7 +210,7 @@ def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_i
 
 
 def _take_index(segment: Segment, index: index_file.Contents, found: Recovered) -> None:
-    """Believe what an index file says."""
+    """Use the contents of an index file."""
     segment.extents.extend(index.rows)
     segment.size = index.end_offset
     segment.first_time_ns = index.first_time_ns
@@ -220,7 +223,7 @@ def _take_index(segment: Segment, index: index_file.Contents, found: Recovered) 
 def _read_headers(
     disk: Disk, segment: Segment, place: tuple[int, int], limit: int, found: Recovered
 ) -> None:
-    """Add what the headers in [start, size) of the file tell."""
+    """Add the batches whose headers are in [start, size) of the file."""
     _, ordinal, index = segment.index_end
     bad: tuple[int, int] | None = None
     file = disk.open(segment.path)
@@ -257,13 +260,13 @@ def _read_headers(
 
 
 def _is_filling(file: File, start: int, end: int) -> bool:
-    """Whether these bytes are what a synced batch is followed by, up to the end of its page."""
+    """Whether these bytes are the filling from a synced batch to the end of its page."""
     size = end - start
     return size < PAGE_BYTES and read_bytes(file, size, start) == FILLING[:size]
 
 
 def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
-    """What the headers of a file tell, whatever an index file says.
+    """Read the headers of a file, ignoring its index file.
 
     Raises:
         DiskError: the file cannot be opened or read at all.
@@ -276,7 +279,7 @@ def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
 
 
 def _take(file: File, segment: Segment, offset: int, header: Header, found: Recovered) -> None:
-    """Note a batch."""
+    """Add a batch."""
     segment.extents.append(
         Extent(
             header.first_index,
@@ -286,7 +289,7 @@ def _take(file: File, segment: Segment, offset: int, header: Header, found: Reco
             header.total_size,
             header.publish_time_ns,
         ),
-        # What the index file has must stay as it has it.
+        # The extents in the index file must not change.
         fresh=len(segment.extents) == segment.index_count,
     )
     segment.size = offset + header.total_size
@@ -303,7 +306,7 @@ def _take(file: File, segment: Segment, offset: int, header: Header, found: Reco
 
 
 def _compare_ordinals(found: Recovered) -> None:
-    """What the end of a file has lost, the file that followed it tells."""
+    """Report messages lost at the end of a file, according to the file that followed it."""
     for before, after in zip(found.segments, found.segments[1:], strict=False):
         lost = after.header.base_ordinal - before.end_ordinal
         # Otherwise the file between them was deleted, since all channels had finished it.
@@ -315,7 +318,7 @@ def _compare_ordinals(found: Recovered) -> None:
 
 
 def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
-    """Check the payloads that a crash may have torn."""
+    """Verify the payloads that a crash may have torn."""
     extents = segment.extents
     position = len(extents)
     while (
@@ -327,7 +330,7 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
         place = Stretch(segment.path, segment.key, extents[at])
         data = _read_strictly(disk, place)
         if data is None:
-            # Unreadable is not torn. If it stays so, whoever reads it will report it.
+            # Unreadable is not torn. If it stays unreadable, a later read reports it.
             continue
         pieces = pieces_of(data, place)
         damage = damage_of(place, pieces)
@@ -343,7 +346,7 @@ def _verify_tail(disk: Disk, segment: Segment, found: Recovered) -> None:
 
 
 def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
-    """The extent's bytes; None: a page of it cannot be read."""
+    """Read the extent's bytes; None: one of its pages cannot be read."""
     file = disk.open(place.path)
     try:
         return file.pread(place.extent.size, place.extent.offset)
@@ -356,31 +359,32 @@ def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
 
 
 def settle(place: Place, segments: list[Segment]) -> None:
-    """Give files their own names that a crash has left with those they were made under."""
+    """Rename files that a crash has left with the names under which they were made."""
     for segment in segments:
         if segment.path.endswith(NEXT):
             try:
                 settle_name(place, segment)
             except DiskError:
-                # A disk for looking only, or one in trouble: the name does no harm.
+                # The disk is read-only, or fails: the old name does no harm.
                 continue
 
 
 def sync_found(
     disk: Disk, directory: str, segments: list[Segment], file_system: FileSystem | None
 ) -> None:
-    """Make sure that what was found is on the disk, where a killed process left it in memory.
+    """Sync the files that were found: a killed process may have left data in memory only.
 
-    What an index file tells of was synced, and so was every file but the newest.
+    Data that an index file describes was synced, and so was every file except the newest.
 
     Args:
         disk: the disk.
         directory: the log's folder.
-        segments: what was found there.
-        file_system: what the caller syncs next, if the folder lies on it; None: it does not.
+        segments: the segments that were found there.
+        file_system: the file system that the caller syncs next, if the folder lies on it; None: it
+            syncs none.
 
     Raises:
-        DiskError: it cannot be brought there; nothing may be built upon it.
+        DiskError: the files cannot be made durable; nothing may rely on them.
     """
     files = [
         (newest.path, max(newest.index_end[0], newest.size - VERIFY_BYTES))

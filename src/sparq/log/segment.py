@@ -1,4 +1,4 @@
-"""One file of a log: its header, its name, and what is known of it in memory.
+"""One file of a log: its header, its name, and its state in memory.
 
 Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
 
@@ -7,7 +7,7 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
          8     2  header size, 128
         10     1  version, 1
         11     1  checksum algorithm: 1 = XXH3-64
-        12     4  required flags; a reader refuses a file with one that it does not know
+        12     4  required flags; a reader refuses a file with an unknown one
         16     8  salt, random: seed of the batch headers' checksums
         24    16  log id
         40     2  node id
@@ -22,16 +22,16 @@ Header, little-endian, 128 bytes at offset 0 and once more at 4,096::
         92    28  zero
        120     8  checksum: XXH3-64, seed 0, over bytes [0, 120)
 
-1. Batches begin at 4,608. The header stands twice, in different pages: no single bad sector costs
-   more than batches.
-2. File and folder are synced before the first message in it counts as stored, so that no index
-   below the ceiling is ever given by a later run.
-3. Only the run that made a file appends to it. Where a later file begins, this one has ended.
-4. Behind the last batch there may be filling up to the end of its page (see `commit`). It is made
-   of words, so that nobody takes a batch that became zeros for it.
-5. A segment's life, with what stands for each state::
+1. Batches begin at 4,608. The header is stored twice, in different pages: no single bad sector
+   costs more than batches.
+2. File and folder are synced before the first message in the file counts as stored, so that no
+   later run gives an index below the ceiling.
+3. Only the run that made a file appends to it. A file ends where a later file begins.
+4. After the last batch there may be filling up to the end of its page (see `commit`). It consists
+   of words, so that a batch that became zeros is not taken for filling.
+5. The states of a segment, with what represents each of them::
 
-       prepared   a path (``Upkeep.spare``): an empty file under a name of no segment
+       prepared   a path (``Upkeep.spare``): an empty file whose name is no segment's
        bare       ActiveSegment without a header in its file: `create(bare=True)`
        active     ActiveSegment: `create`, or `complete` of a bare one; `Log.active`
        sealed     Segment: `ActiveSegment.close`, or found at recovery
@@ -51,19 +51,19 @@ from sparq.log.reserve import Reserve
 COPY_OFFSET: Final = 4096
 DATA_START: Final = 4608
 CEILING_SPAN: Final = 1 << 22
-"""Indexes that a file may give; also how far a later start stays clear of it."""
+"""Maximum number of indexes in a file; a later start skips as many from the file's first one."""
 GENERATION_LIMIT: Final = 1 << 16
 ORDINAL_MAX: Final = (1 << 63) - 1
 FILLING: Final = b"(unused)" * (PAGE_BYTES // 8)
 SUFFIX: Final = ".log"
 NEXT: Final = ".next"
-"""Ends the name of a file that was made in advance and has not got its own yet."""
+"""Suffix of a file that was made in advance and does not have a segment's name yet."""
 
 HEADER: Final = HeaderForm(b"SPARQLOG", "Q16sH2xIqqqqqI28x")
 
 
 class SegmentHeader(NamedTuple):
-    """A file's header, less what every header has."""
+    """A file's header, without the fields that every file header has."""
 
     salt: int
     log_id: bytes
@@ -78,22 +78,22 @@ class SegmentHeader(NamedTuple):
 
 
 def key_of(header: SegmentHeader) -> BatchKey:
-    """What ties a batch to the file: its salt, and the part of the log's id that batches carry."""
+    """Return what ties a batch to the file: its salt, and the part of the log id in batches."""
     return BatchKey(header.salt, int.from_bytes(header.log_id[:4], "little"))
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    """The bytes a file begins with, both copies: DATA_START of them."""
+    """Return the first DATA_START bytes of a file: both copies of the header."""
     whole = HEADER.pack(header)
     return whole.ljust(COPY_OFFSET, b"\0") + whole.ljust(DATA_START - COPY_OFFSET, b"\0")
 
 
 def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
-    """The header of the file whose first DATA_START bytes these are, from the copy that is whole.
+    """Decode a whole copy of the header from the first DATA_START bytes of a file.
 
-    Where both are and they differ, one was written here by mistake, and is another file's: then
-    the one that belongs to this name counts. None: neither is whole, or this version cannot read
-    the file.
+    If both copies are whole but differ, one was written here by mistake and is another file's: then
+    the one that matches this name counts. None: neither is whole, or this version cannot read the
+    file.
     """
     copies = (HEADER.unpack(data, at) for at in (0, COPY_OFFSET))
     headers = [SegmentHeader(*facts) for facts in copies if facts is not None]
@@ -103,12 +103,12 @@ def decode_header(data: bytes, name: str = "") -> SegmentHeader | None:
 
 
 def file_name(first_index: int, generation: int) -> str:
-    """The name of a file."""
+    """Return the name of a segment's file."""
     return f"{first_index:016x}{f'.{generation}' if generation else ''}{SUFFIX}"
 
 
 def first_index_of(name: str) -> int | None:
-    """The first index that a file's name says; None: it is not a segment's name."""
+    """Return the first index in a file's name; None: it is not a segment's name."""
     digits = name.removesuffix(SUFFIX).partition(".")[0]
     if not name.endswith(SUFFIX) or len(digits) != 16:
         return None
@@ -119,7 +119,7 @@ def first_index_of(name: str) -> int | None:
 
 
 class SegmentInfo(NamedTuple):
-    """One file, for statistics and trimming. A sealed one takes no more messages."""
+    """One file, for statistics and trimming; a sealed one takes no more messages."""
 
     first_index: int
     end_index: int
@@ -133,7 +133,7 @@ class SegmentInfo(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """What is known of one file.
+    """The state of one file.
 
     Attributes:
         path: where it is.
@@ -143,13 +143,13 @@ class Segment:
         size: bytes up to the end of the last batch that counts.
         extents: where its messages are.
         first_time_ns, last_time_ns: publish times of the first batch and the latest; 0: none.
-        index_count: extents that its index file has (see `index_file`).
-        index_bytes: how large that file is; 0: there is none that counts.
-        index_ends: nothing will be added to it: it has all there is, or damage comes next.
-        indexed: its extents are as an index file says, not as its own headers do.
-        dues: (index, due time) of deferred messages that the index file does not have yet.
-        ordinal_limit: the file behind it begins with this ordinal: what is beyond was torn when
-            that file was made, and does not count though its header may be whole.
+        index_count: the number of extents in its index file (see `index_file`).
+        index_bytes: the size of that file; 0: there is none in use.
+        index_ends: nothing more is added to that file: it is complete, or damage comes next.
+        indexed: the extents come from an index file, not from the segment's own headers.
+        dues: (index, due time) of deferred messages that are not in the index file yet.
+        ordinal_limit: the first ordinal of the next file. Batches beyond it were torn when that
+            file was made, and do not count, although their headers may be whole.
     """
 
     path: str
@@ -164,7 +164,7 @@ class Segment:
     indexed: bool = False
     dues: list[tuple[int, int]] = field(default_factory=list)
     ordinal_limit: int = ORDINAL_MAX
-    # What each commit asks for is found out once.
+    # Every commit needs these two, so they are computed once.
     key: BatchKey = field(init=False)
     first_index: int = field(init=False)
 
@@ -174,7 +174,7 @@ class Segment:
 
     @property
     def index_end(self) -> tuple[int, int, int]:
-        """(offset, ordinal, index) where the extents of the index file end."""
+        """Where the index file's extents end: (offset, ordinal, index)."""
         if not self.index_count:
             return DATA_START, self.header.base_ordinal, self.first_index
         last = self.extents[self.index_count - 1]
@@ -182,16 +182,16 @@ class Segment:
 
     @property
     def end_index(self) -> int:
-        """The index behind the last message that can be read."""
+        """The index after the last readable message."""
         return self.extents.ends[-1] if len(self.extents) else self.first_index
 
     @property
     def end_ordinal(self) -> int:
-        """Messages in the log up to the end of this file."""
+        """The number of messages in the log up to the end of this file."""
         return self.extents[-1].end_ordinal if len(self.extents) else self.header.base_ordinal
 
     def info(self, *, sealed: bool) -> SegmentInfo:
-        """What others may know of it."""
+        """Return a summary for other modules."""
         return SegmentInfo(
             self.first_index,
             self.end_index,
@@ -209,7 +209,8 @@ class ActiveSegment:
     """A segment that this run appends to, with its open file.
 
     Attributes:
-        end: how long the file is, with the filling behind its last batch; less: there is none.
+        end: the file's length including the filling after its last batch; if less than the
+            segment's size, there is no filling.
     """
 
     segment: Segment
@@ -217,19 +218,19 @@ class ActiveSegment:
     end: int = 0
 
     def cut(self) -> None:
-        """Cut off the filling behind the last batch. Where that fails it does no harm."""
+        """Cut off the filling after the last batch; a failure does no harm."""
         if self.end > self.segment.size:
             self.end = 0
             with suppress(DiskError):
                 self.file.truncate(self.segment.size)
 
     def close(self) -> None:
-        """Append no more: the segment is sealed."""
+        """Close the file: the segment is sealed."""
         self.file.close()
 
 
 class Place(NamedTuple):
-    """Where a log's files are, and what is the same in all that one run makes."""
+    """The place of a log's files, and the values that all files of one run share."""
 
     disk: Disk
     directory: str
@@ -249,17 +250,17 @@ def create(
     spare: str | None = None,
     bare: bool = False,
 ) -> ActiveSegment:
-    """Make a new file, durable when this returns.
+    """Create a new file, which is durable when this returns.
 
     Args:
         place: where.
         first_index, base_ordinal, created_ns, previous_first: see the header.
-        spare: an empty file that is there for good, to be used for it. Its new name may be lost in
-            a crash; the header is what counts.
+        spare: a durable empty file to be used for it. A crash may undo its renaming; the header is
+            what counts.
         bare: leave the header out: before `complete` it is none of the log's files.
 
     Raises:
-        DiskError: nothing is left behind, or else it is not `restored`.
+        DiskError: if the error is `restored`, nothing is left behind.
     """
     header = SegmentHeader(
         salt=secrets.randbits(64),
@@ -278,7 +279,7 @@ def create(
         try:
             return _begin(place.disk, *_new_name(place, header), spare, bare=bare)
         except DiskError as error:
-            # The same may well work with a file made now.
+            # It may still work with a new file.
             is_clean = error.restored
     try:
         active = _begin(place.disk, *_new_name(place, header), None, bare=bare)
@@ -294,7 +295,7 @@ def create(
 
 
 def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
-    """A path that no file has, and the header with its generation."""
+    """Return an unused path, and the header with the path's generation."""
     while True:
         path = f"{place.directory}/{file_name(header.first_index, header.generation)}"
         if not place.disk.exists(path):
@@ -306,7 +307,7 @@ def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
 def _begin(
     disk: Disk, path: str, header: SegmentHeader, spare: str | None, *, bare: bool
 ) -> ActiveSegment:
-    """A file of this name with this header, synced."""
+    """Create a file with this name and header, and sync it; a spare is renamed."""
     if spare is None:
         file = disk.create(path)
     else:
@@ -323,20 +324,20 @@ def _begin(
 
 
 def complete(bare: ActiveSegment) -> None:
-    """Give a bare file, whose batches are synced, its header.
+    """Write the header of a bare file, whose batches are synced.
 
     Raises:
-        DiskError: it may have it or not.
+        DiskError: the header may have been written or not.
     """
     bare.file.overwrite(encode_header(bare.segment.header), 0)
     bare.file.sync()
 
 
 def settle_name(place: Place, segment: Segment) -> None:
-    """Give a file its own name that a crash has left with the one it was made under.
+    """Rename a file that a crash has left with the name under which it was made.
 
     Raises:
-        DiskError: it keeps that one, which does no harm.
+        DiskError: it keeps that name, which does no harm.
     """
     path, _ = _new_name(place, segment.header)
     place.disk.rename(segment.path, path)
@@ -344,11 +345,12 @@ def settle_name(place: Place, segment: Segment) -> None:
 
 
 def discard(disk: Disk, file: File) -> bool:
-    """Delete a file of which nothing has been acknowledged; False: it may still be there.
+    """Delete a file from which nothing was acknowledged; False: it may still exist.
 
-    It is gone for good only with a sync of its folder: a power cut could bring back a file that was
-    merely deleted, header and all. Recovery ends such a file where the one made in its place
-    begins, and the file before it where it begins itself: nothing more may be appended to that one.
+    The deletion is durable only after a sync of the folder: a power cut could bring back a file
+    that was merely deleted, header and all. Recovery would end that file where its replacement
+    begins, and the file before it where the deleted one begins: nothing more may be appended to the
+    file before it.
     """
     file.close()
     try:

@@ -1,10 +1,11 @@
-"""Work on the disk, handed out by whoever decides and run by whoever has threads.
+"""Work on the disk, handed out in the event loop and run in a thread.
 
-1. `run` may be called in any thread, once, and touches no state that the loop uses meanwhile: what
-   it needs was put into the work when it was made, what it finds stays in the work.
-2. `run` never raises: what failed is `error`.
-3. The loop takes the results over when the work has run (`Log.finish`, `Log.store`,
-   `Ledger.finish`); works of one log or ledger that change files are taken over in the order made.
+1. `run` may be called in any thread, once, and touches no state that the event loop uses meanwhile:
+   its input was put into the work when it was created, its results stay in the work.
+2. `run` never raises: a failure is stored in `error`.
+3. The event loop takes over the results when the work has run (`Log.finish`, `Log.store`,
+   `Ledger.finish`); tasks of one log or ledger that change files are taken over in the order in
+   which they were created.
 """
 
 from enum import Enum
@@ -14,10 +15,11 @@ from sparq.log.disk import DiskError
 
 
 class TaskKind(Enum):
-    """Which thread a task belongs to: it must not wait behind those of another kind.
+    """The thread that a task belongs to: it must not wait for tasks of another kind.
 
-    A WRITE is a commit that waits for no disk: it belongs to the thread of the COMMITs. An INSPECT
-    reads for somebody who looks: no channel waits for it, and none must wait behind it.
+    A WRITE is a commit that does not wait for the disk: it belongs to the thread of the COMMITs. An
+    INSPECT reads for the inspection of a topic: no channel waits for it, and none must be delayed
+    by it.
     """
 
     WRITE = "write"
@@ -28,15 +30,15 @@ class TaskKind(Enum):
 
 
 class Work(Protocol):
-    """What the log hands out: a kind, something to run, and what went wrong with it."""
+    """Work from a log or ledger: its kind, the call that runs it, and its error."""
 
     @property
     def kind(self) -> TaskKind:
-        """Where it is to be run."""
+        """The thread that runs it."""
 
     @property
     def error(self) -> DiskError | None:
-        """Why it failed, once it has run."""
+        """The reason why it failed, once it has run; None: it did not fail."""
 
     def run(self) -> None:
-        """Do it."""
+        """Do the work."""

@@ -1,11 +1,12 @@
-"""What a log has done beside its commits, so that neither they nor a start must do it.
+"""Background work of a log, which saves its commits and the next start from doing it.
 
-1. The next file is made before it is needed: in the commit that begins it, only its header is
-   written and synced, and it gets its name (see `segment.create`).
-2. What is synced is noted in index files (see `index_file`), extent by extent once they are full.
-3. What earlier runs have left half-way is deleted.
+1. The next file is created before it is needed: the commit that begins it only renames it, and
+   writes and syncs its header (see `segment.create`).
+2. Synced data is recorded in index files (see `index_file`), extent by extent as they fill up.
+3. Files that earlier runs have left half-finished are deleted.
 
-Each work is handed out once at a time, runs in the housekeeping thread, and is given back.
+At most one work of each kind is under way; it runs in the housekeeping thread and is then handed
+back.
 """
 
 from dataclasses import dataclass
@@ -19,14 +20,14 @@ from sparq.protocol.layout import FRAME_OVERHEAD
 
 GONE: Final = ".gone"
 STEP_BYTES: Final = 4 << 20
-"""Freed at a time: syncs of other files wait a few milliseconds for it, not a hundred."""
+"""Bytes freed at a time: syncs of other files then wait a few milliseconds, not a hundred."""
 
 
 def erase(disk: Disk, path: str) -> None:
-    """Delete a file that no start needs, however large.
+    """Delete a file that no start needs, however large, in steps.
 
     Raises:
-        DiskError: it is still there, maybe smaller.
+        DiskError: it still exists, perhaps smaller.
     """
     file = disk.open(path)
     try:
@@ -41,7 +42,7 @@ def erase(disk: Disk, path: str) -> None:
 
 @dataclass(slots=True, eq=False)
 class Drop:
-    """Deletes the files of a segment that the log has forgotten."""
+    """Work that deletes the files of a segment that the log has forgotten."""
 
     place: Place
     path: str
@@ -50,11 +51,11 @@ class Drop:
 
     @property
     def kind(self) -> TaskKind:
-        """Nobody waits for it."""
+        """HOUSEKEEPING: nothing waits for it."""
         return TaskKind.HOUSEKEEPING
 
     def run(self) -> None:
-        """Delete; a file that is gone already is no error."""
+        """Delete the files; a file that is gone already is not an error."""
         disk = self.place.disk
         try:
             index_path = path_of(self.path)
@@ -74,7 +75,7 @@ class Drop:
 
 @dataclass(slots=True, eq=False)
 class Sweep:
-    """Deletes what earlier runs have left."""
+    """Work that deletes files left by earlier runs."""
 
     place: Place
     paths: list[str]
@@ -82,11 +83,11 @@ class Sweep:
 
     @property
     def kind(self) -> TaskKind:
-        """Nobody waits for it."""
+        """HOUSEKEEPING: nothing waits for it."""
         return TaskKind.HOUSEKEEPING
 
     def run(self) -> None:
-        """Delete; what cannot be deleted is tried at the next start."""
+        """Delete the files; those that cannot be deleted are tried again at the next start."""
         for path in self.paths:
             try:
                 erase(self.place.disk, path)
@@ -95,26 +96,26 @@ class Sweep:
 
 
 PREPARE_AT: Final = 0.5
-"""The next file is made when the present one is filled to this part, by bytes or by indexes."""
+"""The next file is made when this part of the current one is used, in bytes or in indexes."""
 MESSAGE_BYTES_MIN: Final = FRAME_OVERHEAD + 1 + 4
-"""What a message takes at least: its frame, and where that ends."""
+"""Minimum size of a stored message: its frame, and the entry for the frame's end."""
 NEVER: Final = 1 << 63
 
 
 class Prepare:
-    """Makes an empty file that is there for good."""
+    """Work that creates an empty file, durably."""
 
     kind: Final = TaskKind.HOUSEKEEPING
 
     def __init__(self, place: Place, first_index: int) -> None:
-        """`first_index`: of the segment that it is to follow; only its name comes from it."""
+        """`first_index`: of the segment before it; used only for the file's name."""
         self._place = place
         self._first_index = first_index
         self.path = ""
         self.error: DiskError | None = None
 
     def run(self) -> None:
-        """Make it."""
+        """Create the file."""
         place = self._place
         number = 0
         while place.disk.exists(path := self._path(number)):
@@ -140,12 +141,12 @@ UpkeepWork = Prepare | IndexWrite | Sweep
 
 
 class Upkeep:
-    """The works of one log; a log in memory has none.
+    """The background work of one log; a log in memory has none.
 
     Attributes:
         spare: the file that is ready to be the next one; None: there is none.
-        spare_due_size: the size of the active file from which on the next is to be made; NEVER: it
-            was begun already, or the log is in memory.
+        spare_due_size: the size of the active file at which the next one is due to be made; NEVER:
+            that was begun already, or the log is in memory.
     """
 
     def __init__(self, place: Place, leftovers: list[str], max_bytes_per_file: int) -> None:
@@ -159,7 +160,7 @@ class Upkeep:
         self._is_failing = False
 
     def prepare_at(self, max_bytes_per_file: int) -> None:
-        """Have the next file made in time where files are of this size."""
+        """Set the size at which the next file is made, for files of at most this size."""
         self._prepare_at = int(
             PREPARE_AT * min(max_bytes_per_file, CEILING_SPAN * MESSAGE_BYTES_MIN)
         )
@@ -167,23 +168,23 @@ class Upkeep:
             self.spare_due_size = self._prepare_at
 
     def add(self, segment: Segment) -> None:
-        """A segment is there, whose index file may not have all of it."""
+        """Add a segment, whose index file may be incomplete."""
         if self._place.directory:
             self._to_index.append(segment)
             if self.spare is None:
                 self.spare_due_size = self._prepare_at
 
     def forget(self, segment: Segment) -> None:
-        """A segment goes."""
+        """Stop indexing a segment that is dropped."""
         segment.index_ends = True
 
     def prepare(self, active: ActiveSegment) -> Prepare:
-        """Make the next file; where that fails, the commit that needs it will."""
+        """Return work that makes the next file; if it fails, the commit that needs it does."""
         self.spare_due_size = NEVER
         return Prepare(self._place, active.segment.first_index)
 
     def tasks(self, active: ActiveSegment | None, synced_end: int) -> list[UpkeepWork]:
-        """What there is to do now."""
+        """List the tasks that are due now."""
         works: list[UpkeepWork] = []
         if not self._place.directory:
             return works
@@ -220,10 +221,10 @@ class Upkeep:
         return IndexWrite(self._place.disk, segment, rows, dues)
 
     def finish(self, work: UpkeepWork) -> str:
-        """Take over what came of a work that has run.
+        """Take over the result of a work that has run.
 
         Returns:
-            What an operator should read; empty: nothing.
+            A message for the operator; empty: none.
         """
         if isinstance(work, IndexWrite):
             self._indexing = None
@@ -236,8 +237,11 @@ class Upkeep:
         return f"what makes a start quick failed: {work.error}" if work.error and not told else ""
 
     def goes_on(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
-        """Whether more like it should follow at once: what a start has found without an index file
-        is to have one soon, while the file that grows can wait for more, and so can what failed."""
+        """Whether more work like it should follow at once.
+
+        Segments that a start has found without an index file should get one soon. The growing file
+        can wait for more extents, and a failed write can wait, too.
+        """
         if not isinstance(work, IndexWrite) or work.error is not None:
             return False
         return active is None or work.segment is not active.segment
@@ -254,7 +258,7 @@ class Upkeep:
 
 
 def _full_count(segment: Segment, growing: Segment | None, synced_end: int) -> int:
-    """How many extents of a segment are synced and will not grow."""
+    """Count the extents of a segment that are synced and will not grow."""
     ends = segment.extents.ends
     count = len(ends) - 1 if segment is growing else len(ends)
     while count > 0 and ends[count - 1] > synced_end:
