@@ -76,16 +76,17 @@ def page(book: Book, verbs: Iterable[str]) -> str:
     """The whole of GUARANTEES.md."""
     parts = [
         "# What sparq guarantees",
-        "Written by `make proofs`. The promises stand in `proofs/promises.py`, the proofs beside "
-        "it; each names the command that repeats it.",
+        "sparq's promises, each with the latest results of its proofs. `make proofs` writes this "
+        "page from `proofs/promises.py` and runs the proofs in the same folder. Each proof shows "
+        "the command that repeats it.",
         FOREWORD,
         "## The promises",
         *(section(promise, book) for promise in PROMISES),
-        "## What is not promised",
+        "## Not promised",
         "\n".join(f"- {text}" for text in NOT_PROMISED),
         "## The proofs",
-        "A control is the same proof with a guard of nsqd switched off: it must fail, else the "
-        "proof shows nothing, and does not hold.",
+        "A control is the same proof with one safeguard of nsqd switched off. It must find "
+        "violations; if it finds none, the proof counts as failed.",
         *(proof(verb, book.results.get(verb)) for verb in verbs),
         "## The machine of the last run",
         "\n".join(f"- {name}: {value}" for name, value in book.machine.items()),

@@ -63,9 +63,9 @@ def test_a_word_that_is_no_flag_is_refused(
     ("words", "sentence"),
     [
         ([], "the following arguments are required: run | up | pipeline | top | bench | admin"),
-        (["sideways"], "there is no command sideways: use run, up, pipeline, top, bench or admin"),
-        (["tpo"], "there is no command tpo: did you mean top?"),
-        (["run", "--count=none"], "argument --count: none is no whole number of 1 or more"),
+        (["sideways"], "unknown command sideways: use run, up, pipeline, top, bench or admin"),
+        (["tpo"], "unknown command tpo: did you mean top?"),
+        (["run", "--count=none"], "argument --count: none is not a whole number of at least 1"),
         (["up", "--clicks"], "unrecognized arguments: --clicks"),
     ],
 )

@@ -122,7 +122,9 @@ def test_a_tool_that_is_none(words: list[str]) -> None:
 
     name = words[0] if words else "nothing"
     assert (1, "") == (done.returncode, done.stdout)
-    assert done.stderr.startswith(f"python -m sparq.tools: {name} is none of nsq_check, nsq_stat,")
+    assert done.stderr.startswith(
+        f"python -m sparq.tools: {name} is not one of nsq_check, nsq_stat,"
+    )
 
 
 @pytest.mark.parametrize(("script", "words"), WORDS)

@@ -138,7 +138,7 @@ def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
                 disk.drop_ballast()
             fill(server, found, shape.body_bytes)
             status, health = server.request("GET", "/ping")
-            found.expect("/ping does not say it", status == 500 and b"room for" in health)
+            found.expect("/ping does not say it", status == 500 and b"enough for" in health)
             finish(server, found, shape.finishes)
             found.expect("the exit status of SIGTERM is not 0", server.terminate() == 0)
             server.start()

@@ -23,9 +23,9 @@ from sparq.tools.parser import Parser, VersionAction
 SEEDS = 100_000
 PIPELINE = "sparq.pipeline.command"
 TOOLS = {
-    "top": "what goes on in a cluster, live in a terminal",
-    "bench": "how fast an nsqd is: publishing, consuming, latency",
-    "admin": "a cluster's topics, channels, nodes and messages, for scripts",
+    "top": "live view of a cluster in the terminal",
+    "bench": "benchmark an nsqd: publish and consume rates, latency",
+    "admin": "manage topics, channels, nodes and messages of a cluster from scripts",
 }
 """Commands that parse their own flags, in the style of NSQ's tools; see `sparq top --help`."""
 
@@ -38,7 +38,7 @@ def _count(text: str) -> int:
     except ValueError:
         value = 0
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is no whole number of 1 or more")
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
     return value
 
 
@@ -46,28 +46,42 @@ def _refuse_unknown(word: str) -> None:
     """Exit with an error if the first word is not a flag and not a command."""
     if not word.startswith("-") and word not in COMMANDS:
         near = mistakes.suggestion(word, COMMANDS) or f": use {mistakes.one_of(COMMANDS)}"
-        sentence = f"there is no command {mistakes.shown(word)}{near}"
+        sentence = f"unknown command {mistakes.shown(word)}{near}"
         raise mistakes.end("sparq", sentence, is_daemon=False)
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line parser."""
     top = Parser(
-        prog="sparq", description="NSQ in Python, grown where NSQ stops: the click pipeline."
+        prog="sparq",
+        description="NSQ in Python. It picks up where NSQ leaves off, with a click pipeline.",
     )
     top.add_argument("--version", action=VersionAction)
     names = " | ".join(COMMANDS)
     commands = top.add_subparsers(dest="command", required=True, metavar=names)
-    run = commands.add_parser("run", help="a cluster, clicks through it into Spark, and an audit")
-    run.add_argument("--clicks", type=Path, help="your own access log or JSON lines, plain or .gz")
-    run.add_argument("--count", type=_count, default=200_000, help="clicks to generate")
-    run.add_argument("--seed", type=int, help="which generated day; without it, a new one")
-    up = commands.add_parser("up", help="the same, kept running for your own clicks")
+    run = commands.add_parser(
+        "run", help="start a cluster, send clicks through it into Spark, and audit the result"
+    )
+    run.add_argument(
+        "--clicks",
+        type=Path,
+        help="access log or JSON lines to send, plain or .gz (default: generated clicks)",
+    )
+    run.add_argument(
+        "--count",
+        type=_count,
+        default=200_000,
+        help="number of clicks to generate (default: 200,000)",
+    )
+    run.add_argument(
+        "--seed", type=int, help="random seed of the generated clicks (default: a new one)"
+    )
+    up = commands.add_parser("up", help="the same, but keep running and accept your own clicks")
     for command in (run, up):
         command.add_argument(
-            "--data", type=Path, default=Path("data"), help="where everything goes (default: data)"
+            "--data", type=Path, default=Path("data"), help="output directory (default: data)"
         )
-    own_flags = {"pipeline": "the pipeline on existing nsqds, on any Spark cluster", **TOOLS}
+    own_flags = {"pipeline": "run the pipeline on existing nsqds and any Spark cluster", **TOOLS}
     for name, text in own_flags.items():
         commands.add_parser(name, help=text, add_help=False)
     return top
@@ -103,7 +117,7 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
     except ModuleNotFoundError as error:
         words.error(f"{error.name} is missing: pip install 'sparq-mq[spark]'")
     if options.command == "run" and options.clicks is not None and not options.clicks.is_file():
-        words.error(f"--clicks {options.clicks}: there is no such file")
+        words.error(f"--clicks {options.clicks}: no such file")
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _interrupt)
     try:

@@ -27,7 +27,7 @@ def numbered(first: int, count: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-FULL = f"PUB failed the limit of {LIMIT} messages of topic t is reached"
+FULL = f"PUB failed the limit of {LIMIT} messages for topic t is reached"
 
 
 @pytest.mark.parametrize("has_channel", [False, True])
@@ -105,7 +105,7 @@ def test_the_oldest_go() -> None:
     house.pass_time(1.1)
     assert [b"later"] == slow.bodies()
     (note,) = [note for note in house.broker.notes if "too far behind" in note]
-    assert note == "channel t:slow is too far behind: its 21 oldest unread messages are voided"
+    assert note == "channel t:slow is too far behind: dropped its 21 oldest unread messages"
 
 
 def test_a_channel_with_room_loses_nothing() -> None:
@@ -131,7 +131,7 @@ def test_nothing_goes_for_what_comes_too_fast() -> None:
     house = House(max_topic_messages=LIMIT, drop_oldest=True, max_publish_rate=1)
     house.consumer("t", "c").close()
     assert "" == refusal(house, *numbered(0, LIMIT))
-    assert "messages a second" in refusal(house, b"a")
+    assert "messages per second" in refusal(house, b"a")
     assert LIMIT == house.channel("t", "c").depth
 
 

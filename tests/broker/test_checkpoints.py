@@ -73,7 +73,7 @@ def test_after_a_power_cut_the_journal_has_it() -> None:
     publish(house, b"third")
     house.disk = house.disk.crash(5)
     house.start()
-    assert any("put back" in line for line in house.report)
+    assert any("restored from the journal" in line for line in house.report)
     for topic in TOPICS:
         assert bodies(house, topic) == [b"first", b"second", b"third"]
 

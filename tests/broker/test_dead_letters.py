@@ -148,7 +148,7 @@ def test_a_dead_letter_topic_that_refuses() -> None:
         figures = house.channel("t", "c")
         assert 1 == figures.depth + figures.in_flight_count + figures.deferred_count
     assert [] == consumer.messages()
-    why = "dead letters that topic t.dead does not take: 1: the limit of 1 topics is reached"
+    why = "topic t.dead refused 1 dead letters: the limit of 1 topics is reached"
     assert [why] == [note for note in house.broker.notes if "dead letters" in note]
     house.crash(max_topics=0)
     consumer = house.consumer("t", "c", rdy=1)

@@ -235,6 +235,6 @@ def test_health_says_how_much_room_there_is_and_what_to_do() -> None:
 
     health = house.broker.health()
 
-    assert health.startswith("NOK - no space left on device; consumers can go on: ")
-    assert f"room for {room.finishes:,} before the next checkpoint" in health
-    assert health.endswith("free the disk, or empty or delete channels or topics")
+    assert health.startswith("NOK - no space left on device; consumers can continue: ")
+    assert f"enough for {room.finishes:,} before the next checkpoint" in health
+    assert health.endswith("free disk space, or empty or delete channels or topics")

@@ -279,7 +279,7 @@ def test_what_cannot_be_claimed() -> None:
     assert [
         "it is in flight",
         "it is finished",
-        "the log does not have it",
+        "not in the log",
     ] == [refused[one.index + at] for at in (0, 1, 9)]
     assert 3 == len(refused)
     consumer.say(commands.rdy(10))

@@ -1,4 +1,4 @@
-"""The limits on what clients make: topics, channels, bytes of a topic (security table, S-3)."""
+"""The limits on what clients make: topics, channels, bytes of a topic (SECURITY.md, S-3)."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_channels() -> None:
     house.turn()
 
     assert {"a", "b"} == set(house.broker.topics["t"].channels)
-    assert any("channel t:c is not made" in note for note in house.broker.notes)
+    assert any("channel t:c was not created" in note for note in house.broker.notes)
     client = house.connect()
     client.say(commands.sub("t", "c"))
     why = "the limit of 2 channels is reached"
@@ -84,7 +84,7 @@ def test_bytes_of_a_topic_without_a_channel() -> None:
     size = house.broker.topics["t"].stream.log.size_bytes
     assert TOPIC_BYTES // 2 < count * len(BODY) < size <= TOPIC_BYTES * 1.1
     assert count == fill(house, "u")
-    why = f"the limit of {TOPIC_BYTES} bytes of topic t is reached"
+    why = f"the limit of {TOPIC_BYTES} bytes for topic t is reached"
     client = house.connect()
     client.say(commands.pub("t", BODY) + commands.pub("t#ephemeral", BODY))
     assert [f"E_PUB_FAILED PUB failed {why}".encode(), b"OK"] == client.answers()

@@ -135,17 +135,17 @@ def test_what_a_change_would_mean() -> None:
 @pytest.mark.parametrize(
     ("bad", "text"),
     [
-        ([policy("", max_channels=1)], "policy 1: topic is a name"),
-        ([policy("a", max_channels=1), policy("a b", max_channels=1)], "policy 2: topic is a name"),
-        ([policy("a" * 65, max_channels=1)], "policy 1: topic is a name"),
-        ([policy("[a]", max_channels=1)], "policy 1: topic is a name"),
-        ([policy("a\n", max_channels=1)], "policy 1: topic is a name"),
-        ([policy("a", "c c", max_channel_consumers=1)], "policy 1: channel is a name"),
-        ([policy("a", "c", retention_time_ns=1)], "policy 1: retention_time is a topic's"),
-        ([policy("a", mem_queue_size=1)], "mem_queue_size = 1 is no setting"),
-        ([policy("a", max_channels=-1)], "max_channels = -1 is no setting"),
-        ([policy("a", max_channels=1)] * (POLICIES_MAX + 1), "at most 1000 may be"),
-        ([policy("a*", max_channels=1)] * (PATTERNS_MAX + 1), "at most 100 may"),
+        ([policy("", max_channels=1)], "policy 1: invalid topic"),
+        ([policy("a", max_channels=1), policy("a b", max_channels=1)], "policy 2: invalid topic"),
+        ([policy("a" * 65, max_channels=1)], "policy 1: invalid topic"),
+        ([policy("[a]", max_channels=1)], "policy 1: invalid topic"),
+        ([policy("a\n", max_channels=1)], "policy 1: invalid topic"),
+        ([policy("a", "c c", max_channel_consumers=1)], "policy 1: invalid channel"),
+        ([policy("a", "c", retention_time_ns=1)], "policy 1: retention_time is a topic setting"),
+        ([policy("a", mem_queue_size=1)], "mem_queue_size = 1: unknown setting"),
+        ([policy("a", max_channels=-1)], "max_channels = -1: unknown setting or invalid"),
+        ([policy("a", max_channels=1)] * (POLICIES_MAX + 1), "at most 1000 are allowed"),
+        ([policy("a*", max_channels=1)] * (PATTERNS_MAX + 1), "at most 100 are allowed"),
     ],
 )
 def test_no_policies(bad: list[Policy], text: str) -> None:
@@ -185,7 +185,7 @@ def test_a_limit_set_at_run_time_holds_at_once_and_after_a_crash() -> None:
     assert "" == why_refused(house, "small")
 
     assert choose(house, policy("sm*", max_topic_bytes=70_000)) is None
-    refused = "PUB failed the limit of 70000 bytes of topic small is reached"
+    refused = "PUB failed the limit of 70000 bytes for topic small is reached"
     assert refused == why_refused(house, "small")
     assert "" == why_refused(house, "large")
     assert "" == why_refused(house, "smaller")
@@ -341,5 +341,7 @@ def test_damaged_policies_are_not_passed_over() -> None:
     other.append([text.replace(b'"retention_bytes": 1', b'"retention_bytes": 2')], 0)
     other.close()
 
-    with pytest.raises(CatalogError, match=r"policies\.json cannot be used: its checksum.* Move"):
+    with pytest.raises(
+        CatalogError, match=r"policies\.json cannot be used: checksum mismatch.* Move"
+    ):
         house.crash()

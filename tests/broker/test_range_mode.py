@@ -112,8 +112,8 @@ def test_commit_refusals(house: House) -> None:
     )
     assert [answer.decode() for answer in reader.answers()] == [
         "E_COMMIT_FAILED COMMIT failed channel t:nobody not found",
-        f"E_COMMIT_FAILED COMMIT failed index {first - 1} is before {first}",
-        f"E_COMMIT_FAILED COMMIT failed index {end + 1} is beyond {end}",
+        f"E_COMMIT_FAILED COMMIT failed index {first - 1} is before the first index, {first}",
+        f"E_COMMIT_FAILED COMMIT failed index {end + 1} is beyond the end, {end}",
         f"E_COMMIT_FAILED COMMIT failed epoch {epoch + 1} is not attached",
     ]
 
@@ -222,8 +222,8 @@ def test_read_refusals(house: House) -> None:
 
     assert [answer.decode() for answer in client.answers()] == [
         f"E_RANGE_FAILED READ failed log {log} is not {other}",
-        f"E_RANGE_FAILED READ failed index {first - 1} is before {first}",
-        f"E_RANGE_FAILED READ failed index {end + 1} is beyond {end}",
+        f"E_RANGE_FAILED READ failed index {first - 1} is before the first index, {first}",
+        f"E_RANGE_FAILED READ failed index {end + 1} is beyond the end, {end}",
         "E_RANGE_FAILED READ failed topic nope not found",
     ]
 

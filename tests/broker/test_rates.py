@@ -14,7 +14,7 @@ from tests.broker.house import Client, House, Ticket
 
 RATE = 10
 SECOND = 1_000_000_000
-WHY = f"PUB failed the limit of {RATE} messages a second of topic t is reached"
+WHY = f"PUB failed the limit of {RATE} messages per second for topic t is reached"
 
 
 def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
@@ -87,7 +87,9 @@ def test_of_one_client() -> None:
     for _ in range(12):
         house.pass_time(0.1)
     answers = hasty.answers()
-    text = f"E_PUB_FAILED PUB failed the limit of {RATE} messages a second of one client is reached"
+    text = (
+        f"E_PUB_FAILED PUB failed the limit of {RATE} messages per second for one client is reached"
+    )
     assert [b"OK"] * 10 + [text.encode()] * 9 == answers
     assert not hasty.session.closing
     bodies = [int(body) for body in consumer.bodies()]

@@ -365,7 +365,7 @@ def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
     house.disk.fail(Fault(1, errno.EIO, frozenset({"unlink", "rename"}), times=99))
     house.pass_time(3.0)
 
-    assert any("stays on the disk" in note for note in house.broker.notes)
+    assert any("could not be deleted" in note for note in house.broker.notes)
     house.disk.fault = None
     house.publish("t", b"new")
     assert consumer.bodies() == [b"new"]

@@ -26,10 +26,10 @@ async def test_what_nsqd_cannot_count(use: str) -> None:
         peer.deliver(1)
         message = await anext(consumer)
         for delay in (-0.001, math.inf, math.nan, 1e10, 1e300):
-            with pytest.raises(ValueError, match="delay_seconds is "):
+            with pytest.raises(ValueError, match="delay_seconds must be from 0 to "):
                 USES[use](message, delay)
         for kind in ("5", b"5"):
-            with pytest.raises(TypeError, match="delay_seconds is a number, not "):
+            with pytest.raises(TypeError, match="delay_seconds must be a number, not "):
                 USES[use](message, kind)
         message.requeue(9e9, backoff=False)
         await until(lambda: not peer.in_flight)

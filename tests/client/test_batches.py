@@ -224,7 +224,7 @@ async def test_stopping_hands_out_what_was_gathered() -> None:
 async def test_a_batch_that_cannot_be(size: int, wait: float) -> None:
     """Sizes below 1 and times below 0 are refused."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        with pytest.raises(ValueError, match="batches of size"):
+        with pytest.raises(ValueError, match="size must be at least 1"):
             await anext(consumer.batches(size, wait))
 
 

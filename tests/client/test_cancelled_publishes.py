@@ -189,5 +189,5 @@ async def test_a_close_that_is_cancelled_ends_the_producer() -> None:
         await until(lambda: not nsqd.peers)
 
         assert closing.cancelled()
-        with pytest.raises(PublishError, match="1 of them unanswered"):
+        with pytest.raises(PublishError, match="1 without an answer"):
             await publish

@@ -219,7 +219,7 @@ async def test_silence_ends_a_connection() -> None:
         began = asyncio.get_running_loop().time()
         lost = await connection.ended()
 
-        assert "nothing heard for 1 s" in str(lost)
+        assert "no data received for 1 s" in str(lost)
         assert 0.9 < asyncio.get_running_loop().time() - began < 3
 
 

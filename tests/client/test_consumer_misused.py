@@ -45,8 +45,8 @@ async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str
 @pytest.mark.parametrize(
     ("arguments", "options", "text"),
     [
-        ((b"t", "c"), {}, "a topic is str, not bytes"),
-        (("t", 5), {}, "a channel is str, not int"),
+        ((b"t", "c"), {}, "topic must be a str, not bytes"),
+        (("t", 5), {}, "channel must be a str, not int"),
         (("t", "c"), {"nsqd_tcp_addresses": ("a", 4150)}, "^nsqd_tcp_addresses: .* not int"),
         (("t", "c"), {"nsqd_tcp_addresses": b"a:4150"}, "^nsqd_tcp_addresses: .* not bytes"),
         (("t", "c"), {"lookupd_http_addresses": None}, "^lookupd_http_addresses: .* not NoneType"),

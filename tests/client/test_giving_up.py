@@ -117,8 +117,8 @@ async def test_no_letter_without_an_ok() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"dead_letter": "no/topic"}, 'dead_letter topic name "no/topic" is not valid: it has 1'),
-        ({"dead_letter": "t"}, "dead_letter is the topic that is consumed, t"),
+        ({"dead_letter": "no/topic"}, 'invalid dead_letter topic name "no/topic": use 1'),
+        ({"dead_letter": "t"}, "dead_letter is the consumed topic itself, t"),
         ({"dead_letter": "d", "on_giving_up": print}, "on_giving_up or dead_letter, not both"),
     ],
 )

@@ -182,4 +182,4 @@ async def test_a_handler_with_a_yield_has_failed(caplog: pytest.LogCaptureFixtur
 
             assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000001 90000"]
         errors = [each for each in caplog.records if each.levelno == logging.ERROR]
-        assert "has a yield in it" in (errors[number].exc_text or "")
+        assert "it contains yield" in (errors[number].exc_text or "")

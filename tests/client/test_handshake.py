@@ -125,7 +125,7 @@ def test_tls_that_is_not_granted_is_an_error(files: Certificates) -> None:
     for facts in ({}, {**ALL, "tls_v1": False}, {"auth_required": True}):
         server = Counterpart(facts)
         client = begun(options_of(files, tls_v1=True, snappy=True, auth_secret=SECRET))
-        with pytest.raises(TlsError, match="does not offer TLS, which the option tls_v1 asks for"):
+        with pytest.raises(TlsError, match="does not offer TLS, which the option tls_v1 requires"):
             talk(client, server)
         assert client.stage is not Stage.READY
         assert client.output() == b""
@@ -306,8 +306,8 @@ def test_heartbeats_while_an_authd_takes_its_time() -> None:
         (frame(0, b"x" * 70_000), "size 70004"),
         (b"\xff\xff\xff\xff....", "size -1"),
         (frame(2, b"message"), "type 2"),
-        (frame(0, b"{nonsense"), "no JSON object"),
-        (frame(0, b"[]"), "no JSON object"),
+        (frame(0, b"{nonsense"), "instead of a JSON object"),
+        (frame(0, b"[]"), "instead of a JSON object"),
         (frame(0, b'{"snappy":true}') + b"\x01no snappy", "snappy"),
         (frame(0, b'{"snappy":true}') + b"\xff\x06\0\0sNaPpY\x01\x14\0\0" + bytes(20), "snappy"),
     ],
@@ -324,7 +324,7 @@ def test_an_upgrade_that_is_not_confirmed() -> None:
     """Behind an upgrade an OK is due, nothing else."""
     deflater = zlib.compressobj(6, zlib.DEFLATED, -15)
     sealed = deflater.compress(frame(0, b"{}")) + deflater.flush(zlib.Z_SYNC_FLUSH)
-    with pytest.raises(WrongPeerError, match=r"where OK was due \(deflate\)"):
+    with pytest.raises(WrongPeerError, match=r"instead of OK \(deflate\)"):
         begun(LayerOptions(deflate=True)).feed(frame(0, b'{"deflate":true}') + sealed)
 
 

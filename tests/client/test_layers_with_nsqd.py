@@ -192,7 +192,7 @@ async def test_an_nsqd_without_tls(
 ) -> None:
     """Nothing is published in clear when TLS was asked for; the error names the option."""
     topic, options = own_topic(request), options_of(files, "tls")
-    text = "does not offer TLS, which the option tls_v1 asks for"
+    text = "does not offer TLS, which the option tls_v1 requires"
     with spawn_nsqd(tmp_path) as nsqd:
         async with Producer(nsqd.tcp, publish_timeout=1.0, **options) as producer:
             with pytest.raises(Exception, match=text):
@@ -229,7 +229,7 @@ async def test_secrets_that_are_no_good(
 ) -> None:
     """None, a wrong one, one that may not publish: each is told, and no secret is shown."""
     topic, tcp = own_topic(request), guarded_nsqd.tcp
-    assert "the option auth_secret is needed" in await refusal_of(tcp)
+    assert "set the option auth_secret" in await refusal_of(tcp)
     refused = await refusal_of(tcp, auth_secret="guess")
     assert "E_AUTH_FAILED AUTH failed" in refused
     assert "guess" not in refused

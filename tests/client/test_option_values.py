@@ -68,14 +68,14 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"max_in_fligth": 1}, r"no such option: max_in_fligth \(max_in_flight\?\)"),
+        ({"max_in_fligth": 1}, r"no such option: max_in_fligth \(did you mean max_in_flight\?\)"),
         ({"zzz": 1}, "no such option: zzz$"),
-        ({"max_tries": 1}, r"no such option: max_tries \(max_attempts\?\)"),
-        ({"requeue_delay": 1}, r"no such option: requeue_delay \(default_requeue_delay\?\)"),
-        ({"maxInFlight": 1}, r"no such option: maxInFlight \(max_in_flight\?\)"),
+        ({"max_tries": 1}, r"no such option: max_tries \(did you mean max_attempts\?\)"),
+        ({"requeue_delay": 1}, r"requeue_delay \(did you mean default_requeue_delay\?\)"),
+        ({"maxInFlight": 1}, r"no such option: maxInFlight \(did you mean max_in_flight\?\)"),
         ({"max_in_flight": 1.5}, "max_in_flight takes int, not float"),
         ({"max_in_flight": "many"}, "invalid int 'many' for option max_in_flight"),
-        ({"max_in_flight": -1}, "max_in_flight is -1, not within 0 to 2,147,483,647"),
+        ({"max_in_flight": -1}, "max_in_flight must be from 0 to 2,147,483,647, not -1"),
         ({"max_in_flight": 1, "max-in-flight": 2}, "max_in_flight is given twice"),
         ({"msg_timeout": "15"}, "duration '15' of option msg_timeout has no unit: write '15s'"),
         ({"msg_timeout": "soon"}, "invalid duration 'soon' for option msg_timeout"),
@@ -85,7 +85,7 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
         ({"client_id": None}, "client_id takes str, not NoneType"),
         ({"local_addr": "a:b:c"}, "local_addr: not an address of the form host:port: 'a:b:c'"),
         ({"tls_config": "x"}, "option tls_config cannot be given as text"),
-        ({"tls_config": 7}, "tls_config takes SSLContext, not int"),
+        ({"tls_config": 7}, "tls_config must be an SSLContext, not int"),
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
@@ -98,7 +98,7 @@ def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
     ("content", "table", "text"),
     [
         ("max_in_flight = ", "", r"nsq\.toml: not TOML: "),
-        ("max_in_flight = -1", "", r"nsq\.toml: max_in_flight is -1"),
+        ("max_in_flight = -1", "", r"nsq\.toml: max_in_flight must be from 0"),
         ("[a]\nmax_in_flight = 1", "b", r"nsq\.toml: there is no table \[b\]"),
         ("[a]\nmax_in_flight = 1", "a.max_in_flight", r"there is no table \[a\.max_in_flight\]"),
         ("[a]\nmax_in_flight = 1", "", r"no such option: a$"),
@@ -129,7 +129,7 @@ def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
     assert config.tls_v1
     assert context is config.tls_context()
     for other in ({"tls_insecure_skip_verify": True}, {"tls_min_version": "tls1.3"}):
-        with pytest.raises(ValueError, match=f"{next(iter(other))} and tls_config exclude"):
+        with pytest.raises(ValueError, match=f"{next(iter(other))} and tls_config cannot be"):
             Config(tls_config=context, **other)
     with pytest.raises(ValueError, match="a unix socket has none"):
         config.tls_context(check_host=False)

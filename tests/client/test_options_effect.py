@@ -176,7 +176,7 @@ async def test_an_nsqd_that_reads_nothing(company: Company) -> None:
     finally:
         os.kill(nsqd.pid, signal.SIGCONT)
 
-    assert "nsqd reads nothing for 0.2 s" in str(lost)
+    assert "nsqd has not read any data for 0.2 s" in str(lost)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.2:0", "127.0.0.2:{port}"])

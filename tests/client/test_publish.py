@@ -46,18 +46,18 @@ def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
         (lambda: publish_command("t", "text"), TypeError, "not str: encode it"),
         (lambda: publish_command("t", 5), TypeError, "not int"),
         (lambda: publish_command("t", None), TypeError, "not NoneType"),
-        (lambda: publish_command(b"t", b"x"), TypeError, "a topic is str, not bytes"),
-        (lambda: publish_command("t", bytearray()), ValueError, "at least one byte"),
-        (lambda: publish_command("a b", b"x"), ValueError, 'topic name "a b" is not valid'),
-        (lambda: publish_command("t" * 65, b"x"), ValueError, "is not valid"),
+        (lambda: publish_command(b"t", b"x"), TypeError, "topic must be a str, not bytes"),
+        (lambda: publish_command("t", bytearray()), ValueError, "must not be empty"),
+        (lambda: publish_command("a b", b"x"), ValueError, 'invalid topic name "a b"'),
+        (lambda: publish_command("t" * 65, b"x"), ValueError, "invalid topic name"),
         (lambda: multi_publish_command("t", b"abc"), TypeError, "a sequence of bytes, not bytes"),
         (lambda: multi_publish_command("t", ["a"]), TypeError, "not str"),
-        (lambda: multi_publish_command("t", []), ValueError, "no messages"),
+        (lambda: multi_publish_command("t", []), ValueError, "bodies is empty"),
         (lambda: multi_publish_command("t", iter([b"x"])), TypeError, "not list_iterator"),
-        (lambda: publish_command("a b", b"x"), ValueError, "1 to 64 characters"),
-        (lambda: publish_deferred_command("t", b"x", -0.1), ValueError, "delay_seconds is -0.1"),
-        (lambda: publish_deferred_command("t", b"x", float("inf")), ValueError, "is inf"),
-        (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "is nan"),
+        (lambda: publish_command("a b", b"x"), ValueError, "1-64 characters"),
+        (lambda: publish_deferred_command("t", b"x", -0.1), ValueError, "0 to .* not -0.1"),
+        (lambda: publish_deferred_command("t", b"x", float("inf")), ValueError, "not inf"),
+        (lambda: publish_deferred_command("t", b"x", float("nan")), ValueError, "not nan"),
     ],
 )
 def test_mistakes_are_told_by_name(
@@ -71,9 +71,9 @@ def test_mistakes_are_told_by_name(
 def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body of 2 GiB is an error that says so, also as the sum of an MPUB."""
     monkeypatch.setattr("sparq.client.publish.BODY_BYTES_MAX", 100)
-    with pytest.raises(ValueError, match="101 bytes are more than one command can have, 100"):
+    with pytest.raises(ValueError, match="101 bytes do not fit into one command: at most 100"):
         publish_command("t", bytes(101))
-    with pytest.raises(ValueError, match="more than one command can have"):
+    with pytest.raises(ValueError, match="do not fit into one command"):
         multi_publish_command("t", [bytes(60), bytes(60)])
     assert struct.pack(">i", 100) in publish_command("t", bytes(100))
 

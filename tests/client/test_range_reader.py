@@ -72,7 +72,7 @@ def test_places_by_size(server, reader):
     assert within.size == server.size_of(0)
     server.ranges = 1
     reader.close()
-    with pytest.raises(NoRangesError, match="too old to tell the sizes of ranges"):
+    with pytest.raises(NoRangesError, match="too old to report the sizes of ranges"):
         reader.place_within("clicks", 1, 5)
 
 
@@ -223,7 +223,7 @@ def test_a_range_that_does_not_advance_is_an_error(server, reader):
     server.add([b"a"])
     server._read = lambda _: b"\0\0\0\x14\0\0\0\x03" + bytes(16)
 
-    with pytest.raises(WrongPeerError, match="from 0 to 0"):
+    with pytest.raises(WrongPeerError, match="from 0 to 1 with the next index 0"):
         list(reader.read("clicks", server.log, 0, 1))
 
 

@@ -66,7 +66,7 @@ async def test_all_publishes_succeed_while_one_is_silent(
         # What it had been sent may be stored there, too: each receipt says so, and so does the log.
         assert [1] == [each.resent for each in receipts if each.attempts > 1]
         assert (1, 12, 0) == (producer.resent, producer.published, producer.failed)
-        assert f"nsqd {stopped.tcp}: no answer" in caplog.text
+        assert f"nsqd {stopped.tcp} does not answer" in caplog.text
         assert "may be stored twice" in caplog.text
 
 

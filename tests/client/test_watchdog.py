@@ -31,7 +31,7 @@ async def test_a_handler_that_blocks_is_named(
 
     [text] = [each.getMessage() for each in caplog.records if each.name == watchdog.__name__]
     assert "tests.client.test_watchdog.slow_handler (t/c)" in text
-    assert "held up for 0." in text
+    assert "blocked for 0." in text
     assert "asyncio.to_thread" in text
 
 

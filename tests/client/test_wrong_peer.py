@@ -31,10 +31,10 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
             await open_connection(server.http, Config())
 
         assert (
-            f"nsqd {server.http}: it speaks HTTP: give nsqd's TCP port here (4150 by default),"
-            " or an nsqlookupd as such"
+            f"nsqd {server.http}: it speaks HTTP: use nsqd's TCP port (4150 by default),"
+            " or lookupd-http-address for an nsqlookupd"
         ) == str(found.value)
-        with pytest.raises(WrongPeerError, match="it speaks HTTP: give nsqd's TCP port"):
+        with pytest.raises(WrongPeerError, match="it speaks HTTP: use nsqd's TCP port"):
             Connection(server.http)
 
 
@@ -46,17 +46,17 @@ async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server
 
     assert (
         f"nsqd {lookupd.tcp}: it is nsqlookupd's TCP port, which is for nsqds:"
-        " give nsqlookupd's HTTP port as such (4161 by default)"
+        " use its HTTP port (4161 by default) as lookupd-http-address"
     ) == str(found.value)
 
 
 @pytest.mark.parametrize(
     ("port", "head", "said"),
     [
-        (4151, b"HTTP/1.1 400", "it speaks HTTP: this is nsqd's HTTP port, give its TCP port"),
-        (4161, b"HTTP/1.1 400", "it speaks HTTP: this is nsqlookupd's HTTP port, give it as such"),
+        (4151, b"HTTP/1.1 400", "it speaks HTTP: this is nsqd's HTTP port, use its TCP port"),
+        (4161, b"HTTP/1.1 400", "it speaks HTTP: this is nsqlookupd's HTTP port, use it as"),
         (4171, b"HTTP/1.1 400", "it speaks HTTP: this is nsqadmin's port"),
-        (4152, b"\x15\x03\x01\x00\x02\x02", "it speaks TLS from the first byte on"),
+        (4152, b"\x15\x03\x01\x00\x02\x02", "it expects TLS from the first byte"),
         (4150, b"\x00\x00\x00\x06\x00\x00\x00\x00OK", ""),
         (22, b"SSH-2.0-", ""),
     ],

@@ -403,7 +403,7 @@ async def test_an_answer_that_breaks_off_is_not_whole(
     asked = b"GET /in/pieces?broken HTTP/1.1\r\nHost: x\r\n\r\n"
     with contextlib.suppress(ConnectionResetError):
         assert not (await exchange(pages, asked)).endswith(b"0\r\n\r\n")
-    assert "the answer of /pieces broke off" in caplog.text
+    assert "the answer to /pieces was cut off" in caplog.text
     assert "RuntimeError: bug" in caplog.text
 
 

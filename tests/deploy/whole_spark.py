@@ -30,4 +30,4 @@ def test_the_pipeline_runs_from_the_wheel(built: Path, tmp_path: Path) -> None:
     ran = wheel.run(programs / "sparq", *words, folder=tmp_path, env=env, seconds=RUN_SECONDS_MAX)
 
     assert 0 == ran.returncode, ran.stderr[-4000:]
-    assert "audit: every acknowledged click is there exactly once" in ran.stdout
+    assert "audit passed: every acknowledged click is stored exactly once" in ran.stdout

@@ -149,7 +149,7 @@ def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
     bodies, bad = read(tmp_path)
 
     assert numbered(30) + numbered(100) == bodies
-    assert ["cut off, or its length is damaged"] == [piece.reason for piece in bad]
+    assert ["truncated, or its length field is damaged"] == [piece.reason for piece in bad]
 
 
 @pytest.mark.parametrize("rest", [1, 3, 4, 5, 15, 29, 31])
@@ -183,7 +183,7 @@ def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) ->
     queue.path(0).unlink()
 
     assert (numbered(25)[10:], []) == read(tmp_path)
-    assert ["data file 0 is missing: taken as read to its end"] == found(tmp_path).notes
+    assert ["data file 0 is missing: assumed to have been read completely"] == found(tmp_path).notes
 
 
 def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
     queue.path(0).write_bytes(old)
 
     assert (numbered(25)[12:], []) == read(tmp_path)
-    assert ["has been read" in note for note in found(tmp_path).notes] == [True]
+    assert ["was read completely" in note for note in found(tmp_path).notes] == [True]
 
 
 @pytest.mark.behaviour("more.missing-diskqueue-metadata")
@@ -388,7 +388,7 @@ def test_topics_channels_and_pauses(tmp_path: Path) -> None:
         "none": (True, {}),
         "forgotten": (False, {}),
     }
-    assert ["nsqd.dat does not know it"] == data.topics["forgotten"].queue.notes
+    assert ["not listed in nsqd.dat"] == data.topics["forgotten"].queue.notes
 
 
 def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
@@ -400,7 +400,7 @@ def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
     data = survey(DISK, str(tmp_path))
 
     assert {"b": []} == {topic.name: list(topic.channels) for topic in data.topics.values()}
-    assert 5 == len([note for note in data.notes if "passed over" in note])
+    assert 5 == len([note for note in data.notes if "is skipped" in note])
     assert "b:c#ephemeral.diskqueue.000000.dat" in data.names
 
 

@@ -218,7 +218,7 @@ def test_a_journal_that_fails_is_given_up(house: House) -> None:
 
     assert [done.error for done in commits] == [None] * 3
     assert {done.journal for done in commits} == {0}
-    assert "synced by itself" in commits[0].notes[0]
+    assert "synced separately" in commits[0].notes[0]
     assert {log.unsynced.journal for log in house.logs.values()} == {0}
     assert {done.journal for done in house.publish()} == {0}
 

@@ -44,7 +44,7 @@ def test_torn_end_is_left_and_the_next_file_goes_on() -> None:
     disk.data(path).extend(b"SPQL torn")
 
     again, _ = Ledger.open(disk, DIRECTORY)
-    assert "9 bytes behind the last whole block" in again.damage[0]
+    assert "9 bytes after the last whole block" in again.damage[0]
     again.finished("c", [1], [2])
     settle(again)
 

@@ -102,7 +102,7 @@ def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
     disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
     failed = commit(log, [b"refused"], clock)
     assert failed.error is not None
-    assert "is given up" in failed.notes[0]
+    assert "is abandoned" in failed.notes[0]
     later = publish(log, [b"b"], clock)
 
     assert read_all(log) == {first: b"a", later: b"b"}
@@ -180,7 +180,7 @@ def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
     done = commit(log, [b"new"], clock, sync=True)
 
     assert done.error is None
-    assert "what it had unsynced is written to a new file" in done.notes[0]
+    assert "its unsynced batches are written to a new file" in done.notes[0]
     expected = {first: b"synced", second: b"unsynced", second + 1: b"new"}
     assert [(s.first_index, s.end_index) for s in log.segments()] == [
         (first, first + 1),

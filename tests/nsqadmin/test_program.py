@@ -142,7 +142,7 @@ def test_its_life(tmp_path: Path) -> None:
         ([LOOKUPD, "--graphite-url=graphite"], "failed to parse --graphite-url='graphite'"),
         ([LOOKUPD, "--notification-http-endpoint=x:y"], "failed to parse --notification-http"),
         (["--lookupd-http-address=nobody.invalid:1"], "failed to resolve --lookupd-http-address"),
-        (["--nsqd-http-address=127.0.0.1"], "--nsqd-http-address=127.0.0.1 is no address"),
+        (["--nsqd-http-address=127.0.0.1"], "--nsqd-http-address=127.0.0.1 is not an address"),
         ([LOOKUPD, "--http-address=192.0.2.1:1"], "listen (192.0.2.1:1) failed - "),
         ([LOOKUPD, "--http-client-tls-root-ca-file=/nope"], "failed to read --http-client-tls-r"),
         (
@@ -151,7 +151,7 @@ def test_its_life(tmp_path: Path) -> None:
         ),
         ([LOOKUPD, "--allow-config-from-cidr=x"], "--allow-config-from-cidr: "),
         ([LOOKUPD, "--allow-node-address=a/b"], "--allow-node-address: 'a/b' is no IP address"),
-        ([LOOKUPD, "--audit-topic=a b"], "--audit-topic=a b is no name of a topic"),
+        ([LOOKUPD, "--audit-topic=a b"], "--audit-topic=a b is not a valid topic name"),
         ([LOOKUPD, "--upstream-token=@/nope"], "--upstream-token: /nope cannot be read"),
     ],
 )

@@ -30,8 +30,8 @@ ROLES = {
 }
 
 SAID = (
-    b"asks for a token: set --upstream-token to one that is good there",
-    b"does not let the token of --upstream-token read all topics",
+    b"requires a token: set --upstream-token to a token that is valid there",
+    b"does not allow the token of --upstream-token to read all topics",
 )
 
 

@@ -461,7 +461,7 @@ async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> Non
 @pytest.mark.parametrize("address", ["ftp://host/auth", "http://", "host:port"])
 def test_an_address_that_is_none(address: str) -> None:
     """nsqd does not start with an authd that cannot be asked."""
-    with pytest.raises(StartError, match="is no address"):
+    with pytest.raises(StartError, match="is not an address"):
         Authenticator(changed(Options(), auth_http_addresses=(address,)))
 
 

@@ -63,7 +63,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
         assert publishes(first)
         assert (200, b"OK") == server.request("POST", "/pub?topic=new", b"x")
-        assert 1 == server.log_text.count("refusing clients beyond")
+        assert 1 == server.log_text.count("TCP: refusing connections: the limit of")
         for connection in flood:
             connection.close()
         server.request("GET", "/ping")
@@ -89,7 +89,7 @@ def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         assert shares(LIMIT).http - 3 <= len(taken) <= shares(LIMIT).http
         assert publishes(first)
         assert publishes(stack.enter_context(connect(server)), b"  V2")
-        assert 1 <= server.log_text.count("HTTP: refusing clients beyond")
+        assert 1 <= server.log_text.count("HTTP: refusing connections: the limit of")
         for connection in flood:
             connection.close()
         assert any(is_served(server) for _ in range(1000))

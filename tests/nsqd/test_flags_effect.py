@@ -34,7 +34,7 @@ statsd-exclude-ephemeral e2e-processing-latency-percentile e2e-processing-latenc
 tls-cert tls-key tls-client-auth-policy tls-root-ca-file tls-required tls-min-version deflate
 max-deflate-level snappy enable-experiment
 """
-"""The flags of NSQ's nsqd (reference: flags.md); the first two have tests in tests/daemon."""
+"""The flags of NSQ's nsqd (docs/daemons.md); the first two have tests in tests/daemon."""
 
 OURS = {
     *("requeue-on-disconnect", "retention-bytes", "retention-time"),

@@ -196,7 +196,7 @@ def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
 
         said = refusal(folder)
 
-        assert "holds topics of sparq and also files of Go's nsqd (clicks.diskqueue" in said
+        assert "contains both topics of sparq and files of Go's nsqd (clicks.diskqueue" in said
         assert content == queue.path(0).read_bytes()
         assert "both" == look(str(folder)).kind
         queue.path(0).unlink()

@@ -22,7 +22,7 @@ def visit(nsqd: NsqdServer) -> None:
     nsqd.post("/channel/create?topic=u&channel=d")
     nsqd.post("/channel/delete?topic=u&channel=d")
     nsqd.post("/topic/delete?topic=u")
-    wait_for(lambda: "has gone" in nsqd.log_text and "TOPIC(u): deleted" in nsqd.log_text)
+    wait_for(lambda: "disconnected" in nsqd.log_text and "TOPIC(u): deleted" in nsqd.log_text)
 
 
 def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
@@ -31,14 +31,14 @@ def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
         visit(nsqd)
         with Line(nsqd) as line:
             assert OK == line.ask(sub("t", "c"))
-        wait_for(lambda: nsqd.log_text.count("has gone") == 2)
+        wait_for(lambda: nsqd.log_text.count("disconnected") == 2)
     lines = [PREFIX.sub("", line) for line in nsqd.log_text.splitlines()]
     where = r"127\.0\.0\.1:\d+"
 
     for text, times in (
         (rf"TCP: new client\({where}\)", 2),
         (rf"PROTOCOL\(V2\): \[{where}\] SUB t c \(client_id .*, user_agent .*\)", 2),
-        (rf"TCP: client\({where}\) has gone", 2),
+        (rf"TCP: client\({where}\) disconnected", 2),
         (r"TOPIC\(t\): created", 1),
         (r"TOPIC\(t\): channel c created", 1),
         (r"TOPIC\(u\): created", 1),

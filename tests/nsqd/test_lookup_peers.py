@@ -292,10 +292,10 @@ def me(**changes: Any) -> bytes:
         ([answer(b"[]")], "answered IDENTIFY with b'[]'"),
         ([answer(b"{}")], "answered IDENTIFY with b'{}'"),
         ([b"\xff\xff\xff\xff"], "announced an answer of -1 bytes"),
-        ([b"HTTP/1.1 400 Bad Request\r\n"], "speaks HTTP: give nsqlookupd's TCP port"),
+        ([b"HTTP/1.1 400 Bad Request\r\n"], "speaks HTTP: use nsqlookupd's TCP port"),
         ([b"\x7f\xff\xff\xff"], "announced an answer of 2147483647 bytes"),
         ([me(), answer(b"E_INVALID x")], "answered REGISTER t with b'E_INVALID x'"),
-        ([me(), answer(b"OK") + b"more"], "spoke unasked"),
+        ([me(), answer(b"OK") + b"more"], "sent unexpected data"),
         ([me() + b"\x00"], "TimeoutError"),
     ],
 )

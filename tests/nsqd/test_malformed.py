@@ -1,7 +1,8 @@
-"""Every malformed command of wire.md, part 1: the exact bytes of the answer, and who hangs up.
+"""Every malformed V2 command: the exact bytes of the answer, and whether the connection ends.
 
-A row says what a client says after its magic bytes, and behind which answers; the connection either
-ends with the error, or stays and answers a probe. What AUTH's answers forbid is in `test_auth.py`.
+The errors are those of docs/protocol.md, "V2: clients and nsqd". A row has what a client sends
+after its magic bytes, and the answers before the error; the connection either ends with the error,
+or stays and answers a probe. `test_auth.py` has the errors of authorization.
 """
 
 from __future__ import annotations

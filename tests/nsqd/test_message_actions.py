@@ -38,7 +38,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
     a, b, c = await ids(nsqd)
     other = "f" * 16
     done = await act(nsqd, "finish", [c, a, other, a], channel="c")
-    assert done == {"done": [c, a], "refused": [{"id": other, "why": "it is of another node"}]}
+    assert done == {"done": [c, a], "refused": [{"id": other, "why": "it belongs to another node"}]}
     assert bodies(await get(nsqd, "/channel/messages", topic="t", channel="c")) == ["b"]
 
     answer = json.loads(await nsqd.post(f"/message/requeue?topic=t&channel=c&id={c}"))
@@ -93,7 +93,7 @@ async def test_messages_are_copied(nsqd: Daemon) -> None:
     answer = await act(nsqd, "copy", [b, gone, a], to="dead", channel="c")
     assert answer == {
         "done": [b, a],
-        "refused": [{"id": gone, "why": "the log does not have it"}],
+        "refused": [{"id": gone, "why": "not in the log"}],
     }
     assert bodies(await get(nsqd, "/topic/messages", topic="dead")) == ["b", "a"]
     assert not {a, b} & set(await ids(nsqd, "dead"))
@@ -139,7 +139,7 @@ async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
         status, code = await refusal(
             nsqd, "POST", f"/message/{action}", topic="t", channel="c", id=a
         )
-        assert (status, code) == (400, "INVALID_REQUEST: a range reader has the channel")
+        assert (status, code) == (400, "INVALID_REQUEST: a range reader holds the channel")
     await reader.leave()
 
 

@@ -24,20 +24,19 @@ MISTAKES = {
     "--data-paht=/x": "there is no flag --data-paht: did you mean --data-path?",
     "--frobnicate": "there is no flag --frobnicate: see nsqd --help",
     "--data-path": "--data-path has no value: write --data-path=STRING",
-    "--tcp-address=4150": "--tcp-address=4150 is no address: write :4150 or 127.0.0.1:4150",
+    "--tcp-address=4150": "--tcp-address=4150 is not an address: write :4150 or 127.0.0.1:4150",
     "--http-address=localhost": (
-        "--http-address=localhost has no port: write host:port, or the path of a unix socket with"
-        " a / in it"
+        "--http-address=localhost has no port: write host:port or a unix socket path containing /"
     ),
-    "--http-address=:70000": "--http-address=:70000 has no such port: 70000 is above 65535",
-    "--https-address=4152": "--https-address=4152 is no address: write :4152 or 127.0.0.1:4152",
+    "--http-address=:70000": "--http-address=:70000 has an invalid port: 70000 is above 65535",
+    "--https-address=4152": "--https-address=4152 is not an address: write :4152 or 127.0.0.1:4152",
     "--lookupd-tcp-address=l:4160 --lookupd-tcp-address=lookupd-2": (
-        "--lookupd-tcp-address=lookupd-2 is no address: write host:port"
+        "--lookupd-tcp-address=lookupd-2 is not an address: write host:port"
     ),
     "--lookupd-tcp-address=http://l:4160": (
         "--lookupd-tcp-address=http://l:4160 is a URL: write host:port"
     ),
-    "--statsd-address=8125": "--statsd-address=8125 is no address: write 127.0.0.1:8125",
+    "--statsd-address=8125": "--statsd-address=8125 is not an address: write 127.0.0.1:8125",
     "--msg-timeout=60": "--msg-timeout=60: write a unit: 60s or 60ms",
     "--msg-timeout=2h": (
         "--msg-timeout=2h0m0s is above --max-msg-timeout (15m0s): lower it, or raise"
@@ -72,7 +71,7 @@ MISTAKES = {
         " you mean tls1.2?"
     ),
     "--e2e-processing-latency-percentile=p99": (
-        "--e2e-processing-latency-percentile=p99: write numbers with commas between them"
+        "--e2e-processing-latency-percentile=p99: write numbers separated by commas"
     ),
 }
 FILE_MISTAKES = {
@@ -86,7 +85,7 @@ FILE_MISTAKES = {
         "msg_timeout = 2h0m0s is above --max-msg-timeout (15m0s): lower it, or raise"
         " --max-msg-timeout"
     ),
-    'tcp_address = "4150"': "tcp_address = 4150 is no address: write :4150 or 127.0.0.1:4150",
+    'tcp_address = "4150"': "tcp_address = 4150 is not an address: write :4150 or 127.0.0.1:4150",
 }
 """What the sentence says after `config file <path>: `."""
 

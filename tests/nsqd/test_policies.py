@@ -86,24 +86,24 @@ def test_toml_and_json_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (b"", "it is no JSON: "),
-        (b"[]", "it is no document of policies"),
-        (b"[" * 90_000, "it is no JSON: "),
-        (b"\xff", "it is no JSON: "),
-        (b'{"policies": 1}', "it is no document of policies"),
-        (b'{"rules": []}', "there is no rules: write [[policies]]"),
-        (document(1), "policy 1 is no table"),  # type: ignore[arg-type]  # that is the point
+        (b"", "invalid JSON: "),
+        (b"[]", "not a policy document"),
+        (b"[" * 90_000, "invalid JSON: "),
+        (b"\xff", "invalid JSON: "),
+        (b'{"policies": 1}', "not a policy document"),
+        (b'{"rules": []}', "unknown key rules: write [[policies]]"),
+        (document(1), "policy 1 is not a table"),  # type: ignore[arg-type]  # that is the point
         (document({"max_channels": 1}), "policy 1 has no topic"),
-        (document({"topic": "", "max_channels": 1}), "policy 1: topic is a name"),
-        (document({"topic": 7, "max_channels": 1}), "policy 1: topic is a name"),
-        (document({"topic": "a b", "max_channels": 1}), "policy 1: topic is a name of at most"),
-        (document({"topic": "a", "channel": ""}), "policy 1: channel is a name"),
-        (document({"topic": "a"}), "policy 1 sets nothing: "),
+        (document({"topic": "", "max_channels": 1}), "policy 1: topic must be a name"),
+        (document({"topic": 7, "max_channels": 1}), "policy 1: topic must be a name"),
+        (document({"topic": "a b", "max_channels": 1}), "policy 1: invalid topic: use at most"),
+        (document({"topic": "a", "channel": ""}), "policy 1: channel must be a name"),
+        (document({"topic": "a"}), "policy 1 has no settings: "),
         (
             document({"topic": "a", "max_channels": 1}, {"topic": "a", "retention_tme": 1}),
-            "policy 2: there is no setting retention_tme: did you mean retention_time?",
+            "policy 2: unknown setting retention_tme: did you mean retention_time?",
         ),
-        (document({"topic": "a", "sync_every": 1}), "policy 1: there is no setting sync_every"),
+        (document({"topic": "a", "sync_every": 1}), "policy 1: unknown setting sync_every"),
         (
             document({"topic": "a", "retention_time": "5 parsecs"}),
             'policy 1: retention_time = "5 parsecs": ',
@@ -119,9 +119,9 @@ def test_toml_and_json_are_the_same() -> None:
         (document({"topic": "a", "max_channels": 1 << 70}), "policy 1: max_channels = "),
         (
             document({"topic": "a", "channel": "c", "retention_bytes": 1}),
-            "policy 1: retention_bytes is a topic's: leave its channel pattern out",
+            "policy 1: retention_bytes is a topic setting: remove the channel pattern",
         ),
-        (document(*[{"topic": "a", "max_channels": 1}] * 1001), "at most 1000 may be"),
+        (document(*[{"topic": "a", "max_channels": 1}] * 1001), "at most 1000 are allowed"),
     ],
 )
 async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
@@ -207,7 +207,7 @@ async def test_a_document_that_is_too_large(nsqd: Daemon) -> None:
     """It is refused as it comes."""
     status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
     assert (413, "BODY_TOO_BIG") == (status, answer["message"])
-    with pytest.raises(DocumentError, match="bytes: 262144 may be"):
+    with pytest.raises(DocumentError, match="bytes, the maximum is 262144"):
         read(b" " * (BYTES_MAX + 1), is_toml=True)
 
 
@@ -279,7 +279,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
     with spawn_nsqd(tmp_path) as server:
         wanted = document({"topic": "t", "max_topic_bytes": 1})
         assert 200 == server.request("PUT", PATH, wanted)[0]
-        why = "PUB_FAILED: the limit of 1 bytes of topic t is reached"
+        why = "PUB_FAILED: the limit of 1 bytes for topic t is reached"
         for end in (lambda: None, server.kill9, server.terminate):
             if end() is not None or server.process is None:
                 server.start()
@@ -296,12 +296,12 @@ def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
         assert 503 == server.request("POST", "/pub?topic=t", b"x")[0]
         file.write_text('[[policies]]\ntopic = "u"\nmax_topic_bytes = 1\n')
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "SIGHUP: policies of the file: 1" in server.log_text)
+        wait_for(lambda: "SIGHUP: policies read from the file: 1" in server.log_text)
         assert 200 == server.request("POST", "/pub?topic=t", b"x")[0]
         assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
         file.write_text('[[policies]]\ntopic = "u"\n')
         os.kill(server.pid, signal.SIGHUP)
-        why = f"SIGHUP: the policies stay as they are: {file}: policy 1 sets nothing"
+        why = f"SIGHUP: keeping the old policies: {file}: policy 1 has no settings"
         wait_for(lambda: why in server.log_text)
         assert 503 == server.request("POST", "/pub?topic=u", b"x")[0]
 
@@ -314,7 +314,8 @@ def test_a_file_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
     file.write_text("[[policies]]\ntopic = 1\n")
     here = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     assert last_words(*here, f"--policies={file}", folder=tmp_path) == (
-        f"failed to load policies - {file}: policy 1: topic is a name, or a pattern with * and ?"
+        f"failed to load policies - {file}: policy 1: topic must be a name, or a pattern with"
+        " * and ?"
     )
 
 

@@ -189,9 +189,9 @@ def test_what_is_refused(nsqd: NsqdServer) -> None:
     nsqd.request("POST", "/channel/delete?topic=t&channel=c")
     answer = redrive(nsqd, "topic=t.dead&channel=back", ids)
     why = {refusal["id"]: refusal["why"] for refusal in answer["refused"]}
-    gone = "channel c of topic t is not there: create it, or redrive to_all"
+    gone = "channel c of topic t does not exist: create it, or use to_all"
     assert (answer["done"], why.pop(one), why.pop(two)) == ([], gone, gone)
-    assert list(why.values()) == ["it has no history: copy it"]
+    assert list(why.values()) == ["not a dead letter (no history): use /message/copy"]
     assert answer["waiting"] == 3
 
     nsqd.request("POST", "/channel/create?topic=t&channel=d")
@@ -203,7 +203,7 @@ def test_what_is_refused(nsqd: NsqdServer) -> None:
     assert refusal["why"].startswith("topic t is paused")
     nsqd.request("POST", "/topic/delete?topic=t")
     (refusal,) = redrive(nsqd, "topic=t.dead&channel=back", [two])["refused"]
-    assert refusal["why"] == "topic t is not there"
+    assert refusal["why"] == "topic t does not exist"
     for query, status in (
         ("topic=t.dead", 400),
         ("topic=t.dead&channel=none", 404),

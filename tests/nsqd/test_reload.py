@@ -217,7 +217,7 @@ async def test_bad_certificates_leave_the_old_ones(
     assert said(caplog) == [
         (
             "ERROR",
-            "SIGHUP: the certificates stay as they are: failed to build TLS config - no such file",
+            "SIGHUP: keeping the old certificates: failed to build TLS config - no such file",
         ),
         ("INFO", 'SIGHUP: log_level is now "warn"'),
         ("WARNING", "SIGHUP: tls_cert has changed: that needs a restart"),
@@ -337,7 +337,7 @@ def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
         assert second != first
 
         (folder / "server.crt").write_text("no certificate")
-        kept = "ERROR: SIGHUP: the certificates stay as they are: failed to build TLS config - "
+        kept = "ERROR: SIGHUP: keeping the old certificates: failed to build TLS config - "
         hangup(text, kept)
         assert serial_number(port) == second
         hangup(text.replace("server.crt", "none.crt"), kept, "no such file or directory\n")

@@ -72,7 +72,8 @@ def test_who_fixes_one_thing_is_told_of_the_next(tmp_path: Path) -> None:
         (b'{"format": 1}', "failed to load metadata - {0}/sparq.json is damaged: "),
         (
             b'{"format": 99, "node_id": 1, "retired_index": "0"}',
-            "failed to load metadata - {0}/sparq.json has format 99, this is 1",
+            "failed to load metadata - {0}/sparq.json has format 99, but this version reads"
+            " format 1",
         ),
     ],
 )

@@ -170,7 +170,7 @@ async def test_a_statsd_that_is_not_there_is_a_warning(
     reports.start()
 
     async def has_warned_twice() -> bool:
-        return caplog.text.count("STATSD: no report to") >= 2
+        return caplog.text.count("STATSD: could not report to") >= 2
 
     await until(has_warned_twice)
     await reports.stop()

@@ -216,7 +216,7 @@ async def test_a_file_that_is_wrong_leaves_the_old_one_in_force(
         if text == "":
             assert FAILED == await talk.frame()
             return
-        assert "SIGHUP: the tokens stay as they are: --token-file: " in caplog.text
+        assert "SIGHUP: keeping the old tokens: --token-file: " in caplog.text
         assert "nonsense" not in caplog.text
         assert OK == await talk.ask(c.pub("t", b"x"))
         assert 200 == await house.http("POST", "/pub?topic=t", "web")

@@ -1,6 +1,6 @@
 """Malformed and legal commands on a real socket: exact answers, and whether the connection stays.
 
-The table is wire.md section 1.6, line by line. `{max}` style numbers are nsqd's defaults.
+The table is docs/protocol.md, "Commands", line by line. `{max}` style numbers are nsqd's defaults.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Each malformed command of NSQ's protocol V1, and the exact answer behind which it ends.
+"""Each malformed command of NSQ's protocol V1, and the exact answer after which it ends.
 
-The table is wire.md part 2: what is sent behind the magic bytes, and the last answer's text.
+The errors are those of docs/protocol.md, "V1: nsqd and nsqlookupd". A row has what is sent after
+the magic bytes, and the text of the last answer.
 """
 
 from __future__ import annotations

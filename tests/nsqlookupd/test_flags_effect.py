@@ -327,7 +327,7 @@ NSQS = """
 version config log-level log-prefix verbose tcp-address http-address broadcast-address
 inactive-producer-timeout tombstone-lifetime
 """
-"""The flags of NSQ's nsqlookupd (reference: flags.md); the first two have tests in tests/daemon."""
+"""The flags of NSQ's nsqlookupd (docs/daemons.md); the first two have tests in tests/daemon."""
 
 
 OURS = {

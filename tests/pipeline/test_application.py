@@ -156,4 +156,4 @@ def test_the_archive_as_a_delta_table(cluster, tmp_path):
     expected = Counter(line for line in lines if is_readable(line))
     assert expected == Counter(archive_formats.read(folders)["body"].to_pylist())
     said = other.log.read_text()
-    assert "holds a Delta table: give --archive-format=delta, or another --data" in said
+    assert "holds a Delta table: use --archive-format=delta, or another --data" in said

@@ -143,7 +143,9 @@ def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_pa
 
 def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
     """Without the query's id a repeated batch could not be told."""
-    with pytest.raises(RuntimeError, match="written by a streaming query's foreachBatch alone"):
+    with pytest.raises(
+        RuntimeError, match="can only be written by foreachBatch of a streaming query"
+    ):
         archive.ArchiveSink(str(tmp_path))(batches[0], 0)
 
 

@@ -356,7 +356,9 @@ def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
     DeltaTable.create(str(other), changed, partition_by=["date", "hour"])
     DeltaTable.create(str(flat), ARCHIVE_SCHEMA)
 
-    with pytest.raises(ValueError, match=r"column status of .*other has type string and not integ"):
+    with pytest.raises(
+        ValueError, match=r"column status of .*other has type string instead of integ"
+    ):
         DeltaSink(str(other))(batches[0], 0)
     with pytest.raises(ValueError, match=r"flat is not partitioned by date and hour: name another"):
         DeltaSink(str(flat))(batches[0], 0)
@@ -367,7 +369,7 @@ def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
     archive.ArchiveSink(str(tmp_path), NO_MERGES)(batches[0], 0)
     before = sorted(tmp_path.rglob("*"))
 
-    with pytest.raises(ValueError, match=r"holds a Parquet archive: give --archive-format=parquet"):
+    with pytest.raises(ValueError, match=r"holds a Parquet archive: use --archive-format=parquet"):
         DeltaSink(str(tmp_path))(batches[1], 1)
     assert before == sorted(tmp_path.rglob("*"))
 
@@ -429,7 +431,9 @@ def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypat
 
 def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
     """Without the query's id a repeated batch could not be told."""
-    with pytest.raises(RuntimeError, match="written by a streaming query's foreachBatch alone"):
+    with pytest.raises(
+        RuntimeError, match="can only be written by foreachBatch of a streaming query"
+    ):
         DeltaSink(str(tmp_path))(batches[0], 0)
 
 

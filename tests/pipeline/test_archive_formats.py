@@ -37,7 +37,7 @@ def test_readers_find_out_the_format(spark, query, messages, tmp_path, chosen):
     assert archive.READ_SCHEMA == table.schema
     assert (chosen == "delta") == archive_formats.is_delta(spark, root)
     [other] = {"parquet", "delta"} - {chosen}
-    with pytest.raises(SettingsError, match=rf"{root} holds a .*: give --archive-format={chosen}"):
+    with pytest.raises(SettingsError, match=rf"{root} holds a .*: use --archive-format={chosen}"):
         archive_formats.sink(spark, other, root, None)
 
 

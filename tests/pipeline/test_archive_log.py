@@ -33,7 +33,9 @@ def test_a_commit_is_read_as_it_was_written(files):
 
 def test_a_commit_of_another_version_is_refused():
     """It says which."""
-    with pytest.raises(ValueError, match="the archive's log has version v2; this sparq knows v1"):
+    with pytest.raises(
+        ValueError, match="the archive's log has version v2, this sparq reads version v1"
+    ):
         decoded(b"v2\n{}")
 
 

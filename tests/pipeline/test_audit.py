@@ -78,9 +78,9 @@ def test_even_books_hold() -> None:
 def test_each_rule_fails_by_itself() -> None:
     """A lost, doubled, foreign or uncounted message is named."""
     assert "the logs hold 11" in held(logged=11).failures[0]
-    assert "1 message ids stand twice" in held(rejected_first_id=0).failures[0]
-    assert "not there" in held(acknowledged=[*BODIES, b"lost"]).failures[0]
-    assert "nobody sent" in held(acknowledged=BODIES[1:]).failures[0]
+    assert "1 message ids occur more than once" in held(rejected_first_id=0).failures[0]
+    assert "are missing" in held(acknowledged=[*BODIES, b"lost"]).failures[0]
+    assert "more often than they were sent" in held(acknowledged=BODIES[1:]).failures[0]
     assert "metrics + late is 8" in held(late_clicks=0).failures[0]
 
 

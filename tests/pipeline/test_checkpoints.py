@@ -65,5 +65,5 @@ def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v9")
 
-    with pytest.raises(ValueError, match="offsets/0 does not say"):
+    with pytest.raises(ValueError, match="offsets/0 has no valid value"):
         shuffle_partitions(HadoopFiles(spark), str(tmp_path / "checkpoint"))

@@ -228,7 +228,7 @@ def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
     """It says so, and readers see what was there."""
     monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
         one for one in self._files.list(hour) if one.name.startswith(f"{QUERY}-0-")])  # fmt: skip
-    with pytest.raises(RuntimeError, match="has 10 rows and not 20"):
+    with pytest.raises(RuntimeError, match="has 10 rows instead of 20"):
         Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", NOW_MS * 3)
 
     assert ids(spark, archive) == list(range(30))

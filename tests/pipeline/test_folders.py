@@ -9,7 +9,7 @@ def test_what_no_run_has_made_is_not_cleared(tmp_path):
     """A folder `archive` may be anybody's."""
     (tmp_path / "archive").mkdir()
 
-    with pytest.raises(FolderError, match="archive, but not from a run"):
+    with pytest.raises(FolderError, match="archive, which no run created"):
         Folders(tmp_path).clear()
 
     assert (tmp_path / "archive").is_dir()

@@ -138,15 +138,15 @@ FURTHER_WITH_SPARK = [
     Case("--data={tmp}/data --spark=spark.scheduler.mode=LIFO", ("spark.scheduler.mode", "LIFO")),
     Case(
         "--data={tmp}/data --master=spark://{nsqd_tcp}",
-        ("--master=spark://{nsqd_tcp}", "is no standalone master", "another protocol"),
+        ("--master=spark://{nsqd_tcp}", "is not a Spark standalone master", "another protocol"),
     ),
     Case(
         "--data={tmp}/data --master=spark://{lookupd}",
-        ("--master=spark://{lookupd}", "is no standalone master", "another protocol"),
+        ("--master=spark://{lookupd}", "is not a Spark standalone master", "another protocol"),
     ),
     Case(
         "--data={tmp}/data --master=spark://{taken}",
-        ("--master=spark://{taken}", "is no standalone master", "seconds]"),
+        ("--master=spark://{taken}", "is not a Spark standalone master", "seconds]"),
     ),
     Case(
         "--data={tmp}/data --spark=spark.jars.packages=no.such:jar:1",
@@ -165,7 +165,7 @@ OF_A_RUN = [
     Case("run --data={tmp}/file/data", ("--data", "Not a directory")),
     Case("up --data={tmp}/file", ("--data", "File exists")),
     Case("up --count=5", ("--count",)),
-    Case("pipelin", ("there is no command pipelin", "did you mean pipeline?")),
+    Case("pipelin", ("unknown command pipelin", "did you mean pipeline?")),
 ]
 
 

@@ -175,9 +175,9 @@ def test_a_terminal_has_one_line(clock, monkeypatch):
     clock.now += 1
     shown.show("closing", 1, 0, {}, None)
     second = screen(stream.getvalue())
-    shown.say("started again: nsqd-1")
+    shown.say("restarted: nsqd-1")
 
     assert first.startswith("[  1.0 s] publishing: published 1,000,000 of 2,000,000")
     assert len(first) <= 59
     assert "[  2.0 s] closing: published 1" == second
-    assert stream.getvalue().endswith("\r[  2.0 s] started again: nsqd-1\n")
+    assert stream.getvalue().endswith("\r[  2.0 s] restarted: nsqd-1\n")

@@ -103,7 +103,7 @@ async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
 async def test_without_any_nsqd_it_ends_with_an_error(tmp_path: Path) -> None:
     """Patience has an end."""
     nowhere = f"127.0.0.1:{free_port()}"
-    with pytest.raises(PublishError, match="given up"):
+    with pytest.raises(PublishError, match="publish timed out"):
         await asyncio.wait_for(
             publish(
                 [b"click"],

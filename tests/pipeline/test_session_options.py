@@ -165,7 +165,7 @@ def test_options_of_the_state_store() -> None:
 
     assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
     assert "2" == wanted[STATE_FORMAT]
-    with pytest.raises(SettingsError, match=f"{STATE_FORMAT} must be 2: the state of a che"):
+    with pytest.raises(SettingsError, match=f"{STATE_FORMAT} must be 2: a checkpoint keeps"):
         made(spark=(f"{STATE_FORMAT}=1",))
 
 

@@ -251,7 +251,7 @@ def test_names_follow_the_topic() -> None:
         ({"shuffle_partitions": 20_000}, "--shuffle-partitions=20000 is too large: use 10000"),
         ({"archive_min_offsets": 500_000}, "--archive-min-offsets=500000 is above --archive-max"),
         ({"run_dir": "s3a://b/run"}, "--run-dir=s3a://b/run is a URI: name a local folder"),
-        ({"topic": 5}, "--topic=5 has the wrong type: write a text"),
+        ({"topic": 5}, "--topic=5 has the wrong type: write a string"),
         ({"publish": "yes"}, "--publish=yes has the wrong type: write true or false"),
         ({"shuffle_partitions": True}, "--shuffle-partitions=true has the wrong type: write a wh"),
     ],
@@ -281,8 +281,8 @@ def test_options_of_spark() -> None:
     ("given", "sentence"),
     [
         ("spark.a", "--spark: write KEY=VALUE"),
-        ("sparq.a=1", "--spark: sparq.a is not an option of Spark: they begin with spark."),
-        ("spark.=1", "--spark: spark. is not an option of Spark"),
+        ("sparq.a=1", "--spark: sparq.a is not a Spark option: these begin with spark."),
+        ("spark.=1", "--spark: spark. is not a Spark option"),
         ("spark.master=yarn", "--spark: spark.master has its own flag: write --master"),
         ("spark.driver.memory=1g", "--spark: spark.driver.memory has its own flag: write --"),
         (
@@ -291,7 +291,7 @@ def test_options_of_spark() -> None:
         ),
         (
             "spark.sql.session.timeZone=Europe/Berlin",
-            "--spark: spark.sql.session.timeZone must be UTC: minutes, and the hours",
+            "--spark: spark.sql.session.timeZone must be UTC: minutes and the hours",
         ),
         ("spark.remote=sc://host", "--spark: spark.remote is not allowed: the pipeline cannot"),
         (

@@ -181,7 +181,7 @@ def test_a_token_of_the_file_is_told_nowhere(
         good, _ = made["good"]
         file.write_text(f"{good} administer x\n")
         os.kill(server.pid, signal.SIGHUP)
-        wait_for(lambda: "SIGHUP: the tokens stay as they are" in server.log_text)
+        wait_for(lambda: "SIGHUP: keeping the old tokens" in server.log_text)
         assert [] == in_outputs(server, good)
     assert PLANTED.encode() not in b"".join(answers)
     assert '"user":"good"' in audit.read_text()
@@ -203,7 +203,7 @@ def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
             assert [] == in_outputs(server)
             (tmp_path / "token").write_text("pl4nted, and no token")
             os.kill(server.pid, signal.SIGHUP)
-            wait_for(lambda: "the token for nsqlookupds stays as it is" in server.log_text)
+            wait_for(lambda: "keeping the old token for nsqlookupds" in server.log_text)
             assert [] == in_outputs(server)
 
 

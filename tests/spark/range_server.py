@@ -203,7 +203,8 @@ class RangeServer:
             raise RemoteError("E_RANGE_FAILED", f"READ failed log {self.log} is not {command.log}")
         if command.first < self.first:
             raise RemoteError(
-                "E_RANGE_FAILED", f"READ failed index {command.first} is before {self.first}"
+                "E_RANGE_FAILED",
+                f"READ failed index {command.first} is before the first index, {self.first}",
             )
         chosen = [
             (at, bodies)

@@ -125,12 +125,12 @@ def test_a_stream_is_written_to_a_topic(spark, nsqd, options, tmp_path):
     ("changed", "text"),
     [
         ({"Auth_Secret": "guess"}, "E_AUTH_FAILED AUTH failed"),
-        ({"Auth_Secret": ""}, "the option auth_secret is needed"),
+        ({"Auth_Secret": ""}, "set the option auth_secret"),
         ({"Auth_Secret": READER, "sink": "yes"}, "E_UNAUTHORIZED AUTH failed for MPUB"),
         ({"tls_root_ca_file": "stranger"}, "TLS with nsqd .* failed: .*certificate"),
         ({"tls_root_ca_file": "/no/such"}, "option tls_root_ca_file '/no/such': No such file"),
-        ({"deflate": "true"}, "option snappy and deflate exclude each other"),
-        ({"tls_min_version": "ssl3.0"}, "option tls_min_version is one of"),
+        ({"deflate": "true"}, "option snappy and deflate cannot be combined"),
+        ({"tls_min_version": "ssl3.0"}, "option tls_min_version must be one of"),
     ],
 )
 def test_what_is_refused_is_said_through_all_of_spark(spark, files, options, changed, text):

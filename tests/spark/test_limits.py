@@ -73,7 +73,7 @@ def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
     servers[1].ranges = 1
     reader = readers(servers[1], maxBytesPerTrigger="1k")
 
-    with pytest.raises(NoRangesError, match=f"nsqd {servers[1].address} is too old to tell"):
+    with pytest.raises(NoRangesError, match=f"nsqd {servers[1].address} is too old to report"):
         reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
 
 

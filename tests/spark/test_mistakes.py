@@ -156,7 +156,7 @@ def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
     for changed, text in (
         ({"tls_insecure_skip_verify": "false"}, "failed: self-signed certificate"),
         ({"auth_secret": "guess"}, "E_AUTH_FAILED"),
-        ({"auth_secret": ""}, "the option auth_secret is needed"),
+        ({"auth_secret": ""}, "set the option auth_secret"),
         ({"tls_cert": "", "tls_key": ""}, "certificate"),
         ({"tls_key": str(files.server)}, "tls_cert"),
     ):

@@ -143,10 +143,10 @@ def test_options_of_spark_and_of_the_other_direction_pass():
         ({"maxBytesPerTrigger": "0"}, "option maxBytesPerTrigger: expected a size like"),
         ({"startingOffsets": '{"a": 5}'}, "option startingOffsets: expected earliest, latest"),
         ({"tls_v1": "yes"}, "option tls_v1: expected true or false"),
-        ({"deflate_level": "10"}, "option deflate_level is 10, not within 1 to 9"),
-        ({"snappy": "true", "deflate": "true"}, "option snappy and deflate exclude each other"),
+        ({"deflate_level": "10"}, "option deflate_level must be from 1 to 9, not 10"),
+        ({"snappy": "true", "deflate": "true"}, "option snappy and deflate cannot be combined"),
         ({"tls_cert": "/no/such"}, "option tls_cert '/no/such': No such file"),
-        ({"auth_secret": "a\x00b"}, r"^option auth_secret has characters that are not printable$"),
+        ({"auth_secret": "a\x00b"}, r"^option auth_secret contains non-printable characters$"),
         ({"nsqd_tcp_addresses": "", "lookupd_http_addresses": "ftp://h"}, "not the address of"),
     ],
 )

@@ -172,7 +172,9 @@ def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
     """Just restarted, nsqd may hold the end of its log back for some seconds."""
     wanted = range_of(server)
     whole, server.batches = server.batches, server.batches[:2]
-    server.refuse = {"Read": RemoteError("E_RANGE_FAILED", "READ failed index 1 is beyond 2")}
+    server.refuse = {
+        "Read": RemoteError("E_RANGE_FAILED", "READ failed index 1 is beyond the end, 2")
+    }
 
     def grow() -> None:
         server.batches = whole

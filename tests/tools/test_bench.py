@@ -109,7 +109,9 @@ async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) 
     assert 4 == len(rows)
     with pytest.raises(SystemExit):
         options(nsqd, "--part=everything")
-    assert '--part: "everything" is none of publish, consume, latency\n' in capfd.readouterr().err
+    assert (
+        '--part: "everything" is not one of publish, consume, latency\n' in capfd.readouterr().err
+    )
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
@@ -181,7 +183,7 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
         return 0
 
     monkeypatch.setattr(ScratchTopic, "message_count", nothing)
-    with pytest.raises(Failed, match="counted 0: are both addresses of the same nsqd"):
+    with pytest.raises(Failed, match="counted 0: check that both addresses are of the same nsqd"):
         await bench(options(nsqd, "--part=publish", "--duration=10ms"), asyncio.Event())
 
 

@@ -129,7 +129,7 @@ async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> N
 async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
     """It is an error of that nsqd."""
     async with answering(http(body)) as address:
-        assert ({}, {address: "an answer that is no JSON object"}) == await asked(
+        assert ({}, {address: "the response is not a JSON object"}) == await asked(
             cluster([address], [])
         )
 

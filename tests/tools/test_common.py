@@ -42,10 +42,10 @@ def test_options_of_a_consumer_come_with_the_tools_own() -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (["max_in_fligth,3"], "invalid option max_in_fligth (max_in_flight?)"),
+        (["max_in_fligth,3"], "invalid option max_in_fligth (did you mean max_in_flight?)"),
         (["max_in_flight,many"], "max_in_flight"),
-        (["sample_rate,100"], "sample_rate is 100, not within 0 to 99"),
-        (["snappy", "deflate"], "snappy and deflate exclude each other"),
+        (["sample_rate,100"], "sample_rate must be from 0 to 99, not 100"),
+        (["snappy", "deflate"], "snappy and deflate cannot be combined"),
         (["auth_secret,hush", "nothing"], "invalid option nothing"),
     ],
 )

@@ -147,5 +147,5 @@ def test_a_folder_that_cannot_be_written_to(
     """It is refused at once, not when the first message has come; root could write anywhere."""
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
 
-    with pytest.raises(OSError, match=rf"files cannot be made there: '{tmp_path}'"):
+    with pytest.raises(OSError, match=rf"files cannot be created there: '{tmp_path}'"):
         Folder(str(tmp_path))

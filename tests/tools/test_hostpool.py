@@ -148,5 +148,7 @@ def test_nobody_is_asked_twice_with_one_message(
 
 def test_another_mode_is_refused() -> None:
     """The error names those that there are."""
-    with pytest.raises(UsageError, match="--mode 'all' is none of round-robin, hostpool, epsilon"):
+    with pytest.raises(
+        UsageError, match="--mode 'all' is not one of round-robin, hostpool, epsilon"
+    ):
         hosts_of("all", NAMES, random.Random())

@@ -110,5 +110,5 @@ def test_what_cannot_be_opened_is_told(tmp_path: Path, caplog: pytest.LogCapture
     (tmp_path / "work" / "t.x" / "web-000000.1.1").symlink_to(tmp_path / "outside")
 
     assert {"t.x/web-000001.1.1": b"a\n"} == finish(tmp_path)
-    assert "a file is left where it is" in caplog.text
+    assert "cannot open a file left by an earlier run" in caplog.text
     assert b"precious" == (tmp_path / "outside").read_bytes()

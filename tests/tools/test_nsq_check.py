@@ -125,7 +125,7 @@ def test_what_it_cannot_look_at(tmp_path: Path) -> None:
     texts = [
         "no such folder",
         "in use by an nsqd: stop it first",
-        "no data of an nsqd",
+        "no nsqd data found",
         "data_path",
     ]
     assert all(text in err for text, (_, _, err) in zip(texts, answers, strict=True))

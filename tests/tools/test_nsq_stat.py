@@ -43,7 +43,7 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags (reference: flags.md), each with a test of what it does."""
+    """NSQ's flags (docs/daemons.md), each with a test of what it does."""
     assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
     assert all(name in globals() for name in FLAGS.values())
 
@@ -264,7 +264,7 @@ def test_rates_are_cut_as_gos() -> None:
 )
 def test_an_answer_of_another_form(answer: dict[str, object]) -> None:
     """What is no nsqd's answer is said to be none."""
-    with pytest.raises(ValueError, match=r"in /stats|/stats has another form"):
+    with pytest.raises(ValueError, match=r"in /stats|/stats does not have NSQ's form"):
         sample_of([answer], "t", "c")
 
 
@@ -303,7 +303,7 @@ def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
         ]
 
     expected = "nsq_stat: ERROR: failed to find channel(c) in stats metadata for topic(t);"
-    hint = " sparq top --once --topic=t shows the channels that there are\n"
+    hint = " sparq top --once --topic=t lists its channels\n"
     assert expected + hint == answers[0]
     assert answers[1].startswith("nsq_stat: ERROR: failed to get nsqd stats - 127.0.0.1:")
     assert ": TLS: " in answers[1]

@@ -483,8 +483,8 @@ def test_a_missing_permission_is_reported_as_such(
 
     assert 1 == ended.value.code
     assert (
-        f'nsq_to_file: --output-dir "{tmp_path}": permission denied: files cannot be made there\n'
-        == capsys.readouterr().err
+        f'nsq_to_file: --output-dir "{tmp_path}": permission denied:'
+        " files cannot be created there\n" == capsys.readouterr().err
     )
 
 

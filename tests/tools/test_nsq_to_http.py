@@ -92,7 +92,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
             await server.heard(2)
 
     assert ["/in/1", "/in/2"] == [each.path_qs for each in server.asked]
-    assert " is not sent: its body would be a step up in the URL's path" in capfd.readouterr().err
+    assert " is not sent: its body would act as . or .. in the URL's path" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -417,14 +417,14 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
         ((NSQD, TOPIC, POST, "--get=http://h/%s"), "use --get or --post not both"),
         (
             (NSQD, TOPIC, "--get=http://h/%s", "--content-type=a/b"),
-            "--content-type goes with --post only",
+            "--content-type is valid with --post only",
         ),
-        ((NSQD, TOPIC, POST, "--sample=1.5"), "--sample is 1.5, not from 0 to 1"),
-        ((NSQD, TOPIC, POST, "--sample=-0.1"), "--sample is -0.1, not from 0 to 1"),
-        ((NSQD, TOPIC, POST, "--n=0"), "--n is 0, not 1 or more"),
+        ((NSQD, TOPIC, POST, "--sample=1.5"), "--sample is 1.5: use a number from 0 to 1"),
+        ((NSQD, TOPIC, POST, "--sample=-0.1"), "--sample is -0.1: use a number from 0 to 1"),
+        ((NSQD, TOPIC, POST, "--n=0"), "--n is 0: use 1 or more"),
         ((NSQD, TOPIC, POST, "--max-in-flight=0"), "--max-in-flight should be positive"),
-        ((NSQD, TOPIC, POST, "--status-every=-1"), "--status-every is -1, not 0 or more"),
-        ((NSQD, TOPIC, POST, "--mode=all"), "--mode 'all' is none of round-robin, hostpool,"),
+        ((NSQD, TOPIC, POST, "--status-every=-1"), "--status-every is -1: use 0 or more"),
+        ((NSQD, TOPIC, POST, "--mode=all"), "--mode 'all' is not one of round-robin, hostpool,"),
         (
             (NSQD, TOPIC, POST, "--http-client-connect-timeout=0s"),
             "--http-client-connect-timeout should be positive",
@@ -433,7 +433,7 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
             (NSQD, TOPIC, POST, "--http-client-request-timeout=-1s"),
             "--http-client-request-timeout should be positive",
         ),
-        ((NSQD, TOPIC, POST, "--header=none"), "--header takes 'Name: value': the one in place 1"),
+        ((NSQD, TOPIC, POST, "--header=none"), "--header takes 'Name: value': header 1"),
         ((NSQD, TOPIC, "--post=h"), "--post takes a URL that begins with http"),
     ],
 )

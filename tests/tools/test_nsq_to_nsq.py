@@ -351,11 +351,11 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
             "--destination-nsqd-tcp-address: a topic would be copied to itself",
         ),
         ((NSQD, TO, TOPIC, "--max-in-flight=0"), "--max-in-flight should be positive"),
-        ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1, not 0 or more"),
-        ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is none of round-robin, hostpool,"),
+        ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1: use 0 or more"),
+        ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is not one of round-robin, hostpool,"),
         (
             (NSQD, TO, TOPIC, "--require-json-value=x"),
-            "--require-json-value goes with --require-json-field only",
+            "--require-json-value is valid with --require-json-field only",
         ),
     ],
 )

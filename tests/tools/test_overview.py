@@ -171,7 +171,7 @@ def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
 )
 def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
     """One error, whatever is wrong."""
-    with pytest.raises(ValueError, match="figures that cannot be read"):
+    with pytest.raises(ValueError, match="unreadable figures"):
         look(broken, 0.0)
 
 

@@ -53,6 +53,8 @@ def test_few_messages_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
         for every in (0, 100, 99):
             check_every(every)
 
-    assert ["--status-every=99: percentiles of so few messages say little"] == caplog.messages
-    with pytest.raises(UsageError, match="--status-every is -1, not 0 or more"):
+    assert [
+        "--status-every=99: percentiles of so few messages are not meaningful"
+    ] == caplog.messages
+    with pytest.raises(UsageError, match="--status-every is -1: use 0 or more"):
         check_every(-1)

@@ -34,7 +34,7 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags (reference: flags.md), each with a test of what it does."""
+    """NSQ's flags (docs/daemons.md), each with a test of what it does."""
     # test_unreachable has the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
@@ -225,7 +225,7 @@ async def test_a_record_without_an_end() -> None:
     stop = asyncio.Event()
     publisher = Publisher(parse(Options, "to_nsq", []), {}, stop)
 
-    with pytest.raises(Failed, match=r"record 1 is too long: .* is --delimiter right"):
+    with pytest.raises(Failed, match=r"record 1 is too long: .* check --delimiter"):
         await follow(Input(reading), Records(b"\n", bytes_max=10), publisher, stop)
     os.close(writing)
     os.close(reading)

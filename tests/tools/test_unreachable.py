@@ -57,7 +57,7 @@ def test_an_nsqd_that_is_down_ends_it(tool: str) -> None:
     assert 1 == status
     assert (
         f"{tool}: no connection to nsqd {address}: connection refused"
-        " (--wait-for-nsqd=30s waits for it)"
+        " (use --wait-for-nsqd=30s to wait for it)"
     ) == said
 
 
@@ -93,8 +93,8 @@ def test_a_port_that_speaks_http_ends_it(tool: str, nsqd: NsqdServer) -> None:
 
     assert 1 == status
     assert (
-        f"{tool}: no connection to nsqd {nsqd.http}: it speaks HTTP: give nsqd's TCP port here"
-        " (4150 by default), or an nsqlookupd as such"
+        f"{tool}: no connection to nsqd {nsqd.http}: it speaks HTTP: use nsqd's TCP port"
+        " (4150 by default), or lookupd-http-address for an nsqlookupd"
     ) == said
 
 

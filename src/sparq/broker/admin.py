@@ -42,8 +42,8 @@ Refused = dict[int, str]
 IDS_MAX: Final = 1000
 """Maximum number of messages per request."""
 
-GONE: Final = "the log does not have it"
-UNSEEN: Final = "the channel does not see it yet, its topic is paused"
+GONE: Final = "not in the log"
+UNSEEN: Final = "not visible yet: the topic is paused"
 FINISHED: Final = "it is finished"
 CANCELLED: Final = "it was cancelled"
 NOT_DEFERRED: Final = "it is not deferred"
@@ -157,7 +157,7 @@ def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Ref
 
 def _refuse_ranges(channel: Channel) -> None:
     if channel.range_epoch:
-        raise RemoteError("INVALID_REQUEST", "a range reader has the channel")
+        raise RemoteError("INVALID_REQUEST", "a range reader holds the channel")
 
 
 def _seen(topic: Topic, channel: Channel, indexes: Indexes) -> tuple[Refused, Indexes]:

@@ -52,7 +52,7 @@ def _paced(topic: Topic, publish: Publish, now: Instant) -> int:
         return ready_ns
     topic.publishing.refused_count += publish.messages
     limits = [
-        f"{rate} messages a second of {whose}"
+        f"{rate} messages per second for {whose}"
         for rate, whose in ((topic_rate, f"topic {topic.name}"), (client_rate, "one client"))
         if rate
     ]
@@ -73,7 +73,7 @@ def make_room(topic: Topic, publish: Publish) -> None:
             pass
     if limit := full(topic, size_bytes, messages):
         pending.refused_count += publish.messages
-        raise LimitReached(f"the limit of {limit} of topic {topic.name} is reached")
+        raise LimitReached(f"the limit of {limit} for topic {topic.name} is reached")
 
 
 def _fits_alone(topic: Topic, size_bytes: int, messages: int) -> bool:
@@ -150,5 +150,9 @@ def _overrun(channel: Channel, end: int) -> int:
 def limit_notes(topic: Topic, now: Instant) -> list[str]:
     """Notes for the operator about a topic's limits, at most once a minute."""
     refused, given_up = topic.publishing.tell_limited(now.mono_ns)
-    said = {"refused by its limits": refused, "given up unseen, as it was full": given_up}
-    return [f"topic {topic.name}: messages {what}: {n}" for what, n in said.items() if n]
+    name = topic.name
+    counts = {
+        f"topic {name}: messages refused by its limits: {refused}": refused,
+        f"topic {name} was full: dropped {given_up} messages that no channel had seen": given_up,
+    }
+    return [note for note, count in counts.items() if count]

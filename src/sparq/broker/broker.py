@@ -258,7 +258,7 @@ class Broker:
             if books is not None and books.ledger.has_news:
                 self._write_ledger(topic, books, now)
                 if books.ledger.has_news:
-                    turn.touch(topic)  # what could not be written is tried with the next turn
+                    turn.touch(topic)  # retry failed writes in the next turn
             self._take(topic, now)
             if topic.woken or topic.ephemeral or topic.is_deleted:
                 self._go_on(topic)
@@ -374,7 +374,7 @@ class Broker:
         if reason is not None and letters.only is None and now.mono_ns >= self._unmoved_told_ns:
             self._unmoved_told_ns = now.mono_ns + UNMOVED_TOLD_NS
             count = len(letters.indexes)
-            self.notes.append(f"dead letters that topic {to} does not take: {count}: {reason}")
+            self.notes.append(f"topic {to} refused {count} dead letters: {reason}")
         topic = self.topics.get(channel.stream.topic)
         if topic is not None and not channel.is_retired:
             self.turn.wake(topic, channel)

@@ -99,7 +99,9 @@ class Catalog:
         except FactsError as error:
             raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
         if version != FORMAT:
-            raise CatalogError(f"{self._path(FACTS)} has format {version}, this is {FORMAT}")
+            raise CatalogError(
+                f"{self._path(FACTS)} has format {version}, but this version reads format {FORMAT}"
+            )
 
     def _read_policies(self) -> None:
         try:

@@ -72,7 +72,7 @@ class Commands:
         }
 
     def execute(self, session: Session, command: commands.Command, now: Instant) -> None:
-        """Do what a command asks; its answer takes its place among the session's replies."""
+        """Execute a command; replies keep the order of the session's commands."""
         if session.closing:
             return
         try:

@@ -279,7 +279,7 @@ def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[i
 def _send(handout: Handout, session: Session, frames: memoryview, run: tuple[int, int]) -> None:
     first, end = run
     session.send(frames, len(frames), end - first)
-    # The first has waited longest; it stands for all, lest a run cost more than one message.
+    # All count as the first, which waited longest: a run must not cost more than one message.
     waited_ns = handout.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
     handout.waited.observe(waited_ns, end - first)
     deadline_ns = handout.deadline_ns(session)

@@ -81,16 +81,18 @@ def decode(text: bytes) -> Draining:
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:
-            raise DrainError(f"it has format {document['format']}, this is {FORMAT}")
+            raise DrainError(
+                f"it has format {document['format']}, but this version reads format {FORMAT}"
+            )
         told = document["draining"]
         if document["checksum"] != _checksum(told):
-            raise DrainError("its checksum does not hold")
+            raise DrainError("checksum mismatch")
         node = None if told["node"] is None else _read(told["node"])
         topics = {str(name): _read(one) for name, one in told["topics"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DrainError(str(error)) from error
     if not all(map(is_valid_name, topics)):
-        raise DrainError("it names a topic that cannot be")
+        raise DrainError("invalid topic name")
     return Draining(node, topics)
 
 

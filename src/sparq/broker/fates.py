@@ -31,7 +31,7 @@ GONE_MAX: Final = 1_000
 REQUEUED: Final = "requeued"
 TIMED_OUT: Final = "timed out"
 CONNECTION_LOST: Final = "connection lost"
-UNKNOWN: Final = "not known: nsqd was restarted since"
+UNKNOWN: Final = "unknown: nsqd has been restarted since"
 """Reasons in a letter."""
 
 

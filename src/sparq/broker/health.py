@@ -72,9 +72,9 @@ class Health:
             return f"NOK - {self.failure}"
         held, target = room.reserve_bytes >> 10, room.target_bytes >> 10
         return (
-            f"NOK - {self.failure}; consumers can go on: {held:,} of {target:,} KiB are kept for"
-            f" FINs on {room.ledgers:,} topics, room for {room.finishes:,} before the next"
-            " checkpoint; to publish again, free the disk, or empty or delete channels or topics"
+            f"NOK - {self.failure}; consumers can continue: {held:,} of {target:,} KiB reserved for"
+            f" FINs on {room.ledgers:,} topics, enough for {room.finishes:,} before the next"
+            " checkpoint; to publish again, free disk space, or empty or delete channels or topics"
         )
 
 

@@ -55,60 +55,70 @@ class Settings:
         max_attempts, message_ttl_ns: channel settings; see `letters` and `delivery`.
     """
 
-    max_channels: int = option(0, "channels that one topic may have", least=0)
+    max_channels: int = option(0, "maximum number of channels per topic (0: unlimited)", least=0)
     max_topic_bytes: int = option(
-        0, "bytes of one topic's log that its channels may have unfinished", least=0
+        0,
+        "maximum bytes of a topic's log that its channels have not finished (0: unlimited)",
+        least=0,
     )
     max_topic_messages: int = option(
-        0, "messages of one topic that one of its channels may have unfinished", least=0
+        0,
+        "maximum number of unfinished messages of any one channel of a topic (0: unlimited)",
+        least=0,
     )
     max_publish_rate: int = option(
         0,
-        "messages a second that may be published to one topic; faster ones are held back for up to"
-        " a second, then refused; 0: any number",
+        "maximum publish rate per topic, messages per second; faster publishes are held back for up"
+        " to one second, then refused (0: unlimited)",
         least=0,
     )
-    max_client_publish_rate: int = option(0, "the same of one client; 0: any number", least=0)
+    max_client_publish_rate: int = option(
+        0,
+        "maximum publish rate per topic of any one client, messages per second (0: unlimited)",
+        least=0,
+    )
     drop_oldest: bool = option(
         False,
-        "a topic that is full gives up its oldest unread messages, counted, instead of refusing"
+        "when a topic is full, drop and count its oldest unread messages instead of refusing"
         " publishes",
     )
     retention_bytes: int = option(
-        0, "bytes of each log that stay for replay though all channels have finished them", least=0
+        0,
+        "bytes of each log to keep for replay after all channels have finished them (0: none)",
+        least=0,
     )
     retention_time_ns: int = option(
         0,
-        "how long messages stay for replay after their publish though all channels have finished"
-        " them",
+        "how long after publish to keep messages for replay, even if all channels have finished"
+        " them (0: not kept)",
         least=0,
     )
     max_channel_consumers: int = option(
-        0, "consumers that one channel may have; 0: any number", least=0
+        0, "maximum number of consumers per channel (0: unlimited)", least=0
     )
     max_channel_lag_bytes: int = option(
         0,
-        "bytes of a log that a channel may have unread; beyond, whole files of its oldest are"
-        " voided for it and counted; 0: any number",
+        "maximum unread bytes per channel; beyond this, its oldest unread messages are dropped, a"
+        " file at a time, and counted (0: unlimited)",
         least=0,
     )
     max_channel_lag_time_ns: int = option(
         0,
-        "how old a channel's unread messages may grow; older ones are voided for it, in whole"
-        " files, and counted; 0: any age",
+        "maximum age of a channel's unread messages; older ones are dropped, a file at a time, and"
+        " counted (0: unlimited)",
         least=0,
     )
     max_attempts: int = option(
         0,
-        "deliveries of a message by one channel; one that comes back after so many is moved to the"
-        " topic's dead-letter topic, NAME.dead; 0: any number",
+        "maximum deliveries of a message per channel; after that it is moved to the dead-letter"
+        " topic NAME.dead (0: unlimited)",
         least=0,
         most=ATTEMPTS_MAX,
     )
     message_ttl_ns: int = option(
         0,
-        "how long after its publish a message is delivered; older ones are finished unread and"
-        " counted, as they come up for delivery; 0: for ever",
+        "maximum age of a message at delivery; older ones are finished undelivered and counted"
+        " (0: unlimited)",
         least=0,
     )
 
@@ -145,31 +155,33 @@ class BrokerOptions:
 
     limits: Limits = field(default_factory=Limits)
     mem_queue_size: int = option(
-        10_000, "messages that a queue without a log (#ephemeral) holds", least=0
+        10_000, "maximum number of messages in a queue without a log (#ephemeral)", least=0
     )
-    max_bytes_per_file: int = option(100 << 20, "size at which a log begins a new file", least=1)
+    max_bytes_per_file: int = option(
+        100 << 20, "size in bytes at which a log starts a new file", least=1
+    )
     # NSQ: 2500. Here an OK means "on disk" by default.
-    sync_every: int = option(1, "sync to disk after so many messages; 1: before each OK", least=1)
+    sync_every: int = option(1, "sync to disk after N messages (1: before each OK)", least=1)
     sync_timeout_ns: int = option(
         2 * SECOND_NS,
-        "sync to disk at least this often when there is something new",
+        "sync to disk at least this often while there is unsynced data",
         least=MILLISECOND_NS,
     )
     requeue_on_disconnect: bool = option(
-        False, "queue a dropped connection's messages again at once, instead of at their timeout"
+        False, "requeue a dropped connection's messages at once instead of at their timeout"
     )
-    max_topics: int = option(0, "topics that there may be; 0: any number, here and below", least=0)
-    topology_region: str = option("", "region told to clients and nsqlookupd")
-    topology_zone: str = option("", "zone told to clients and nsqlookupd")
+    max_topics: int = option(0, "maximum number of topics (0: unlimited)", least=0)
+    topology_region: str = option("", "region reported to clients and nsqlookupd")
+    topology_zone: str = option("", "zone reported to clients and nsqlookupd")
     e2e_percentiles: tuple[float, ...] = option(
         (),
-        "quantiles (0, 1] of the time from publish to FIN in /stats",
+        "quantiles, each in (0, 1], of the time from publish to FIN, for /stats",
         name="e2e-processing-latency-percentile",
         key="e2e_processing_latency_percentiles",
     )
     e2e_window_ns: int = option(
         600 * SECOND_NS,
-        "what span of time those quantiles cover",
+        "time window of these quantiles",
         name="e2e-processing-latency-window-time",
         least=MILLISECOND_NS,
     )

@@ -1,7 +1,7 @@
 """A client's permissions, from an authd's answer or from its token's line in the token file.
 
 An authd's answer is JSON: `ttl` (seconds), `identity`, `identity_url`, and `authorizations`, each
-with a `topic` pattern, `channels` patterns and `permissions` (reference: wire.md 1.8). Here:
+with a `topic` pattern, `channels` patterns and `permissions` (docs/protocol.md, "Authorization").
 
 1. An answer that does not have exactly this form is rejected: nothing is guessed.
 2. Patterns are searched for, unanchored. To publish, a pattern in `channels` must match the empty
@@ -170,9 +170,9 @@ def read(body: bytes) -> Permissions:
     try:
         answer = json.loads(body.decode("utf-8", "replace"))
     except (ValueError, RecursionError):
-        raise AnswerError("the answer is no JSON") from None
+        raise AnswerError("the answer is not JSON") from None
     if not isinstance(answer, dict):
-        raise AnswerError("the answer is no JSON object")
+        raise AnswerError("the answer is not a JSON object")
     entries = _entries(_list(answer, "authorizations", dict))
     ttl_s = _value(answer, "ttl", int, 0)
     if ttl_s <= 0:
@@ -211,7 +211,7 @@ def _entry(entry: dict[str, Any], room: int) -> Authorization:
         if room < 0:
             break
     if room < 0:
-        raise AnswerError("its patterns are too large")
+        raise AnswerError("the patterns are too large")
     return Authorization(topic, tuple(channels), permissions)
 
 
@@ -236,7 +236,7 @@ def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:
     if value is None:
         return default
     if type(value) is not kind:
-        raise AnswerError(f"its {key} is of a wrong type")
+        raise AnswerError(f"{key} has the wrong type")
     if isinstance(value, str) and not value.isascii():
         return value.encode("utf-8", "replace").decode()  # a lone surrogate cannot be sent on
     return value
@@ -245,5 +245,5 @@ def _value(answer: dict[str, Any], key: str, kind: type, default: Any) -> Any:
 def _list(answer: dict[str, Any], key: str, kind: type) -> list[Any]:
     found: list[Any] = _value(answer, key, list, [])
     if not all(type(one) is kind for one in found):
-        raise AnswerError(f"its {key} are of a wrong type")
+        raise AnswerError(f"an item of {key} has the wrong type")
     return found

@@ -204,26 +204,31 @@ def _differences(
 def check(policies: Sequence[Policy]) -> None:
     """Refuse an invalid set of policies; raises PolicyError."""
     if len(policies) > POLICIES_MAX:
-        raise PolicyError(f"there are {len(policies)} policies: at most {POLICIES_MAX} may be")
+        raise PolicyError(
+            f"too many policies: {len(policies)}, but at most {POLICIES_MAX} are allowed"
+        )
     patterns = sum(_WILD.search(policy.topic) is not None for policy in policies)
     if patterns > PATTERNS_MAX:
         raise PolicyError(
-            f"{patterns} policies have a topic with * or ?: at most {PATTERNS_MAX} may"
+            f"too many policies whose topic has * or ?: {patterns}, but at most {PATTERNS_MAX} are"
+            " allowed"
         )
     for number, policy in enumerate(policies, 1):
         for key, text in (("topic", policy.topic), ("channel", policy.channel)):
             if (key == "topic" or text) and not _is_pattern(text):
                 raise PolicyError(
-                    f"policy {number}: {key} is a name of at most {NAME_SIZE_MAX} of"
-                    " .a-zA-Z0-9_-, with * for any text and ? for one character"
+                    f"policy {number}: invalid {key}: use at most {NAME_SIZE_MAX} characters from"
+                    " [.a-zA-Z0-9_-], with * for any text and ? for one character"
                 )
         for name, value in policy.settings.items():
             if name not in NAMES or not 0 <= value <= VALUE_MAX:
-                raise PolicyError(f"policy {number}: {name} = {value} is no setting")
+                raise PolicyError(
+                    f"policy {number}: {name} = {value}: unknown setting or invalid value"
+                )
             if policy.channel and name in TOPIC_SETTINGS:
                 bare = name.removesuffix("_ns")
                 raise PolicyError(
-                    f"policy {number}: {bare} is a topic's: leave its channel pattern out"
+                    f"policy {number}: {bare} is a topic setting: remove the channel pattern"
                 )
 
 
@@ -250,10 +255,12 @@ def decode(text: bytes) -> tuple[Policy, ...]:
     try:
         document = json.loads(text)
         if document["format"] != FORMAT:
-            raise PolicyError(f"it has format {document['format']}, this is {FORMAT}")
+            raise PolicyError(
+                f"it has format {document['format']}, but this version reads format {FORMAT}"
+            )
         listed = document["policies"]
         if document["checksum"] != _checksum(listed):
-            raise PolicyError("its checksum does not hold")
+            raise PolicyError("checksum mismatch")
         found = tuple(
             Policy(str(one["topic"]), str(one["channel"]), dict(one["settings"])) for one in listed
         )

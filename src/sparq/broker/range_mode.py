@@ -80,9 +80,9 @@ def commit(topic: Topic, channel: Channel, command: CommitRange) -> None:
         _refuse_commit(f"channel {topic.name}:{channel.name} has {len(channel.sessions)} consumers")
     first, end = topic.stream.log.first_index, readable_end(topic)
     if index < first and index != channel.cursor:
-        _refuse_commit(f"index {index} is before {first}")
+        _refuse_commit(f"index {index} is before the first index, {first}")
     if index > end:
-        _refuse_commit(f"index {index} is beyond {end}")
+        _refuse_commit(f"index {index} is beyond the end, {end}")
     if index != channel.cursor:
         channel.commit(index)
 
@@ -284,9 +284,9 @@ def _check_range(topic: Topic, command: Read) -> None:
     if command.log != log.log_id.hex():
         _refuse_read(f"log {log.log_id.hex()} is not {command.log}")
     if command.first < first:
-        _refuse_read(f"index {command.first} is before {first}")
+        _refuse_read(f"index {command.first} is before the first index, {first}")
     if command.end > end:
-        _refuse_read(f"index {command.end} is beyond {end}")
+        _refuse_read(f"index {command.end} is beyond the end, {end}")
 
 
 def _refuse_read(reason: str) -> NoReturn:

@@ -123,7 +123,9 @@ class Session:
         self.paused_writing = False
 
     def identify(self, granted: Granted) -> None:
-        """Apply what IDENTIFY negotiated; delivery options only the first time (wire.md 1.5).
+        """Apply what IDENTIFY negotiated; delivery options only the first time.
+
+        The source of this rule is docs/protocol.md, "States".
 
         Raises:
             RemoteError: it requests a layer under or next to one that is active already.
@@ -197,7 +199,7 @@ class Session:
         return not self._replies and not self._outbox
 
     def take_output(self) -> list[Buffer]:
-        """What is to be sent now: replies in their order, then messages."""
+        """Return what to send now: replies in order, then messages; removes it from the queues."""
         replies = self._replies
         output: list[Buffer] = []
         while replies and (data := replies[0].data) is not None:

@@ -1,7 +1,7 @@
 """Statistics of topics, channels and clients, for HTTP, statsd and Prometheus.
 
-Field names are the keys of NSQ's `/stats` (reference: http.md 1.1), in NSQ's order; sparq's own
-fields follow them. The text and JSON forms are made from these in `sparq.nsqd`.
+Field names are the keys of NSQ's `/stats` (docs/http.md, "/stats as NSQ has it"), in NSQ's order;
+sparq's own fields follow them. The text and JSON forms are made from these in `sparq.nsqd`.
 
 `of_topic`, `of_channel` and `of_client` each handle one object, so that a caller that reports
 thousands may pause in between.

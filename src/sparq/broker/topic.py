@@ -116,7 +116,7 @@ class Topic:
         self.due_ns = min(self.due_ns, at_ns)
 
     def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[Session, None]:
-        """Begin the next commit, and hand out what channels have; returns who got something."""
+        """Begin the next commit and deliver messages; returns the sessions that got some."""
         log, publishing = self.stream.log, self.publishing
         if publishing.waiting and log.flight is None:
             if self.ephemeral:
@@ -159,7 +159,7 @@ class Topic:
         return bool(waits) or (self.books is not None and self.books.ledger.has_news)
 
     def _take_commit(self, commit: Commit, now: Instant) -> None:
-        """The log has taken something, or synced it: the channels may see more."""
+        """Handle a finished commit: answer its publishes, and let channels see more."""
         log = self.stream.log
         log.finish(commit)
         if commit.notes:
@@ -293,7 +293,9 @@ class Topic:
                     if not is_ephemeral(name):
                         self.create_channel(name)
                 except LimitReached as limit:
-                    self.outcome.notes.append(f"channel {self.name}:{name} is not made: {limit}")
+                    self.outcome.notes.append(
+                        f"channel {self.name}:{name} was not created: {limit}"
+                    )
             self.waits_for_lookup = False
             self._open_or_close()
 

@@ -223,7 +223,7 @@ class Topics:
             for d in log.damage
         ]
         if log.torn_bytes:
-            report.append(f"topic {name}: {log.torn_bytes} bytes of an unfinished write cut off")
+            report.append(f"topic {name}: cut off {log.torn_bytes} bytes of an unfinished write")
         return report
 
     def _open(self, name: str, now: Instant, file_system: FileSystem | None = None) -> Files:
@@ -419,7 +419,7 @@ def _sync_together(file_system: FileSystem, openings: Sequence[Opening]) -> list
     except DiskError as error:
         for opening in openings:
             opening.sync()
-        return [f"the topics were synced one by one, since all at once failed: {error}"]
+        return [f"syncing all topics at once failed, so they were synced one by one: {error}"]
     finally:
         file_system.close()
     return []

@@ -126,7 +126,7 @@ class Trimming:
         self._drops -= 1
         if drop.error is None:
             return []
-        return [f"a finished segment stays on the disk: {drop.error}"]
+        return [f"a finished segment could not be deleted: {drop.error}"]
 
     @property
     def is_short(self) -> bool:
@@ -147,7 +147,7 @@ class Trimming:
         return expired(unneeded, segments, self.settings, now)
 
     def unneeded(self, segments: Sequence[SegmentInfo]) -> list[SegmentInfo]:
-        """Those that lie before P and every cursor, without an unfinished message in them."""
+        """Return the segments before P and every cursor that have no unfinished messages."""
         channels = self._channels.values()
         ends = [self._stream.end, *(channel.cursor for channel in channels)]
         passed = [s for s in segments if s.end_index <= min(ends)]
@@ -266,7 +266,7 @@ def _loss_notes(topic: str, channel: Channel, now: Instant) -> list[str]:
     voided, expired = channel.tell_lost(now)
     name, notes = f"channel {topic}:{channel.name}", []
     if voided:
-        notes.append(f"{name} is too far behind: its {voided} oldest unread messages are voided")
+        notes.append(f"{name} is too far behind: dropped its {voided} oldest unread messages")
     if expired:
         notes.append(f"{name}: {expired} messages were too old to be delivered")
     return notes

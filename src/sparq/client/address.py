@@ -47,11 +47,14 @@ def split_texts(given: str | Iterable[str]) -> list[str]:
         TypeError: it is neither a string nor an iterable of strings.
     """
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"addresses are texts as 'host:port', not {type(given).__name__}")
+        raise TypeError(
+            f"addresses must be strings such as 'host:port', not {type(given).__name__}"
+        )
     texts = given.split(",") if isinstance(given, str) else list(given)
     for text in texts:
         if not isinstance(text, str):
-            raise TypeError(f"an address is a text as 'host:port', not {type(text).__name__}")
+            kind = type(text).__name__
+            raise TypeError(f"an address must be a string such as 'host:port', not {kind}")
     return [text.strip() for text in texts if text.strip()]
 
 
@@ -79,7 +82,7 @@ def read_sources(
     for lookupd in lookupds:
         _named("lookupd_http_addresses", lookupd_url, lookupd)
     if not nsqds and not lookupds:
-        raise ValueError("give nsqd_tcp_addresses or lookupd_http_addresses")
+        raise ValueError("no address given: set nsqd_tcp_addresses or lookupd_http_addresses")
     return nsqds, lookupds
 
 

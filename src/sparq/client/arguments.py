@@ -10,7 +10,9 @@ from typing import Final
 
 from sparq.protocol.names import NAME_SIZE_MAX, is_valid_name, quote
 
-RULE: Final = f"1 to {NAME_SIZE_MAX} characters of .a-zA-Z0-9_- and perhaps #ephemeral behind them"
+RULE: Final = (
+    f"use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-], optionally followed by #ephemeral"
+)
 
 
 def check_name(kind: str, name: str) -> None:
@@ -21,9 +23,9 @@ def check_name(kind: str, name: str) -> None:
         ValueError: the name is not valid; the error states the rule.
     """
     if not isinstance(name, str):
-        raise TypeError(f"a {kind} is str, not {type(name).__name__}")
+        raise TypeError(f"{kind} must be a str, not {type(name).__name__}")
     if not is_valid_name(name):
-        raise ValueError(f"{kind} name {quote(name)} is not valid: it has {RULE}")
+        raise ValueError(f"invalid {kind} name {quote(name)}: {RULE}")
 
 
 DELAY_SECONDS_MAX: Final = (2**63 - 1) / 1e9
@@ -38,6 +40,8 @@ def check_delay(delay_seconds: float) -> None:
         ValueError: the delay is negative or too long.
     """
     if not isinstance(delay_seconds, (int, float)):
-        raise TypeError(f"delay_seconds is a number, not {type(delay_seconds).__name__}")
+        raise TypeError(f"delay_seconds must be a number, not {type(delay_seconds).__name__}")
     if not 0 <= delay_seconds < DELAY_SECONDS_MAX:
-        raise ValueError(f"delay_seconds is {delay_seconds}, not 0 to {DELAY_SECONDS_MAX:.2g}")
+        raise ValueError(
+            f"delay_seconds must be from 0 to {DELAY_SECONDS_MAX:.2g}, not {delay_seconds}"
+        )

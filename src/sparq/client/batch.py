@@ -113,7 +113,7 @@ class Batch(Sequence[Message]):
 
     def _check(self) -> None:
         if self.responded:
-            raise AlreadyRespondedError("the batch was answered for before")
+            raise AlreadyRespondedError("the batch was already finished or requeued")
 
     def _answer(self, answer: Answer) -> Awaitable[None]:
         """Respond to each part without a response; the result awaits the slowest connection."""

@@ -192,11 +192,12 @@ class Config(LayerOptions):
         if self.local_addr:
             _check_local(self.local_addr)
         if self.backoff_strategy not in STRATEGIES:
-            raise ValueError(f"backoff_strategy is one of {STRATEGIES}: {self.backoff_strategy!r}")
+            known = " or ".join(STRATEGIES)
+            raise ValueError(f"backoff_strategy must be {known}, not {self.backoff_strategy!r}")
         if self.heartbeat_interval > self.read_timeout:
             raise ValueError(
                 f"heartbeat_interval {self.heartbeat_interval} is above read_timeout "
-                f"{self.read_timeout}: the connection would be given up between two heartbeats"
+                f"{self.read_timeout}: lower it, or connections will time out between heartbeats"
             )
 
     @classmethod
@@ -210,7 +211,7 @@ class Config(LayerOptions):
         """
         if base is not None and not isinstance(base, cls):
             kind = type(base).__name__
-            raise TypeError(f"config takes a Config, not {kind} (see Config.from_mapping)")
+            raise TypeError(f"config must be a Config, not {kind} (see Config.from_mapping)")
         known = {field.name for field in fields(cls)}
         if unknown := sorted(options.keys() - known):
             raise TypeError("; ".join(unknown_option(name, known) for name in unknown))
@@ -296,8 +297,8 @@ class Config(LayerOptions):
             return LayerOptions.tls_context(self, check_host=check_host)
         if self.tls_config.check_hostname and not check_host:
             raise ValueError(
-                "tls_config checks the name of a host, and a unix socket has none: "
-                "set check_hostname = False in it"
+                "tls_config checks the host name, and a unix socket has none: "
+                "set its check_hostname to False"
             )
         return self.tls_config
 
@@ -309,12 +310,12 @@ class Config(LayerOptions):
             ValueError: another TLS option is set as well.
         """
         if not isinstance(context, ssl.SSLContext):
-            raise TypeError(f"tls_config takes SSLContext, not {type(context).__name__}")
+            raise TypeError(f"tls_config must be an SSLContext, not {type(context).__name__}")
         defaults = self._defaults()
         for name in TLS_OPTIONS:
             if getattr(self, name) != defaults[name]:
                 raise ValueError(
-                    f"{name} and tls_config exclude each other: put it into the context"
+                    f"{name} and tls_config cannot be combined: set it in the SSL context"
                 )
         object.__setattr__(self, "tls_v1", True)
 

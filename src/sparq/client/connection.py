@@ -196,7 +196,8 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def _stalled(self) -> None:
-        self.fail(TimeoutError(f"nsqd reads nothing for {self._config.write_timeout:g} s"))
+        seconds = self._config.write_timeout
+        self.fail(TimeoutError(f"nsqd has not read any data for {seconds:g} s"))
 
     # Ending
 
@@ -369,7 +370,7 @@ class Connection(asyncio.Protocol):
         elif data == HEARTBEAT:
             self.send(commands.nop())
         elif (request := self.requests.next()) is None:
-            self.fail(WrongPeerError(f"an answer to no request: {data[:100]!r}"))
+            self.fail(WrongPeerError(f"unexpected answer without a request: {data[:100]!r}"))
         elif data == OK:
             request.confirm()
         else:
@@ -377,7 +378,7 @@ class Connection(asyncio.Protocol):
 
     def _confirmed(self, count: int) -> None:
         if stray := self.requests.confirm(count):
-            self.fail(WrongPeerError(f"an answer to no request: OK, {stray} times"))
+            self.fail(WrongPeerError(f"unexpected answer without a request: OK, {stray} times"))
 
     def _refused(self, error: RemoteError) -> None:
         if error.code in UNREQUESTED:
@@ -402,7 +403,7 @@ class Connection(asyncio.Protocol):
         if (asked_at := self.requests.oldest) is not None:
             overdue_at = asked_at + config.publish_timeout
         if now >= silent_at:
-            self.fail(TimeoutError(f"nothing heard for {config.read_timeout:g} s"))
+            self.fail(TimeoutError(f"no data received for {config.read_timeout:g} s"))
         elif now >= overdue_at:
             self.fail(TimeoutError(f"no answer within {config.publish_timeout:g} s"))
         else:
@@ -429,7 +430,7 @@ async def open_connection(address: str, config: Config) -> Connection:
         async with asyncio.timeout(seconds):
             await connection.opened()
     except BaseException as error:
-        connection.fail(error if isinstance(error, Exception) else TimeoutError("given up"))
+        connection.fail(error if isinstance(error, Exception) else TimeoutError("cancelled"))
         raise
     return connection
 

@@ -123,7 +123,7 @@ class Consumer(Connecting):
         if on_giving_up is not None and dead_letter:
             raise ValueError("give on_giving_up or dead_letter, not both")
         if dead_letter == topic:
-            raise ValueError(f"dead_letter is the topic that is consumed, {topic}: choose another")
+            raise ValueError(f"dead_letter is the consumed topic itself, {topic}: choose another")
         self.topic = topic
         self.channel = channel
         self.config = Config.of(config, options)
@@ -231,7 +231,7 @@ class Consumer(Connecting):
             ClosedError: the consumer was started or stopped before.
         """
         if self._tasks or self._stopping:
-            raise ClosedError("a consumer is started once: make another one")
+            raise ClosedError("a consumer can be started only once: make a new one")
         asyncio.get_running_loop()  # raises before anything is started if no loop runs
         with about(topic=self.topic, channel=self.channel):
             self._begin()
@@ -282,7 +282,7 @@ class Consumer(Connecting):
             await self._wind_down(seconds)
         finally:
             # In a task of its own: cancelling stop a second time must not leave it half done.
-            await asyncio.shield(background(self._end(), "end of a consumer"))
+            await asyncio.shield(background(self._end(), "stopping a consumer"))
 
     async def _wind_down(self, seconds: float) -> None:
         self._pool.retire()
@@ -373,7 +373,7 @@ class Consumer(Connecting):
 
     def _change_sources(self) -> None:
         if self._stopping:
-            raise ClosedError("the consumer is stopped: make another one")
+            raise ClosedError("the consumer is stopped: make a new one")
 
     async def _part_with(self, subscription: Subscription) -> None:
         with contextlib.suppress(TimeoutError):
@@ -464,7 +464,7 @@ class Consumer(Connecting):
             ClosedError: the consumer was not started.
         """
         if size < 1 or not wait >= 0:
-            raise ValueError(f"batches of size {size}, wait {wait}: at least 1 and 0")
+            raise ValueError(f"size must be at least 1 and wait at least 0, not {size} and {wait}")
         self._require_started()
         inbox = self._inbox
         while await inbox.filled():

@@ -55,7 +55,7 @@ class DeadLetters:
         try:
             await self._producer.publish(self.topic, self._letter(message))
         except (SparqClientError, RemoteError) as error:
-            text = "no dead letter in %s, %r is requeued: %s"
+            text = "publishing a dead letter to %s failed, %r is requeued: %s"
             log.warning(text, self.topic, message, error, extra=of_message(message))
             message.requeue(backoff=False)
             return

@@ -108,7 +108,7 @@ class Discovery:
         """
         url = self._question(lookupd)
         if url not in self._polls:
-            raise ValueError(f"nsqlookupd {lookupd} is not asked")
+            raise ValueError(f"nsqlookupd {lookupd} is not among the addresses")
         del self._polls[url]
         self._answers.pop(url, None)
         self._draining.pop(url, None)
@@ -151,7 +151,7 @@ class Discovery:
     def _ask_all(self, asker: Asker) -> None:
         for url in self._polls.keys() - self._asking.keys():
             work = self._ask_often(asker, url, self._polls[url])
-            self._asking[url] = background(work, f"questions to {shown(url)}")
+            self._asking[url] = background(work, f"polling {shown(url)}")
 
     async def _ask_often(self, asker: Asker, url: str, poll: _Poll) -> None:
         while True:

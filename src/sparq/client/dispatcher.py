@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 log = FieldLogger(__name__)
 
 CLOSED: Final = "the producer is closed"
-LATE: Final = "no OK in time (publish_timeout, or timeout_seconds of the call)"
-TRIED: Final = "no OK within publish_attempts"
+LATE: Final = "publish timed out (publish_timeout or timeout_seconds)"
+TRIED: Final = "publish failed, no OK within publish_attempts"
 
 SUSPECT: Final = 2
 """A publish with this many unanswered sends is sent alone. One is usual when an nsqd dies."""
@@ -132,8 +132,9 @@ class Dispatcher:
         limit = self._config.max_pending_bytes
         if self._line and self._line_bytes + size > limit:
             raise ProducerFullError(
-                f"{self._line_bytes} bytes wait to be sent, and max_pending_bytes is {limit}: "
-                "await drain() first, or await publish() instead" + self._reasons()
+                f"queue full: {self._line_bytes} bytes wait to be sent "
+                f"(max_pending_bytes {limit}): await drain() first, or await publish() instead"
+                + self._reasons()
             )
 
     def forget(self, publish: Publish) -> None:
@@ -209,7 +210,7 @@ class Dispatcher:
         """Close a connection whose peer is not an nsqd, and send the publish again."""
         link = publish.link
         assert link is not None
-        link.fail(WrongPeerError(f"{link.address} answered a publish {data[:80]!r}"))
+        link.fail(WrongPeerError(f"{link.address} answered a publish with {data[:80]!r}"))
         self._unanswered(publish)
 
     def failed_one(self, publish: Publish, error: Exception) -> None:
@@ -264,7 +265,8 @@ class Dispatcher:
         """Send, queue or fail a publish that was queued or sent before."""
         if self._ended:
             sent = publish.attempts
-            self._fail(publish, self._given_up(publish, CLOSED) if sent else ClosedError(CLOSED))
+            failed = f"publish failed, {CLOSED}"
+            self._fail(publish, self._given_up(publish, failed) if sent else ClosedError(CLOSED))
         elif publish.refusal is not None:
             self._dispatch_refused(publish, publish.refusal)
         elif (link := self._next_link(publish)) is not None:
@@ -365,7 +367,10 @@ class Dispatcher:
                 self._send_late(publish, link)
         if moved:
             silent.requests.replace(moved)
-            text = "nsqd %s: no answer: %d publishes sent to others, too; they may be stored twice"
+            text = (
+                "nsqd %s does not answer: %d publishes were also sent to other nsqds "
+                "and may be stored twice"
+            )
             log.warning(text, silent.address, len(moved), extra={"nsqd": silent.address})
 
     # The queue
@@ -415,9 +420,10 @@ class Dispatcher:
         self._fail(publish, self._given_up(publish, LATE))
 
     def _given_up(self, publish: Publish, why: str) -> PublishError:
-        sent = f"sent {publish.attempts} times, {publish.unanswered} of them unanswered"
+        sent = f"sent {publish.attempts} times, {publish.unanswered} without an answer"
+        text = f"{why}: {sent}" if publish.attempts else "publish timed out, never sent"
         error = PublishError(
-            f"publish given up, {why}: {sent}{self._reasons()}",
+            f"{text}{self._reasons()}",
             attempts=publish.attempts,
             unanswered=publish.unanswered,
         )
@@ -433,5 +439,5 @@ class Dispatcher:
 
 def _with_doubt(error: RemoteError, publish: Publish) -> RemoteError:
     if publish.unanswered:
-        error.add_note(f"{publish.unanswered} earlier sends had no answer: it may be stored")
+        error.add_note(f"{publish.unanswered} earlier sends had no answer and may be stored")
     return error

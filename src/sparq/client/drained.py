@@ -38,7 +38,8 @@ class Drained:
     def refused(self, address: str, now: float) -> None:
         """Note that an nsqd refused a publish because it drains."""
         if address not in self._until and address not in self._listed:
-            log.info("nsqd %s drains: it is left out", address, extra={"nsqd": address})
+            text = "nsqd %s is draining: no publishes are sent to it"
+            log.info(text, address, extra={"nsqd": address})
         self._until[address] = now + RETRY_SECONDS
 
     def sent(self, address: str, now: float) -> None:
@@ -49,11 +50,11 @@ class Drained:
     def took(self, address: str) -> None:
         """Note an OK from an nsqd: it accepts publishes again."""
         if self._until.pop(address, None) is not None:
-            log.info("nsqd %s takes publishes again", address, extra={"nsqd": address})
+            log.info("nsqd %s accepts publishes again", address, extra={"nsqd": address})
 
     def list(self, addresses: frozenset[str]) -> None:
         """Set the nsqds that nsqlookupds list as draining now."""
         for address in self._listed - addresses:
             self._until.pop(address, None)
-            log.info("nsqd %s: listed as draining no more", address, extra={"nsqd": address})
+            log.info("nsqd %s: no longer listed as draining", address, extra={"nsqd": address})
         self._listed = addresses

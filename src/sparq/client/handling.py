@@ -76,7 +76,9 @@ async def _settled(result: object) -> object:
     if isinstance(result, concurrent.futures.Future):
         return await asyncio.wrap_future(result)
     if isinstance(result, (Generator, AsyncGenerator)):
-        raise TypeError("the handler has a yield in it, so that calling it does nothing")
+        raise TypeError(
+            "the handler is a generator function (it contains yield), so calling it runs nothing"
+        )
     return result
 
 

@@ -77,14 +77,16 @@ class LayerOptions:
         for option in fields(LayerOptions):
             check_option(option.name, option.default, getattr(self, option.name), LAYER_RANGES)
         if self.snappy and self.deflate:
-            raise ValueError("snappy and deflate exclude each other: one of them at most")
+            raise ValueError("snappy and deflate cannot be combined: set only one of them")
         if self.tls_key and not self.tls_cert:
-            raise ValueError("tls_key is given without tls_cert")
+            raise ValueError("tls_key is set without tls_cert: set tls_cert too")
         if self.tls_min_version not in TLS_VERSIONS:
             known = ", ".join(TLS_VERSIONS)
-            raise ValueError(f"tls_min_version is one of {known}: {self.tls_min_version!r}")
+            raise ValueError(
+                f"tls_min_version must be one of {known}, not {self.tls_min_version!r}"
+            )
         if not self.auth_secret.isprintable():
-            raise ValueError("auth_secret has characters that are not printable")
+            raise ValueError("auth_secret contains non-printable characters")
         if self.tls_insecure_skip_verify or any(getattr(self, name) for name in _FILES):
             object.__setattr__(self, "tls_v1", True)
         if self.tls_v1:
@@ -140,7 +142,7 @@ def check_option(
     low, high = ranges[name]
     assert isinstance(value, (int, float)), name
     if not low <= value <= high:
-        raise ValueError(f"{name} is {value}, not within {_shown(low)} to {_shown(high)}")
+        raise ValueError(f"{name} must be from {_shown(low)} to {_shown(high)}, not {value}")
 
 
 def _shown(limit: float) -> str:
@@ -197,10 +199,10 @@ def _load(context: ssl.SSLContext, root: str, cert: str, key: str, verify: bool)
             # A key with a passphrase is refused: without this callback OpenSSL would prompt for it.
             context.load_cert_chain(cert, key or None, password=lambda: "")
     except ssl.SSLError as error:
-        expected = "certificates (PEM)"
+        expected = "a file of PEM certificates"
         if option == "tls_cert":
-            beside = f"tls_key {key!r}" if key else "its key in the same file, or as tls_key"
-            expected = f"a certificate (PEM) with {beside}"
+            beside = f"tls_key {key!r}" if key else "its key in the same file or in tls_key"
+            expected = f"a PEM certificate with {beside}"
         raise ValueError(f"{option} {path!r} is not {expected}: {tls_reason(error)}") from None
 
 

@@ -155,4 +155,4 @@ class Message:
 
 
 def _already(message: Message) -> AlreadyRespondedError:
-    return AlreadyRespondedError(f"message {message.id} was answered for before")
+    return AlreadyRespondedError(f"message {message.id} was already finished or requeued")

@@ -57,7 +57,7 @@ def near_option(given: str, known: Iterable[str]) -> str:
     """Return the closest known option, as `` (name?)``; empty if none is close."""
     name = option_name(_UPPER.sub("_", given).lower())
     near = [ELSEWHERE[name]] if name in ELSEWHERE else difflib.get_close_matches(name, known, n=1)
-    return f" ({near[0]}?)" if near else ""
+    return f" (did you mean {near[0]}?)" if near else ""
 
 
 def read_text(name: str, default: object, text: str) -> Any:

@@ -129,7 +129,7 @@ class Pool:
     def connected(self, address: str, facts: Mapping[str, Any]) -> None:
         """Note and log a new connection; ``facts`` is nsqd's answer to IDENTIFY."""
         again = " again" if address in self._reached else ""
-        version = facts.get("version", "of an unknown version")
+        version = facts.get("version", "unknown version")
         log.info("nsqd %s: connected%s (%s)", address, again, version, extra={"nsqd": address})
         self._reached.add(address)
         self._news.set()

@@ -196,7 +196,7 @@ class Producer(Connecting):
             publish = Publish(command, count, teller, now, deadline)
         else:
             if not seconds > 0:
-                raise ValueError(f"timeout_seconds is {seconds}, not above 0")
+                raise ValueError(f"timeout_seconds must be above 0, not {seconds}")
             publish = Publish(command, count, teller, now, now + seconds)
             self._dispatcher.expire_in(publish)
         self._dispatcher.submit(publish)
@@ -324,8 +324,8 @@ class Producer(Connecting):
     def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._loop is not None:
             raise ClosedError(
-                "the producer was started in another event loop, and stays there: make one in each "
-                "(every asyncio.run is a loop of its own)"
+                "the producer belongs to the event loop in which it was started: make one in each "
+                "loop (every asyncio.run starts a new loop)"
             )
         self._loop = loop
         self._asking = background(self._lookups.run(self._pool.update), "discovery")
@@ -340,7 +340,7 @@ class Producer(Connecting):
                     await self.flush()
         finally:
             # In a task of its own: cancelling close a second time must not leave it half done.
-            await asyncio.shield(background(self._end(), "end of a producer"))
+            await asyncio.shield(background(self._end(), "closing a producer"))
 
     async def _end(self) -> None:
         self._dispatcher.end()
@@ -411,7 +411,7 @@ async def ping(addresses: Iterable[str], config: Config, seconds: float) -> dict
             reasons[address] = str(error) or type(error).__name__
     if not took:
         why = "; ".join(f"{at}: {why}" for at, why in reasons.items())
-        raise ConnectionLostError(f"no nsqd answers ({why or 'none is known'})")
+        raise ConnectionLostError(f"no nsqd answers ({why or 'no nsqd is configured or found'})")
     return took
 
 

@@ -67,7 +67,7 @@ class Callback:
 
     def __init__(self, call: OnDone, loop: asyncio.AbstractEventLoop) -> None:
         if not callable(call):
-            raise TypeError(f"on_done is a function, not {type(call).__name__}")
+            raise TypeError(f"on_done must be a function, not {type(call).__name__}")
         self._call = call
         self._loop = loop
         self._done = False
@@ -82,7 +82,7 @@ class Callback:
         try:
             if (left := self._call(result)) is not None and asyncio.iscoroutine(left):
                 left.close()
-                raise TypeError("on_done is called, not awaited: give a function that is not async")
+                raise TypeError("on_done is called, not awaited: use a function that is not async")
         except Exception as error:
             # A failing callback must not stop the callbacks of later answers.
             said = {"message": f"publish_nowait: {self._call!r} failed", "exception": error}
@@ -215,9 +215,9 @@ def multi_publish_command(topic: str, bodies: Sequence[bytes]) -> bytes:
         TypeError: a body is not bytes, or ``bodies`` is not a sequence.
     """
     if isinstance(bodies, bytes | bytearray | memoryview | str) or not isinstance(bodies, Sized):
-        raise TypeError(f"bodies are a sequence of bytes, not {type(bodies).__name__}")
+        raise TypeError(f"bodies must be a sequence of bytes, not {type(bodies).__name__}")
     if not bodies:
-        raise ValueError("bodies has no messages")
+        raise ValueError("bodies is empty: at least one message is needed")
     messages = b"".join(map(_sized, bodies))
     return _head("MPUB", topic) + _sized(_SIZE.pack(len(bodies)) + messages)
 
@@ -253,10 +253,10 @@ def _as_bytes(body: Any) -> bytes:
     if isinstance(body, bytes | bytearray | memoryview):
         return bytes(body)
     hint = ": encode it" if isinstance(body, str) else ""
-    raise TypeError(f"a message is bytes, not {type(body).__name__}{hint}")
+    raise TypeError(f"a message must be bytes, not {type(body).__name__}{hint}")
 
 
 def _bad_size(size: int) -> str:
     if not size:
-        return "a message has at least one byte"
-    return f"{size} bytes are more than one command can have, {BODY_BYTES_MAX}"
+        return "a message must not be empty"
+    return f"{size} bytes do not fit into one command: at most {BODY_BYTES_MAX}"

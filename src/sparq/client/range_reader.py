@@ -162,7 +162,9 @@ class RangeReader:
         """
         version = self._connected().identity[RANGE_FEATURE]
         if not isinstance(version, int) or version < SIZES_VERSION:
-            raise NoRangesError(f"nsqd {self.address} is too old to tell the sizes of ranges")
+            raise NoRangesError(
+                f"nsqd {self.address} is too old to report the sizes of ranges: upgrade it"
+            )
         command = commands.ends_within(topic, index, max_bytes)
         return self._understood(_place, self._ask_json(command))
 
@@ -186,7 +188,8 @@ class RangeReader:
                 data = self._answered(_receive_range)
                 if not first < data.next <= end:
                     raise WrongPeerError(
-                        f"{self.address} went from {first} to {data.next} on the way to {end}"
+                        f"{self.address} answered READ from {first} to {end} "
+                        f"with the next index {data.next}"
                     )
                 first = data.next
                 if first < end:
@@ -242,7 +245,7 @@ class RangeReader:
             return read(answer)
         except (KeyError, TypeError, ValueError) as error:
             self.close()
-            raise WrongPeerError(f"{self.address} answered {answer}: {error!r}") from None
+            raise WrongPeerError(f"{self.address} answered with {answer}: {error!r}") from None
 
 
 def _receive_range(connection: Connection) -> RangeData:

@@ -185,7 +185,7 @@ class Subscription:
         """Close the connection to an nsqd that ignores RDY."""
         self.expire(now)
         if self.window.in_flight > self.window.most and self.live:
-            text = f"{self.window.in_flight} messages came, far more than RDY allows"
+            text = f"{self.window.in_flight} messages received, far more than RDY allows"
             self.connection.fail(WrongPeerError(text))
 
     def open(self, received: Received, run: MessageRun) -> list[Message]:

@@ -51,8 +51,8 @@ class Watchdog:
         if late > LATE_SECONDS:
             self.late_count += 1
             log.warning(
-                "the event loop was held up for %.1f s, probably by %s: meanwhile no heartbeat is "
-                "answered. Await instead of computing or blocking there, or hand the work to "
+                "the event loop was blocked for %.1f s, probably by %s; heartbeats were not "
+                "answered. Await instead of computing or blocking there, or move the work to "
                 "asyncio.to_thread",
                 late,
                 self._suspect,

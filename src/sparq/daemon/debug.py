@@ -184,7 +184,7 @@ class Debug:
 
     async def _alone(self, look: Callable[[threading.Event], _Found]) -> _Found:
         if self._busy:
-            raise HttpError(500, "Could not enable profiling: a profile is being taken already")
+            raise HttpError(500, "Could not enable profiling: another profile is in progress")
         self._busy = True
         ended = threading.Event()
         try:

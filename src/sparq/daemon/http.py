@@ -1,6 +1,6 @@
 """NSQ's HTTP behaviour over aiohttp: answers, errors, 404, 405, redirects, limits on bodies.
 
-A daemon provides a table of routes; this module does the rest (reference: http.md section 0).
+A daemon provides a table of routes; this module does the rest (docs/http.md).
 
 1. A handler returns text or bytes (sent unchanged), `Content` (sent with its content type), None
    (an empty 200), an aiohttp response (sent unchanged), or any other value (sent as JSON).
@@ -266,7 +266,10 @@ class Site:
         if not self._is_full:
             return enter()
         if not was_full:
-            logger.warning("HTTP: refusing clients beyond %d", self._connections_max)
+            logger.warning(
+                "HTTP: refusing connections: the limit of %d clients is reached",
+                self._connections_max,
+            )
         return Refusal()
 
     async def stop(self) -> None:
@@ -373,7 +376,7 @@ def _broken_off(
 ) -> web.StreamResponse:
     """Close the connection of a streamed answer that has failed."""
     if not isinstance(error, ConnectionError):  # the client may disconnect at any time
-        logger.error("HTTP: the answer of %s broke off", route.path, exc_info=error)
+        logger.error("HTTP: the answer to %s was cut off", route.path, exc_info=error)
     if call.request.transport is not None:
         call.request.transport.abort()
     return begun

@@ -13,15 +13,21 @@ from sparq.protocol.option import option
 class LogOptions:
     """Level and format of the program's log. Flags that begin with `log-`."""
 
-    level: int = option(LEVELS["info"], "debug, info, warn, error or fatal", kind=LEVEL, live="log")
-    prefix: str = option("", "text before each log line; in JSON the program's name")
-    format: str = option(
-        "text", "text, or json: an object a line, with its time in UTC", kind=choice(*FORMATS)
+    level: int = option(
+        LEVELS["info"],
+        "minimum level of logged lines: debug, info, warn, error or fatal",
+        kind=LEVEL,
+        live="log",
     )
-    utc: bool = option(False, "tell the time in UTC")
+    prefix: str = option("", "text before each log line; in JSON, the program's name")
+    format: str = option(
+        "text", "text, or json (one object per line, with its time in UTC)", kind=choice(*FORMATS)
+    )
+    utc: bool = option(False, "log times in UTC")
     repeats: int = option(
         0,
-        "lines of one kind in a minute; one more tells how many others there were; 0: any",
+        "maximum log lines of one kind per minute; one more line gives the number suppressed"
+        " (0: no limit)",
         least=0,
     )
     verbose: bool = option(
@@ -35,16 +41,16 @@ class HttpOptions:
 
     request_timeout_ns: int = option(
         0,
-        "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
-        " 60s between two pieces of the body",
+        "time limit for the head of an HTTP request, and again for its body (0: 75s for the head,"
+        " 60s between two pieces of the body)",
         least=0,
     )
     token: str = option(
         "",
-        "bearer token that requests over HTTP must show to change something or to look inside;"
-        " @FILE: the one in this file; empty: nobody is asked",
+        "bearer token required over HTTP to change state or to read messages, /config and /debug;"
+        " @FILE: read it from this file; empty: no check",
     )
-    debug_routes: bool = option(True, "answer /debug over HTTP", name="debug-routes")
+    debug_routes: bool = option(True, "serve /debug over HTTP", name="debug-routes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +59,16 @@ class AccessOptions:
 
     token_file: str = option(
         "",
-        "file of bearer tokens: NAME ROLES SHA256 [EXPIRES] a line; with it requests over HTTP must"
-        " show one that may; read again at SIGHUP",
+        "file of bearer tokens, one per line: NAME ROLES SHA256 [EXPIRES]; if set, HTTP requests"
+        " need a token with the required role; read again at SIGHUP",
     )
     audit_file: str = option(
-        "", "file for each change over HTTP and each refusal (JSON lines); empty: none"
+        "", "audit log of changes over HTTP and of refused requests, as JSON lines (empty: none)"
     )
 
 
 def go_compatible(program: str) -> bool:
     """Make the option `--go-compatible`: start in spite of some mistakes, as Go's program does."""
-    text = (
-        f"start wherever Go's {program} starts: mistakes that it passes over are logged as warnings"
-    )
+    text = f"start in spite of mistakes that Go's {program} ignores, and log them as warnings"
     made: bool = option(False, text)
     return made

@@ -1,4 +1,4 @@
-"""The bearer token that protects a daemon's HTTP, if one is configured (security table, A-3, A-5).
+"""The bearer token that protects a daemon's HTTP, if one is configured (SECURITY.md, A-3, A-5).
 
 1. Without `--http-token` there is no check, as in NSQ. With it, requests that change something or
    return more than figures need `Authorization: Bearer <token>`; without it the answer is 401,
@@ -38,12 +38,12 @@ def resolve(text: str, flag: str = "--http-token") -> str:
         try:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
             raise StartError(f"{flag}: {path} cannot be read - {reason}") from None
     elif not text:
         return ""
     if not _TOKEN.fullmatch(text):
-        raise StartError(f"{flag} must be letters, digits and ._~+/-, 512 at most")
+        raise StartError(f"{flag}: use at most 512 letters, digits and ._~+/-")
     return text
 
 

@@ -189,12 +189,12 @@ def parse(text: str) -> JsonFilter:
         return JsonFilter(path)
     operator = _OPERATOR.match(text, at)
     if operator is None:
-        raise FilterError(f"an operator (= != < <= > >= ~) is expected at {text[at : at + 20]!r}")
+        raise FilterError(f"expected an operator (= != < <= > >= ~) at {text[at : at + 20]!r}")
     value = _value(text, _skip(text, operator.end()))
     if operator[0] == "~" and not isinstance(value, str):
-        raise FilterError("~ looks for a string in double quotes")
+        raise FilterError("~ needs a string in double quotes")
     if _type_of(value) == "constant" and operator[0] not in _FOR_CONSTANTS:
-        raise FilterError(f"{operator[0]} compares numbers or strings")
+        raise FilterError(f"{operator[0]} needs a number or a string in double quotes")
     return JsonFilter(path, operator[0], value)
 
 
@@ -221,14 +221,14 @@ def _step(text: str, at: int, *, is_first: bool) -> tuple[str | int, int] | None
     if text.startswith("[", at):
         quoted, at = _quoted(text, at + 1)
         if text[at : at + 1] != "]":
-            raise FilterError(f"] is expected at {text[at : at + 20]!r}")
+            raise FilterError(f"expected ] at {text[at : at + 20]!r}")
         return quoted, at + 1
     if not is_first and text[at : at + 1] != ".":
         return None
     at += not is_first
     name = _NAME.match(text, at)
     if name is None:
-        raise FilterError(f"a name is expected at {text[at : at + 20]!r}")
+        raise FilterError(f"expected a name at {text[at : at + 20]!r}")
     return name[0], name.end()
 
 
@@ -239,18 +239,18 @@ def _quoted(text: str, at: int) -> tuple[str, int]:
         name, end = None, at
     if not isinstance(name, str):
         raise FilterError(
-            f"a position or a string in double quotes is expected at {text[at : at + 20]!r}"
+            f"expected a position or a string in double quotes at {text[at : at + 20]!r}"
         )
     return name, end
 
 
 def _value(text: str, at: int) -> str | float | bool | None:
-    what = "a number, a string in double quotes, true, false or null is expected"
+    what = "expected a number, a string in double quotes, true, false or null"
     try:
         value, end = _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError):
         raise FilterError(f"{what} at {text[at : at + 20]!r}") from None
     if _type_of(value) == "other" or _skip(text, end) != len(text):
-        raise FilterError(f"{what}, and nothing behind it")
+        raise FilterError(f"{what}, and nothing after it")
     found: str | float | bool | None = value
     return found

@@ -98,22 +98,26 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findi
         return None
     findings = Findings("go" if is_go else "sparq")
     if disk.exists(f"{data_path}/{UNFINISHED}"):
-        findings.notes.append("an import was stopped half-way: nsqd will begin it anew")
+        findings.notes.append("an import was interrupted: nsqd will restart it")
     if is_sparq:
         _check_facts(disk, data_path, findings)
         if numbers := journal.found(disk, data_path):
             findings.notes.append(
-                f"{len(numbers)} journals: nsqd was not stopped, its start will put back into the"
-                " topics what they have (until then, after a power cut, their ends may look torn)"
+                f"{len(numbers)} journals: nsqd was not stopped cleanly; its next start writes"
+                " their batches back to the topics (until then, after a power cut, the ends of logs"
+                " may look torn)"
             )
         _check_topics(disk, f"{data_path}/{TOPICS}", now, progress, findings)
     if is_imported:
-        findings.notes.append("an import was stopped at its end: nsqd will go on with it")
+        findings.notes.append("an import was interrupted at its last step: nsqd will finish it")
         _check_topics(disk, f"{data_path}/{IMPORTED}/{TOPICS}", now, progress, findings)
     if is_go:
         if findings.rows:
             findings.kind = "both"
-            findings.notes.append("topics of sparq and files of Go's nsqd: nsqd will not start")
+            findings.notes.append(
+                "the data path has both sparq topics and files of Go's nsqd: nsqd will refuse to"
+                " start"
+            )
         _check_go(disk, data_path, progress, findings)
     return findings
 
@@ -167,7 +171,9 @@ def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> 
         # nsqd moves the messages of the topic's own queue into all of its channels immediately.
         for row in rows:
             row.depth += own.depth
-        own.notes.append(f"its own queue of {own.depth} messages goes to each of its channels")
+        own.notes.append(
+            f"{own.depth} messages in the topic's own queue will be copied to each of its channels"
+        )
         own.depth = 0
     yield own
     yield from rows
@@ -185,7 +191,7 @@ def _count_queue(disk: Disk, data_path: str, queue: GoQueue, row: Row, progress:
             row.attempted += int(np.count_nonzero(found.attempts()))
             progress(int(found.sizes.sum()))
     if queue.positions is not None and not row.damage and queue.positions.depth != row.depth:
-        row.notes.append(f"its metadata count {queue.positions.depth} messages")
+        row.notes.append(f"its metadata file reports {queue.positions.depth} messages")
 
 
 # Data paths of sparq's nsqd
@@ -212,7 +218,7 @@ def _check_topics(
     for folder in disk.listdir(home) if disk.exists(home) else ():
         name = topic_of_directory(folder)
         if name is None:
-            findings.notes.append(f"{home}/{folder} is no topic's folder")
+            findings.notes.append(f"{home}/{folder} is not a topic folder")
             continue
         try:
             findings.rows += _sparq_rows(disk, f"{home}/{folder}", name, now, progress)
@@ -241,7 +247,7 @@ def _sparq_rows(
     own.damage += _read_through(log, progress)
     own.damage += map(str, log.damage)
     if log.torn_bytes:
-        own.notes.append(f"{log.torn_bytes} bytes of an unfinished write at its log's end")
+        own.notes.append(f"{log.torn_bytes} bytes of an unfinished write at the end of its log")
     mark = _mark(log, state)
     own.depth = log.messages_between(mark, log.written_end)
     log.close()

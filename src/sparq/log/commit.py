@@ -66,14 +66,14 @@ class State(Enum):
     # Every commit hashes members, and Enum's own hash is a Python function, which is slower.
     __hash__ = object.__hash__
 
-    BEGUN = "nothing has happened, or what was before it is synced"
-    WRITTEN = "its batch is in the file, which is to be synced later"
-    JOURNALED = "its batch is in the file, and synced in a journal"
-    SYNCED = "all of the file is on the disk"
-    POISONED = "a sync of the file has failed: what it had unsynced may be lost"
-    MOVED = "what was unsynced, and its batch, are synced in a fresh file"
-    REFUSED = "nothing is stored, and the file is as it was"
-    LOST = "nothing is stored, but a file holds what could not be cut off or deleted"
+    BEGUN = "not written yet; earlier batches may be synced"
+    WRITTEN = "the batch is in the file, not synced yet"
+    JOURNALED = "the batch is in the file, and synced in a journal"
+    SYNCED = "the whole file is synced"
+    POISONED = "a sync of the file failed: its unsynced batches may be lost"
+    MOVED = "the batch and all unsynced ones before it are synced in a new file"
+    REFUSED = "nothing is stored, and the file is unchanged"
+    LOST = "nothing is stored, but a file still has data that could not be truncated or deleted"
 
 
 class Event(Enum):
@@ -81,13 +81,13 @@ class Event(Enum):
 
     __hash__ = object.__hash__
 
-    WRITE = "the batch is appended"
-    SHARE = "a journal that has the batch is synced"
+    WRITE = "the batch is appended to the file"
+    SHARE = "a journal with the batch is synced"
     SYNC = "the file is synced"
-    SYNC_FAILED = "the sync of the file has failed"
-    MOVE = "a fresh file has all that is unsynced"
-    FAIL = "an error ends it, and has left nothing behind"
-    SPOIL = "an error ends it, and has left something in a file"
+    SYNC_FAILED = "a sync of the file failed"
+    MOVE = "the unsynced batches are synced in a new file"
+    FAIL = "it fails and leaves no data behind"
+    SPOIL = "it fails and leaves data in a file"
 
 
 TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
@@ -254,7 +254,7 @@ class Commit:
         except DiskError as error:
             if not error.restored:
                 # Recovery would end the active file where the rest of the new one begins.
-                self.notes.append(f"{error}, and a file of no use could not be deleted for good")
+                self.notes.append(f"{error}; the unused new file could not be deleted durably")
             raise
 
     def append(self, target: ActiveSegment, appended: Batch, offset: int) -> list[Buffer]:
@@ -286,7 +286,9 @@ class Commit:
         except DiskError as error:
             target.end = 0  # the filling was cut off with the batch
             if not error.restored:
-                self.notes.append(f"{segment.path} is given up: {error}, nor could it be cut")
+                self.notes.append(
+                    f"{segment.path} is abandoned: {error}, and truncating it failed too"
+                )
             raise
         self.written.append(Stored(segment, appended, offset))
         return buffers
@@ -295,7 +297,7 @@ class Commit:
         try:
             target.file.sync()
         except DiskError as error:
-            self.notes.append(f"{error}: what it had unsynced is written to a new file")
+            self.notes.append(f"{error}: its unsynced batches are written to a new file")
             return False
         return True
 
@@ -347,7 +349,7 @@ class Commit:
             try:
                 self.active.file.truncate(self.active.segment.size)
             except DiskError as error:
-                self.notes.append(f"{error}: it may hold messages that were refused")
+                self.notes.append(f"{error}: the file may still contain refused messages")
         return is_gone
 
 

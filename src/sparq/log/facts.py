@@ -57,5 +57,5 @@ def decode(text: bytes) -> Facts:
         raise FactsError(str(error)) from error
     # Of a newer format, this version understands only the number.
     if checksum is not None and facts.format == FORMAT and checksum != facts.checksum():
-        raise FactsError("its checksum does not hold")
+        raise FactsError("checksum mismatch")
     return facts

@@ -178,7 +178,9 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
     """Read topics, channels and pauses from nsqd.dat."""
     known = [name for name in data.names if _METADATA.fullmatch(name)]
     if not known:
-        data.notes.append(f"{METADATA} is missing: channels are known by their files alone")
+        data.notes.append(
+            f"{METADATA} is missing: channels are detected only from their queue files"
+        )
         return
     # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a link.
     name = METADATA if METADATA in known else known[0]
@@ -187,8 +189,8 @@ def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
         topics = _parse_metadata(_read_all(disk, path))
     except (ValueError, RecursionError) as error:
         raise GoDataError(
-            f"{path} cannot be read: {error}. Repair it, or move it away to import the queues"
-            " without channels that are empty and without pauses"
+            f"{path} cannot be read: {error}. Repair it, or move it away to import without it"
+            " (empty channels and pauses are then lost)"
         ) from error
     for topic in topics:
         _add_topic(data, topic)
@@ -209,7 +211,7 @@ def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
         if not isinstance(channels, list) or not isinstance(topic.get("name"), str):
             raise ValueError(f"not a topic: {topic!r}"[:200])
         if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in channels):
-            raise ValueError(f"not channels: {channels!r}"[:200])
+            raise ValueError(f"not a list of channels: {channels!r}"[:200])
     return topics
 
 
@@ -228,10 +230,10 @@ def _add_topic(data: GoData, said: dict[str, Any]) -> None:
 def _is_kept(data: GoData, what: str, name: str) -> bool:
     """Whether a topic or channel of this name survives a restart of nsqd; if not, add a note."""
     if not is_valid_name(name):
-        data.notes.append(f"{what} {name!r} is passed over: not a legal name")
+        data.notes.append(f"{what} {name!r} is skipped: invalid name")
         return False
     if is_ephemeral(name):
-        data.notes.append(f"{what} {name} is passed over: ephemeral")
+        data.notes.append(f"{what} {name} is skipped: ephemeral")
         return False
     return True
 
@@ -260,7 +262,7 @@ def _queue_of(data: GoData, queue_name: str) -> GoQueue | None:
     queue = _channel(topic, rest[0]).queue if rest else topic.queue
     if not known and any(_METADATA.fullmatch(name) for name in data.names):
         # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
-        queue.notes.append(f"{METADATA} does not know it")
+        queue.notes.append(f"not listed in {METADATA}")
     return queue
 
 
@@ -275,7 +277,7 @@ def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Mat
         if match["number"] is not None
     ]
     if queue.positions is None and files:
-        queue.notes.append("without metadata, all that its files hold is taken")
+        queue.notes.append("no metadata file: all messages in its data files are imported")
     for file in sorted(files, key=lambda file: (file.number, not file.bad)):
         size = _size(disk, f"{data_path}/{file.name}")
         _take_file(queue, data_path, file._replace(size=size))
@@ -287,7 +289,7 @@ def _take_positions(disk: Disk, data_path: str, queue: GoQueue, name: str) -> No
     text = _read_all(disk, f"{data_path}/{name}")
     match = _POSITIONS.fullmatch(text)
     if match is None:
-        reason = "not metadata of a queue"
+        reason = "not valid queue metadata"
         queue.missing.append(BadBytes(f"{data_path}/{name}", 0, len(text), reason))
         return
     depth, *places = map(int, match.groups())
@@ -299,21 +301,23 @@ def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
     positions = queue.positions
     path = f"{data_path}/{file.name}"
     if file.bad:
-        queue.notes.append(f"{path} was given up by nsqd; what it holds may have been delivered")
+        queue.notes.append(
+            f"{path} was abandoned by nsqd; its messages may have been delivered already"
+        )
     if positions is not None:
         if file.number == positions.read.number:
             file = file._replace(start=positions.read.offset)
         elif file.number < positions.read.number and not file.bad:
-            queue.notes.append(f"{path} has been read; it is left out")
+            queue.notes.append(f"{path} was read completely; skipped")
             return
         if file.number == positions.write.number:
             file = file._replace(written=positions.write.offset)
     expected = max(file.written, file.start)
     if file.size < expected and not file.bad:
-        reason = f"the file ends before position {expected}, which its metadata tell of"
+        reason = f"the file ends before position {expected} recorded in the metadata"
         queue.missing.append(BadBytes(path, file.size, expected - file.size, reason))
     if file.size > file.written >= 0:
-        queue.notes.append(f"{path} goes on behind the stored write position: after a crash")
+        queue.notes.append(f"{path} continues after the stored write position (nsqd crashed)")
     queue.files.append(file._replace(start=min(file.start, file.size)))
 
 
@@ -323,7 +327,9 @@ def _note_missing(queue: GoQueue, data_path: str, positions: Positions, numbers:
     after = sorted({number for number in numbers if number > read.number} | {write.number})
     if read.number not in numbers and read.number < write.number:
         # After reading a file, nsqd deletes it before it stores the next read position.
-        queue.notes.append(f"data file {read.number} is missing: taken as read to its end")
+        queue.notes.append(
+            f"data file {read.number} is missing: assumed to have been read completely"
+        )
     elif read.number not in numbers and read < write:
         reason = f"data file {read.number} is missing"
         size = write.offset - read.offset

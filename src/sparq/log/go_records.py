@@ -246,14 +246,14 @@ class _Reader:
                 start = at - self.base + LENGTH_SIZE
                 return Records(self.data, np.array([start]), np.array([length]))
             self.next_at = swallowed
-            return self._bad(at, "its length leads beyond the next record")
+            return self._bad(at, "its length field points past the next record")
         found = self._find(at + HEAD_SIZE if self._is_head(at) else at + 1)
         self.next_at = self._size if found is None else found
         if found is None and length >= FIXED_SIZE and end > self._size:
-            return self._bad(at, "cut off, or its length is damaged")
+            return self._bad(at, "truncated, or its length field is damaged")
         if fits:
-            return self._bad(at, "no record follows where its length says")
-        return self._bad(at, "no record begins here")
+            return self._bad(at, "no record starts where its length field points")
+        return self._bad(at, "no record starts here")
 
     def _bad(self, at: int, reason: str) -> BadBytes:
         return BadBytes(self._file.path, at, self.next_at - at, reason)

@@ -172,7 +172,9 @@ class Journal:
             self._append(encode(map(self._entry, written)))
         except DiskError as error:
             self._give_up()
-            written[0].commit.notes.append(f"{error}: each topic's file is synced by itself")
+            written[0].commit.notes.append(
+                f"journal failed ({error}): each topic's file is synced separately"
+            )
             for share in written:
                 share.commit.journals_ended = self.number
                 share.sync_alone()
@@ -327,9 +329,11 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
         except DiskError as error:
             outcome.refused[folder] = error
     if outcome.batches:
-        outcome.report.append(f"{outcome.batches} batches were put back from the journal")
+        outcome.report.append(f"{outcome.batches} batches restored from the journal")
     if numbers and outcome.refused:
-        outcome.report.append(f"{data_path}: the journals are kept for the topics not opened")
+        outcome.report.append(
+            f"{data_path}: journals kept, because some topics could not be opened"
+        )
         journal.continue_from(numbers[-1])
     elif numbers:
         journal.number = numbers[-1]

@@ -426,7 +426,9 @@ class Ledger:
                 self._checkpoint_bytes = self.account.state_bytes = contents.size
         self.log_id = log_id or self.log_id
         if replay.unknown:
-            self.damage.append(f"{self._directory}: {replay.unknown} records of a newer version")
+            self.damage.append(
+                f"{self._directory}: {replay.unknown} records of a newer version skipped"
+            )
         return replay.state()
 
     def _note_damage(self, path: str, contents: ledger_file.Contents) -> None:
@@ -436,7 +438,7 @@ class Ledger:
             self.damage.append(f"{path}: {contents.damaged_bytes} damaged bytes")
         if contents.header is not None and contents.size > contents.end:
             torn = contents.size - contents.end
-            self.damage.append(f"{path}: {torn} bytes behind the last whole block (torn)")
+            self.damage.append(f"{path}: {torn} bytes after the last whole block (torn)")
 
     def _continue(self, path: str, contents: ledger_file.Contents) -> None:
         """Append to the newest file if it ends with a whole block; otherwise a new one is begun."""

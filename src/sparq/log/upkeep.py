@@ -234,7 +234,11 @@ class Upkeep:
             self.spare_due_size = NEVER
         told = self._is_failing
         self._is_failing = work.error is not None
-        return f"what makes a start quick failed: {work.error}" if work.error and not told else ""
+        return (
+            f"housekeeping failed, the next start may be slower: {work.error}"
+            if work.error and not told
+            else ""
+        )
 
     def goes_on(self, work: UpkeepWork, active: ActiveSegment | None) -> bool:
         """Whether more work like it should follow at once.

@@ -110,7 +110,7 @@ class Actions:
         try:
             report = await do(self._fleet, order)
         except UnknownNode as error:
-            await self._write_down(request, order, "failed", f"{error} is no known node")
+            await self._write_down(request, order, "failed", f"{error} is not a known node")
             raise HttpError(404, "NODE_NOT_FOUND") from None
         except ValueError as error:
             await self._write_down(request, order, "failed", str(error))
@@ -188,14 +188,14 @@ def _named(do: Callable[[Fleet, str, str], Awaitable[Report]], *, of_channel: bo
 def _seek(fleet: Fleet, order: Order) -> Awaitable[Report]:
     to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
     if not isinstance(to, str) or not to or isinstance(nodes, str):
-        raise ValueError("a seek wants a place, and perhaps a list of nodes")
+        raise ValueError("seek_channel needs `to` and optionally `nodes`, a list")
     return cluster.seek(fleet, order.topic, order.channel, to, nodes=nodes)
 
 
 def _drain(fleet: Fleet, order: Order) -> Awaitable[Report]:
     leave = order.arguments.get("exit", False)
     if not isinstance(leave, bool):
-        raise ValueError("exit is true or false")
+        raise ValueError("`exit` must be true or false")
     return draining.begin(fleet, order.node, leave=leave)
 
 
@@ -203,9 +203,9 @@ def _messages(verb: str) -> Do:
     def run(fleet: Fleet, order: Order) -> Awaitable[Report]:
         ids, to = order.arguments.get("ids"), order.arguments.get("to", "")
         if not isinstance(ids, dict) or not ids or not isinstance(to, str):
-            raise ValueError("no messages are named, by node")
+            raise ValueError("`ids` must map nodes to message ids")
         if verb == "copy" and not is_valid_name(to):
-            raise ValueError("no topic to copy to")
+            raise ValueError("`to` must be the name of a topic")
         return cluster.messages(fleet, verb, order.topic, order.channel, ids, to=to)
 
     return run
@@ -213,7 +213,7 @@ def _messages(verb: str) -> Do:
 
 def _set_policies(fleet: Fleet, order: Order) -> Awaitable[Report]:
     if POLICIES not in order.arguments:
-        raise ValueError("no document of policies")
+        raise ValueError("the document with the policies is missing")
     return policies.put(fleet, order.document)
 
 

@@ -1,4 +1,4 @@
-"""NSQ's own JSON API, as NSQ's nsqadmin serves it (reference: nsqadmin.md).
+"""NSQ's own JSON API, as NSQ's nsqadmin serves it (docs/nsqadmin.md).
 
 1. Shapes are NSQ's: an empty list is null; a failure of some daemons is a warning in `message`. If
    no daemon answered, or none could report which nodes have a topic, the status is 502.
@@ -251,12 +251,12 @@ async def _fields(call: Call, *names: str) -> list[str]:
     # As in Go: null is read as an empty object, and keys are not case-sensitive.
     document = {} if document is None else document
     if not isinstance(document, dict):
-        raise HttpError(400, "invalid JSON: an object is wanted")
+        raise HttpError(400, "invalid JSON: the body must be an object")
     folded: dict[str, Any] = {str(key).lower(): value for key, value in document.items()}
     found = [folded.get(name) or "" for name in names]
     for name, value in zip(names, found, strict=True):
         if not isinstance(value, str):
-            raise HttpError(400, f"invalid JSON: {name} is no string")
+            raise HttpError(400, f"invalid JSON: {name} must be a string")
     return found
 
 
@@ -309,5 +309,5 @@ def _addresses(body: bytes) -> tuple[str, ...]:
     found = json.loads(body)
     found = [] if found is None else found
     if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
-        raise ValueError("no list of texts")
+        raise ValueError("not a list of strings")
     return tuple(found)

@@ -79,7 +79,7 @@ class Notifier:
         try:
             self._waiting.put_nowait(told)
         except asyncio.QueueFull:
-            logger.error("NOTIFY: %s is not told: %d wait already", action, WAITING_MAX)
+            logger.error("NOTIFY: dropped %s: %d notifications are queued", action, WAITING_MAX)
             return
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._tell_all())
@@ -120,7 +120,7 @@ class Notifier:
             why = http_reason(error)
         if why:
             shown = public(self._endpoint)
-            logger.error("NOTIFY: %s is not told to %s: %s", told["action"], shown, why)
+            logger.error("NOTIFY: failed to send %s to %s: %s", told["action"], shown, why)
 
 
 def basic_user(authorization: str) -> str:

@@ -1,4 +1,4 @@
-"""nsqadmin's options: one field per flag, with NSQ's names and defaults (reference: nsqadmin.md).
+"""nsqadmin's options: one field per flag, with NSQ's names and defaults (docs/nsqadmin.md).
 
 Durations are in nanoseconds, and their field names say so. `check` finds options that contradict
 each other, when the program starts and again at SIGHUP.
@@ -23,8 +23,8 @@ from sparq.protocol.option import option
 class StatsdOptions:
     """The values of nsqd's statsd flags; nsqadmin's flags also begin with `statsd-`."""
 
-    prefix: str = option("nsq.%s", "the prefix of nsqd's --statsd-prefix; %s is its host")
-    interval_ns: int = option(60 * SECOND, "the interval of nsqd's --statsd-interval", least=SECOND)
+    prefix: str = option("nsq.%s", "value of the nsqds' --statsd-prefix; %s: host and port")
+    interval_ns: int = option(60 * SECOND, "value of the nsqds' --statsd-interval", least=SECOND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,68 +34,68 @@ class Options:
     # The cluster
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
-        "address of an nsqlookupd for HTTP: host:port",
+        "HTTP address of an nsqlookupd: host:port",
         name="lookupd-http-address",
         key="nsqlookupd_http_addresses",
         live="lookupds",
     )
     nsqd_http_addresses: tuple[str, ...] = option(
         (),
-        "address of an nsqd for HTTP, if there is no nsqlookupd: host:port",
+        "HTTP address of an nsqd, for clusters without nsqlookupd: host:port",
         name="nsqd-http-address",
         key="nsqd_http_addresses",
     )
     allowed_nodes: tuple[str, ...] = option(
         (),
-        "address that an nsqd may have which nsqlookupd lists: an IP address, a network, a host"
-        " name or *.domain; without the flag any but link-local, multicast and unspecified ones,"
-        " ports of other services, and loopback while no nsqlookupd is on this machine",
+        "allowed address of nsqds listed by nsqlookupd: IP address, network, host name or"
+        " *.domain; default: all except link-local, multicast and unspecified addresses, ports of"
+        " other services, and loopback unless an nsqlookupd runs on this machine",
         name="allow-node-address",
         key="allow_node_addresses",
     )
     upstream_token: str = option(
         "",
-        "bearer token that nsqds and nsqlookupds are shown (their --http-token); @FILE: the one in"
-        " this file",
+        "bearer token sent to nsqds and nsqlookupds (their --http-token); @FILE: read it from FILE",
     )
     http_client_connect_timeout_ns: int = option(
-        2 * SECOND, "time for a connection to an nsqd or nsqlookupd", least=MILLISECOND
+        2 * SECOND, "timeout for connecting to an nsqd or nsqlookupd", least=MILLISECOND
     )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND, "time for a request to an nsqd or nsqlookupd", least=MILLISECOND
+        5 * SECOND, "timeout for a request to an nsqd or nsqlookupd", least=MILLISECOND
     )
     http_client_tls_insecure_skip_verify: bool = option(
-        False, "do not verify the certificates of nsqds asked over HTTPS"
+        False, "do not verify the certificates of nsqds over HTTPS"
     )
     http_client_tls_root_ca_file: str = option(
-        "", "file of the authorities that sign the certificates of nsqds"
+        "",
+        "file of CA certificates for verifying nsqds over HTTPS; empty: the system's",
     )
-    http_client_tls_cert: str = option("", "file of the certificate that nsqds are shown")
-    http_client_tls_key: str = option("", "file of its key")
+    http_client_tls_cert: str = option("", "client certificate file for HTTPS to nsqds")
+    http_client_tls_key: str = option("", "key file of the client certificate")
 
     # HTTP server
     http_address: str = option(
         "0.0.0.0:4171", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
-    base_path: str = option("/", "path below which all pages are")
-    dev_static_dir: str = option(
-        "", "folder that static files are read from, for their development"
-    )
+    base_path: str = option("/", "URL path prefix of all pages")
+    dev_static_dir: str = option("", "folder to serve static files from, for developing them")
     http_request_timeout_ns: int = option(
         30 * SECOND,
-        "time that the head of an HTTP request, and then its body, may take; 0: 75s for the head,"
-        " 60s between two pieces of the body",
+        "time limit for the head of an HTTP request, and again for its body (0: 75s for the head,"
+        " 60s between two pieces of the body)",
         least=0,
     )
     http_connections: int = option(
-        0, "connections at a time; 0: as many as the system has files for", least=0
+        0,
+        "maximum number of connections; 0: as many as the open-file limit allows",
+        least=0,
     )
 
     # Access control
     admin_users: tuple[str, ...] = option(
         (),
-        "user (in the ACL header) who may administer; without any, requests from this machine may,"
-        " others read",
+        "user (in the ACL header) with the role administer; if none is set, requests from this"
+        " machine may administer and others may read",
         name="admin-user",
         key="admin_users",
         live="rights",
@@ -105,57 +105,56 @@ class Options:
     )
     allow_config_from_cidr: str = option(
         "127.0.0.1/8",
-        "network that may read and change /config; empty: whoever may administer",
+        "network that may read and change /config; empty: the role administer is required instead",
         live="rights",
     )
     trusted_proxies: tuple[str, ...] = option(
         (),
-        "network or IP address of a proxy whose user and X-Forwarded-For headers count; without the"
-        " flag 127.0.0.0/8 and ::1; none: no proxy",
+        "network or IP address of a proxy whose user and X-Forwarded-For headers are trusted;"
+        " default: 127.0.0.0/8 and ::1; none: no proxy",
         name="trusted-proxy",
         key="trusted_proxies",
         live="rights",
     )
     roles: tuple[str, ...] = option(
         (),
-        "USER=ROLE[,ROLE]: what a user of the ACL header may: read, bodies, operate, administer",
+        "USER=ROLE[,ROLE]: roles of a user in the ACL header: read, bodies, operate, administer",
         name="role",
         key="roles",
         live="rights",
     )
     token_file: str = option(
         "",
-        "file of bearer tokens: NAME ROLES SHA256 [EXPIRES] a line; read again at SIGHUP",
+        "file of bearer tokens, one per line: NAME ROLES SHA256 [EXPIRES]; read again at SIGHUP",
         live="rights",
     )
     local_role: str = option(
         "",
-        "what requests from this machine may without user or token: roles, or none; empty:"
-        " administer,bodies as long as no --admin-user, --role or --token-file is given",
+        "roles of requests from this machine without user or token, or none; empty:"
+        " administer,bodies unless --admin-user, --role or --token-file is set",
         live="rights",
     )
-    default_role: str = option("read", "what everybody else may: roles, or none", live="rights")
+    default_role: str = option("read", "roles of all other requests, or none", live="rights")
     allowed_hosts: tuple[str, ...] = option(
         (),
-        "further host name in a browser's address bar that leads here: name, name:port, *.domain,"
-        " or * for any",
+        "additional host name accepted in Host and Origin: name, name:port, *.domain, or * for any",
         name="allowed-host",
         key="allowed_hosts",
         live="rights",
     )
     audit_log: str = option(
-        "", "file for the audit log (JSON lines); empty: the last 1,000 actions in memory"
+        "", "audit log file (JSON lines); empty: keep the last 1,000 actions in memory"
     )
-    audit_topic: str = option("", "topic that each audit entry is published to")
-    notification_http_endpoint: str = option("", "URL that each action is told to, by POST")
+    audit_topic: str = option("", "topic to publish each audit entry to")
+    notification_http_endpoint: str = option("", "URL to which each action is sent by POST")
 
     # Graphite
-    graphite_url: str = option("", "URL of graphite")
-    proxy_graphite: bool = option(False, "have graphite's images pass through nsqadmin")
+    graphite_url: str = option("", "URL of graphite; empty: none")
+    proxy_graphite: bool = option(False, "proxy graphite's images through nsqadmin")
     statsd_counter_format: str = option(
-        "stats.counters.%s.count", "how statsd names a counter; %s is its key"
+        "stats.counters.%s.count", "statsd's name of a counter; %s: its key"
     )
-    statsd_gauge_format: str = option("stats.gauges.%s", "how statsd names a gauge; %s is its key")
+    statsd_gauge_format: str = option("stats.gauges.%s", "statsd's name of a gauge; %s: its key")
     statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
 
     # Start and logging
@@ -187,7 +186,7 @@ def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
     cert, key = options.http_client_tls_cert, options.http_client_tls_key
     if bool(cert) != bool(key):
         missing = "key" if cert else "cert"
-        raise StartError(f"--http-client-tls-{missing} is missing: give certificate and key")
+        raise StartError(f"--http-client-tls-{missing} is missing: set both certificate and key")
     for flag, url in (
         ("--graphite-url", options.graphite_url),
         ("--notification-http-endpoint", options.notification_http_endpoint),
@@ -208,11 +207,11 @@ def _check_address(flag: str, address: str, resolve: Resolve) -> None:
     except ValueError:
         host, port = None, None
     if parts.scheme not in ("", "http", "https") or not host or not (port or parts.scheme):
-        raise StartError(f"{flag}={address} is no address: write host:port")
+        raise StartError(f"{flag}={address} is not an address: write host:port")
     try:
         resolve(host, port or 0)
     except (OSError, UnicodeError) as error:
-        reason = str(getattr(error, "strerror", None) or "it is no host name").lower()
+        reason = str(getattr(error, "strerror", None) or "not a host name").lower()
         raise StartError(f"failed to resolve {flag} ({address}) - {reason}") from None
 
 
@@ -225,4 +224,4 @@ def _check_url(flag: str, url: str) -> None:
     except ValueError:
         is_good = False
     if not is_good:
-        raise StartError(f"failed to parse {flag}='{url}' - it is no http:// or https:// URL")
+        raise StartError(f"failed to parse {flag}='{url}' - use an http:// or https:// URL")

@@ -31,7 +31,7 @@ SOURCES: Final = {"configured": "file", "policies": "run time"}
 """Displayed name of each source of policies in nsqd's answer, in the order nsqd reads them."""
 
 REFUSED: Final = "INVALID_POLICIES"
-GO_NODE: Final = "it is no sparq nsqd: it cannot do this"
+GO_NODE: Final = "this is NSQ's Go nsqd, which does not support this action"
 NO_ROUTE: Final = r"\"NOT_FOUND\""
 """Part of NSQ's answer to an unknown path, as `Outcome.error` quotes it."""
 
@@ -119,7 +119,7 @@ async def try_out(fleet: Fleet, document: bytes | None) -> Report:
     if document is None:
         return await cluster.drop(fleet, dry_run=True)
     if len(document) > BYTES_MAX:
-        raise NotTaken(f"it has {len(document):,} bytes: {BYTES_MAX:,} may be")
+        raise NotTaken(f"the document has {len(document):,} bytes, the limit is {BYTES_MAX:,}")
     report = await cluster.put(fleet, document, _kind(document), dry_run=True)
     for one in report.errors:
         if why := refusal(one.error):

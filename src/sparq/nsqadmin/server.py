@@ -153,13 +153,19 @@ def routes(desk: Desk) -> list[Route]:
 
 def exposition(desk: Desk) -> Content:
     """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
-    build = Family("nsqadmin_build_info", "gauge", "What runs: always 1")
+    build = Family("nsqadmin_build_info", "gauge", "Build information, always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
-    calls = Family("nsqadmin_upstream_requests_total", "counter", "Requests to nsqds, nsqlookupds")
+    calls = Family(
+        "nsqadmin_upstream_requests_total", "counter", "Requests to nsqds and nsqlookupds"
+    )
     calls.add(desk.upstream.calls)
-    failures = Family("nsqadmin_upstream_failures_total", "counter", "Of these, those that failed")
+    failures = Family(
+        "nsqadmin_upstream_failures_total",
+        "counter",
+        "Requests to nsqds and nsqlookupds that failed",
+    )
     failures.add(desk.upstream.failures)
-    rounds = Family("nsqadmin_watch_rounds_total", "counter", "Looks at all figures of the cluster")
+    rounds = Family("nsqadmin_watch_rounds_total", "counter", "Rounds of fetching all figures")
     rounds.add(desk.watch.rounds)
     text = "".join(family.text() for family in (build, calls, failures, rounds))
     return Content(text.encode() + generate_latest(REGISTRY), CONTENT_TYPE)
@@ -229,10 +235,10 @@ def _publisher(fleet: Fleet, topic: str) -> Callable[[bytes], Awaitable[None]] |
     if not topic:
         return None
     if not is_valid_name(topic):
-        raise StartError(f"--audit-topic={topic} is no name of a topic")
+        raise StartError(f"--audit-topic={topic} is not a valid topic name")
 
     async def publish(entry: bytes) -> None:
-        why = "there is no nsqd"
+        why = "no nsqd is known"
         for node in (await fleet.nodes()).value:
             try:
                 await fleet.post(node, "/pub", entry, topic=topic)

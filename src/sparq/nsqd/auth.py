@@ -4,7 +4,7 @@ The token file comes first: a secret that is one of its tokens is never sent to 
 the token has expired or not. Any other secret is sent to the authds, if any are configured.
 
 1. Each authd is asked once, in turn, starting with a random one; the first answer counts
-   (reference: wire.md 1.8). A malformed answer counts as no answer.
+   (docs/protocol.md, "Authorization"). A malformed answer counts as no answer.
 2. Only the connection that asked waits for an authd. Its commands wait in order; other connections
    go on.
 3. A secret is never logged, nor is an address with a secret in its query.
@@ -128,7 +128,7 @@ class Authenticator:
             AuthError: no authd gave a valid answer.
         """
         if not self.has_authds:
-            raise AuthError("the secret is no token of the file")
+            raise AuthError("the secret is not in the token file")
         first = random.randrange(len(self._urls))  # noqa: S311 - it spreads load, no more
         reasons = []
         for url in self._urls[first:] + self._urls[:first]:
@@ -330,7 +330,9 @@ def url_of(address: str) -> URL:
             return url
     except ValueError:
         pass
-    raise StartError(f"--auth-http-address={public(address)} is no address")
+    raise StartError(
+        f"--auth-http-address={public(address)} is not an address: write host:port or a URL"
+    )
 
 
 def client_context(options: Options) -> ssl.SSLContext:

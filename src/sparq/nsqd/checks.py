@@ -1,7 +1,7 @@
 """Checks of nsqd's options at the start, in NSQ's order and with NSQ's error texts.
 
 1. An operator who fixes one mistake gets the next one in the same order as with NSQ
-   (reference: flags.md).
+   (docs/daemons.md).
 2. The data path is locked before these checks, and the listeners are opened after them.
 """
 

@@ -54,7 +54,10 @@ class Clients:
         """Add a new connection; False: the limit is reached, and the caller must close it."""
         if len(self.connections) >= self.connections_max:
             if not self._is_full:
-                logger.warning("TCP: refusing clients beyond %d", self.connections_max)
+                logger.warning(
+                    "TCP: refusing connections: the limit of %d clients is reached",
+                    self.connections_max,
+                )
             self._is_full = True
             return False
         self._is_full = False

@@ -1,4 +1,4 @@
-"""`/config/<option>`: read every option over HTTP, and change two of them (http.md section 1).
+"""`/config/<option>`: read every option over HTTP, change two of them (docs/http.md, "/config").
 
 1. An option is named by its key in a configuration file. A text is sent as it is, all other values
    as JSON; values that Go stores as numbers (levels, TLS versions) are sent as those numbers.

@@ -75,7 +75,7 @@ class DrainRoutes:
             return now._replace(node=began)
 
         await self._change(make)
-        what = ", and ends once nothing is left" if drain.exit else ""
+        what = ", and nsqd exits once nothing is left" if drain.exit else ""
         logger.info("DRAIN: begun by %s: publishes are refused%s", drain.by, what)
         return await self.show(call)
 
@@ -84,7 +84,7 @@ class DrainRoutes:
         was_on = self._broker.drains.now.node is not None
         await self._change(lambda now: now._replace(node=None))
         if was_on:
-            logger.info("DRAIN: ended by %s: publishes are taken again", _who(call))
+            logger.info("DRAIN: ended by %s: publishes are accepted again", _who(call))
         return await self.show(call)
 
     async def begin_topic(self, call: Call) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class DrainRoutes:
         topic = parameters.name_of(call, "topic")
         topics = self._broker.drains.now.topics
         if topic not in topics and len(topics) >= TOPICS_MAX:
-            raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics drain already")
+            raise HttpError(403, f"LIMIT_REACHED: {TOPICS_MAX} topics are draining already")
         drain = Drain(time.time_ns(), _who(call))
         await self._change(lambda now: now._replace(topics={topic: drain, **now.topics}))
         logger.info("DRAIN: topic %s: begun by %s: publishes are refused", topic, drain.by)
@@ -109,7 +109,7 @@ class DrainRoutes:
         await self._change(make)
         if was_on:
             logger.info(
-                "DRAIN: topic %s: ended by %s: publishes are taken again", topic, _who(call)
+                "DRAIN: topic %s: ended by %s: publishes are accepted again", topic, _who(call)
             )
         return {"topic": topic, **_told(self._broker.drains.now.topics.get(topic))}
 

@@ -1,4 +1,4 @@
-"""The broker's statistics in NSQ's two forms: JSON and text (reference: http.md 1.1 and 1.2).
+"""The broker's statistics in NSQ's two forms: JSON and text (docs/http.md, "/stats as NSQ has it").
 
 1. The JSON form has the fields of `broker/stats.py` as keys, in the same order; fields that Go
    omits when they are empty are omitted.

@@ -205,7 +205,9 @@ def _append(
         text = "imported %s: %s messages, %d damaged places"
         logger.info(text, queue.name, f"{messages:,}", lost)
     if not lost and queue.positions is not None and queue.positions.depth != messages:
-        text = "%s: its metadata count %d messages, its files hold %d; theirs are imported"
+        text = (
+            "%s: the metadata count %d messages, the files hold %d; those in the files are imported"
+        )
         logger.info(text, queue.name, queue.positions.depth, messages)
 
 

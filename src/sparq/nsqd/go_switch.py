@@ -65,10 +65,10 @@ class Switch:
         """
         disk = self._disk
         if disk.exists(self._path(COMMITTED)):
-            logger.info("going on with the import of Go's data, which was stopped at its end")
+            logger.info("finishing an import of Go's data that was interrupted in its last step")
             self._settle()
         if disk.exists(self._path(TEMPORARY)):
-            logger.info("an import of Go's data was stopped half-way; it begins anew")
+            logger.info("an import of Go's data was interrupted; starting it again")
             self._discard()
         names = go_files(disk, self._data_path)
         if names:
@@ -80,9 +80,9 @@ class Switch:
         self._catalog.load()
         if self._catalog.topic_names():
             raise GoImportError(
-                f"{self._data_path} holds topics of sparq and also files of Go's nsqd"
-                f" ({names[0]}{', ...' if len(names) > 1 else ''}): move the files of the one that"
-                f" is not to be used elsewhere (of sparq: {TOPICS}/ and sparq.json)"
+                f"{self._data_path} contains both topics of sparq and files of Go's nsqd"
+                f" ({names[0]}{', ...' if len(names) > 1 else ''}): move the files that you do not"
+                f" want to use to another folder (sparq's: {TOPICS}/ and sparq.json)"
             )
 
     def _path(self, *names: str) -> str:
@@ -109,7 +109,7 @@ class Switch:
             raise
         except DiskError as error:
             self._give_up(error, needed)
-        text = "imported %s messages; %d places of Go's files were damaged"
+        text = "imported %s messages; skipped %d damaged places in Go's files"
         logger.info(text, f"{tally.messages:,}", tally.damaged)
 
     def _need(self, size_bytes: int) -> None:
@@ -124,11 +124,11 @@ class Switch:
             free = self._disk.free_bytes(self._data_path)
             self._discard()
         except DiskError as second:
-            logger.warning("the unfinished import stays on the disk: %s", second)
+            logger.warning("could not delete the unfinished import: %s", second)
         if error.is_full:
             raise GoImportError(_too_full(self._data_path, needed, free)) from error
         raise GoImportError(
-            f"importing the data of Go's nsqd failed: {error}; its files are as they were"
+            f"importing the data of Go's nsqd failed: {error}; its files are unchanged"
         ) from error
 
     def _build(self, data: GoData, tally: Tally) -> None:
@@ -235,8 +235,8 @@ class Switch:
             return str(plan["aside"]), [str(name) for name in plan["originals"]]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise GoImportError(
-                f"{path} is damaged: {error}; move {self._path(COMMITTED)} away to import anew,"
-                f" if no folder {ASIDE}... is there"
+                f"{path} is damaged: {error}; if there is no folder {ASIDE}..., move"
+                f" {self._path(COMMITTED)} away and start again to repeat the import"
             ) from error
 
 
@@ -244,7 +244,7 @@ def _too_full(data_path: str, needed: int, free: int) -> str:
     # A message takes 8 bytes more than in Go's files; ledgers and headers take little.
     about = needed * 5 // 4 // MIB + 1
     return (
-        f"no space in {data_path} for the data of Go's nsqd: about {about} MiB are needed beside"
-        f" the files, {free // MIB} MiB are free; its files are as they were. Free space, or start"
-        " Go's nsqd until its queues are shorter"
+        f"no space in {data_path} to import the data of Go's nsqd: about {about} MiB are needed in"
+        f" addition to its files, {free // MIB} MiB are free; its files are unchanged. Free some"
+        " space, or run Go's nsqd until its queues are shorter"
     )

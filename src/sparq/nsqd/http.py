@@ -1,4 +1,4 @@
-"""nsqd's HTTP endpoints (reference: http.md section 1; docs/http.md).
+"""nsqd's HTTP endpoints (docs/http.md).
 
 1. Checks run in NSQ's order, since clients see the first one that fails.
 2. A publish is answered when its messages are stored, a change of topics or channels when it is on

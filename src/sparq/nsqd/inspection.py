@@ -291,7 +291,7 @@ class Inspection:
         channel = self.channel_of(topic, call)
         index = parameters.index_of(text, topic.stream.log.node_id)
         if index is None:
-            raise HttpError(404, "MESSAGE_NOT_FOUND: the id is of another node, or another topic's")
+            raise HttpError(404, "MESSAGE_NOT_FOUND: the id belongs to another node or topic")
         found: dict[int, Stored] = {}
         if index < topic.stream.log.written_end:
             size = room_of(topic, self._broker.limits.max_body_size if raw else body_bytes)
@@ -463,9 +463,9 @@ def _reach(topic: Topic) -> str:
     log = topic.stream.log
     kept = [segment for segment in log.segments() if segment.messages]
     if not kept:
-        return "the log has no message"
+        return "the log is empty"
     begin = shown_time(kept[0].first_time_ns)
-    return f"the log reaches back to index {log.first_index}, published at {begin}"
+    return f"the log begins with index {log.first_index}, published at {begin}"
 
 
 def _outcome(topic: Topic, search: Search, first: int) -> dict[str, Any]:

@@ -110,7 +110,7 @@ class Leave:
         drain = self._nsqd.broker.drains.now.node
         if drain is not None:
             since = rfc3339(drain.since_ns)
-            logger.info("DRAIN: goes on since %s, begun by %s", since, drain.by)
+            logger.info("DRAIN: continues, begun by %s at %s", drain.by, since)
         self._task = asyncio.create_task(self._watch())
 
     async def stop(self) -> None:
@@ -157,9 +157,12 @@ class Leave:
         try:
             await self._nsqd.change_drains(make)
         except RemoteError as error:
-            logger.warning("DRAIN: the next start will end by itself, too: %s", error.text)
+            logger.warning(
+                "DRAIN: could not clear exit, so nsqd will exit again after the next start: %s",
+                error.text,
+            )
         if asked:
             seconds = (time.time_ns() - node.since_ns) / SECOND
-            logger.info("DRAIN: nothing is left after %.1f s: nsqd ends", seconds)
+            logger.info("DRAIN: nothing is left after %.1f s: nsqd exits", seconds)
             self._stop.set()
         return bool(asked)

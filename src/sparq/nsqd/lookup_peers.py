@@ -1,7 +1,6 @@
 """Register topics and channels with every nsqlookupd, and ask them for a new topic's channels.
 
-Each nsqlookupd has its own task and its own connection (reference: wire.md part 2; semantics.md
-11). Invariants:
+Each nsqlookupd has its own task and its own connection (docs/protocol.md, "How nsqd registers").
 
 1. A peer that is slow, dead or sends wrong answers does not affect the other peers or the broker.
    Only a new topic's first delivery waits for the peers, for at most 5 s.
@@ -204,10 +203,12 @@ class Peer:
         async with asyncio.timeout(REPLY_SECONDS):
             head = await reader.readexactly(4)
             if head == b"HTTP":
-                raise PeerError("speaks HTTP: give nsqlookupd's TCP port, 4160 by default")
+                raise PeerError("speaks HTTP: use nsqlookupd's TCP port (4160 by default)")
             (size,) = struct.unpack(">i", head)
             if not 0 <= size <= self._reply_bytes_max:
-                raise PeerError(f"announced an answer of {size} bytes")
+                raise PeerError(
+                    f"announced an answer of {size} bytes, the maximum is {self._reply_bytes_max}"
+                )
             return self._hide(await reader.readexactly(size))
 
     async def _wait(self, reader: asyncio.StreamReader) -> None:
@@ -218,7 +219,7 @@ class Peer:
         try:
             await asyncio.wait(both, timeout=PING_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if ending.done():
-                raise PeerError("spoke unasked" if await ending else "closed the connection")
+                raise PeerError("sent unexpected data" if await ending else "closed the connection")
         finally:
             for future in both:
                 future.cancel()
@@ -324,7 +325,9 @@ class LookupPeers:
                 peers = self._peers.values()
                 await asyncio.gather(*(self._ask_peer(peer, topic, names) for peer in peers))
         except TimeoutError:
-            logger.warning("LOOKUPD: not all have told the channels of %s in time", topic)
+            logger.warning(
+                "LOOKUPD: not all nsqlookupds returned the channels of %s in time", topic
+            )
         self._broker.channels_known(topic, sorted(names), self._nsqd.runner.now())
         self._nsqd.turns.schedule()
 
@@ -335,7 +338,9 @@ class LookupPeers:
         try:
             names.update(await self._channels(peer.http_address, topic))
         except (OSError, TimeoutError, ValueError, _client_error()) as error:
-            logger.warning("LOOKUPD(%s): channels of %s: %s", peer.where, topic, error)
+            logger.warning(
+                "LOOKUPD(%s): could not get the channels of %s: %s", peer.where, topic, error
+            )
 
     async def _channels(self, where: str, topic: str) -> Iterable[str]:
         if self._http is None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Change = Callable[[str, Callable[["Instant"], dict[int, str]]], Awaitable[dict[int, str]]]
 """Applies a change to a topic and returns its result once it is on disk."""
 
-OTHER_NODE = "it is of another node"
+OTHER_NODE = "it belongs to another node"
 
 
 class MessageActions:

@@ -48,38 +48,60 @@ class Shown(NamedTuple):
 
 _TOPIC = (
     Shown("message_count", "messages_total", "counter", "Messages published"),
-    Shown("message_bytes", "message_bytes_total", "counter", "Bytes of their bodies"),
-    Shown("depth", "depth", "gauge", "Messages that no channel may see yet"),
-    Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
+    Shown("message_bytes", "message_bytes_total", "counter", "Bytes of published message bodies"),
+    Shown("depth", "depth", "gauge", "Messages not yet visible to any channel"),
+    Shown("backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"),
     Shown("paused", "paused", "gauge", "1 while the topic is paused"),
-    Shown("log_messages", "log_messages", "gauge", "Messages that the log holds"),
+    Shown("log_messages", "log_messages", "gauge", "Messages in the log"),
     Shown("log_bytes", "log_bytes", "gauge", "Bytes of the log on disk"),
     Shown("unsynced_messages", "unsynced_messages", "gauge", "Messages written but not synced"),
     Shown("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
-    Shown("damaged_messages", "damaged_messages", "gauge", "Messages found unreadable"),
+    Shown("damaged_messages", "damaged_messages", "gauge", "Messages found to be unreadable"),
     Shown("refused_count", "refused_total", "counter", "Messages refused by a limit of the topic"),
-    Shown("held_count", "held_total", "counter", "Messages held back as they came too fast"),
-    Shown("given_up_count", "given_up_total", "counter", "Unseen messages given up when it was"),
+    Shown("held_count", "held_total", "counter", "Messages delayed by a publish rate limit"),
+    Shown(
+        "given_up_count",
+        "given_up_total",
+        "counter",
+        "Messages dropped from a full topic before any channel could see them",
+    ),
 )
 _CHANNEL = (
-    Shown("message_count", "messages_total", "counter", "Messages put to the channel"),
+    Shown("message_count", "messages_total", "counter", "Messages added to the channel"),
     Shown("finish_count", "finished_total", "counter", "Messages finished by consumers"),
     Shown("requeue_count", "requeued_total", "counter", "Messages requeued by consumers"),
     Shown("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
-    Shown("voided_count", "voided_total", "counter", "Unread messages that a lag limit took away"),
-    Shown("expired_count", "expired_total", "counter", "Messages too old when they came up"),
-    Shown("dead_letter_count", "dead_letters_total", "counter", "Moved to the dead-letter topic"),
-    Shown("redriven_count", "redriven_total", "counter", "Dead letters that were sent back"),
-    Shown("depth", "depth", "gauge", "Messages that wait for delivery"),
-    Shown("backend_depth", "backend_depth", "gauge", "Those of them beyond --mem-queue-size"),
-    Shown("in_flight_count", "in_flight", "gauge", "Messages with consumers"),
-    Shown("deferred_count", "deferred", "gauge", "Messages that wait for their time"),
+    Shown("voided_count", "voided_total", "counter", "Unread messages dropped by a lag limit"),
+    Shown("expired_count", "expired_total", "counter", "Messages that expired before delivery"),
+    Shown(
+        "dead_letter_count",
+        "dead_letters_total",
+        "counter",
+        "Messages moved to the dead-letter topic",
+    ),
+    Shown("redriven_count", "redriven_total", "counter", "Dead letters sent back"),
+    Shown("depth", "depth", "gauge", "Messages waiting for delivery"),
+    Shown("backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"),
+    Shown("in_flight_count", "in_flight", "gauge", "Messages in flight to consumers"),
+    Shown("deferred_count", "deferred", "gauge", "Deferred messages"),
     Shown("client_count", "clients", "gauge", "Connected consumers"),
     Shown("ready_count", "ready", "gauge", "Sum of the consumers' RDY counts"),
     Shown("paused", "paused", "gauge", "1 while the channel is paused"),
-    Shown("oldest_waiting_seconds", "oldest_waiting_seconds", "gauge", "Age of what waits longest"),
-    Shown("clear_seconds", "clear_seconds", "gauge", "Until nothing waits, if depth goes on so"),
-    Shown("range_commit_seconds", "range_commit_seconds", "gauge", "Since a range reader's commit"),
+    Shown(
+        "oldest_waiting_seconds",
+        "oldest_waiting_seconds",
+        "gauge",
+        "Age of the message that has waited longest",
+    ),
+    Shown(
+        "clear_seconds", "clear_seconds", "gauge", "Time until the depth is 0 at its present rate"
+    ),
+    Shown(
+        "range_commit_seconds",
+        "range_commit_seconds",
+        "gauge",
+        "Time since the last commit of a range reader",
+    ),
 )
 _REACHES = (
     ("zone", "zone_local_msg_count"),
@@ -98,7 +120,9 @@ class _Table:
         self._quantiles = Family(
             f"{name}_seconds", "gauge", "Time from publish to FIN, by configured quantile"
         )
-        self._samples = Family(f"{name}_samples", "gauge", "FINs in the window of those quantiles")
+        self._samples = Family(
+            f"{name}_samples", "gauge", "FINs that the latency quantiles are computed from"
+        )
         self.families = [family for _, family in self._families]
         self.families += [self._quantiles, self._samples]
 
@@ -124,7 +148,7 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
     reaches = Family(
         "nsqd_channel_deliveries_by_topology_total",
         "counter",
-        "Deliveries by where the consumer is: in nsqd's zone, its region, or elsewhere",
+        "Deliveries by location of the consumer: nsqd's zone, its region, or elsewhere",
     )
     found = 0
     for topic in standing(broker, stats.selected(broker, None) or ()):
@@ -158,7 +182,7 @@ def _of_channels(topic: Topic, now: Instant) -> Iterator[stats.ChannelStats]:
 
 def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family]:
     broker = nsqd.broker
-    build = Family("nsqd_build_info", "gauge", "What runs: always 1")
+    build = Family("nsqd_build_info", "gauge", "Versions of the running program; always 1")
     build.add(
         1,
         labels(
@@ -169,13 +193,13 @@ def _of_broker(nsqd: Nsqd, start_ns: int, channel_count: int) -> Iterator[Family
     )
     yield build
     for name, text, value in (
-        ("start_time_seconds", "When nsqd started, in seconds since 1970", start_ns / SECOND),
-        ("healthy", "1, or 0 while the disk refuses writes", broker.health() == "OK"),
+        ("start_time_seconds", "Start time of nsqd in seconds since 1970", start_ns / SECOND),
+        ("healthy", "0 while the disk refuses writes, otherwise 1", broker.health() == "OK"),
         ("topics", "Topics", len(broker.topics)),
         ("channels", "Channels of all topics", channel_count),
-        ("uncommitted_bytes", "Publishes that are not on disk yet", broker.backlog_bytes),
-        ("data_path_free_bytes", "Space left for nsqd on its disk", _free_bytes(nsqd)),
-        ("memory_objects", "Blocks that Python has allocated", sys.getallocatedblocks()),
+        ("uncommitted_bytes", "Bytes of publishes not yet written to disk", broker.backlog_bytes),
+        ("data_path_free_bytes", "Free bytes on the disk of the data path", _free_bytes(nsqd)),
+        ("memory_objects", "Memory blocks allocated by Python", sys.getallocatedblocks()),
         *_of_reserve(broker),
     ):
         family = Family(f"nsqd_{name}", "gauge", text)
@@ -190,14 +214,24 @@ def _of_reserve(broker: Broker) -> tuple[tuple[str, str, int], ...]:
     if room is None:
         return ()
     return (
-        ("reserve_bytes", "Space held for FINs on a full disk", room.reserve_bytes),
-        ("reserve_target_bytes", "Space that should be held for them", room.target_bytes),
-        ("reserve_finishes", "FINs that fit before a checkpoint makes room", room.finishes),
+        ("reserve_bytes", "Bytes reserved for FINs on a full disk", room.reserve_bytes),
+        (
+            "reserve_target_bytes",
+            "Bytes that should be reserved for FINs on a full disk",
+            room.target_bytes,
+        ),
+        (
+            "reserve_finishes",
+            "FINs that fit into the reserve before a checkpoint has to make room",
+            room.finishes,
+        ),
     )
 
 
 def _of_policies(broker: Broker) -> Family:
-    family = Family("nsqd_policies", "gauge", "Policies in force, of the file and set at run time")
+    family = Family(
+        "nsqd_policies", "gauge", "Policies in force, by source (configuration or run time)"
+    )
     family.add(len(broker.policies.configured), labels(source="configured"))
     family.add(len(broker.policies.chosen), labels(source="run_time"))
     return family
@@ -206,11 +240,11 @@ def _of_policies(broker: Broker) -> Family:
 def _of_drains(broker: Broker) -> Iterator[Family]:
     drains = broker.drains
     for name, kind, text, value in (
-        ("draining", "gauge", "1 while this nsqd drains", drains.now.node is not None),
-        ("draining_topics", "gauge", "Topics that drain", len(drains.now.topics)),
+        ("draining", "gauge", "1 while this nsqd is draining", drains.now.node is not None),
+        ("draining_topics", "gauge", "Topics that are draining", len(drains.now.topics)),
         (
             *("drain_refused_total", "counter"),
-            *("Messages refused because nsqd, or their topic, drains", drains.refused_count),
+            *("Messages refused because nsqd or their topic is draining", drains.refused_count),
         ),
     ):
         family = Family(f"nsqd_{name}", kind, text)
@@ -228,7 +262,7 @@ def _delivery(broker: Broker) -> Family:
     family = Family(
         "nsqd_delivery_latency_seconds",
         "histogram",
-        "Time from publish to first delivery; of messages sent together, the oldest one's",
+        "Time from publish to first delivery; messages sent together count as the oldest of them",
     )
     bounds = (bound_ns / SECOND for bound_ns in waited.bounds_ns)
     family.add_histogram(bounds, waited.counts, waited.total_ns / SECOND)
@@ -250,7 +284,7 @@ def _of_clients(broker: Broker) -> Iterator[Family]:
     for state, count in states.items():
         connections.add(count, labels(state=state))
     yield connections
-    using = Family("nsqd_connections_using", "gauge", "Connected clients that use a feature")
+    using = Family("nsqd_connections_using", "gauge", "Connected clients, by feature in use")
     for feature, count in features.items():
         using.add(count, labels(feature=feature))
     yield using

@@ -1,4 +1,4 @@
-"""nsqd's options: one field per flag, with NSQ's names and defaults (reference: flags.md).
+"""nsqd's options: one field per flag, with NSQ's names and defaults (docs/daemons.md).
 
 Each group holds the options of one part of nsqd. Limits for clients and the broker are declared in
 `protocol.identify.Limits` and `broker.options.BrokerOptions`. If a default differs from NSQ's, a
@@ -51,7 +51,7 @@ class ListenOptions:
     )
     https_address: str = option(
         "0.0.0.0:4152",
-        "address for HTTPS: host:port or a unix socket's path; only with a certificate",
+        "address for HTTPS: host:port or a unix socket's path; used only with --tls-cert",
         kind=LISTEN,
     )
 
@@ -70,17 +70,19 @@ class LookupdOptions:
     )
     token: str = option(
         "",
-        "token that nsqlookupds are shown (--require-token); @FILE: the one in this file",
+        "token sent to nsqlookupds (for their --require-token); @FILE: read it from this file",
         name="lookupd-token",
         live="lookupd token",
         secret=True,
     )
-    broadcast_address: str = option(socket.gethostname, "address that nsqlookupd tells the clients")
+    broadcast_address: str = option(
+        socket.gethostname, "address of this nsqd that nsqlookupd gives to clients"
+    )
     broadcast_tcp_port: int = option(
-        0, "TCP port told to nsqlookupd; 0: the real one", least=0, most=PORT_MAX
+        0, "TCP port advertised to nsqlookupd (0: the port it listens on)", least=0, most=PORT_MAX
     )
     broadcast_http_port: int = option(
-        0, "HTTP port told to nsqlookupd; 0: the real one", least=0, most=PORT_MAX
+        0, "HTTP port advertised to nsqlookupd (0: the port it listens on)", least=0, most=PORT_MAX
     )
 
 
@@ -90,11 +92,13 @@ class HttpClientOptions:
 
     connect_timeout_ns: int = option(
         2 * SECOND,
-        "how long a connection to an authd or an nsqlookupd's HTTP port may take",
+        "time limit for connecting to an authd or an nsqlookupd's HTTP port (0: no limit)",
         least=0,
     )
     request_timeout_ns: int = option(
-        5 * SECOND, "how long a request to an authd or an nsqlookupd's HTTP port may take", least=0
+        5 * SECOND,
+        "time limit for a request to an authd or an nsqlookupd's HTTP port (0: no limit)",
+        least=0,
     )
 
 
@@ -102,14 +106,18 @@ class HttpClientOptions:
 class TcpOptions:
     """Limits on TCP connections: their number, and how slow a client may be."""
 
-    max_connections: int = option(0, "TCP clients that may be connected at a time", least=0)
+    max_connections: int = option(
+        0, "maximum number of TCP connections (0: only the limit on open files)", least=0
+    )
     first_command_timeout_ns: int = option(
         0,
-        "time that a client has until its first command; 0: 60s for its first four bytes",
+        "time limit for a client's first command (0: only 60s for its first four bytes)",
         least=0,
     )
     min_receive_rate: int = option(
-        0, "bytes that each second of an unfinished command must bring, after 5s; 0: any", least=0
+        0,
+        "minimum bytes per second while a command is incomplete, averaged over 5s (0: no limit)",
+        least=0,
     )
 
 
@@ -119,11 +127,11 @@ class AuthOptions:
 
     http_addresses: tuple[str, ...] = option(
         (),
-        "host:port or URL of an authd; with one, clients must say AUTH",
+        "host:port or URL of an authd; if set, clients must send AUTH",
         name="auth-http-address",
         key="auth_http_addresses",
     )
-    http_request_method: str = option("get", "how authds are asked: get or post")
+    http_request_method: str = option("get", "HTTP method for requests to authds: get or post")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,19 +142,22 @@ class TlsOptions:
     key: str = option("", "the certificate's key file", live="certificates")
     client_auth_policy: str = option(
         "",
-        "certificates of clients: require (any) or require-verify (signed by the root CA)",
+        "client certificates: require (any certificate), require-verify (signed by"
+        " --tls-root-ca-file), or empty (none requested)",
         kind=choice("", REQUIRE, REQUIRE_VERIFY),
     )
-    root_ca_file: str = option("", "file of the CA that clients' certificates need", live="root CA")
+    root_ca_file: str = option(
+        "", "CA file to verify client certificates and authds", live="root CA"
+    )
     required: str = option(
         "false",
-        "refuse clients without TLS: true, false, or tcp-https (plain HTTP is let in)",
+        "refuse clients without TLS: true, false, or tcp-https (plain HTTP stays allowed)",
         kind=TLS_REQUIRED,
     )
     # NSQ: tls1.0. Versions before 1.2 are broken; they must be enabled with the flag.
     min_version: str = option(
         TLS_VERSION_DEFAULT,
-        "oldest TLS version taken: tls1.0, tls1.1, tls1.2 or tls1.3",
+        "oldest TLS version accepted: tls1.0, tls1.1, tls1.2 or tls1.3",
         kind=TLS_VERSION,
     )
 
@@ -163,9 +174,13 @@ class StatsdOptions:
     address: str = option("", "host:port of a statsd (UDP); empty: none", kind=PEER)
     interval_ns: int = option(60 * SECOND, "time between two reports to statsd", least=MILLISECOND)
     mem_stats: bool = option(True, "report memory figures to statsd")
-    prefix: str = option("nsq.%s", "prefix of statsd names; %s: the host as nsqlookupd tells it")
-    udp_packet_size: int = option(508, "bytes of one statsd packet", least=1)
-    exclude_ephemeral: bool = option(False, "leave #ephemeral topics and channels out of statsd")
+    prefix: str = option(
+        "nsq.%s", "prefix of statsd names; %s is replaced by the broadcast address and HTTP port"
+    )
+    udp_packet_size: int = option(508, "maximum bytes of a statsd packet", least=1)
+    exclude_ephemeral: bool = option(
+        False, "do not report #ephemeral topics and channels to statsd"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,18 +202,18 @@ class Options:
     log: LogOptions = field(
         default_factory=lambda: LogOptions(prefix="[nsqd] "), metadata={"prefix": "log-"}
     )
-    data_path: str = option("", "folder of the logs; empty: the working folder")
+    data_path: str = option("", "folder of the message logs (empty: the working directory)")
     node_id: int | None = option(
         None,
-        "number of this nsqd in message ids, [0,1024); without it a hash of host name, data path"
-        " and TCP address",
+        "number of this nsqd in message ids, [0,1024); default: a hash of host name, data path and"
+        " TCP address",
         key="id",
     )
     policies: str = option(
-        "", "TOML file of settings for topics and channels by pattern", live="policies"
+        "", "TOML file with settings for topics and channels by name pattern", live="policies"
     )
     enable_experiment: tuple[str, ...] = option(
-        (), "turn an experiment on: topology-aware-consumption", kind=choice(TOPOLOGY)
+        (), "enable an experiment: topology-aware-consumption", kind=choice(TOPOLOGY)
     )
     go_compatible: bool = go_compatible("nsqd")
 

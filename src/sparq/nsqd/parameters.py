@@ -85,7 +85,7 @@ def token_of(call: Call, count: int) -> list[int] | None:
         return None
     numbers = [int(part) for part in text.split(".")] if _TOKEN.fullmatch(text) else []
     if len(numbers) != count or any(abs(number) >= 1 << 63 for number in numbers):
-        raise refused("after", "the `next` of an answer to the same question")
+        raise refused("after", "the `next` value of an answer to the same request")
     return numbers
 
 
@@ -122,10 +122,10 @@ def criteria_of(call: Call) -> Criteria:
     if "attempts" in query:
         found = _ATTEMPTS.fullmatch(query["attempts"])
         if found is None:
-            raise refused("attempts", f"a number, after one of {' '.join(COMPARED)} or nothing")
+            raise refused("attempts", f"a number, optionally after one of {' '.join(COMPARED)}")
         attempts = found[1] or "=", int(found[2])
     if "channel" not in query and (state is not None or attempts is not None):
-        raise HttpError(400, "MISSING_ARG_CHANNEL: state and attempts are those on a channel")
+        raise HttpError(400, "MISSING_ARG_CHANNEL: state and attempts need a channel")
     return Criteria(text, condition, regex, attempts, state)
 
 
@@ -151,12 +151,12 @@ async def ids_of(call: Call) -> list[str]:
     else:
         body = await call.body(IDS_BYTES_MAX, "BODY_TOO_BIG")
         if not body:
-            raise HttpError(400, 'MISSING_ARG_ID: or a body {"ids": [...]}')
+            raise HttpError(400, 'MISSING_ARG_ID: give id, or a body {"ids": [...]}')
         try:
             document = json.loads(body)
             texts = document["ids"]
         except (ValueError, RecursionError, KeyError, TypeError):
-            raise refused("ids", 'the body is {"ids": [...]}') from None
+            raise refused("ids", 'the body must be {"ids": [...]}') from None
     if not isinstance(texts, list) or len(texts) > IDS_MAX:
         raise refused("ids", f"a list of at most {IDS_MAX} ids")
     if not all(isinstance(text, str) and _ID.fullmatch(text) for text in texts):

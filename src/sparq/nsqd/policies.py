@@ -89,7 +89,7 @@ class PolicyRoutes:
             except RemoteError as error:
                 raise HttpError(500, f"INTERNAL_ERROR: {error.text}") from error
             logger.info(
-                "HTTP: %d policies set by %s, %d settings of topics and channels change",
+                "HTTP: %d policies set by %s, %d settings of topics and channels changed",
                 len(chosen),
                 call.request.remote or "a unix socket",
                 len(found),

@@ -58,17 +58,17 @@ def read(text: bytes, *, is_toml: bool) -> tuple[Policy, ...]:
         DocumentError: it is not a document of policies, or a policy is wrong.
     """
     if len(text) > BYTES_MAX:
-        raise DocumentError(f"it has {len(text)} bytes: {BYTES_MAX} may be")
+        raise DocumentError(f"the document has {len(text)} bytes, the maximum is {BYTES_MAX}")
     try:
         parse = import_module("tomllib").loads if is_toml else json.loads
         document = parse(text.decode())
     except (ValueError, RecursionError) as error:
-        raise DocumentError(f"it is no {'TOML' if is_toml else 'JSON'}: {error}") from error
+        raise DocumentError(f"invalid {'TOML' if is_toml else 'JSON'}: {error}") from error
     if not isinstance(document, dict) or not isinstance(document.get(KEY, []), list):
-        raise DocumentError(f'it is no document of policies: {{"{KEY}": [{{"topic": "a*", ...}}]}}')
+        raise DocumentError(f'not a policy document: write {{"{KEY}": [{{"topic": "a*", ...}}]}}')
     for name in document:
         if name != KEY:
-            raise DocumentError(f"there is no {shown(name)}: write [[{KEY}]] for each policy")
+            raise DocumentError(f"unknown key {shown(name)}: write [[{KEY}]] for each policy")
     policies = tuple(_policy(n, entry) for n, entry in enumerate(document.get(KEY, []), 1))
     try:
         check(policies)
@@ -80,25 +80,25 @@ def read(text: bytes, *, is_toml: bool) -> tuple[Policy, ...]:
 def _policy(number: int, entry: object) -> Policy:
     where = f"policy {number}"
     if not isinstance(entry, dict):
-        raise DocumentError(f"{where} is no table of a topic's pattern and settings")
+        raise DocumentError(f"{where} is not a table with a topic pattern and settings")
     patterns = {}
     for key in _PATTERNS:
         pattern = entry.get(key, "")
         if not isinstance(pattern, str) or (key in entry and not pattern):
-            raise DocumentError(f"{where}: {key} is a name, or a pattern with * and ?")
+            raise DocumentError(f"{where}: {key} must be a name, or a pattern with * and ?")
         patterns[key] = pattern
     if not patterns["topic"]:
-        raise DocumentError(f'{where} has no topic: "*" stands for all')
+        raise DocumentError(f'{where} has no topic: use "*" for all topics')
     keys = [key for key in entry if key not in _PATTERNS]
     if not keys:
-        raise DocumentError(f"{where} sets nothing: {', '.join(FLAGS)} can be set")
+        raise DocumentError(f"{where} has no settings: set one or more of {', '.join(FLAGS)}")
     settings = {FLAGS[key].field: _value(where, key, entry[key]) for key in keys if key in FLAGS}
     for key in keys:
         if key not in FLAGS:
             found = nearest(key.replace("-", "_").lower(), (*FLAGS, *_PATTERNS))
             raise DocumentError(
-                f"{where}: there is no setting {shown(key)}"
-                + (f": did you mean {found}?" if found else f": there are {', '.join(FLAGS)}")
+                f"{where}: unknown setting {shown(key)}"
+                + (f": did you mean {found}?" if found else f": use one of {', '.join(FLAGS)}")
             )
     return Policy(patterns["topic"], patterns["channel"], settings)
 

@@ -39,11 +39,11 @@ if TYPE_CHECKING:
 COUNT: Final = 100
 """Default number of waiting letters to send back."""
 
-NO_LETTER: Final = "it has no history: copy it"
-NO_TOPIC: Final = "topic {} is not there"
-PAUSED: Final = "topic {} is paused, so that its channels cannot be told apart"
-NO_CHANNEL: Final = "channel {} of topic {} is not there: create it, or redrive to_all"
-BY_RANGES: Final = "channel {} of topic {} is read by ranges and would get it again: redrive to_all"
+NO_LETTER: Final = "not a dead letter (no history): use /message/copy"
+NO_TOPIC: Final = "topic {} does not exist"
+PAUSED: Final = "topic {} is paused: a letter cannot be sent to one channel only"
+NO_CHANNEL: Final = "channel {} of topic {} does not exist: create it, or use to_all"
+BY_RANGES: Final = "channel {} of topic {} is read by ranges and would also get it: use to_all"
 
 Place = tuple[str, str]
 """A topic and a channel."""

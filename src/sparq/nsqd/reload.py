@@ -78,7 +78,7 @@ class Reloader:
         try:
             found = token.resolve(wanted.lookupd.token, "--lookupd-token")
         except StartError as error:
-            logger.error("SIGHUP: the token for nsqlookupds stays as it is: %s", error)
+            logger.error("SIGHUP: keeping the old token for nsqlookupds: %s", error)
             return ()
         self._nsqd.lookupd_token = found
         return ("lookupd token",)
@@ -88,12 +88,12 @@ class Reloader:
         try:
             found = policy_document.read_file(wanted.policies)
         except DocumentError as error:
-            logger.error("SIGHUP: the policies stay as they are: %s", error)
+            logger.error("SIGHUP: keeping the old policies: %s", error)
             return ()
         broker = self._nsqd.broker
         if found != broker.policies.configured:
             broker.configure_policies(found)
-            logger.info("SIGHUP: policies of the file: %d", len(found))
+            logger.info("SIGHUP: policies read from the file: %d", len(found))
         return ("policies",)
 
     def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
@@ -108,6 +108,6 @@ class Reloader:
                 authenticator.load(wanted)
                 taken = taken or ("root CA",)
         except StartError as error:
-            logger.error("SIGHUP: the certificates stay as they are: %s", error)
+            logger.error("SIGHUP: keeping the old certificates: %s", error)
             return ()
         return taken

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from sparq.broker.seeking import Landing
 
 FORMS = (
-    "earliest, latest, an index, a date or time as in 2026-01-31 or 2026-01-31T08:00:00Z,"
-    " a duration back from now as in -1h, or last:100 for the last 100 messages"
+    "earliest, latest, an index, a date or time such as 2026-01-31 or 2026-01-31T08:00:00Z,"
+    " a duration back from now such as -1h, or last:100 for the last 100 messages"
 )
 
 _INDEX = re.compile(r"[0-9]{1,17}")

@@ -116,7 +116,7 @@ def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
         raise lifecycle.LoadError(f"failed to {what} metadata - {error}") from error
     if options.node_id not in (None, broker.node_id):
         logger.warning(
-            "the data path has node id %d: --node-id=%d has no effect",
+            "the data path already has node id %d: --node-id=%d is ignored",
             broker.node_id,
             options.node_id,
         )
@@ -153,7 +153,7 @@ async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asy
     try:
         await asyncio.to_thread(switch.run, stop.is_set)
     except ImportStopped:
-        logger.info("NSQ: stopped while importing; the next start begins the import anew")
+        logger.info("NSQ: stopped during the import; the next start begins it again")
         return False
     except (GoImportError, CatalogError, DiskError) as error:
         raise lifecycle.LoadError(f"failed to load metadata - {error}") from error

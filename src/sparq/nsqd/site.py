@@ -31,7 +31,7 @@ HEADERS = {
 
 
 def gate_of(options: Options, https_port: int) -> Gate | None:
-    """Return the check that answers plain HTTP with 403 if TLS is required (http.md 1).
+    """Return the check that answers plain HTTP with 403 if TLS is required (docs/http.md).
 
     The answer names the HTTPS port. Every plain request is refused, including /ping, before the
     path is examined; requests over HTTPS pass. None if plain HTTP is allowed.

@@ -1,4 +1,4 @@
-"""Reports to a statsd over UDP (reference: semantics.md 8).
+"""Reports to a statsd over UDP (docs/monitoring.md, "statsd").
 
 1. In every interval each counter is reported as its increase since the last report (also 0), each
    gauge as its value. The first report comes one interval after the start. A counter that began
@@ -103,7 +103,7 @@ class Statsd:
                 await self._report(max(0.0, interval - 1))
             except OSError as error:
                 address = self._nsqd.options.statsd.address
-                logger.warning("STATSD: no report to %s: %s", address, error)
+                logger.warning("STATSD: could not report to %s: %s", address, error)
 
     async def _report(self, spread_seconds: float) -> None:
         options = self._nsqd.options

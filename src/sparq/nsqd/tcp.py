@@ -10,7 +10,7 @@ It wraps `wire.server` and `broker.session`; only this module uses the transport
    input is dropped, and the socket is closed after `LINGER_SECONDS`. (Closing at once, with input
    unread, would make the kernel reset the connection and lose the error.)
 4. Heartbeats go out every interval; a client that is silent for two of them is dropped without an
-   error frame (reference: wire.md 1.4).
+   error frame (docs/protocol.md, "Deadlines and heartbeats").
 
 The states of a connection and their transitions are a table in `wire.server`.
 """
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         if self._admission is not None:
             self._admission.close()
         if self._wire.is_v2:
-            self._log("TCP: client(%s) has gone")
+            self._log("TCP: client(%s) disconnected")
             self._turns.by_session.pop(self._session, None)
             self._broker.disconnect(self._session, self._turns.runner.now())
             self._turns.schedule()

@@ -47,7 +47,7 @@ class Histogram:
 
 COMMITS: Final = Histogram(
     "nsqd_commit_duration_seconds",
-    "Time to write one batch of messages, and to sync it where the policy says so",
+    "Time to write one batch of messages, including its sync if one is due",
 )
 SYNCS: Final = Histogram(
     "nsqd_fsync_duration_seconds", "Time of one fdatasync, of a log or a ledger"

@@ -1,6 +1,6 @@
 """nsqd's certificates, and its requirements for clients' certificates.
 
-1. `build` refuses invalid TLS options with NSQ's error texts (reference: flags.md), before nsqd
+1. `build` refuses invalid TLS options with NSQ's error texts (docs/daemons.md), before nsqd
    listens.
 2. `Tls.load` replaces certificates in a running nsqd: new handshakes use the new ones. If a file
    cannot be loaded, nothing changes.
@@ -142,8 +142,8 @@ def _require_any_certificate(context: ssl.SSLContext) -> None:
     """
     if not hasattr(ssl.SSLContext, CALLBACK):
         raise StartError(
-            f"failed to build TLS config - the ssl of this Python has no {CALLBACK}, without which "
-            f"--tls-client-auth-policy={REQUIRE} cannot take certificates: use {REQUIRE_VERIFY}"
+            f"failed to build TLS config - this Python's ssl module has no {CALLBACK}, which"
+            f" --tls-client-auth-policy={REQUIRE} needs: use {REQUIRE_VERIFY}"
         )
     context.verify_mode = ssl.CERT_REQUIRED
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(NO_CHECK_TIME)

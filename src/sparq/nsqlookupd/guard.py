@@ -1,4 +1,4 @@
-"""Limits on nsqlookupd's peers (security table, A-4): connections, addresses, registrations.
+"""Limits on nsqlookupd's peers (SECURITY.md, A-4): connections, addresses, registrations.
 
 Consumers and nsqadmin connect to the addresses that nsqlookupd returns, so a peer that may register
 controls where they connect. Without these options every peer may register anything, as with NSQ.
@@ -47,7 +47,7 @@ class Guard:
             StartError: an allowed address is invalid, or tokens are required without a token file.
         """
         if options.require_token and not options.access.token_file:
-            raise StartError("--require-token needs --token-file, which has the tokens of nsqds")
+            raise StartError("--require-token needs --token-file with the tokens of nsqds")
         self._access = access if options.require_token else None
         self._rules = [_rule(text) for text in options.allow_broadcast_addresses]
         self._connections_max = options.max_connections
@@ -108,7 +108,9 @@ def _rule(text: str) -> Rule:
         try:
             network = ipaddress.ip_network(text, strict=False)
         except ValueError:
-            raise StartError(f"--allow-broadcast-address={text} is no network") from None
+            raise StartError(
+                f"--allow-broadcast-address={text} is not a network: write it as 10.0.0.0/8"
+            ) from None
         return lambda address, _host: _is_in(address, network)
     if text.startswith(ANY_BELOW):
         domain = text.removeprefix("*").lower()
@@ -116,7 +118,10 @@ def _rule(text: str) -> Rule:
             return lambda address, _host: _folded(address).endswith(domain)
     elif text and "*" not in text:
         return lambda address, _host: _folded(address) == _folded(text)
-    raise StartError(f"--allow-broadcast-address={text} is no address")
+    raise StartError(
+        f"--allow-broadcast-address={text} is not valid: write peer, an IP address, a network, a"
+        " host name or *.domain"
+    )
 
 
 def _is_peers_own(address: str, host: str) -> bool:

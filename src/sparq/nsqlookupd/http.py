@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP endpoints over the registry (reference: http.md section 2).
+"""nsqlookupd's HTTP endpoints over the registry (docs/http.md, "nsqlookupd").
 
 Each answer is the state of the registry at one moment, including which producers are inactive or
 tombstoned. `/metrics` has the numbers of known nsqds, topics and channels (docs/monitoring.md).
@@ -175,25 +175,29 @@ def describe_entry(entry: Registration) -> dict[str, Any]:
 def exposition(registry: Registry, now: Instant, access: Access | None = None) -> bytes:
     """Return the figures in Prometheus' text format."""
     names, nodes = registry.topics(), registry.nodes(now)
-    build = Family("nsqlookupd_build_info", "gauge", "What runs: always 1")
+    build = Family("nsqlookupd_build_info", "gauge", "Versions of the running program; always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
     families = [build]
     for name, text, value in (
-        ("producers", "nsqds that were heard of lately", len(nodes)),
-        ("topics", "Topics known, with or without a producer", len(names)),
+        ("producers", "nsqds heard from within --inactive-producer-timeout", len(nodes)),
+        ("topics", "Known topics, with or without a producer", len(names)),
         (
-            *("channels", "Channels known, of all topics"),
+            *("channels", "Known channels of all topics"),
             sum(len(registry.channels(name)) for name in names),
         ),
         (
-            *("tombstones", "Producers that a topic's consumers do not see"),
+            *("tombstones", "Producers hidden from a topic's consumers by a tombstone"),
             sum(hidden for _, of_node in nodes for _, hidden in of_node),
         ),
-        ("draining", "nsqds that drain", sum(bool(producer.draining) for producer, _ in nodes)),
+        (
+            "draining",
+            "nsqds that are draining",
+            sum(bool(producer.draining) for producer, _ in nodes),
+        ),
     ):
         families.append(Family(f"nsqlookupd_{name}", "gauge", text))
         families[-1].add(value)
-    found = Family("nsqlookupd_topic_producers", "gauge", "nsqds that consumers are sent to")
+    found = Family("nsqlookupd_topic_producers", "gauge", "nsqds returned to the topic's consumers")
     for name in names:
         found.add(len(registry.producers(name, now)), labels(topic=name))
     families += [found, *of_access(access, "nsqlookupd")]

@@ -1,4 +1,4 @@
-"""nsqlookupd's options: one field per flag, with NSQ's names and defaults (reference: flags.md).
+"""nsqlookupd's options: one field per flag, with NSQ's names and defaults (docs/daemons.md).
 
 Durations are in nanoseconds; their field names end in `_ns`.
 """
@@ -24,37 +24,37 @@ class Options:
     http_address: str = option(
         "0.0.0.0:4161", "address for HTTP: host:port or a unix socket's path", kind=LISTEN
     )
-    broadcast_address: str = option(
-        socket.gethostname, "address of this nsqlookupd that nsqds are told"
-    )
+    broadcast_address: str = option(socket.gethostname, "address advertised to nsqds")
     inactive_producer_timeout_ns: int = option(
         300 * SECOND,
-        "an nsqd that has said nothing for so long is no longer listed",
+        "time without a message from an nsqd after which it is no longer listed",
         least=MILLISECOND,
     )
     tombstone_lifetime_ns: int = option(
-        45 * SECOND, "how long a tombstoned nsqd stays hidden from a topic's consumers", least=0
+        45 * SECOND, "time that a tombstone hides an nsqd from a topic's consumers", least=0
     )
     # Limits
     allow_broadcast_addresses: tuple[str, ...] = option(
         (),
-        "broadcast address that an nsqd may have: peer (the IP address that it connects from), an"
-        " IP address, a network, a host name, or *.domain; without the flag any",
+        "allowed broadcast address of nsqds: peer (the IP address that the nsqd connects from), an"
+        " IP address, a network, a host name, or *.domain; default: any",
         name="allow-broadcast-address",
         key="allow_broadcast_addresses",
     )
-    max_connections: int = option(
-        0, "nsqds that may be connected at a time; 0: any number, here and below", least=0
+    max_connections: int = option(0, "maximum number of connected nsqds (0: unlimited)", least=0)
+    max_connections_per_address: int = option(
+        0, "maximum number of connected nsqds per IP address (0: unlimited)", least=0
     )
-    max_connections_per_address: int = option(0, "of these, how many from one IP address", least=0)
     # NSQ has no limit.
     max_registrations: int = option(
-        1_000_000, "topics and channels that one nsqd may register", least=0
+        1_000_000, "maximum number of topics and channels per nsqd (0: unlimited)", least=0
     )
-    max_names: int = option(0, "topics and channels that nsqds may make known in all", least=0)
+    max_names: int = option(
+        0, "maximum number of topics and channels of all nsqds together (0: unlimited)", least=0
+    )
     require_token: bool = option(
         False,
-        "nsqds must show a token of the file that may register (nsqd's --lookupd-token)",
+        "require nsqds to send a token with the role register (nsqd's --lookupd-token)",
     )
     http: HttpOptions = field(default_factory=HttpOptions, metadata={"prefix": "http-"})
     access: AccessOptions = field(default_factory=AccessOptions)

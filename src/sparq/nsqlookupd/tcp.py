@@ -1,7 +1,7 @@
 """Protocol V1 between nsqd and nsqlookupd: lines in, length-prefixed answers out.
 
 `Conversation` is the protocol itself, bytes in and bytes out; `Connection` adds the socket. Rules
-(reference: wire.md part 2):
+(docs/protocol.md, "V1: nsqd and nsqlookupd"):
 
 1. Every command gets one answer, in order. An error is answered, then the connection ends.
 2. A peer's input is limited: the length of a line, the size of IDENTIFY's body, and the time until
@@ -144,7 +144,7 @@ class Conversation:
         self.ended = True
         self._buffer.clear()
         if self.producer is not None:
-            logger.info("DB: client(%s) leaves", self._remote_address)
+            logger.info("DB: client(%s) disconnected", self._remote_address)
             self._registry.remove(self.producer)
             self.producer = None
 

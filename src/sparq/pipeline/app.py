@@ -326,7 +326,7 @@ class Application:
         # Py4J's thread ends, and stays ended, when this process can open no file for a connection.
         # Then the JVM waits for `foreachBatch` forever, and no query fails.
         if not self._spark.sparkContext._gateway._callback_server.thread.is_alive():
-            raise RuntimeError("Py4J takes no calls of the JVM any more: see its message above")
+            raise RuntimeError("Py4J's callback server has stopped: see its message above")
         for name, counter in self._counters.items():
             if counter.query.isActive or self._begin_again(name):
                 continue
@@ -336,7 +336,7 @@ class Application:
                 said = OWN_ERROR.findall(str(error))
                 if not said:
                     raise
-                raise QueryError(f"query {name} has failed: {said[-1]}") from error
+                raise QueryError(f"query {name} failed: {said[-1]}") from error
 
     def _say(self, stage: str) -> None:
         if self._run_dir is None:

@@ -146,7 +146,7 @@ def query_id(spark: SparkSession, what: str) -> str:
     """
     found: str | None = spark.sparkContext.getLocalProperty(_QUERY_ID)
     if not found:
-        raise RuntimeError(f"{what} is written by a streaming query's foreachBatch alone")
+        raise RuntimeError(f"{what} can only be written by foreachBatch of a streaming query")
     return found
 
 

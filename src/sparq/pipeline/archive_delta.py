@@ -154,7 +154,7 @@ def opened(place: TablePlace) -> DeltaTable:
         if known is not None and known.type != field.type:
             raise ValueError(
                 f"column {field.name} of the Delta table {place.address} has type"
-                f" {known.type.type} and not {field.type.type}: name another folder"
+                f" {known.type.type} instead of {field.type.type}: name another folder"
             )
     missing = [field for field in wanted if field.name not in found]
     if missing:
@@ -200,7 +200,7 @@ def refuse_parquet(spark: SparkSession, root: str) -> None:
     """
     if HadoopFiles(spark).list(f"{root}/{PARQUET_LOG}"):
         raise ValueError(
-            f"{root} holds a Parquet archive: give --archive-format=parquet, or another folder"
+            f"{root} holds a Parquet archive: use --archive-format=parquet, or name another folder"
         )
 
 

@@ -57,7 +57,7 @@ def sink(
     if archive_format != DELTA:
         if is_delta(spark, root):
             raise SettingsError(
-                f"{root} holds a Delta table: give --archive-format=delta, or another --data"
+                f"{root} holds a Delta table: use --archive-format=delta, or another --data"
             )
         return archive.ArchiveSink(root, sizes)
     delta = _delta()

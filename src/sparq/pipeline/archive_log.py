@@ -124,7 +124,10 @@ def decoded(content: bytes) -> list[FileStatus]:
     """
     version, *lines = content.decode().splitlines()
     if version != _VERSION:
-        raise ValueError(f"the archive's log has version {version}; this sparq knows {_VERSION}")
+        raise ValueError(
+            f"the archive's log has version {version}, this sparq reads version {_VERSION}:"
+            " continue with the sparq that wrote it"
+        )
     found = (json.loads(line) for line in lines if line)
     return [
         FileStatus(

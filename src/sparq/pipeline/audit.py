@@ -136,10 +136,14 @@ def _failures(found: Audit, distinct_in_all: int) -> list[str]:
         ),
         (
             distinct_in_all == stored,
-            f"{stored - distinct_in_all:,} message ids stand twice in archive and rejected",
+            f"{stored - distinct_in_all:,} message ids occur more than once"
+            " in archive and rejected",
         ),
-        (found.missing == 0, f"{found.missing:,} acknowledged messages are not there"),
-        (found.surplus == 0, f"{found.surplus:,} messages are there that nobody sent so often"),
+        (found.missing == 0, f"{found.missing:,} acknowledged messages are missing"),
+        (
+            found.surplus == 0,
+            f"{found.surplus:,} messages are stored more often than they were sent",
+        ),
         (
             found.metrics_clicks + found.late == found.archived,
             f"metrics + late is {found.metrics_clicks + found.late:,},"

@@ -35,7 +35,7 @@ def shuffle_partitions(files: HadoopFiles, checkpoint: str) -> int | None:
     try:
         return int(json.loads(lines[1])["conf"][PARTITIONS])
     except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{address} does not say what {PARTITIONS} was at the start") from error
+        raise ValueError(f"{address} has no valid value of {PARTITIONS}") from error
 
 
 def next_batch(files: HadoopFiles, checkpoint: str) -> int:

@@ -174,8 +174,8 @@ class Member(Daemon):
             ClusterError: it ends, or does not answer in time.
         """
         if not self.is_ready(START_SECONDS):
-            why = "ended" if self.has_ended() else f"did not answer in {START_SECONDS:.0f} s"
-            raise ClusterError(f"{self.name} {why} at its start; its log: {self.log}")
+            why = "ended" if self.has_ended() else f"did not answer within {START_SECONDS:.0f} s"
+            raise ClusterError(f"{self.name} {why} at start-up; see its log: {self.log}")
 
 
 class Console(Daemon):
@@ -207,9 +207,12 @@ class Console(Daemon):
             return ""
         if self.starts >= ADMIN_STARTS_MAX:
             self.is_given_up = True
-            return f"nsqadmin ended {self.starts} times and stays away; its log: {self.log}"
+            return (
+                f"nsqadmin ended {self.starts} times and will not be restarted;"
+                f" see its log: {self.log}"
+            )
         self.start()
-        return f"nsqadmin ended and is started again; its log: {self.log}"
+        return f"nsqadmin ended and was restarted; see its log: {self.log}"
 
     def state(self) -> dict[str, Any]:
         """The state of the process, and the path of its audit log."""

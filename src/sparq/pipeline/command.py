@@ -31,7 +31,7 @@ APPLICATION: Final = "sparq.pipeline.app"
 INTERRUPTED: Final = 130
 INTRODUCTION: Final = """\
 Runs the clicks pipeline on existing nsqds: reads clicks from a topic, and writes an archive,
-metrics per minute and spam findings below one folder, each exactly once. Ctrl-C or SIGTERM ends
+metrics per minute and spam findings to one folder, each exactly once. Ctrl-C or SIGTERM ends
 it; the next start continues from its checkpoints. --data and --lookupd-http-address are required.
 
   sparq pipeline --data data --lookupd-http-address 127.0.0.1:4161
@@ -173,7 +173,7 @@ def _pairs(flag: Flag, table: dict[str, Any], origin: str) -> dict[str, str]:
         is_bare = flag.kind is kinds.SPARK and not name.startswith("spark.")
         key = f"spark.{name}" if is_bare else name
         if isinstance(value, list | date | time):
-            raise SettingsError(f"{origin}: {name} has the wrong type: write a text or a number")
+            raise SettingsError(f"{origin}: {name} has the wrong type: write a string or a number")
         found[key] = str(value).lower() if isinstance(value, bool) else str(value)
     return found
 

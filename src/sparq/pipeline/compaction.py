@@ -177,7 +177,9 @@ class Compaction:
         made = self._made(hour, token)
         written = self._spark.read.parquet(*(self._files.path_of(one.uri) for one in made)).count()
         if written != clicks.count():
-            raise RuntimeError(f"a merge in {hour} has {written:,} rows and not {clicks.count():,}")
+            raise RuntimeError(
+                f"a merge in {hour} has {written:,} rows instead of {clicks.count():,}"
+            )
         return self._commit(chosen, made)
 
     def clean_up(self, now_ms: int) -> int:

@@ -75,7 +75,7 @@ def _has_answer(fleet: Fleet) -> bool:
         fleet.refresh()
     except RemoteError as refusal:
         if refusal.code != UNAUTHORIZED:
-            raise SettingsError(f"--source: an nsqd refuses its options: {refusal}") from None
+            raise SettingsError(f"--source: an nsqd refuses these options: {refusal}") from None
     except (SparqClientError, SparkNsqError) as error:
         flag = LOOKUPD if "nsqlookupd" in str(error) else "--source"
         raise SettingsError(f"{flag}: {error}") from None

@@ -69,7 +69,10 @@ class Folders:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             lock.close()
-            raise FolderError(f"another run is at work in {self.data}") from error
+            raise FolderError(
+                f"another run is using {self.data}: wait until it ends, or name another folder with"
+                " --data"
+            ) from error
         return lock
 
     def mode(self) -> str:
@@ -91,13 +94,13 @@ class Folders:
         held = [name for name in OUTPUT + WORKING if (self.data / name).exists()]
         if self.mode() == "up":
             raise FolderError(
-                f"{self.data} has the clicks of `sparq up`: move it away, or name another folder"
+                f"{self.data} contains clicks of `sparq up`: move it away, or name another folder"
                 " with --data"
             )
         if held and not (self.data / MARK).exists():
             raise FolderError(
-                f"{self.data} has {', '.join(held)}, but not from a run: move it away, or name"
-                " another folder with --data"
+                f"{self.data} contains {', '.join(held)}, which no run created: move it away, or"
+                " name another folder with --data"
             )
         # The mark goes last: after an interruption here, the rest can still be cleared.
         for name in sorted(held, key="run".__eq__):

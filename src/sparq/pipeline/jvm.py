@@ -155,7 +155,7 @@ def _check(java: str, words: list[str], named: str) -> None:
         return
     lines = [line.strip() for line in f"{ran.stderr}\n{ran.stdout}".splitlines()]
     told = [line for line in lines if line and not any(noise in line for noise in NOISE)]
-    said = f"it says: {told[0]}" if told else f"it ends with status {ran.returncode}"
+    said = told[0] if told else f"exit status {ran.returncode}"
     raise SettingsError(f"{named}: Java does not start with it ({said})")
 
 

@@ -253,13 +253,13 @@ class Runner:
             dead.append("spark")
         if dead:
             self.restarts += dead
-            self.progress.say(f"started again: {', '.join(dead)}")
+            self.progress.say(f"restarted: {', '.join(dead)}")
             self.write_state()
         if self.console is not None and (told := self.console.watch()):
             self.progress.say(told)
             self.write_state()
         if len(self.restarts) > RESTARTS_MAX:
-            raise RunError(f"gave up after {RESTARTS_MAX} restarts; look at {self.app.log}")
+            raise RunError(f"gave up after {RESTARTS_MAX} restarts: see {self.app.log}")
         return status == 0
 
     def depths(self) -> dict[str, int] | None:
@@ -285,7 +285,7 @@ class Runner:
             ):
                 status, body = member.request("POST", path)
                 if status != http.client.OK:
-                    raise RunError(f"{member.name} refuses {path}: {status} {body.decode()}")
+                    raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
 
     def publish(self, publishing: Publishing) -> None:
         """Publish everything, and watch the processes meanwhile.
@@ -342,7 +342,7 @@ def run(options: Options) -> int:
     progress = Progress(sys.stderr)
     lock = folders.hold()
     if folders.clear():
-        progress.say(f"cleared what the last run left in {options.data}")
+        progress.say(f"deleted the output of the last run in {options.data}")
     cluster = Cluster(folders.logs, options.data)
     runner = Runner(folders, cluster, App(folders, cluster.lookupd.http, RUN_FLAGS), progress)
     try:
@@ -410,7 +410,7 @@ def up(data: Path) -> int:
     lock = folders.hold()
     if folders.mode() == "run":
         folders.clear()
-        progress.say(f"cleared what the last run left in {data}")
+        progress.say(f"deleted the output of the last run in {data}")
     cluster = Cluster(folders.logs, data)
     lookupd = cluster.lookupd.http
     console = Console(folders.run, folders.logs / "nsqadmin.log", lookupd)
@@ -435,7 +435,7 @@ def up(data: Path) -> int:
                     sys.stdout.write(_watching(figures))
                     sys.stdout.flush()
                 time.sleep(POLL_SECONDS)
-        progress.say("stopping: the last windows are closed (Ctrl-C again: leave them open)")
+        progress.say("stopping: closing open minutes and visits (Ctrl-C again: leave them open)")
         _finish(runner)
     finally:
         runner.stop()
@@ -463,7 +463,7 @@ def _where_console(console: Console) -> str:
     return (
         console.url
         if console.is_ready(ADMIN_START_SECONDS)
-        else f"does not answer; its log: {console.log}"
+        else f"does not answer; see its log: {console.log}"
     )
 
 

@@ -106,9 +106,7 @@ def ask_master(jvm: Any, master: str, patience: float = 0) -> None:
         log_level(jvm, NETWORK, "ERROR")  # the session's level for all of Spark
     if ANOTHER_PROTOCOL in reason:
         reason = "it speaks another protocol"
-    raise SettingsError(
-        f"--master={master}: what listens there is no standalone master of Spark ({reason})"
-    )
+    raise SettingsError(f"--master={master} is not a Spark standalone master ({reason})")
 
 
 def java_reason(error: Exception) -> str:
@@ -152,6 +150,6 @@ def _addresses(master: str) -> list[tuple[str, int]]:
         try:
             port = place.port
         except ValueError:
-            raise SettingsError(f"--master={master} has a port that is none") from None
+            raise SettingsError(f"--master={master} has an invalid port: use 1-65535") from None
         found.append((place.hostname or "", port or (80 if place.scheme == "http" else 443)))
     return found

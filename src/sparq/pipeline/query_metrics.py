@@ -120,17 +120,21 @@ def _of_newest(value: Callable[[QueryProgress], float | None]) -> Callable[[Quer
 
 
 _COUNTERS: Final = (
-    Shown("starts", "Runs of the query that this process has begun", lambda q: q.starts),
-    Shown("restarts", "Runs that went on where an earlier one had ended", lambda q: q.restarts),
+    Shown("starts", "Runs of the query started by this process", lambda q: q.starts),
+    Shown("restarts", "Runs that continued from an earlier run", lambda q: q.restarts),
     Shown("failures", "Runs that ended with an error", lambda q: q.failures),
     Shown("batches", "Batches", lambda q: q.batches),
     Shown("rows", "Messages read", lambda q: q.rows),
-    Shown("rows_dropped", "Rows that Spark's watermark took away", lambda q: q.dropped),
+    Shown("rows_dropped", "Rows dropped by Spark's watermark", lambda q: q.dropped),
 )
 _GAUGES: Final = (
     Shown("active", "1 while the query runs", lambda q: int(q.active)),
-    Shown("heard_timestamp_seconds", "When Spark last spoke of it", lambda q: q.heard_s or None),
-    Shown("batch_id", "Its newest batch", _of_newest(lambda p: p.batch_id)),
+    Shown(
+        "heard_timestamp_seconds",
+        "Time of Spark's last event for the query, in seconds since 1970",
+        lambda q: q.heard_s or None,
+    ),
+    Shown("batch_id", "Number of the newest batch", _of_newest(lambda p: p.batch_id)),
     Shown(
         "rows_per_second",
         "Messages of the newest batch divided by its duration; 0 while there is nothing to read",
@@ -138,35 +142,41 @@ _GAUGES: Final = (
     ),
     Shown(
         "lag_messages",
-        "Messages that the logs held beyond the newest batch when it was planned",
+        "Messages in the logs after the end of the newest batch, when it was planned",
         _of_newest(lambda p: p.lag_messages),
     ),
     Shown(
         "lag_seconds",
-        "Age of the newest message read when its batch was done; 0 while there is nothing to read",
+        "Age of the newest message read, at the end of its batch; 0 while there is nothing to read",
         _of_newest(lambda p: p.lag_seconds),
     ),
     Shown(
         "logs_out_of_reach",
-        "Logs that are being read and whose nsqd did not answer: their lag is not known",
+        "Logs being read whose nsqd did not answer: their lag is unknown",
         _of_newest(lambda p: p.logs_out_of_reach),
     ),
     Shown(
         "event_time_seconds",
-        "The newest event time, since 1970",
+        "Newest event time, in seconds since 1970",
         _of_newest(lambda p: p.event_time_s),
     ),
     Shown(
-        "watermark_seconds", "Spark's watermark, since 1970", _of_newest(lambda p: p.watermark_s)
+        "watermark_seconds",
+        "Spark's watermark, in seconds since 1970",
+        _of_newest(lambda p: p.watermark_s),
     ),
 )
 _STATE: Final[tuple[tuple[str, str, Callable[[StateFigures], float | None]], ...]] = (
-    ("rows", "Rows of an operator's state", lambda s: s.rows),
-    ("memory_bytes", "What its state stores hold in memory", lambda s: s.memory_bytes),
-    ("disk_bytes", "RocksDB's files of the state", lambda s: s.disk_bytes),
-    ("updated_rows", "Rows that the newest batch wrote", lambda s: s.updated),
-    ("removed_rows", "Rows that the newest batch removed", lambda s: s.removed),
-    ("commit_seconds", "Committing the state, summed over its tasks", lambda s: s.commit_seconds),
+    ("rows", "Rows in the operator's state", lambda s: s.rows),
+    ("memory_bytes", "Memory used by its state stores", lambda s: s.memory_bytes),
+    ("disk_bytes", "Size of RocksDB's files of the state", lambda s: s.disk_bytes),
+    ("updated_rows", "Rows of the state written by the newest batch", lambda s: s.updated),
+    ("removed_rows", "Rows of the state removed by the newest batch", lambda s: s.removed),
+    (
+        "commit_seconds",
+        "Time to commit the state, summed over its tasks",
+        lambda s: s.commit_seconds,
+    ),
 )
 
 
@@ -229,7 +239,7 @@ def _families(queries: dict[str, Query]) -> Iterator[Metric]:
 
 
 def _durations(queries: dict[str, Query]) -> Metric:
-    text = "How long batches took, from the trigger to the commit"
+    text = "Duration of batches, from the trigger to the commit"
     family = HistogramMetricFamily(f"{PREFIX}batch_duration_seconds", text, labels=["query"])
     bounds = [*(str(bound) for bound in DURATION_BOUNDS), "+Inf"]
     for name, query in queries.items():
@@ -242,7 +252,9 @@ def _durations(queries: dict[str, Query]) -> Metric:
 
 
 def _parts(queries: dict[str, Query]) -> Metric:
-    text = "Parts of batches by Spark's names: latestOffset, queryPlanning, addBatch and so on"
+    text = (
+        "Duration of each part of a batch, by Spark's names: latestOffset, queryPlanning and so on"
+    )
     labels = ["query", "part"]
     family = CounterMetricFamily(f"{PREFIX}batch_part_seconds", text, labels=labels)
     for name, query in queries.items():

@@ -185,20 +185,23 @@ def _figures(report: Mapping[str, Any]) -> list[str]:
         ("published", f"{report['published']:>12,}   resent {report['resent']:,}"),
         ("archived", f"{report['archived']:>12,}   distinct ids {report['distinct']:,}"),
         ("rejected", f"{report['rejected']:>12,}   {_reasons(report['rejected_by_reason'])}"),
-        ("in the minutes", f"{report['metrics_clicks']:>12,}   {minutes}"),
+        ("in minutes", f"{report['metrics_clicks']:>12,}   {minutes}"),
         ("late", f"{report['late']:>12,}"),
         ("visitors", f"{report['visitors']:>12,}"),
         ("bytes", f"{report['bytes']:>12,}"),
         ("statuses", f"{'':>12}   {statuses}"),
-        ("seconds", f"{report['seconds']:>12,}   {report['clicks_per_second']:,} clicks a second"),
+        (
+            "seconds",
+            f"{report['seconds']:>12,}   {report['clicks_per_second']:,} clicks per second",
+        ),
     ]
     restarts = report["restarts"]
     if any(report.get(name) for name in EVICTED):
         visits, clicks, findings = (report[name] for name in EVICTED)
-        text = f"visits, {clicks:,} clicks and {findings:,} findings, for lack of room"
-        lines.append(("not judged", f"{visits:>12,}   {text}: give the query more partitions"))
+        text = f"visits, {clicks:,} clicks and {findings:,} findings for lack of room"
+        lines.append(("dropped", f"{visits:>12,}   {text}: give the query more partitions"))
     if restarts:
-        lines.append(("started again", f"{len(restarts):>12,}   {', '.join(restarts)}"))
+        lines.append(("restarted", f"{len(restarts):>12,}   {', '.join(restarts)}"))
     return [f"  {name:<16}{text}" for name, text in lines]
 
 
@@ -235,6 +238,6 @@ def _pages(report: Mapping[str, Any]) -> list[str]:
 
 def _verdict(report: Mapping[str, Any]) -> list[str]:
     if report["exactly_once"]:
-        text = "audit: every acknowledged click is there exactly once; the books come out even"
+        text = "audit passed: every acknowledged click is stored exactly once"
         return ["", f"  {text}", ""]
     return ["", "  AUDIT FAILED", *(f"  - {failure}" for failure in report["failures"]), ""]

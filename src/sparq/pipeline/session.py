@@ -156,7 +156,7 @@ def _start_jvm(conf: SparkConf, settings: Settings) -> None:
         given = [key for key, _ in settings.spark if key in options.AT_START]
         blame = f", and check --spark {' and '.join(given)}" if given else ""
         raise SessionError(
-            f"Spark's JVM ended while it started: see its own messages above{blame}"
+            f"Spark's JVM ended during start-up: see its messages above{blame}"
         ) from error
     finally:
         os.environ[jvm.VARIABLE] = before  # Spark ignores an empty value
@@ -260,8 +260,8 @@ def _check_data(spark: SparkSession, data: str) -> None:
         if "UnknownHost" in reason:
             raise SettingsError(f"--data={data} cannot be reached ({reason})") from error
         raise SettingsError(
-            f"--data={data}: Spark has no file system for it ({reason}): add its jars by"
-            " --spark spark.jars.packages=..., its options by --spark spark.hadoop.fs...=..."
+            f"--data={data}: Spark has no file system for it ({reason}): add its jars with"
+            " --spark spark.jars.packages=..., its options with --spark spark.hadoop.fs...=..."
         ) from error
     if data.startswith("/") and not address.startswith("file:"):
         raise SettingsError(

@@ -46,7 +46,7 @@ class Needed(NamedTuple):
 
 REQUIRED: Final[Mapping[str, Needed]] = {
     "spark.sql.streaming.stateStore.providerClass": Needed(
-        ROCKSDB, "only the RocksDB state store has what transformWithState needs"
+        ROCKSDB, "transformWithState works only with the RocksDB state store"
     ),
     # A stateful task may run twice: speculation runs a second attempt at the same time, a retry
     # runs it later, and a driver that was presumed dead may still be running it. In Spark's default
@@ -56,10 +56,8 @@ REQUIRED: Final[Mapping[str, Needed]] = {
     # commit of the state took 64 ms instead of 33 (metrics) and 17 instead of 10 (spam_analysis),
     # of batches of 1 to 4 s on two busy cores. The state cannot be read as a feed of changes
     # (readChangeFeed), and a session of another program that reads it needs this option, too.
-    STATE_FORMAT: Needed("2", "the state of a checkpoint stays in the format that it began with"),
-    "spark.sql.session.timeZone": Needed(
-        "UTC", "minutes, and the hours of the archive, are those of UTC"
-    ),
+    STATE_FORMAT: Needed("2", "a checkpoint keeps the state format that it started with"),
+    "spark.sql.session.timeZone": Needed("UTC", "minutes and the hours of the archive are in UTC"),
 }
 """Options with only one allowed value; they override a site's spark-defaults.conf, too."""
 
@@ -231,7 +229,7 @@ def other_master(settings: Settings, found: Mapping[str, str]) -> str:
         return ""
     return (
         f"--master={settings.master}: Spark was started with {started}: name the master in one"
-        " place only (with spark-submit: there)"
+        " place only (if you use spark-submit: there)"
     )
 
 

@@ -223,7 +223,7 @@ def spark_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
     found = _last_of_each(pairs)
     for key, value in found.items():
         if not re.fullmatch(r"spark\.\S+", key):
-            raise ValueError(f"{shown(key)} is not an option of Spark: they begin with spark.")
+            raise ValueError(f"{shown(key)} is not a Spark option: these begin with spark.")
         reason = conflict(key, value)
         if reason:
             raise ValueError(f"{key} {reason}")
@@ -265,7 +265,7 @@ Reader = Callable[[str], Any]
 
 def _from_text(read: Reader, value: Any) -> Any:
     if not isinstance(value, str):
-        raise ValueError("has the wrong type: write a text")
+        raise ValueError("has the wrong type: write a string")
     return read(value)
 
 

@@ -92,32 +92,32 @@ class Settings:
     )
     lookupd_http_addresses: tuple[str, ...] = option(
         (),
-        "nsqlookupd that knows the nsqds: host:port or URL",
+        "nsqlookupd to find nsqds with: host:port or URL",
         kind=kinds.LOOKUPD,
         name="lookupd-http-address",
     )
-    topic: str = option(TOPIC, "topic of the clicks", kind=kinds.TOPIC)
-    archive_channel: str = option("archive", "channel of the archive", kind=kinds.CHANNEL)
-    metrics_channel: str = option("metrics", "channel of the metrics", kind=kinds.CHANNEL)
+    topic: str = option(TOPIC, "topic to read clicks from", kind=kinds.TOPIC)
+    archive_channel: str = option("archive", "channel of the archive query", kind=kinds.CHANNEL)
+    metrics_channel: str = option("metrics", "channel of the metrics query", kind=kinds.CHANNEL)
     spam_analysis_channel: str = option(
-        "spam_analysis", "channel of the spam analysis", kind=kinds.CHANNEL
+        "spam_analysis", "channel of the spam_analysis query", kind=kinds.CHANNEL
     )
     queries: tuple[str, ...] = option(
-        QUERIES, "queries to run, with commas between them", kind=kinds.some_of(*QUERIES)
+        QUERIES, "queries to run, separated by commas", kind=kinds.some_of(*QUERIES)
     )
     publish: bool = option(
         True, "also publish the results to topics; --no-publish: write files only", kind=kinds.TRUTH
     )
     metrics_topic: str = option(
-        "", "topic of the minutes (default <topic>.metrics)", kind=kinds.RESULT_TOPIC
+        "", "topic for metrics per minute (default <topic>.metrics)", kind=kinds.RESULT_TOPIC
     )
     rejected_topic: str = option(
         "",
-        "topic of messages that are not clicks (default <topic>.rejected)",
+        "topic for messages that are not clicks (default <topic>.rejected)",
         kind=kinds.RESULT_TOPIC,
     )
     spam_topic: str = option(
-        "", "topic of the findings (default <topic>.spam)", kind=kinds.RESULT_TOPIC
+        "", "topic for spam findings (default <topic>.spam)", kind=kinds.RESULT_TOPIC
     )
     trigger: str = option(
         "1 second",
@@ -126,28 +126,35 @@ class Settings:
     )
     max_offsets_per_trigger: int = option(
         OFFSETS,
-        "maximum number of messages in a batch of metrics or spam_analysis",
+        "maximum number of messages in a batch of the metrics or spam_analysis query",
         kind=kinds.WHOLE,
         least=1,
     )
     archive_min_offsets: int = option(
         ARCHIVE_MIN_OFFSETS,
-        "number of messages that a batch of archive waits for; 0: it does not wait",
+        "number of messages that the archive query waits for before a batch; 0: it does not wait",
         kind=kinds.WHOLE,
         least=0,
         most="archive_max_offsets",
     )
     archive_max_offsets: int = option(
-        OFFSETS, "maximum number of messages in a batch of archive", kind=kinds.WHOLE, least=1
+        OFFSETS,
+        "maximum number of messages in a batch of the archive query",
+        kind=kinds.WHOLE,
+        least=1,
     )
     archive_max_delay: str = option(
-        "60 seconds", "maximum time that a batch of archive waits", kind=kinds.INTERVAL
+        "60 seconds",
+        "maximum time that the archive query waits for --archive-min-offsets messages",
+        kind=kinds.INTERVAL,
     )
     archive_format: str = option(
         "parquet", "format of the archive; delta needs sparq-mq[delta]", kind=kinds.choice(*FORMATS)
     )
     archive_file_size: str = option(
-        "128m", "merge small files of the archive up to this size; 0: never", kind=kinds.FILE_SIZE
+        "128m",
+        "merge small files of the archive into files of about this size; 0: never",
+        kind=kinds.FILE_SIZE,
     )
     master: str = option(
         "",
@@ -157,11 +164,11 @@ class Settings:
     )
     driver_memory: str = option(
         "",
-        "heap of the driver (default a quarter of the machine's memory, 1g to 8g)",
+        "heap of the driver (default a quarter of the machine's memory, at least 1g, at most 8g)",
         kind=kinds.HEAP,
     )
     executor_memory: str = option(
-        "", "heap of each executor of a cluster (default 1g)", kind=kinds.HEAP
+        "", "heap of each executor on a cluster (default 1g)", kind=kinds.HEAP
     )
     shuffle_partitions: int = option(
         0,
@@ -171,17 +178,19 @@ class Settings:
         most=10_000,
     )
     spark: tuple[tuple[str, str], ...] = option(
-        (), "an option of Spark, such as spark.executor.cores=2", kind=kinds.SPARK
+        (), "Spark option, such as spark.executor.cores=2", kind=kinds.SPARK
     )
     source: tuple[tuple[str, str], ...] = option(
         (),
-        "an option of the source nsq, such as tls_root_ca_file=ca.pem; put secrets into the file of"
-        " --config",
+        "option of the data source nsq, such as tls_root_ca_file=ca.pem; put secrets into the"
+        " --config file",
         kind=kinds.SOURCE,
         secret=True,
     )
     metrics_address: str = option(
-        METRICS_ADDRESS, 'host:port where Prometheus finds metrics; "": none', kind=kinds.LISTENING
+        METRICS_ADDRESS,
+        'host:port to serve Prometheus metrics on; "": none',
+        kind=kinds.LISTENING,
     )
     run_dir: str = option(
         "",

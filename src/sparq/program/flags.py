@@ -1,7 +1,7 @@
 """Go-style command-line flags, and the TOML file that sets the options they do not set.
 
 A program's options are one frozen dataclass. Each field declares its flag (`protocol.option`), so
-flag, configuration key, type, bounds, default and help text are in one place (reference: flags.md).
+flag, configuration key, type, bounds, default and help text are in one place (docs/daemons.md).
 A field may itself be a dataclass of options, which other code takes unchanged.
 
 1. A flag on the command line overrides the file; the file overrides the default.

@@ -129,7 +129,7 @@ def _parse_floats(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError("write numbers with commas between them") from None
+        raise ValueError("write numbers separated by commas") from None
 
 
 def _descending(lists: Iterable[list[float]]) -> tuple[float, ...]:
@@ -183,10 +183,10 @@ def _check_listen(value: str) -> None:
     if not value or "/" in value or (colon and _is_port(port)):
         return
     if _is_port(value):
-        raise ValueError(f"is no address: write :{value} or 127.0.0.1:{value}")
+        raise ValueError(f"is not an address: write :{value} or 127.0.0.1:{value}")
     if colon and port.isdigit():
-        raise ValueError(f"has no such port: {port} is above {PORT_MAX}")
-    raise ValueError("has no port: write host:port, or the path of a unix socket with a / in it")
+        raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
+    raise ValueError("has no port: write host:port or a unix socket path containing /")
 
 
 def _check_peer(value: str) -> None:
@@ -194,11 +194,11 @@ def _check_peer(value: str) -> None:
     if "://" in value:
         raise ValueError("is a URL: write host:port")
     if _is_port(value):
-        raise ValueError(f"is no address: write 127.0.0.1:{value}")
+        raise ValueError(f"is not an address: write 127.0.0.1:{value}")
     if value and not (colon and host and port):
-        raise ValueError("is no address: write host:port")
+        raise ValueError("is not an address: write host:port")
     if port.isdigit() and not _is_port(port):
-        raise ValueError(f"has no such port: {port} is above {PORT_MAX}")
+        raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
 
 
 def _is_port(text: str) -> bool:

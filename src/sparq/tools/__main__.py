@@ -11,5 +11,5 @@ PROGRAMS = (
 
 name, words = "".join(sys.argv[1:2]), sys.argv[2:]
 if name not in PROGRAMS:
-    sys.exit(f"python -m sparq.tools: {name or 'nothing'} is none of {', '.join(PROGRAMS)}")
+    sys.exit(f"python -m sparq.tools: {name or 'nothing'} is not one of {', '.join(PROGRAMS)}")
 sys.exit(getattr(commands, name)(words))

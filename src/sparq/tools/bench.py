@@ -156,7 +156,7 @@ class Bench:
         if not acknowledged <= counted <= acknowledged + self._producer.resent:
             raise Failed(
                 f"nsqd acknowledged {acknowledged:,} messages and counted {counted:,}:"
-                " are both addresses of the same nsqd, and was it not restarted?"
+                " check that both addresses are of the same nsqd, and that it was not restarted"
             )
 
     async def _consume(self) -> None:
@@ -165,7 +165,7 @@ class Bench:
         if batch > 1:
             lines.append((f"consume, batches of {batch:,}", batch))
         for name, size in lines:
-            self.now = f"{name}: publishing what is to wait"
+            self.now = f"{name}: publishing the backlog"
             channel = await self._topic.new_channel()
             filler = self._publishing(max(1, min(1000, SIZE_MAX // self._options.size)))
             await filler.fill(self._options.backlog, BATCH_TASKS)
@@ -183,7 +183,7 @@ class Bench:
                 )
 
     async def _latency(self) -> None:
-        self.now = f"latency at {self._options.rate:,} messages a second"
+        self.now = f"latency at {self._options.rate:,} messages per second"
         channel = await self._topic.new_channel()
         latency = Latency(self._producer, self._topic.name, self._options.size, self._options.rate)
         async with self._consumer(channel) as consumer:

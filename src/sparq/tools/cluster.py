@@ -79,7 +79,7 @@ class Cluster:
     async def _ask(self, node: Node) -> Answer:
         figures = await self._fleet.figures(node, self._topic, self._channel)
         if not isinstance(figures, dict):
-            raise UpstreamError(node.at, "an answer that is no JSON object")
+            raise UpstreamError(node.at, "the response is not a JSON object")
         return Answer(figures, time.monotonic())
 
 

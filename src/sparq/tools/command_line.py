@@ -48,10 +48,10 @@ class SourceOptions:
         (), "nsqd to consume from: host:port or a unix socket", name="nsqd-tcp-address"
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd that knows the nsqds: host:port or URL", name="lookupd-http-address"
+        (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
     )
     consumer_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
     )
 
 
@@ -60,21 +60,21 @@ class HttpOptions:
     """Which cluster a tool asks over HTTP, and how long it waits for a response."""
 
     nsqd_http_addresses: tuple[str, ...] = option(
-        (), "nsqd to ask: host:port or URL", name="nsqd-http-address"
+        (), "nsqd to query: host:port or URL", name="nsqd-http-address"
     )
     lookupd_http_addresses: tuple[str, ...] = option(
-        (), "nsqlookupd that knows the nsqds: host:port or URL", name="lookupd-http-address"
+        (), "nsqlookupd to find nsqds with: host:port or URL", name="lookupd-http-address"
     )
-    http_client_connect_timeout_ns: int = option(2 * SECOND, "time that a connection may take")
-    http_client_request_timeout_ns: int = option(5 * SECOND, "time that an answer may take")
+    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting")
+    http_client_request_timeout_ns: int = option(5 * SECOND, "timeout for a response")
 
 
 def wait_for_nsqd() -> Any:
     """Declare the flag of a tool that exits, as Go's do, if an nsqd it was given is down."""
     return option(
         0,
-        "time that a given nsqd may be down at the start before this ends with status 1; later,"
-        " a lost connection is made again for as long as it takes",
+        "how long a given nsqd may be unreachable at the start before the tool exits with status"
+        " 1; later, lost connections are retried without limit",
         least=0,
     )
 

@@ -43,7 +43,7 @@ def _parts(texts: Iterable[str]) -> tuple[str, ...]:
     unknown = sorted(set(found) - set(PARTS))
     if unknown:
         near = suggestion(unknown[0], PARTS)
-        raise ValueError(f'"{unknown[0]}" is none of {", ".join(PARTS)}{near}')
+        raise ValueError(f'"{unknown[0]}" is not one of {", ".join(PARTS)}{near}')
     return tuple(found)
 
 
@@ -55,9 +55,9 @@ class NsqStatOptions(HttpOptions):
     """Options of nsq_stat."""
 
     topic: str = option("", "topic of the channel")
-    channel: str = option("", "channel to look at")
-    interval_ns: int = option(2 * SECOND, "time between two rows")
-    count: int | None = option(None, "end behind so many rows; without it never")
+    channel: str = option("", "channel to show")
+    interval_ns: int = option(2 * SECOND, "time between rows")
+    count: int | None = option(None, "exit after N rows (default: never)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +66,11 @@ class TopOptions(HttpOptions):
 
     topic: str = option("", "show this topic only")
     channel: str = option("", "show channels of this name only")
-    interval_ns: int = option(2 * SECOND, "time between two looks")
-    count: int = option(0, "end after so many looks with rates; 0: never")
-    once: bool = option(False, "print one table, and end")
-    json: bool = option(False, "print each look as a line of JSON")
-    sort: str = option("topic", "column to sort by: its heading, in any case", kind=COLUMN)
+    interval_ns: int = option(2 * SECOND, "time between refreshes")
+    count: int = option(0, "exit after N refreshes with rates (0: never)")
+    once: bool = option(False, "print one table and exit")
+    json: bool = option(False, "print each refresh as a line of JSON")
+    sort: str = option("topic", "column to sort by: its heading, case-insensitive", kind=COLUMN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,18 +80,18 @@ class BenchOptions:
     nsqd_tcp_address: str = option("127.0.0.1:4150", "nsqd to measure: host:port or a unix socket")
     nsqd_http_address: str = option(
         "127.0.0.1:4151",
-        "the same nsqd for HTTP, where topics are made and deleted: host:port or URL",
+        "HTTP address of the same nsqd, to create and delete topics: host:port or URL",
     )
     part: tuple[str, ...] = option((), "measure only publish, consume or latency", kind=PART)
-    duration_ns: int = option(3 * SECOND, "time that each measurement takes at most")
-    size: int = option(200, "bytes of a message")
-    tasks: int = option(100, "publishes that await their OK at the same time")
-    batch: int = option(100, "messages of a batch, published or consumed")
-    backlog: int = option(200_000, "messages that wait when consuming begins")
-    max_in_flight: int = option(2500, "messages that a consumer may have unanswered")
-    rate: int = option(1000, "messages a second for the latency")
+    duration_ns: int = option(3 * SECOND, "maximum time for each measurement")
+    size: int = option(200, "message size in bytes")
+    tasks: int = option(100, "number of concurrent publishes")
+    batch: int = option(100, "messages per batch, when publishing and consuming")
+    backlog: int = option(200_000, "messages waiting when consuming starts")
+    max_in_flight: int = option(2500, "maximum number of messages in flight")
+    rate: int = option(1000, "messages per second in the latency measurement")
     client_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
     )
 
 
@@ -100,11 +100,11 @@ class NsqTailOptions(SourceOptions):
     """Options of nsq_tail."""
 
     topics: tuple[str, ...] = option((), "topic to print", name="topic")
-    channel: str = option("", "channel to consume; without it one with a random name, ephemeral")
-    max_in_flight: int = option(200, "messages that may be on their way here, at most --n")
-    n: int = option(0, "end after so many messages of all topics together; 0: never")
+    channel: str = option("", "channel to consume (default: an ephemeral one, random name)")
+    max_in_flight: int = option(200, "maximum number of messages in flight, capped at --n")
+    n: int = option(0, "exit after N messages over all topics (0: never)")
     wait_for_nsqd_ns: int = wait_for_nsqd()
-    print_topic: bool = option(False, "begin each line with its topic")
+    print_topic: bool = option(False, "start each line with its topic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,13 +113,15 @@ class ToNsqOptions:
 
     topic: str = option("", "topic to publish to")
     delimiter: str = option("\n", "byte that ends a record")
-    rate: int = option(0, "records a second at most; 0: no limit")
+    rate: int = option(0, "maximum records per second (0: no limit)")
     nsqd_tcp_addresses: tuple[str, ...] = option(
-        (), "nsqd to publish to, each of them: host:port or a unix socket", name="nsqd-tcp-address"
+        (),
+        "nsqd to publish to: host:port or a unix socket; every nsqd gets every record",
+        name="nsqd-tcp-address",
     )
     wait_for_nsqd_ns: int = wait_for_nsqd()
     producer_opt: tuple[str, ...] = option(
-        (), "an option of the client, or its name alone for true", kind=CLIENT_OPTION
+        (), "client option: key,value, or key alone for true", kind=CLIENT_OPTION
     )
 
 
@@ -128,43 +130,46 @@ class NsqToFileOptions(SourceOptions):
     """Options of nsq_to_file."""
 
     # What to record
-    topics: tuple[str, ...] = option((), "a topic to record", name="topic")
-    topic_pattern: str = option("", "record the topics that this pattern (Go's syntax) matches")
-    topic_refresh_ns: int = option(MINUTE, "time between two looks for topics")
-    channel: str = option("nsq_to_file", "the channel")
-    max_in_flight: int = option(200, "messages that may be held and not finished")
+    topics: tuple[str, ...] = option((), "topic to record", name="topic")
+    topic_pattern: str = option("", "record topics that match this regular expression (Go syntax)")
+    topic_refresh_ns: int = option(MINUTE, "time between searches for new topics")
+    channel: str = option("nsq_to_file", "channel to consume")
+    max_in_flight: int = option(200, "maximum number of messages in flight per topic")
 
     # Where to write it
-    output_dir: str = option(TEMPORARY, "folder of the files")
+    output_dir: str = option(TEMPORARY, "folder for the files")
     work_dir: str = option(
         "",
-        "folder of files that are being written; finished, they are moved to --output-dir (default"
-        " the same folder)",
+        "folder for files that are being written; finished files are moved to --output-dir"
+        " (default: the same folder)",
     )
     filename_format: str = option(
         "<TOPIC>.<HOST><REV>.<DATETIME>.log",
-        "path of a file below its folder; <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are"
-        " replaced. <REV> counts on where a file is there already",
+        "path of a file within its folder; <TOPIC>, <HOST>, <PID>, <DATETIME> and <REV> are"
+        " replaced. <REV> increments if the file exists",
     )
-    datetime_format: str = option("%Y-%m-%d_%H", "<DATETIME>, by strftime")
+    datetime_format: str = option("%Y-%m-%d_%H", "value of <DATETIME>, in strftime format")
     host_identifier: str = option(
-        "", "<HOST>; <SHORT_HOST> and <HOSTNAME> are replaced (default <SHORT_HOST>)"
+        "",
+        "value of <HOST>; <SHORT_HOST> and <HOSTNAME> are replaced (default: <SHORT_HOST>)",
     )
-    gzip: bool = option(False, "write gzip")
-    gzip_level: int = option(6, "from 1, the fastest, to 9, the smallest")
+    gzip: bool = option(False, "compress files with gzip")
+    gzip_level: int = option(6, "gzip level, 1 (fastest) to 9 (smallest)")
 
     # When to rotate and sync
     rotate_size: int = option(
-        0, "begin the next file when one is larger than so many bytes; 0: never for that"
+        0, "start the next file when one is larger than N bytes (0: no size limit)"
     )
-    rotate_interval_ns: int = option(0, "begin the next file after so long; 0s: never for that")
-    sync_interval_ns: int = option(30 * SECOND, "sync and finish messages at least so often")
-    skip_empty_files: bool = option(False, "open no file before there is something to be written")
+    rotate_interval_ns: int = option(0, "start the next file after this time (0s: no limit)")
+    sync_interval_ns: int = option(30 * SECOND, "sync and finish messages at least this often")
+    skip_empty_files: bool = option(False, "open a file only when there is a message to write")
 
     # How to ask nsqlookupds for topics
-    http_client_connect_timeout_ns: int = option(2 * SECOND, "time to connect to an nsqlookupd")
+    http_client_connect_timeout_ns: int = option(
+        2 * SECOND, "timeout for connecting to an nsqlookupd"
+    )
     http_client_request_timeout_ns: int = option(
-        5 * SECOND, "time for one question to an nsqlookupd"
+        5 * SECOND, "timeout for a request to an nsqlookupd"
     )
 
     # Logging
@@ -177,19 +182,21 @@ class NsqToHttpOptions(SourceOptions):
     """Options of nsq_to_http."""
 
     topic: str = option("", "topic to consume")
-    channel: str = option("nsq_to_http", "channel to consume it by")
-    max_in_flight: int = option(200, "messages that may be unanswered at a time")
-    n: int = option(100, "requests that may be under way at a time")
+    channel: str = option("nsq_to_http", "channel to consume")
+    max_in_flight: int = option(200, "maximum number of messages in flight")
+    n: int = option(100, "maximum number of concurrent requests")
     post: tuple[str, ...] = option((), "URL to POST messages to")
     get: tuple[str, ...] = option(
-        (), "URL to GET, with one %s in its path or query: the message, encoded"
+        (), "URL to GET; one %s in its path or query stands for the encoded message"
     )
     wait_for_nsqd_ns: int = wait_for_nsqd()
-    mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}")
-    sample: float = option(1.0, "share of the messages to send; the others are finished")
-    http_client_connect_timeout_ns: int = option(2 * SECOND, "time for making a connection")
-    http_client_request_timeout_ns: int = option(20 * SECOND, "time for a request and its answer")
-    status_every: int = option(250, "log response times at every so many messages; 0: never")
+    mode: str = option("hostpool", f"how to choose the host for a message: {', '.join(MODES)}")
+    sample: float = option(1.0, "fraction of messages to send, 0 to 1; the rest are finished")
+    http_client_connect_timeout_ns: int = option(2 * SECOND, "timeout for connecting")
+    http_client_request_timeout_ns: int = option(
+        20 * SECOND, "timeout for a request with its response"
+    )
+    status_every: int = option(250, "log response times every N messages (0: never)")
     content_type: str = option(CONTENT_TYPE, "Content-Type of a POST")
     header: tuple[str, ...] = option((), "header of each request, as 'Name: value'")
 
@@ -199,22 +206,22 @@ class NsqToNsqOptions(SourceOptions):
     """Options of nsq_to_nsq."""
 
     topic: tuple[str, ...] = option((), "topic to copy")
-    channel: str = option("nsq_to_nsq", "channel to consume them by")
+    channel: str = option("nsq_to_nsq", "channel to consume")
     wait_for_nsqd_ns: int = wait_for_nsqd()
-    destination_topic: str = option("", "topic to publish to; without it, that of the source")
+    destination_topic: str = option("", "topic to publish to (default: the source topic)")
     destination_nsqd_tcp_addresses: tuple[str, ...] = option(
         (), "nsqd to publish to: host:port or a unix socket", name="destination-nsqd-tcp-address"
     )
-    max_in_flight: int = option(200, "messages of a topic that may be unanswered at a time")
-    mode: str = option("hostpool", f"who gets a message: {', '.join(MODES)}")
-    status_every: int = option(250, "log response times at every so many messages; 0: never")
+    max_in_flight: int = option(200, "maximum number of messages in flight per topic")
+    mode: str = option("hostpool", f"how to choose the host for a message: {', '.join(MODES)}")
+    status_every: int = option(250, "log response times every N messages (0: never)")
     whitelist_json_field: tuple[str, ...] = option(
-        (), "field of JSON messages that passes; without the flag all do"
+        (), "field of JSON messages to keep (default: all fields)"
     )
-    require_json_field: str = option("", "field that a JSON message must have in order to pass")
-    require_json_value: str = option("", "value that this field must have")
+    require_json_field: str = option("", "copy only JSON messages that have this field")
+    require_json_value: str = option("", "copy only messages whose required field has this value")
     producer_opt: tuple[str, ...] = option(
-        (), "an option of the publishing client, or its name alone for true", kind=CLIENT_OPTION
+        (), "option of the publishing client: key,value, or key alone for true", kind=CLIENT_OPTION
     )
 
 

@@ -196,7 +196,7 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
         failure = errors.exceptions[0]
     if failure is not None:
         can_wait = isinstance(failure, ConnectionLostError) and not wait_ns
-        hint = " (--wait-for-nsqd=30s waits for it)" if can_wait else ""
+        hint = " (use --wait-for-nsqd=30s to wait for it)" if can_wait else ""
         raise Failed(f"{failure}{hint}")
 
 

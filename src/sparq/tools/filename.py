@@ -56,12 +56,12 @@ def entries(name: str) -> tuple[str, ...]:
         FilenameError: it leads out of the folder, or names no file in it.
     """
     if not name.isprintable():
-        raise FilenameError(f"the file name {name!r} has characters that are not printable")
+        raise FilenameError(f"the file name {name!r} has unprintable characters")
     found = tuple(entry for entry in name.split("/") if entry not in ("", "."))
     if ".." in found:
         raise FilenameError(f"the file name {name!r} leads out of its folder")
     if not found:
-        raise FilenameError(f"the file name {name!r} names no file")
+        raise FilenameError(f"the file name {name!r} does not name a file")
     if long := next((entry for entry in found if len(os.fsencode(entry)) > ENTRY_BYTES_MAX), ""):
         raise FilenameError(f"the file name {long:.40}... is longer than {ENTRY_BYTES_MAX} bytes")
     return found

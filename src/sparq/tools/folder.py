@@ -52,7 +52,7 @@ class Folder:
         _make(self.path)
         os.close(os.open(self.path, _FOLDER_FLAGS))
         if not os.access(self.path, os.W_OK | os.X_OK):
-            raise OSError(errno.EACCES, "files cannot be made there", self.path)
+            raise OSError(errno.EACCES, "files cannot be created there", self.path)
 
     def shown(self, entries: Entries) -> str:
         """Return a file's whole path, for a person."""

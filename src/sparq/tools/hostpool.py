@@ -179,7 +179,9 @@ def hosts_of(mode: str, names: Iterable[str], rng: random.Random) -> RoundRobin:
         UsageError: there is no such mode.
     """
     if mode not in MODES:
-        raise UsageError(f"--mode {mode!r} is none of {', '.join(MODES)}{suggestion(mode, MODES)}")
+        raise UsageError(
+            f"--mode {mode!r} is not one of {', '.join(MODES)}{suggestion(mode, MODES)}"
+        )
     if mode == "epsilon-greedy":
         return EpsilonGreedy(names, rng)
     return HostPool(names) if mode == "hostpool" else RoundRobin(names)

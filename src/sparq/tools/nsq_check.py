@@ -69,7 +69,7 @@ def look(data_path: str) -> Findings:
             raise Failed(f"{data_path} is in use by an nsqd: stop it first") from error
         raise Failed(str(error)) from error
     if findings is None:
-        raise Failed(f"{data_path}: no data of an nsqd")
+        raise Failed(f"{data_path}: no nsqd data found")
     return findings
 
 

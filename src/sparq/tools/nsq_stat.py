@@ -129,13 +129,13 @@ def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[Sample]
                     if stats["channel_name"] == channel:
                         yield Sample(*(_number(stats, name) for name in Sample._fields))
     except (TypeError, KeyError, AttributeError):
-        raise ValueError("/stats has another form than NSQ's") from None
+        raise ValueError("/stats does not have NSQ's form") from None
 
 
 def _number(stats: dict[str, Any], name: str) -> int:
     value = stats.get(name, 0)
     if not isinstance(value, int):
-        raise ValueError(f"{name} in /stats is no number")
+        raise ValueError(f"{name} in /stats is not a number")
     return value
 
 
@@ -175,7 +175,7 @@ async def _sample(cluster: Cluster, options: Options) -> Sample:
     if sample is None:
         raise Failed(
             f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic});"
-            f" sparq top --once --topic={topic} shows the channels that there are"
+            f" sparq top --once --topic={topic} lists its channels"
         )
     return sample
 

@@ -300,7 +300,7 @@ def topics_in(answer: Any) -> set[str]:
     """
     found, left_out = names(answer, "topics")
     if left_out:
-        log.warning("left out %d topics without a legal name", left_out)
+        log.warning("skipped %d topics with invalid names", left_out)
     return set(found)
 
 

@@ -97,7 +97,7 @@ class _Template(NamedTuple):
         url = URL(f"{self.before}{text}{self.behind}", encoded=True)
         # Some servers treat an encoded slash as a slash.
         if self.in_path and not STEPS.isdisjoint(_SLASHES.split(unquote(url.raw_path, "latin-1"))):
-            raise UnsendableError("its body would be a step up in the URL's path")
+            raise UnsendableError("its body would act as . or .. in the URL's path")
         return url.with_user(None)
 
 
@@ -193,11 +193,13 @@ def parse_headers(texts: Sequence[str], base: Mapping[str, str]) -> CIMultiDict[
     for number, text in enumerate(texts, 1):
         name, colon, value = text.partition(":")
         if not colon or not _NAME.fullmatch(name.strip()):
-            raise UsageError(f"--header takes 'Name: value': the one in place {number} does not")
+            raise UsageError(f"--header takes 'Name: value': header {number} is not in this form")
         if _CONTROLS.search(value):
-            raise UsageError(f"--header {name}: its value has control characters")
+            raise UsageError(f"--header {name}: its value contains control characters")
         if name.strip().lower() in FRAMING:
-            raise UsageError(f"--header {name}: it is set for each request, as its body needs")
+            raise UsageError(
+                f"--header {name}: it is set automatically for each request: remove it"
+            )
         found[name.strip()] = value.strip()
     return found
 
@@ -218,10 +220,10 @@ def _parsed(flag: str, text: str) -> URL:
 def _template(flag: str, text: str) -> _Template:
     """Split a URL at its one ``%s``, which is in its path or its query."""
     if text.count("%s") != 1:
-        raise UsageError(f"{flag} takes a URL with one %s, in the place of the body")
+        raise UsageError(f"{flag} takes a URL with one %s in place of the body")
     before, behind = text.split("%s")
     if _NOT_IN_URLS.search(before) or _NOT_IN_URLS.search(behind):
-        raise UsageError(f"{flag}: what is not the %s must be percent-encoded as in any URL")
+        raise UsageError(f"{flag}: percent-encode everything except the %s")
     parts = urlsplit(text)
     if "%s" not in parts.path + parts.query:
         raise UsageError(f"{flag}: the %s must be in the path or in the query")
@@ -229,7 +231,7 @@ def _template(flag: str, text: str) -> _Template:
     try:
         template.filled(b"x")
     except UnsendableError:
-        raise UsageError(f"{flag}: a path with . or .. takes no %s") from None
+        raise UsageError(f"{flag}: a path with . or .. cannot contain %s") from None
     return template
 
 
@@ -245,11 +247,11 @@ def check(options: Options) -> None:
         both = "use --get or --post not both"
         raise UsageError(both if options.get else "--get or --post required")
     if options.get and options.content_type != CONTENT_TYPE:
-        raise UsageError("--content-type goes with --post only")
+        raise UsageError("--content-type is valid with --post only")
     if not 0 <= options.sample <= 1:
-        raise UsageError(f"--sample is {options.sample:g}, not from 0 to 1")
+        raise UsageError(f"--sample is {options.sample:g}: use a number from 0 to 1")
     if options.n < 1:
-        raise UsageError(f"--n is {options.n}, not 1 or more")
+        raise UsageError(f"--n is {options.n}: use 1 or more")
     for flag, value in (
         ("connect", options.http_client_connect_timeout_ns),
         ("request", options.http_client_request_timeout_ns),

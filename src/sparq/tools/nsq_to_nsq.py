@@ -135,11 +135,11 @@ def parsed(body: bytes) -> dict[str, Any]:
     try:
         found = _DECODER.decode(body.decode("utf-8", "replace"))
     except RecursionError:
-        raise NotAnObjectError("it is nested too deep") from None
+        raise NotAnObjectError("it is nested too deeply") from None
     except ValueError as error:
         raise NotAnObjectError(str(error)) from None
     if not isinstance(found, dict):
-        raise NotAnObjectError("it is JSON, but no object")
+        raise NotAnObjectError("it is JSON, but not an object")
     return found
 
 
@@ -148,7 +148,7 @@ def encoded(fields: dict[str, Any]) -> bytes:
     try:
         return _ENCODER.encode(fields).encode()
     except RecursionError:
-        raise NotAnObjectError("it is nested too deep") from None
+        raise NotAnObjectError("it is nested too deeply") from None
     except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
         return _ASCII_ENCODER.encode(fields).encode()
 
@@ -180,7 +180,7 @@ def _number(text: str) -> float:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER: Final = json.JSONDecoder(parse_float=_number, parse_constant=_no_constant)
@@ -204,7 +204,7 @@ def check(options: Options) -> None:
     if copies_to_itself(options):
         raise UsageError("--destination-nsqd-tcp-address: a topic would be copied to itself")
     if options.require_json_value and not options.require_json_field:
-        raise UsageError("--require-json-value goes with --require-json-field only")
+        raise UsageError("--require-json-value is valid with --require-json-field only")
 
 
 def copies_to_itself(options: Options) -> bool:
@@ -360,7 +360,7 @@ class NsqToNsq:
             try:
                 body = self._filter.passed(message.body)
             except NotAnObjectError as error:
-                logger.error("message %s is dropped: no JSON object: %s", message.id, error)
+                logger.error("message %s is dropped: not a JSON object: %s", message.id, error)
                 body = None
             except FieldMissingError as error:
                 logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)

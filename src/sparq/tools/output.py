@@ -113,7 +113,9 @@ class Output:
                 if not self._is_whole(fd):
                     self._folder.remove(entries(name))
                     continue
-                log.warning("%s %s was left over", self._label, self._folder.shown([name]))
+                log.warning(
+                    "%s %s was left by an earlier run", self._label, self._folder.shown([name])
+                )
                 self._deliver(entries(name), unrevised(found), int(found[1].removeprefix("-")))
             finally:
                 os.close(fd)
@@ -125,7 +127,9 @@ class Output:
         except (FileExistsError, FileNotFoundError):
             return None
         except (OSError, FilenameError) as error:
-            log.error("%s a file is left where it is: %s", self._label, error)
+            log.error(
+                "%s cannot open a file left by an earlier run, leaving it: %s", self._label, error
+            )
             return None
 
     def _is_whole(self, fd: int) -> bool:
@@ -250,7 +254,7 @@ class Output:
             self._revision = self._next_revision(self._name, self._revision)
         if self._revision > first:
             log.warning(
-                "%s %s: the %d revisions before this are in use",
+                "%s %s: the %d revisions before it are in use",
                 self._label,
                 self.shown(),
                 self._revision - first,
@@ -292,7 +296,7 @@ class Output:
             try:
                 self._finished.move_in(self._folder, source, target)
             except FileExistsError:
-                log.warning("%s %s is there already", self._label, self._finished.shown(target))
+                log.warning("%s %s already exists", self._label, self._finished.shown(target))
                 revision = self._next_revision(name, revision)
                 target = entries(with_revision(name, revision))
             else:

@@ -114,7 +114,7 @@ def look(stats: Mapping[str, Any], at_seconds: float) -> Look:
         health = one_line(str(stats["health"]))
         return Look(at_seconds, _number(stats, "start_time"), counts, health)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"figures that cannot be read: {error!r}") from None
+        raise ValueError(f"unreadable figures: {error!r}") from None
 
 
 def _counts(topics: Iterable[Mapping[str, Any]]) -> Iterable[tuple[Key, Counts]]:
@@ -159,7 +159,7 @@ def _seconds(of: Mapping[str, Any], key: str) -> float | None:
 def _number(of: Mapping[str, Any], key: str) -> int:
     value = of[key]
     if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{key} is no number")
+        raise TypeError(f"{key} is not a number")
     return value
 
 

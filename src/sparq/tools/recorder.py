@@ -161,5 +161,5 @@ class Recorder:
             place = f"[{self.consumer.topic}/{self.consumer.channel}]"
             where = self.output.shown()
             raise Failed(
-                f"{place} cannot write {where}: {error}; what was not finished comes again"
+                f"{place} cannot write {where}: {error}; unfinished messages are delivered again"
             ) from error

@@ -88,7 +88,7 @@ class Parcel(Protocol):
 def _requeue(held: Message | Batch, error: NotTakenError) -> Awaitable[None]:
     if isinstance(held, Batch) and len(held) > 1:
         count, attempts_max = len(held), held.attempts_max
-        logger.warning("%s; %d messages, attempt %d at most", error, count, attempts_max)
+        logger.warning("%s; %d messages, highest attempt %d", error, count, attempts_max)
     else:
         message = held if isinstance(held, Message) else held[0]
         logger.warning("%s; message %s, attempt %d", error, message.id, message.attempts)
@@ -175,9 +175,11 @@ def check_every(every: int) -> None:
         UsageError: it is negative.
     """
     if every < 0:
-        raise UsageError(f"--status-every is {every}, not 0 or more")
+        raise UsageError(f"--status-every is {every}: use 0 or more")
     if 0 < every < EVERY_UNEASY:
-        logger.warning("--status-every=%d: percentiles of so few messages say little", every)
+        logger.warning(
+            "--status-every=%d: percentiles of so few messages are not meaningful", every
+        )
 
 
 class Relay:

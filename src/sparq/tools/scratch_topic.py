@@ -65,7 +65,7 @@ class ScratchTopic:
             await self._tell("topic/delete")
         except Failed as failure:
             at = URL(lookupd_url(self._address)) / "topic" / "delete" % {"topic": self.name}
-            log.warning("topic %s is left behind, POST %s deletes it: %s", self.name, at, failure)
+            log.warning("topic %s was not deleted, do it with POST %s: %s", self.name, at, failure)
         finally:
             await self._upstream.__aexit__()
 
@@ -98,7 +98,7 @@ class ScratchTopic:
             (topic,) = answer["topics"]
             return int(topic["message_count"])
         except (KeyError, TypeError, ValueError):
-            raise Failed(f"{self._address}: its /stats do not list {self.name}") from None
+            raise Failed(f"{self._address}: its /stats does not list {self.name}") from None
 
     async def _tell(self, path: str, **query: str) -> None:
         await self._ask(self._upstream.post, path, **query)
@@ -116,4 +116,4 @@ def _version(info: Any) -> str:
     try:
         return one_line(f"nsqd v{info['version']}")
     except (KeyError, TypeError):
-        raise Failed("--nsqd-http-address: this is no nsqd's HTTP interface") from None
+        raise Failed("--nsqd-http-address: this is not the HTTP interface of an nsqd") from None

@@ -34,7 +34,7 @@ KEYS: Final = (
     "q: quit   underlined letter: sort, again: reverse   arrows: select   Enter: open"
     "   /: filter   space: freeze"
 )
-FORGET_KEY: Final = "   x: forget what is gone"
+FORGET_KEY: Final = "   x: forget gone nsqds"
 NOT_LISTED: Final = "no nsqlookupd lists it any more"
 CHANNEL_KEYS: Final = (
     "q: quit   Esc: back   arrows, pages, home, end: scroll the clients   space: freeze"

@@ -84,7 +84,7 @@ async def follow(
             whole = records.feed(data)
         except RecordTooLongError as error:
             which = f"record {publisher.published + 1} is too long"
-            raise Failed(f"{which}: {error}; is --delimiter right?") from None
+            raise Failed(f"{which}: {error}; check --delimiter") from None
         await publisher.publish(whole)
     if not stop.is_set():
         await publisher.publish([records.rest] if records.rest else [])

@@ -202,7 +202,7 @@ async def patience(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise Failed(f"messages that nsqd has did not arrive in {seconds:.0f} s") from None
+        raise Failed(f"messages that nsqd holds did not arrive within {seconds:.0f} s") from None
 
 
 class Latency:

@@ -184,7 +184,7 @@ class ClientConnection:
                 if kind == FRAME_ERROR:
                     raise remote_error(data)
                 if kind != FRAME_RESPONSE:
-                    raise FrameError(f"a frame of type {kind} where a response was due")
+                    raise FrameError(f"got a frame of type {kind} instead of a response")
                 if data != HEARTBEAT:
                     return data
                 self._send(commands.nop())
@@ -200,7 +200,7 @@ class ClientConnection:
             self.authorization = _facts(answer)
         elif answer != b"OK":
             raise WrongPeerError(
-                f"nsqd {self._address} answered {answer[:80]!r} where OK was due ({self.stage})"
+                f"nsqd {self._address} answered {answer[:80]!r} instead of OK ({self.stage})"
             )
 
     def _advance(self) -> None:
@@ -229,7 +229,7 @@ class ClientConnection:
     def _new_tls(self) -> Tls:
         address = self._address
         if not self.facts.get("tls_v1"):
-            raise TlsError(f"nsqd {address} does not offer TLS, which the option tls_v1 asks for")
+            raise TlsError(f"nsqd {address} does not offer TLS, which the option tls_v1 requires")
         # A unix socket has no host name to check a certificate against.
         host = None if address.startswith("/") else address.rpartition(":")[0].strip("[]")
         try:
@@ -249,7 +249,7 @@ class ClientConnection:
         secret = self._options.auth_secret
         if not secret:
             raise AuthRequiredError(
-                f"nsqd {self._address} asks for AUTH: the option auth_secret is needed"
+                f"nsqd {self._address} requires AUTH: set the option auth_secret"
             )
         self._send(commands.auth(secret.encode()))
 
@@ -271,7 +271,7 @@ def _facts(answer: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError):
         facts = None
     if not isinstance(facts, dict):
-        raise WrongPeerError(f"{answer[:80]!r} is no JSON object, which was due")
+        raise WrongPeerError(f"answered {answer[:80]!r} instead of a JSON object")
     return facts
 
 
@@ -288,11 +288,13 @@ HEAD_BYTES: Final = len(LOOKUPD_REFUSAL)
 """Number of first bytes that are enough to recognize a peer."""
 
 _HTTP_PORTS: Final = {
-    "4151": "this is nsqd's HTTP port, give its TCP port (4150 by default)",
-    "4161": "this is nsqlookupd's HTTP port, give it as such (lookupd-http-address)",
-    "4171": "this is nsqadmin's port, give nsqd's TCP port (4150 by default)",
+    "4151": "this is nsqd's HTTP port, use its TCP port (4150 by default)",
+    "4161": "this is nsqlookupd's HTTP port, use it as lookupd-http-address",
+    "4171": "this is nsqadmin's port, use nsqd's TCP port (4150 by default)",
 }
-_ANY_HTTP_PORT: Final = "give nsqd's TCP port here (4150 by default), or an nsqlookupd as such"
+_ANY_HTTP_PORT: Final = (
+    "use nsqd's TCP port (4150 by default), or lookupd-http-address for an nsqlookupd"
+)
 
 
 def not_nsqd(address: str, head: bytes) -> str:
@@ -303,8 +305,8 @@ def not_nsqd(address: str, head: bytes) -> str:
     if head.startswith(LOOKUPD_REFUSAL):
         return (
             "it is nsqlookupd's TCP port, which is for nsqds:"
-            " give nsqlookupd's HTTP port as such (4161 by default)"
+            " use its HTTP port (4161 by default) as lookupd-http-address"
         )
     if head.startswith(TLS_ALERT):
-        return "it speaks TLS from the first byte on, which no TCP port of an nsqd does"
+        return "it expects TLS from the first byte, unlike an nsqd's TCP port"
     return ""

@@ -49,47 +49,47 @@ def tls_reason(error: ssl.SSLError) -> str:
 
 # Refusals
 
-_STORAGE: Final = "nsqd could not store it, as when its disk is full or it is shutting down: \
-publish to another nsqd or later; its log says more"
-_LATE: Final = "the message is not in flight here any more, as after its msg_timeout: it comes \
-again; answer sooner, touch() it, or raise msg_timeout"
-_RANGE: Final = "what is asked for is not there as it was: begin anew from where the log begins"
+_STORAGE: Final = "nsqd could not store the message, for example because its disk is full or it \
+is shutting down: publish to another nsqd or try again later; nsqd's log says more"
+_LATE: Final = "the message is no longer in flight here, for example because its msg_timeout \
+has passed; nsqd delivers it again: respond sooner, touch() it, or raise msg_timeout"
+_RANGE: Final = "the requested range is no longer in the log: start again from its beginning"
 
 MEANINGS: Final[Mapping[str, str]] = {
-    "E_INVALID": "nsqd does not take this command now or in this form, as a delay above its "
-    "--max-req-timeout, or a connection without TLS where it demands it (option tls_v1)",
+    "E_INVALID": "nsqd does not accept this command now or in this form, for example a delay above "
+    "its --max-req-timeout, or a connection without TLS if it requires TLS (option tls_v1)",
     "E_BAD_PROTOCOL": "the peer does not speak NSQ's protocol V2: is this nsqd's TCP address?",
-    "E_BAD_BODY": "what is sent is larger than nsqd's --max-body-size, or of a form or with an "
-    "option that it does not take: send less at a time, or change that option",
-    "E_BAD_TOPIC": "a topic has 1 to 64 characters of .a-zA-Z0-9_- and perhaps #ephemeral behind "
-    "them: change the name",
-    "E_BAD_CHANNEL": "a channel has 1 to 64 characters of .a-zA-Z0-9_- and perhaps #ephemeral "
-    "behind them: change the name",
-    "E_BAD_MESSAGE": "a message is empty or larger than nsqd's --max-msg-size: make it smaller, "
-    "or raise that",
+    "E_BAD_BODY": "the request is larger than nsqd's --max-body-size, is malformed, or has an "
+    "option that nsqd does not accept: send less at a time, or change that option",
+    "E_BAD_TOPIC": "invalid topic name: use 1 to 64 characters from [.a-zA-Z0-9_-], optionally "
+    "followed by #ephemeral",
+    "E_BAD_CHANNEL": "invalid channel name: use 1 to 64 characters from [.a-zA-Z0-9_-], optionally "
+    "followed by #ephemeral",
+    "E_BAD_MESSAGE": "a message is empty or larger than nsqd's --max-msg-size: send a smaller one, "
+    "or raise that limit",
     "E_PUB_FAILED": _STORAGE,
-    "E_MPUB_FAILED": _STORAGE + "; Go's nsqd may have stored the first of the messages",
+    "E_MPUB_FAILED": _STORAGE + "; Go's nsqd may have stored the first messages of the batch",
     "E_DPUB_FAILED": _STORAGE,
-    "E_SUB_FAILED": "the channel has as many consumers as nsqd allows (--max-channel-consumers), "
-    "or is being deleted: it is tried again",
-    "E_IDENTIFY_FAILED": "nsqd could not agree to TLS or compression: ask for snappy or deflate, "
-    "not both; its log says more",
-    "E_AUTH_DISABLED": "this nsqd asks for no secret: leave auth_secret out for it",
-    "E_AUTH_FAILED": "no authd has vouched for the secret: check auth_secret, and that nsqd "
-    "reaches an authd",
-    "E_AUTH_FIRST": "this nsqd asks for a secret: give auth_secret",
-    "E_AUTH_ERROR": "nsqd could not answer AUTH: its log says more",
-    "E_UNAUTHORIZED": "the secret is good, but not for this topic and channel: have authd allow "
-    "them",
+    "E_SUB_FAILED": "the channel has the maximum number of consumers (--max-channel-consumers), "
+    "or is being deleted: the client tries again",
+    "E_IDENTIFY_FAILED": "nsqd could not set up TLS or compression: request snappy or deflate, "
+    "not both; nsqd's log says more",
+    "E_AUTH_DISABLED": "this nsqd does not use AUTH: do not set auth_secret for it",
+    "E_AUTH_FAILED": "the secret was not accepted: check auth_secret, and that nsqd can reach "
+    "an authd",
+    "E_AUTH_FIRST": "this nsqd requires AUTH: set auth_secret",
+    "E_AUTH_ERROR": "nsqd could not answer AUTH: nsqd's log says more",
+    "E_UNAUTHORIZED": "the secret is valid, but not for this topic and channel: allow them in "
+    "authd or in the token file",
     "E_FIN_FAILED": _LATE,
     "E_REQ_FAILED": _LATE,
     "E_TOUCH_FAILED": _LATE,
     "E_ATTACH_FAILED": "the channel has consumers, or its topic has no log to read by ranges: "
-    "stop them, or read another channel",
+    "stop the consumers, or read another channel",
     "E_RANGE_FAILED": _RANGE,
-    "E_COMMIT_FAILED": "another reader holds the channel now, or the index is none of its log",
+    "E_COMMIT_FAILED": "another reader holds the channel now, or the index is not in its log",
 }
-UNKNOWN: Final = "sparq does not know this code: see the documentation of that nsqd"
+UNKNOWN: Final = "unknown error code: see the documentation of that nsqd"
 
 
 class RefusedError(RemoteError):

@@ -11,7 +11,7 @@
 1. While a connection is OPEN its commands are read. The parser's ``state``, which the session sets,
    decides which commands are allowed (before SUB, subscribed, after CLS).
 2. An upgrade begins after the reply that grants it. Bytes received after the IDENTIFY belong to the
-   next layer and are never commands (reference: wire.md 1.6).
+   next layer and are never commands (docs/protocol.md, "IDENTIFY").
 3. A HALF_CLOSED client still gets the replies to its commands. No upgrade begins in this state.
 4. Input received after ENDED is dropped.
 """

@@ -157,5 +157,5 @@ def test_the_beginning_may_fail(files: Certificates) -> None:
 
     hasty: Any = Counterpart({})
     hasty.behind_json = frame(0, b"OK")
-    with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="without a question"):
+    with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="before any request"):
         Connection(address)

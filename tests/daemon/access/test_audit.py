@@ -298,7 +298,7 @@ async def test_refused_requests_do_not_push_out_what_was_done(
 
     told = (await log.page(limit=1)).entries[0]["detail"]
     left_out = 5000 - audit.REFUSED_MAX
-    assert f"FORBIDDEN; {left_out} more refused requests are left out" == told
+    assert f"FORBIDDEN; {left_out} more refused requests were not recorded" == told
 
 
 async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> None:

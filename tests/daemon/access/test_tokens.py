@@ -71,13 +71,13 @@ def test_a_token_is_good_to_the_end_of_its_last_day(
     [
         ("bob read", "write NAME ROLES SHA256"),
         (f"bob read {HASH} 2027-01-01 x", "write NAME ROLES SHA256"),
-        (f"bob boss {HASH}", "is no role"),
+        (f"bob boss {HASH}", "is not a role"),
         (f"bob read {HASH[:-1]}", "64 hex digits"),
         (f"bob read {TOKEN}", "64 hex digits"),
         (f"bo/b read {HASH}", "a name has"),
-        (f"bob read {HASH} tomorrow", "is no day"),
-        (f"bob read {HASH} 2027-03-31T12:00:00", "has no offset"),
-        (f"bob read {HASH}\neve read {HASH}", "there already"),
+        (f"bob read {HASH} tomorrow", "is not a date"),
+        (f"bob read {HASH} 2027-03-31T12:00:00", "has no UTC offset"),
+        (f"bob read {HASH}\neve read {HASH}", "already in the file"),
     ],
 )
 def test_a_file_with_a_mistake_is_refused_with_the_line(
@@ -98,7 +98,7 @@ def test_a_file_that_everybody_may_change_is_refused(tmp_path: Path) -> None:
         tokens.read(str(path))
     path.chmod(0o644)
     path.write_bytes(b"\xff")
-    with pytest.raises(tokens.TokenFileError, match="is no text"):
+    with pytest.raises(tokens.TokenFileError, match="is not UTF-8 text"):
         tokens.read(str(path))
     path.write_text("#" * (tokens.FILE_BYTES_MAX + 1))
     with pytest.raises(tokens.TokenFileError, match="larger"):

@@ -165,7 +165,7 @@ async def test_sighup_takes_other_rights(house: House, caplog: pytest.LogCapture
     right = bearer(house.token)
     house.write_tokens("broken")
     house.access.reload(house.options)
-    assert any("rights are not changed" in line for line in caplog.messages)
+    assert any("keeping the old access rights" in line for line in caplog.messages)
     assert 200 == (await house.ask("GET", "/read", headers=right))[0]
 
     house.write_tokens("")

@@ -104,8 +104,8 @@ TOPIC, CHANNEL, NODE = "/api/topics/bad", "/api/topics/bad/c", "/api/nodes/x:1"
     [
         ("POST", "/api/topics", b"", "EOF"),
         ("POST", "/api/topics", b"{", "invalid JSON"),
-        ("POST", "/api/topics", b"[]", "invalid JSON: an object is wanted"),
-        ("POST", "/api/topics", b'{"topic":3}', "invalid JSON: topic is no string"),
+        ("POST", "/api/topics", b"[]", "invalid JSON: the body must be an object"),
+        ("POST", "/api/topics", b'{"topic":3}', "invalid JSON: topic must be a string"),
         ("POST", "/api/topics", b"[" * 100_000, "invalid JSON"),
         ("POST", "/api/topics", b"null", "INVALID_TOPIC"),
         ("POST", "/api/topics", {"topic": "a b"}, "INVALID_TOPIC"),

@@ -189,7 +189,7 @@ async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
     again = {each["node"]: each["again"] for each in preview.document()["nodes"]}
     assert dict(zip(cluster.addresses, (5, 0), strict=True)) == again
     assert 0 == (await cluster.one.channel("t", "c"))["depth"]
-    with pytest.raises(Refused, match="name the node"):
+    with pytest.raises(Refused, match="choose a node"):
         await seek_preview(cluster.fleet, "t", "c", "12345")
     with pytest.raises(Refused, match="INVALID_ARG_TO"):
         await seek_preview(cluster.fleet, "t", "c", "yesterday")
@@ -282,7 +282,7 @@ def test_tokens_are_not_trusted() -> None:
     bomb = token_of({"a" * 3_000_000: Place()})
     assert bomb is not None
     for bad in ("", "x", "W10", token[:-20], "a" * 100_000, bomb, "é"):
-        with pytest.raises(ValueError, match="after is no token"):
+        with pytest.raises(ValueError, match="use the `next` of an earlier answer"):
             places_in(bad)
 
 

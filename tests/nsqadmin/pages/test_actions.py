@@ -226,13 +226,13 @@ def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) 
     reader.page.mouse.down()
     reader.page.mouse.move(box["x"] + 1, box["y"] + 20)
     reader.page.mouse.up()
-    reader.wait_for("would come again", "#live")
+    reader.wait_for("would be delivered again", "#live")
     assert re.fullmatch(r"20\d\d-.+Z", reader.page.locator("input[name=to]").first.input_value())
     assert cluster.depth("act.replay", "c") == 0
 
     reader.page.locator("form#seek input[name=to]").fill("earliest")
     reader.page.locator("form#seek input[name=to]").press("Enter")
-    reader.wait_for("40 messages would wait then", "#live")
+    reader.wait_for("40 messages would then be waiting", "#live")
     reader.page.get_by_role("button", name="Move c to earliest").click()
     told(reader, "Moved: act.replay/c to earliest")
     assert cluster.depth("act.replay", "c") == 40
@@ -324,7 +324,7 @@ def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) ->
     reader.open("/policies")
     assert reader.page.get_by_label("Policies", exact=True).input_value() == POLICY
     ask(reader, "Drop…", "Drop", typed="policies")
-    told(reader, "Dropped: what was set at run time; 2 settings")
+    told(reader, "Dropped: all run-time policies; 2 settings")
     assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
 
 
@@ -336,7 +336,7 @@ def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None
         cluster.nsqds[1].kill9()
         try:
             ask(reader, "Pause", "Pause")
-            told(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Do it again")
+            told(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Repeat it")
         finally:
             cluster.nsqds[1].start()
         assert cluster.nsqds[0].channel("act.partly", "c")["paused"]

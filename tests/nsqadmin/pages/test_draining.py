@@ -21,11 +21,11 @@ async def test_a_node_is_drained_on_its_page(house: House) -> None:
     assert house.nsqds[0].nsqd.broker.drains.now.node.exit
 
     async def says() -> bool:
-        return "State draining takes no publishes" in words(await house.get(page))
+        return "State draining refuses publishes" in words(await house.get(page))
 
     await until(says)
     assert "draining" in words(await house.get("/nodes"))
-    assert f"{node} drains: 0 messages wait there." in words(await house.get("/"))
+    assert f"{node} is draining; 0 messages wait." in words(await house.get("/"))
     status, told = await house.ask("POST", page, {"action": "undrain_node"})
     assert (200, True) == (status, f"Taking publishes again: {node}" in words(told))
     assert house.nsqds[0].nsqd.broker.drains.now.node is None
@@ -48,4 +48,4 @@ async def test_gos_nsqd_has_no_drain(house: House) -> None:
     page = f"/nodes/{house.fake.http}"
     status, told = await house.ask("POST", page, {"action": "drain_node"})
     assert 200 == status
-    assert "it is no sparq nsqd: it cannot do this" in words(told)
+    assert "this is NSQ's Go nsqd, which does not support this action" in words(told)

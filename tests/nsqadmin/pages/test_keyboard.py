@@ -68,7 +68,7 @@ def test_messages_are_chosen_and_a_place_is_found_on_the_chart(
     reader.open("/replay?topic=orders&channel=shipping")
     reader.page.locator("#place").focus()
     reader.press("End", "ArrowLeft")
-    reader.wait_for("would come again", "#live")
+    reader.wait_for("would be delivered again", "#live")
 
 
 def test_the_first_tab_stop_skips_the_menu(reader: Reader) -> None:

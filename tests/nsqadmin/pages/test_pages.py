@@ -40,7 +40,7 @@ PAGES = {
     "/messages?topic=orders&show=search&go=1&text=A-100001": "A-100001",
     "/replay?topic=orders&channel=shipping": "Published messages",
     "/dead-letters": "orders.dead",
-    "/dead-letters?topic=orders.dead": "Copy the chosen ones to a topic",
+    "/dead-letters?topic=orders.dead": "Copy the selected messages to a topic",
     "/policies": "What would change",
     "/audit": "Result",
 }
@@ -179,7 +179,7 @@ def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
     reader.open("/messages?topic=page.regex&show=search")
     reader.page.get_by_label("Pattern in the body").fill("id=[0-9]+$")
     reader.page.get_by_role("button", name="Search").click()
-    reader.wait_for("All was searched", "main")
+    reader.wait_for("Search complete", "main")
     found = reader.page.locator("#found .body-text").all_inner_texts()
     export = reader.page.get_by_role("link", name="JSON lines").get_attribute("href")
     exported = reader.page.request.get(cluster.url + str(export)).text()
@@ -188,7 +188,7 @@ def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
     assert reader.page.get_by_label("Pattern in the body").input_value() == "id=[0-9]+$"
     assert [word in exported for word in ("id=17", "id=1x", "id=25")] == [True, False, True]
     reader.open("/messages?topic=page.regex&show=search&go=1&regex=%28")
-    assert "This is no pattern: missing )" in reader.text("#live")
+    assert "This is not a valid pattern: missing )" in reader.text("#live")
 
 
 def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: Cluster) -> None:
@@ -198,7 +198,7 @@ def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: C
     ):
         for name in ("text", "regex", "json"):
             reader.open(f"/messages?topic=orders&show=search&go=1&{name}=total")
-            assert "needs the role bodies" in reader.text("#live"), name
+            assert "requires the role bodies" in reader.text("#live"), name
             assert reader.page.locator(f"main input[name={name}]").count() == 0
 
 

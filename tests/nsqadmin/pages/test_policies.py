@@ -124,7 +124,7 @@ async def test_nsqds_with_the_same_policies_stand_together(house: House) -> None
     assert "The same at 2 nsqds" in said
     assert f"in the file 1 t* {UNKNOWN} max_channel_lag_bytes = 5,000,000" in said
     assert "at run time 1 t c max_channel_lag_time = 2h0m0s" in said
-    assert f"{house.fake.http}: Go's nsqd cannot do this" in said
+    assert f"{house.fake.http}: NSQ's Go nsqd has no policies" in said
     assert "differ" not in said
 
 
@@ -139,7 +139,7 @@ async def test_nsqds_that_differ_are_marked(house: House) -> None:
     assert "The policies set at run time differ between the nsqds" in said
     assert 2 == said.count("At 1 nsqd")
     text = await house.get(f"/policies?from={house.nodes[1]}")
-    assert f"The text is what {house.nodes[1]} has." in words(text)
+    assert f"The text has the policies of {house.nodes[1]}." in words(text)
     assert 'max_channel_lag_time = "2h0m0s"' in html.unescape(text)
     assert 'max_channel_lag_time = "2h0m0s"' not in html.unescape(
         await house.get(f"/policies?from={house.nodes[0]}")
@@ -152,7 +152,7 @@ async def test_an_nsqd_that_does_not_answer_is_marked(house: House) -> None:
     house.fake.broken = {"/policies"}
 
     said = words(await house.get("/policies"))
-    assert f"{house.fake.http} did not say: got response 500" in said
+    assert f"{house.fake.http} did not answer: got response 500" in said
 
 
 async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> None:
@@ -160,16 +160,16 @@ async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> N
     async with cluster(tmp_path) as house, aiohttp.ClientSession() as session:
         url = f"{house.url}/policies"
         async with session.get(url) as answer:
-            assert "not listed" not in await answer.text()
+            assert "no longer listed" not in await answer.text()
         await house.nsqd.peers.stop()
         await until(lambda: not house.lookupd.registry.producers("t", instant()))
         async with session.get(url) as answer:
             said = words(await answer.text())
-        assert f"{house.node} is not listed any more, and was not asked." in said
+        assert f"{house.node} is no longer listed and was not queried." in said
         fields = {"action": "drop_policies", "typed": "policies"}
         async with session.post(url, data=fields) as answer:
             said = words(await answer.text())
-        assert f"{house.node}: nsqlookupd does not list it: not asked" in said
+        assert f"{house.node}: nsqlookupd does not list it: not changed" in said
 
 
 async def test_what_would_change_is_shown_and_then_set(house: House) -> None:
@@ -180,7 +180,7 @@ async def test_what_would_change_is_shown_and_then_set(house: House) -> None:
     assert "2 settings of topics and channels would change at 2 nsqds, with 2 policies set" in said
     for node in house.nodes:
         assert f"{node} t {UNKNOWN} max_channels 0 3" in said
-    assert f"{house.fake.http}: it is no sparq nsqd: it cannot do this" in said
+    assert f"{house.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
     assert [] == await house.audited()
     carried = re.search(r'name="document" value="([^"]*)"', text)
     assert carried
@@ -191,7 +191,7 @@ async def test_what_would_change_is_shown_and_then_set(house: House) -> None:
     assert (200, [["t", "b?"]] * 2) == (status, await house.chosen())
     assert "Set: 2 policies; 2 settings of topics and channels changed on" in said
     assert "but not everywhere" in said
-    assert f"{house.fake.http}: it is no sparq nsqd: it cannot do this" in said
+    assert f"{house.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
     (entry,) = await house.audited()
     expected = {"user": "ann", "action": "set_policies", "outcome": "partly"}
     assert expected.items() <= entry.items()
@@ -205,8 +205,8 @@ async def test_a_document_that_is_refused_says_why(house: House) -> None:
         status, text = await house.post(document=TOML, **fields)
         said = words(text)
         assert 400 == status
-        assert "Nothing was done: the document is refused." in said
-        assert "policy 2: topic is a name of at most" in said
+        assert "Nothing was done. The document is invalid:" in said
+        assert "policy 2: invalid topic: use at most" in said
         assert "<b>" not in text
     assert [[], []] == await house.chosen()
     assert ["failed"] == [entry["outcome"] for entry in await house.audited()]
@@ -221,12 +221,12 @@ async def test_dropping_wants_the_word(house: House) -> None:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
     for typed in ("", "t", "Policies"):
         status, text = await house.post(action="drop_policies", typed=typed)
-        assert (400, True) == (status, "was not typed" in text)
+        assert (400, True) == (status, "typed name differs" in text)
     assert [["t"], ["t"]] == await house.chosen()
 
     status, text = await house.post(action="drop_policies", typed="policies")
     assert 200 == status
-    assert "Dropped: what was set at run time; 2 settings" in words(text)
+    assert "Dropped: all run-time policies; 2 settings" in words(text)
     assert [[], []] == await house.chosen()
     assert "in the file 1 t*" in words(await house.get("/policies"))
     assert {"policies": 0, "changes": 2} == (await house.audited())[0]["arguments"]
@@ -287,4 +287,4 @@ async def test_an_nsqd_that_hangs_does_not_hold_up_a_page(
         house.fake.may_answer.set()
 
     assert time.monotonic() - begun < 2.0
-    assert "The nsqds did not say in time what applies." in said
+    assert "The nsqds did not report the settings in time." in said

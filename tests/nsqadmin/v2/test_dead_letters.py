@@ -60,9 +60,9 @@ async def test_wrong_orders_send_nothing(api: Api) -> None:
     """Without messages, a topic to send to, or the role."""
     await bury(api, "a")
     for body, words in (
-        ({"topic": "t.dead"}, "INVALID_BODY: name messages"),
-        ({"topic": "t", "messages": ["x"]}, "INVALID_BODY: name the topic"),
-        ({"topic": "t.dead", "messages": ["x"]}, "INVALID_BODY: a message is named"),
+        ({"topic": "t.dead"}, "INVALID_BODY: set `messages` or `all`"),
+        ({"topic": "t", "messages": ["x"]}, "INVALID_BODY: `to` is missing"),
+        ({"topic": "t.dead", "messages": ["x"]}, "INVALID_BODY: name each message"),
     ):
         told = await api.post("/dead-letters", body, status=400)
         assert told["message"].startswith(words)

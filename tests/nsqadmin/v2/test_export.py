@@ -70,7 +70,7 @@ async def test_what_could_not_be_had_is_told(api: Api) -> None:
 
     *messages, last = [json.loads(line) for line in told.splitlines()]
     assert 6 == len(messages)
-    why = "it is no sparq nsqd: it does not show messages"
+    why = "NSQ's Go nsqd does not show messages"
     assert {"incomplete": {go.http: why}} == last
 
 

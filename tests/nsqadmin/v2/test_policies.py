@@ -78,7 +78,7 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
     for query in ({"dry_run": "true"}, {"typed": "policies"}):
         told = await send(api, "PUT", wrong, 400, **query)
         assert told["message"].startswith("INVALID_POLICIES: 127.0.0.1:")
-        assert "policy 2: there is no setting max_chanels: did you mean max_channels?" in str(told)
+        assert "policy 2: unknown setting max_chanels: did you mean max_channels?" in str(told)
     assert [] == await held(api.one) == await held(api.two)
     (entry,) = (await api.get("/audit"))["entries"]
     assert ("set_policies", "failed") == (entry["action"], entry["outcome"])
@@ -91,7 +91,7 @@ async def test_a_document_that_one_nsqd_refuses_is_set_nowhere(api: Api) -> None
         ("PUT", BOTH, {}, "NAME_NOT_TYPED"),
         ("PUT", BOTH, {"typed": "t"}, "NAME_NOT_TYPED"),
         ("DELETE", None, {}, "NAME_NOT_TYPED"),
-        ("PUT", {}, {"typed": "policies"}, "INVALID_BODY: policies is no list"),
+        ("PUT", {}, {"typed": "policies"}, "INVALID_BODY: `policies` must be a list"),
         ("PUT", [], {"typed": "policies"}, "INVALID_BODY"),
         ("PUT", BOTH, {"dry_run": "maybe"}, "INVALID_ARG_DRY_RUN"),
         ("GET", None, {"topic": "a b"}, "INVALID_ARG_TOPIC"),
@@ -146,7 +146,7 @@ async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
         said = {one["address"]: one["error"] for one in report["outcomes"]}
         assert {
             **dict.fromkeys(api.nodes, ""),
-            fake.http: "it is no sparq nsqd: it cannot do this",
+            fake.http: "this is NSQ's Go nsqd, which does not support this action",
         } == said
         assert BOTH["policies"] == await held(api.two)
 

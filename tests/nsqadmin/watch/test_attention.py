@@ -61,7 +61,7 @@ def test_no_consumers() -> None:
     cluster.now += 30
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=301))))
 
-    sentence = "t/c has no consumers; 301 messages wait, 10 more every second."
+    sentence = "t/c has no consumers; 301 messages wait, 10 more per second."
     assert [("bad", sentence)] == told(cluster.picture().notices)
 
 
@@ -75,7 +75,8 @@ def test_growing_lag() -> None:
         cluster.now += 10
 
     sentence = (
-        "t/c grows by 30 messages a second; 900 messages wait. Its consumers finish 20 a second."
+        "t/c grows by 30 messages per second; 900 messages wait."
+        " Its consumers finish 20 per second."
     )
     assert [("warn", sentence)] == told(found.notices)
 
@@ -90,7 +91,9 @@ def test_behind_and_catching_up() -> None:
         found = cluster.picture()
         cluster.now += 10
 
-    sentence = "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it catches up in 70 s."
+    sentence = (
+        "t/c is behind by 2 h 1 min, 700 messages wait; at this rate it will catch up in 70 s."
+    )
     assert [("note", sentence)] == told(found.notices)
 
 
@@ -118,7 +121,7 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
     cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3)
     cluster.answers("b:4151", None, state="unregistered", since_at=cluster.now - 60)
 
-    silent = "a:4151 has not answered for 3 s; figures of its 2 messages are the last ones."
+    silent = "a:4151 has not answered for 3 s; the figures of its 2 messages are out of date."
     lost = "b:4151 runs, but no nsqlookupd has listed it for 60 s: consumers do not find it."
     assert [("warn", silent), ("warn", lost)] == told(cluster.picture().notices)
 
@@ -128,16 +131,16 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
     [
         (
             'got response 401 Unauthorized "x"',
-            "asks for a token: set --upstream-token to one that is good there"
+            "requires a token: set --upstream-token to a token that is valid there"
             ' (got response 401 Unauthorized "x")',
         ),
         (
             'got response 403 Forbidden "x"',
-            "does not let the token of --upstream-token read all topics"
+            "does not allow the token of --upstream-token to read all topics"
             ' (got response 403 Forbidden "x")',
         ),
-        ('got response 500 "x"', 'does not say what it was asked for: got response 500 "x"'),
-        ("figures that cannot be read: x", "does not answer: figures that cannot be read: x"),
+        ('got response 500 "x"', 'answered with an error: got response 500 "x"'),
+        ("unreadable figures: x", "does not answer: unreadable figures: x"),
     ],
     ids=["no token", "no role", "refused", "no figures"],
 )
@@ -146,7 +149,7 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
     cluster = Cluster()
     cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3, error=error)
 
-    end = ", for 3 s now; figures of its 0 messages are the last ones."
+    end = ", for 3 s; the figures of its 0 messages are out of date."
     found = cluster.picture(Lookupd("l1:4161", ""), Lookupd("l2:4161", error))
     sentences = {notice.sentence for notice in found.notices}
     assert {f"a:4151 {sentence}{end}", f"nsqlookupd l2:4161 {sentence}."} <= sentences
@@ -157,11 +160,11 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
     [
         (
             {"health": "NOK - input/output error"},
-            "a:4151 has trouble with its disk: NOK - input/output error.",
+            "a:4151 has a disk error: NOK - input/output error.",
         ),
         (
             {"health": "NOK - full", "reserve": {"is_short": True}},
-            "a:4151 refuses publishes: its disk has no more room.",
+            "a:4151 refuses publishes: its disk is full.",
         ),
     ],
     ids=["health", "short"],
@@ -193,7 +196,7 @@ def test_nsqlookupds_that_disagree_or_fail() -> None:
 
     assert [
         ("warn", "nsqlookupd l3:4161 does not answer: connection refused."),
-        ("warn", "nsqlookupd l2:4161 does not list b:4151, another one does."),
+        ("warn", "nsqlookupd l2:4161 does not list b:4151, but another does."),
         ("warn", "c:22: may not be called."),
     ] == told(found.notices)
     alone = cluster.picture(Lookupd("l3:4161", "connection refused"))
@@ -211,7 +214,7 @@ def test_topics_without_a_channel_and_what_is_paused() -> None:
     )
 
     assert [
-        ("warn", "2 topics have no channel: a and b; 4 messages wait for one."),
+        ("warn", "2 topics have no channel: a and b; 4 messages wait for a first channel."),
         ("note", "p/c is paused; 1 message waits."),
         ("note", "1 topic is paused: p."),
     ] == told(found.notices)

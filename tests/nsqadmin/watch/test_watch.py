@@ -156,7 +156,7 @@ async def test_nonsense_is_an_error_of_its_node() -> None:
         fake.answer = b"<html>"
         picture = await seen(watch, lambda p: p.nodes[0].state == "silent")
 
-    assert "figures that cannot be read" in picture.nodes[0].error
+    assert "unreadable figures" in picture.nodes[0].error
     assert 5 == picture.totals.waiting
 
 

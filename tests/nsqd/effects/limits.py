@@ -63,7 +63,7 @@ def max_channels(server: ToldServer) -> None:
 def max_topic_bytes(server: ToldServer) -> None:
     """A topic that nobody consumes takes so much and no more."""
     make_topics(server)
-    text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes of topic t2 is reached"
+    text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes for topic t2 is reached"
     body = b"x" * (TOPIC_BYTES // 10)
     with Line(server) as line:
         for _ in range(10):
@@ -140,7 +140,7 @@ def max_client_publish_rate(server: ToldServer) -> None:
             time.sleep(0.02)  # what arrives together is one publish
         assert calm.ask(pub("hasty", b"x")) == OK
         answers = [hasty.ask(b"") for _ in range(4 * CLIENT_RATE)]
-        refusal = f"the limit of {RATE} messages a second of topic hasty or {CLIENT_RATE} messages"
+        refusal = f"the limit of {RATE} messages per second for topic hasty or {CLIENT_RATE} m"
         assert {answer for answer in answers if refusal not in answer[1].decode()} == {OK}
         assert OK in answers
         assert answers[-1] != OK

@@ -68,7 +68,7 @@ def hostile_page():
         pages=made.HOSTILE,
         source=made.HOSTILE[0],
         exactly_once=False,
-        failures=["3 acknowledged messages are not there"],
+        failures=["3 acknowledged messages are missing"],
         late=12,
         restarts=["nsqd-1", "spark"],
         rejected_by_reason={made.HOSTILE[1]: 1},

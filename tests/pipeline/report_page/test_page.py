@@ -38,10 +38,10 @@ def test_the_audits_result_comes_first():
 
 def test_a_failed_audit_says_what_does_not_hold():
     """In words, in the title too; nothing says that it passed."""
-    text = page(exactly_once=False, failures=["3 acknowledged messages are not there"])
+    text = page(exactly_once=False, failures=["3 acknowledged messages are missing"])
 
     assert "<title>Clicks: AUDIT FAILED</title>" in text
-    assert "<li>3 acknowledged messages are not there</li>" in text
+    assert "<li>3 acknowledged messages are missing</li>" in text
     assert "passed" not in text
 
 
@@ -53,12 +53,12 @@ def test_equal_input_gives_equal_pages():
 
 
 def test_what_did_not_go_by_itself_is_said():
-    """Late clicks, visits that left the memory, restarts."""
+    """Late clicks, visits dropped for lack of room, restarts."""
     text = page(late=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
 
-    assert "12 clicks came after their minute was closed" in text
-    assert "4,000 visits left the memory" in text
-    assert "Started again during the run: nsqd-1, spark" in text
+    assert "12 clicks arrived after their minute was closed" in text
+    assert "4,000 open visits were dropped for lack of room" in text
+    assert "Restarted during the run: nsqd-1, spark" in text
     assert 'class="warnings"' not in page()
 
 
@@ -158,4 +158,4 @@ def test_newest_revisions_alone_are_shown():
 
     text = page(table)
 
-    assert "clicks: mean 50.0, most 60.0" in text
+    assert "clicks: mean 50.0, maximum 60.0" in text

@@ -118,5 +118,5 @@ def test_ids_keep_the_order_of_their_texts():
 @pytest.mark.parametrize("wrong", ["0123", "", "0123456789abcdef0"])
 def test_an_id_that_is_none_is_refused(wrong):
     """By name, in one sentence."""
-    with pytest.raises(ValueError, match=f"column id: '{wrong}' is no message id"):
+    with pytest.raises(ValueError, match=f"column id: '{wrong}' is not a message id"):
         ids_of(pa.chunked_array([pa.array(["0" * 16, wrong])]))

@@ -103,7 +103,7 @@ def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
     """One line, with what to do."""
     ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{fake.port}")
     assert 1 == ran.status
-    assert "give a token that may read: --token=@FILE" in ran.err
+    assert "use --token=@FILE with a token that may read" in ran.err
     port = free_port()
     ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{port}")
     assert f"nsqadmin 127.0.0.1:{port}: connection refused: start it, or name another" in ran.err

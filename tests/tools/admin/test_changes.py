@@ -30,7 +30,7 @@ def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb
     done = {row[0]: row[2:] for row in ran.rows if row[1:2] == [f"channel/{verb}"]}
     assert [["done"], ["done"]] == [done[address] for address in cluster.alive]
     assert ["NOT", "DONE:", "connection", "refused"] == done[cluster.dead]
-    assert "what to do next:" in ran.out
+    assert "next steps:" in ran.out
     assert COMMAND.format(verb, "--yes " if yes else "", cluster.dead) in ran.out
     effects = {
         "pause": [(3, True)] * 2,
@@ -135,7 +135,7 @@ def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -
 
     assert 0 == ran.status
     assert f"{cluster.nsqds[1].http}" in ran.out
-    assert "nothing to do: it does not have this" in ran.out
+    assert "nothing to do: it has no such topic or channel" in ran.out
     assert cluster.nsqds[0].channel("orders", "here")["paused"]
     ran = admin("pause", "orders", "nowhere")
     assert (1, "no nsqd has the channel nowhere of topic orders" in ran.err) == (ran.status, True)
@@ -162,7 +162,7 @@ def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
     assert f"{cluster.dead}" not in str(cluster.listed(topic))
     unknown = admin("tombstone", topic, "127.0.0.1:1", "--yes")
     assert 1 == unknown.status
-    assert "is no nsqd with topic graves: nothing was done; known:" in unknown.err
+    assert "is not an nsqd with topic graves: nothing was done; known:" in unknown.err
 
 
 def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
@@ -172,8 +172,11 @@ def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
     for verb in ("empty", "delete"):
         ran = admin(verb, "orders", "c")
         assert 1 == ran.status
-        assert "--yes does it, --dry-run shows where" in ran.err
-    assert "this deletes channel c of topic orders with 4 messages: nothing was done" in ran.err
+        assert "use --yes to run it or --dry-run to preview it" in ran.err
+    assert (
+        "this deletes channel c of topic orders with 4 messages: not confirmed, nothing was done"
+        in ran.err
+    )
     assert [2, 2] == cluster.depths("orders", "c")
 
 

@@ -104,7 +104,10 @@ def test_scripts(admin: Run) -> None:
         ran = admin("completion", shell)
         assert (0, completion.SCRIPTS[shell]) == (ran.status, ran.out)
     ran = admin("completion", "tcsh")
-    assert (1, "there are scripts for bash, zsh, fish" in ran.err) == (ran.status, True)
+    assert (1, "there is no script for this shell: use bash, zsh, fish" in ran.err) == (
+        ran.status,
+        True,
+    )
 
 
 def sparq_in(folder: Path) -> dict[str, str]:

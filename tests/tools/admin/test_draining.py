@@ -48,7 +48,7 @@ def test_what_holds_it_up_is_said(leaving: Leaving) -> None:
     assert 1 == found.status
     assert "sparq admin drain: held up: t/c: no consumers, 3 messages\n" == found.err
     sentence, *rows = found.out.splitlines()
-    assert f"{leaving.nsqd.http} drains on, 3 messages are left" in sentence
+    assert f"{leaving.nsqd.http} is still draining, 3 messages left" in sentence
     assert ["t", "c", "3", "no", "consumers"] == rows[-1].split()
     assert leaving.nsqd.get_json("/drain")["draining"] is True
     document = leaving.drain("--timeout=600ms", "--json").document
@@ -65,13 +65,13 @@ def test_it_waits_until_nothing_is_left(leaving: Leaving) -> None:
     found = leaving.drain()
     emptied.join()
 
-    assert (0, f"{leaving.nsqd.http} drains, and has nothing left; messages refused: 0\n") == (
+    assert (0, f"{leaving.nsqd.http} is draining and has nothing left; messages refused: 0\n") == (
         found.status,
         found.out,
     )
     assert leaving.nsqd.get_json("/drain")["draining"] is True
     found = leaving.drain("--undo")
-    assert (0, f"{leaving.nsqd.http} takes publishes again\n") == (found.status, found.out)
+    assert (0, f"{leaving.nsqd.http} accepts publishes again\n") == (found.status, found.out)
     assert leaving.nsqd.get_json("/drain")["draining"] is False
 
 
@@ -81,7 +81,7 @@ def test_the_process_ends(leaving: Leaving) -> None:
     found = leaving.drain("--exit")
 
     assert (0, "") == (found.status, found.err)
-    assert "had nothing left, and its process has ended" in found.out
+    assert "had nothing left, and its process has exited" in found.out
     process = leaving.nsqd.process
     assert process is not None
     assert 0 == process.wait(10)
@@ -108,7 +108,7 @@ def test_one_that_is_undone_meanwhile(leaving: Leaving) -> None:
     undone.join()
 
     assert 1 == found.status
-    assert "takes publishes again" in found.out
+    assert "accepts publishes again" in found.out
 
 
 def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
@@ -116,10 +116,10 @@ def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
     assert 1 == leaving.drain("--undo", "--exit").status
     found = admin("drain", "nobody:1", f"--nsqd-http-address={leaving.nsqd.http}")
     assert 1 == found.status
-    assert "is no nsqd of this cluster: nothing was done; known: 127.0.0.1:" in found.err
+    assert "is not an nsqd of this cluster: nothing was done; known: 127.0.0.1:" in found.err
     found = admin("drain", old_nsqd, f"--nsqd-http-address={old_nsqd}")
     assert 1 == found.status
-    assert "it cannot do this: Go's nsqd" in found.err
+    assert "it does not support this: Go's nsqd" in found.err
     assert leaving.nsqd.get_json("/drain")["draining"] is False
 
 

@@ -63,7 +63,10 @@ def test_messages_that_a_seek_skips_are_named_first(cluster: Cluster, admin: Run
 
     ran = admin("seek", "clicks", "archive", "latest")
     assert (1, [3, 3]) == (ran.status, waiting(cluster))
-    assert "this skips 6 messages of channel archive of topic clicks: nothing was done" in ran.err
+    assert (
+        "this skips 6 messages of channel archive of topic clicks: not confirmed, nothing was done"
+        in ran.err
+    )
     ran = admin("seek", "clicks", "archive", "latest", "--yes", "--json")
     assert [0, 0] == waiting(cluster)
     assert ("partly", [3, 3]) == (
@@ -141,9 +144,9 @@ def test_what_is_found_is_handled(cluster: Cluster, admin: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        (["requeue", "orders", "c", "12"], '"12" is no id of a message'),
-        (["requeue", "orders", "c", "0" * 15 + "\x1b"], "is no id of a message"),
-        (["finish", "orders", "c", "-"], "no ids came from standard input"),
+        (["requeue", "orders", "c", "12"], '"12" is not a message id'),
+        (["requeue", "orders", "c", "0" * 15 + "\x1b"], "is not a message id"),
+        (["finish", "orders", "c", "-"], "no ids on standard input"),
         (["copy", "orders", "0" * 16], '--to takes the topic to copy to, not ""'),
         (["copy", "orders", "0" * 16, "--to=a b"], "--to takes the topic to copy to"),
         (["finish", "orders", "c", "0" * 16], "this drops 1 messages of channel c of topic orders"),
@@ -174,8 +177,10 @@ def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
         os.write(main, b"orders\n")
         wrong = admin("empty", "orders", "c")
         assert (1, [1, 1]) == (wrong.status, cluster.depths("orders", "c"))
-        assert "this drops 2 messages of channel c of topic orders.\nType c to do it:" in wrong.err
-        assert "that is another name: nothing was done" in wrong.err
+        assert (
+            "this drops 2 messages of channel c of topic orders.\nType c to confirm:" in wrong.err
+        )
+        assert "the name does not match: nothing was done" in wrong.err
         os.write(main, b"c\n")
         assert 0 == admin("empty", "orders", "c").status
         assert [0, 0] == cluster.depths("orders", "c")

@@ -163,7 +163,7 @@ def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim:
     ran = pair.move(capfd)
     killing.join()
     assert 1 == ran.status
-    assert "not moved: do it again, and it goes on" in ran.err
+    assert "not moved: run this again to continue" in ran.err
     nsqd.start()
     wait_for(lambda: len(pair.lookupd.get_json("/nodes")["producers"]) == 2)
     checked(pair, capfd, carried(ran)[1])
@@ -199,9 +199,9 @@ def test_what_cannot_be_moved(pair: Pair, capfd: pytest.CaptureFixture[str]) -> 
     ran = call(capfd, *pair.words[:1], "channel", "t", *pair.words[3:])
     assert (1, True) == (ran.status, "takes topic NAME" in ran.err)
     ran = call(capfd, "move", "topic", "t", pair.words[3], pair.words[5])
-    assert (1, True) == (ran.status, "--from and --to name two nsqds" in ran.err)
+    assert (1, True) == (ran.status, "--from and --to must name two different nsqds" in ran.err)
     ran = call(capfd, "move", "topic", "t", "--from=nobody:1", *pair.words[4:])
-    assert (1, True) == (ran.status, "is no nsqd of this cluster" in ran.err)
+    assert (1, True) == (ran.status, "is not an nsqd of this cluster" in ran.err)
     ran = call(capfd, "move", "topic", "u", *pair.words[3:])
     assert (1, True) == (ran.status, "has no topic u" in ran.err)
     pair.source.post("/topic/pause?topic=t")

@@ -153,17 +153,17 @@ def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry
     """Who, why, and what to do next; the command does it at that nsqd alone."""
     told = ran.out + ran.err
     if way == "forgotten":
-        assert f"sparq admin {row.verb}: 2 nsqds are known instead of 3 (" in ran.err
+        assert f"sparq admin {row.verb}: found 2 of 3 expected nsqds (" in ran.err
         assert all(nsqd.http in ran.err for nsqd in killed.alive)
-        assert "start the others, then do it again\n" in ran.err
+        assert "start the others, then run this again\n" in ran.err
         assert killed.dead not in told
         return
     assert "connection refused" in told
-    assert f"nsqd {killed.dead}: start the nsqd, or see why it cannot be reached" in told
+    assert f"nsqd {killed.dead}: start the nsqd, or find out why it cannot be reached" in told
     assert f"sparq admin {row.verb} " in told
     assert f"--nsqd-http-address={killed.dead}" in told
     comes_back = row.verb in ("delete", "tombstone") and not is_dry
-    assert comes_back == ("is started again still has what it did not delete" in told)
+    assert comes_back == ("was down still has what it did not delete" in told)
 
 
 def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:

@@ -52,7 +52,7 @@ def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
     letters(cluster, "poison.all", 5)
     ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
     assert (1, "") == (ran.status, ran.out)
-    assert "redrive would make it" in ran.err
+    assert "redrive would create it" in ran.err
     ran = admin("redrive", "poison.all.dead", "back", *alive(cluster))
     assert (0, "") == (ran.status, ran.err)
     assert (
@@ -104,7 +104,7 @@ def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
     cluster.post("/channel/delete?topic=poison.ids&channel=c")
     ran = admin(*words, *alive(cluster))
     assert 1 == ran.status
-    assert "2 NOT DONE: channel c of topic poison.ids is not there" in ran.out
+    assert "2 NOT DONE: channel c of topic poison.ids does not exist" in ran.out
     cluster.post("/channel/create?topic=poison.ids&channel=other")
     ran = admin(*words, two, "--to-all", *alive(cluster))
     assert 0 == ran.status

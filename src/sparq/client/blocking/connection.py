@@ -103,7 +103,7 @@ class Connection:
                 raise
             self._socket.sendall(wire.output())
         if rest := wire.receiver.take_rest():
-            raise self._unexpected(f"{rest[:80]!r} without a question")
+            raise self._unexpected(f"{rest[:80]!r} before any request")
         if wire.layers:
             self._sealed = memoryview(bytearray(SEALED_BYTES))
             self._receive_into = self._unseal_into
@@ -121,7 +121,7 @@ class Connection:
         self.send(*parts)
         frame_type, data = self.receive()
         if frame_type != FRAME_RESPONSE:
-            raise self._unexpected(f"a frame of type {frame_type} where a response was due")
+            raise self._unexpected(f"a frame of type {frame_type} instead of a response")
         return bytes(data)
 
     def ask_json(self, *parts: Parts) -> Mapping[str, Any]:
@@ -132,7 +132,7 @@ class Connection:
         except (ValueError, RecursionError):
             answer = None
         if not isinstance(answer, dict):
-            raise self._unexpected(f"{data[:80]!r} where a JSON object was due")
+            raise self._unexpected(f"{data[:80]!r} instead of a JSON object")
         return answer
 
     def send(self, *parts: Parts) -> None:
@@ -221,7 +221,7 @@ class Connection:
 
     def _unexpected(self, what: str) -> WrongPeerError:
         self.close()
-        return WrongPeerError(f"{self.address} answered {what}")
+        return WrongPeerError(f"{self.address} answered with {what}")
 
 
 def _identity(user_agent: str) -> dict[str, Any]:

@@ -35,7 +35,7 @@ from sparq.client.subscription import Counters
 FETCHED_MAX: Final = 1_000
 """Maximum number of messages passed to the program at a time, besides ``max_in_flight``."""
 
-NOTHING_CAME: Final = "no message has come in time"
+NOTHING_CAME: Final = "no message arrived in time"
 
 Cross = Callable[[Sequence[Message]], list[Message]]
 
@@ -72,7 +72,8 @@ class BlockingConsumer(Member):
         **arguments: Any,
     ) -> None:
         if taken := sorted(arguments.keys() & {"handler", "concurrency"}):
-            raise TypeError(f"no such option: {', '.join(taken)}: iterate over the consumer")
+            names = ", ".join(taken)
+            raise TypeError(f"no such option: {names}: iterate over the consumer instead")
         self.topic = topic
         self.channel = channel
         require_callable(on_giving_up=on_giving_up)

@@ -36,7 +36,7 @@ CLOSED: Final = "the session is closed"
 FORKED: Final = (
     "this session belongs to the process that made it: in a forked process, make a new one"
 )
-INSIDE: Final = "a call from the session's own thread would wait for itself"
+INSIDE: Final = "blocking call from the session's own thread: it would deadlock"
 FORGOTTEN: Final = "a session was not closed: use it in a with block, or call its close()"
 
 _threads: weakref.WeakSet[LoopThread] = weakref.WeakSet()

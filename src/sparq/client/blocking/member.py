@@ -24,7 +24,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HERE_ALONE: Final = (
-    "a session, and what it makes, cannot be sent to another process: make a session there"
+    "a session, its producers and its consumers cannot be sent to another process: "
+    "make a session there"
 )
 
 

@@ -196,5 +196,5 @@ def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
 def _tell_of_the_unfinished(room: Room, owner: int) -> None:
     """Log pending publishes that are lost, as the program ends without closing the producer."""
     if room.count and os.getpid() == owner:
-        text = "%d publishes are without an outcome: the program ends, their session is not closed"
+        text = "%d publishes still pending at exit: close the session or producer first"
         log.warning(text, room.count)

@@ -1,5 +1,5 @@
-"""`python -m sparq.daemon.access NAME ROLES [LAST_DAY]`: a token, and its line for the file of an
-nsqd or nsqlookupd.
+"""Create a bearer token and its line for the token file of nsqd or nsqlookupd:
+`python -m sparq.daemon.access NAME ROLES [LAST_DAY]`.
 """
 
 from __future__ import annotations

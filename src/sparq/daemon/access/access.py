@@ -141,10 +141,12 @@ class Access:
         try:
             self.tokens = read(self._path)
         except StartError as error:
-            logger.error("SIGHUP: the tokens stay as they are: %s", error)
+            logger.error("SIGHUP: keeping the old tokens: %s", error)
             return False
         assert self.tokens is not None
-        logger.info("SIGHUP: tokens are read again: %d in force", self.tokens.in_force(self.now()))
+        logger.info(
+            "SIGHUP: tokens were read again: %d are valid", self.tokens.in_force(self.now())
+        )
         return True
 
     async def close(self) -> None:

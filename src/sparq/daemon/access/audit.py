@@ -84,7 +84,9 @@ class Audit:
         if self._file is None:
             return
         if len(self._tasks) >= UNWRITTEN_MAX:
-            logger.error("AUDIT: not written, %d entries wait for the disk", UNWRITTEN_MAX)
+            logger.error(
+                "AUDIT: entry not written, %d entries are waiting for the disk", UNWRITTEN_MAX
+            )
             return
         # The write continues even if the waiting client disconnects.
         await asyncio.shield(self._background(self._write(line)))
@@ -104,7 +106,7 @@ class Audit:
         if left_out is None:
             return
         if left_out:
-            more = f"{left_out} more refused requests are left out"
+            more = f"{left_out} more refused requests were not recorded"
             entry = dataclasses.replace(entry, detail=f"{entry.detail}; {more}".lstrip("; "))
         self._background(self.record(entry))
 
@@ -159,7 +161,9 @@ class Audit:
         except OSError as error:
             self._why_not = _reason(error)
             if line:
-                logger.error("AUDIT: not written (%s): %s", self._why_not, line.decode().rstrip())
+                logger.error(
+                    "AUDIT: entry not written (%s): %s", self._why_not, line.decode().rstrip()
+                )
 
     def _remember(self, line: bytes) -> None:
         logger.info("AUDIT: %s", line.decode().rstrip())
@@ -191,7 +195,7 @@ class Audit:
         try:
             self._unpublished.put_nowait(line.rstrip())
         except asyncio.QueueFull:
-            logger.error("AUDIT: not published, %d entries wait", UNPUBLISHED_MAX)
+            logger.error("AUDIT: entry not published, %d entries are waiting", UNPUBLISHED_MAX)
 
     async def _publish_all(self) -> None:
         assert self._publish is not None
@@ -201,7 +205,7 @@ class Audit:
                 await self._publish(line)
             except Exception as error:
                 # Whatever error occurs, publishing goes on with the next entry.
-                logger.error("AUDIT: not published: %s", error)
+                logger.error("AUDIT: entry not published: %s", error)
 
 
 class _Budget:

@@ -159,7 +159,7 @@ class AuditFile:
             self._sync_folder()
         if not stat.S_ISREG(os.fstat(file).st_mode):
             os.close(file)
-            raise OSError(errno.EINVAL, "it is no file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         return file
 
     def _rotate(self) -> None:

@@ -22,6 +22,8 @@ def families(access: Access | None, program: str) -> Iterator[Family]:
         refused.add(count, labels(reason=reason))
     yield refused
     if access.tokens is not None:
-        held = Family(f"{program}_tokens", "gauge", "Tokens of the file that have not expired")
+        held = Family(
+            f"{program}_tokens", "gauge", "Tokens in the token file that have not expired"
+        )
         held.add(access.tokens.in_force(access.now()))
         yield held

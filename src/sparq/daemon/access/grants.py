@@ -49,7 +49,7 @@ def parse(text: str, words: Mapping[str, Role] = WORDS) -> tuple[Grant, ...]:
         role = role_of(word, words)
         if colon and (len(pattern) > PATTERN_MAX or not _PATTERN.fullmatch(pattern)):
             raise RoleError(
-                f"{word} has no pattern of topics behind its colon: use 1 to {PATTERN_MAX}"
+                f"role {word}: invalid topic pattern after the colon: use 1 to {PATTERN_MAX}"
                 " characters from [.a-zA-Z0-9_-*?]"
             )
         found.append(Grant(role, pattern or ALL))

@@ -24,11 +24,20 @@ def issue(module: str, text: str, prefix: str = PREFIX, form: Form = FORM) -> in
         form: the form of the token file's lines.
     """
     parser = argparse.ArgumentParser(f"python -m {module}", description=text)
-    parser.add_argument("name", help="whose it is, as the audit log will say")
-    told = ", ".join(form.words) + ("" if form.is_whole else "; ROLE:PATTERN for some topics")
-    parser.add_argument("roles", help=f"of {told}; with commas")
-    parser.add_argument("last_day", nargs="?", default="", help="such as 2027-03-31 (UTC)")
-    parser.add_argument("--file", default="", help="token file to add the line to")
+    parser.add_argument("name", help="name of the token, as shown in the audit log")
+    told = ", ".join(form.words) + (
+        "" if form.is_whole else "; ROLE:PATTERN for the topics that match"
+    )
+    parser.add_argument("roles", help=f"comma-separated roles: {told}")
+    parser.add_argument(
+        "last_day",
+        nargs="?",
+        default="",
+        help="last day on which the token is valid, such as 2027-03-31 (UTC); default: no end",
+    )
+    parser.add_argument(
+        "--file", default="", help="token file to append the line to; default: print it on stderr"
+    )
     given = parser.parse_args()
     try:
         token, line = tokens.make(given.name, given.roles, given.last_day, prefix=prefix, form=form)

@@ -65,5 +65,5 @@ def role_of(word: str, words: Mapping[str, Role] = WORDS) -> Role:
     if role is None:
         # A long word may be a token in the wrong column; do not repeat it.
         named = repr(word or "empty") if len(word) <= WORD_MAX else "a long word"
-        raise RoleError(f"{named} is no role: use {', '.join(words)}")
+        raise RoleError(f"{named} is not a role: use {', '.join(words)}")
     return role

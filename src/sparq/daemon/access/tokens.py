@@ -155,9 +155,9 @@ def read(path: str, form: Form = FORM) -> Tokens:
     except OSError as error:
         raise TokenFileError(f"{path} cannot be read - {error.strerror}") from None
     except UnicodeDecodeError:
-        raise TokenFileError(f"{path} is no text") from None
+        raise TokenFileError(f"{path} is not UTF-8 text") from None
     if mode & stat.S_IWOTH:
-        raise TokenFileError(f"{path} can be changed by every user of this machine")
+        raise TokenFileError(f"{path} can be changed by every user: run chmod o-w on it")
     if len(data) > FILE_BYTES_MAX:
         raise TokenFileError(f"{path} is larger than {FILE_BYTES_MAX} bytes")
     return _parse(path, text, form)
@@ -174,7 +174,7 @@ def _parse(path: str, text: str, form: Form) -> Tokens:
         except ValueError as error:
             raise TokenFileError(f"{path}, line {number}: {error}") from None
         if token.digest in found:
-            raise TokenFileError(f"{path}, line {number}: this token is there already")
+            raise TokenFileError(f"{path}, line {number}: this token is already in the file")
         found[token.digest] = token
     anybody = found.pop(b"", None)
     if len(found) > TOKENS_MAX:
@@ -189,16 +189,18 @@ def parse_line(words: Sequence[str], form: Form = FORM) -> Token:
         ValueError: what is wrong with it.
     """
     if len(words) not in (3, 4):
-        raise ValueError("write NAME ROLES SHA256 and perhaps the last day, as 2027-03-31")
+        raise ValueError("write NAME ROLES SHA256, optionally with a last day such as 2027-03-31")
     name, granted, hashed = words[:3]
     if not _NAME.fullmatch(name):
         raise ValueError("a name has 1 to 64 letters, digits and ._@+-")
     if form.is_whole and ":" in granted:
-        raise ValueError("a role is for all topics here: write it without a pattern")
+        raise ValueError("roles apply to all topics here: write the role without a pattern")
     roles = grants.parse(granted, form.words)
     if not form.is_whole and name == ANYBODY:
         if hashed != NO_HASH or len(words) == 4 or grants.anywhere(roles) not in Role.READ:
-            raise ValueError(f"{ANYBODY} has no token, and reads at most: write {ANYBODY} read -")
+            raise ValueError(
+                f"{ANYBODY} has no token and at most the role read: write {ANYBODY} read -"
+            )
         return Token(name, roles, b"")
     hashed = hashed.removeprefix("sha256:").lower()
     if not _HASH.fullmatch(hashed):
@@ -216,11 +218,11 @@ def end_of(text: str) -> float:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no day: write 2027-03-31") from None
+        raise ValueError(f"{text!r} is not a date: write it as 2027-03-31") from None
     is_day = len(text) <= len("2027-03-31")
     if moment.tzinfo is None:
         if not is_day:
-            raise ValueError(f"{text!r} has no offset: end it with Z")
+            raise ValueError(f"{text!r} has no UTC offset: add Z for UTC")
         moment = moment.replace(tzinfo=datetime.UTC)
     return moment.timestamp() + (_DAY_SECONDS if is_day else 0.0)
 

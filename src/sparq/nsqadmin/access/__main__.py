@@ -1,4 +1,6 @@
-"""`python -m sparq.nsqadmin.access NAME ROLES [LAST_DAY]`: a token, and its line for the file."""
+"""`python -m sparq.nsqadmin.access NAME ROLES [LAST_DAY]`: create a token and print it with its
+line for the token file.
+"""
 
 from __future__ import annotations
 

@@ -62,9 +62,9 @@ class Access:
         try:
             self._policy = Policy(options)
         except PolicyError as error:
-            logger.error("SIGHUP: rights are not changed: %s", error)
+            logger.error("SIGHUP: keeping the old access rights: %s", error)
             return False
-        logger.info("SIGHUP: rights are read again, tokens %d", len(self._policy.tokens))
+        logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._policy.tokens))
         return True
 
     def gate(self, request: web.BaseRequest) -> web.Response | None:
@@ -130,7 +130,7 @@ class Access:
         shown, now = _token_in(body, self._facts(request).content_type), self._now()
         token = self._policy.tokens.find(shown, now)
         if token is None:
-            self._note_refusal(request, self._facts(request), Refusal(401, "a wrong token"))
+            self._note_refusal(request, self._facts(request), Refusal(401, "invalid token"))
             raise HttpError(401, UNAUTHORIZED)
         name = self._sessions.start(token.digest, now)
         response = web.Response(status=204)
@@ -219,7 +219,11 @@ class Access:
         if self._now() - self._warned_at >= WARN_SECONDS:
             self._warned_at = self._now()
             header, peer = self._policy.header, facts.peer
-            logger.warning("HTTP: %s of %s does not count: see --trusted-proxy", header, peer)
+            logger.warning(
+                "HTTP: ignored header %s from %s, which is no trusted proxy: see --trusted-proxy",
+                header,
+                peer,
+            )
 
 
 def _token_in(body: bytes, content_type: str) -> str:

@@ -92,7 +92,7 @@ class Hosts:
         self._any = False
         for text in allowed:
             if not _ENTRY.fullmatch(text):
-                raise ValueError(f"{text!r} is no host name")
+                raise ValueError(f"{text!r} is not a host name: use name, name:port, *.domain or *")
             name, _, port = text.lower().partition(":")
             self._any = self._any or name == ANY
             self._allowed.append(Place(name, port))
@@ -153,7 +153,7 @@ def _simple_form(facts: Facts) -> Refusal | None:
     needs = facts.writes and facts.is_browsers
     if not needs or facts.is_htmx or facts.content_type == JSON:
         return None
-    return Refusal(403, "a browser must send JSON (Content-Type: application/json) or HX-Request")
+    return Refusal(403, "browsers must send Content-Type: application/json or HX-Request")
 
 
 class Networks:

@@ -106,6 +106,6 @@ def _nothing(answers: Answers) -> Refused:
     if answers.absent and not answers.errors:
         return Refused(next(iter(answers.absent.values())), 404)
     if answers.unable and not answers.errors:
-        return Refused("NOT_SUPPORTED: the nodes of this topic are no sparq nsqds", 501)
+        return Refused("NOT_SUPPORTED: all nodes of this topic are NSQ's Go nsqds", 501)
     told = "; ".join(f"{address}: {why}" for address, why in answers.errors.items())
     return Refused(f"UPSTREAM_ERROR: {told}", 502)

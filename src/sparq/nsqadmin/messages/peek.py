@@ -377,7 +377,7 @@ async def whole_body(fleet: Fleet, topic: str, message_id: str, node: str) -> by
 
 def _check_id(message_id: str) -> None:
     if not ID.fullmatch(message_id):
-        raise Refused("INVALID_ARG_ID: an id has 16 hexadecimal digits")
+        raise Refused("INVALID_ARG_ID: use 16 hexadecimal digits")
 
 
 def by_node(chosen: Iterable[Any]) -> dict[str, list[str]]:
@@ -390,9 +390,9 @@ def by_node(chosen: Iterable[Any]) -> dict[str, list[str]]:
     for each in chosen:
         node, message_id = _parts(each)
         if not isinstance(node, str) or not node or not isinstance(message_id, str):
-            raise ValueError("a message is named by its node and its id")
+            raise ValueError("name each message by node and id: NODE/ID")
         if not ID.fullmatch(message_id):
-            raise ValueError("an id has 16 hexadecimal digits")
+            raise ValueError("a message id has 16 hexadecimal digits")
         found.setdefault(node, []).append(message_id)
     return found
 

@@ -67,14 +67,14 @@ def places_in(token: str) -> Places:
         ValueError: the text is no token.
     """
     if len(token) > TOKEN_MAX:
-        raise ValueError("after is no token")
+        raise ValueError("use the `next` of an earlier answer")
     try:
         packed = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
         text = zlib.decompressobj().decompress(packed, JSON_MAX)
         told = json.loads(text)
         return {str(node): _place(*parts) for node, parts in told.items()}
     except (binascii.Error, zlib.error, ValueError, TypeError, AttributeError, RecursionError):
-        raise ValueError("after is no token") from None
+        raise ValueError("use the `next` of an earlier answer") from None
 
 
 def _place(is_done: Any, after: Any = "", last: Any = None, progress: Any = 0.0) -> Place:

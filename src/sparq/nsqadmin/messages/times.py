@@ -104,7 +104,7 @@ async def times(
             if answer.get("cursor_time"):
                 cursors[node] = ns_of(answer["cursor_time"])
         except (KeyError, TypeError, ValueError):
-            answers.errors[node] = "times that cannot be read"
+            answers.errors[node] = "unreadable times"
     if not spans:
         return Times(None, None, [], cursors, answers)
     begin, end = min(span[0] for span in spans), max(span[1] for span in spans)
@@ -186,7 +186,7 @@ async def seek_preview(
         query = {"format": "json", "topic": topic, "channel": channel, "include_clients": "false"}
         stats = await fleet.get(node, "/stats", **query)
         if not isinstance(stats, dict) or stats.get("sparq_version") is None:
-            raise UpstreamError(node.address, "it is no sparq nsqd", 404, NO_ROUTE)
+            raise UpstreamError(node.address, "this is NSQ's Go nsqd", 404, NO_ROUTE)
         wanted = {"topic": topic, "channel": channel, "to": to, "dry_run": "true"}
         return await fleet.post(node, "/channel/seek", **wanted)
 
@@ -206,4 +206,4 @@ def check_place(to: str, nodes: int) -> None:
     if not to:
         raise Refused("MISSING_ARG_TO")
     if to.isdigit() and nodes != 1:
-        raise Refused("INVALID_ARG_TO: an index belongs to one node: name the node")
+        raise Refused("INVALID_ARG_TO: an index is valid for one node only: choose a node")

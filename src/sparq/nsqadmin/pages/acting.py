@@ -146,7 +146,7 @@ def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
     except ValueError as error:
         raise HttpError(400, str(error)) from None
     if not arguments["ids"]:
-        raise HttpError(400, "Nothing was done: no message is chosen.")
+        raise HttpError(400, "Nothing was done: no message is selected.")
     if action == "copy_message":
         arguments["to"] = fields.one("to")
     topic, channel = fields.one("topic"), fields.one("channel")
@@ -207,10 +207,10 @@ def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
     if order.action in OF_POLICIES:
         listed = picture.nodes if picture.lookupds else ()
         left = [node.address for node in listed if node.address not in asked]
-        return [f"{address}: nsqlookupd does not list it: not asked" for address in left]
+        return [f"{address}: nsqlookupd does not list it: not changed" for address in left]
     nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
     left = [address for address in nodes if address not in asked]
-    return [f"{address} had it, but nsqlookupd does not list it: not asked" for address in left]
+    return [f"{address} had it, but nsqlookupd does not list it: not changed" for address in left]
 
 
 def told(
@@ -227,7 +227,7 @@ def told(
     if not done:
         return notice(renderer, "bad", "Nothing was done.", lines=failed)
     if failed:
-        hint = "Do it again once these answer; what was done stays done."
+        hint = "Repeat it when these nodes answer; what was done stays done."
         sentence = f"{what}{where}, but not everywhere. {hint}"
         return notice(renderer, "warn", sentence, lines=failed + refused)
     return notice(renderer, "warn" if refused else "good", f"{what}{where}.", lines=refused)
@@ -238,7 +238,7 @@ def _name(order: Order, report: Report) -> str:
     if order.action in OF_POLICIES:
         changed = words.count(policies.changed(report), "setting")
         number = order.arguments["policies"] or 0
-        what = words.count(number, "policy", "policies") if number else "what was set at run time"
+        what = words.count(number, "policy", "policies") if number else "all run-time policies"
         return f"{what}; {changed} of topics and channels changed"
     if order.action in OF_NODE:
         return order.node
@@ -250,7 +250,7 @@ def _name(order: Order, report: Report) -> str:
         return f"{words.count(count, 'message')} of {name}{to}"
     if order.action == "seek_channel":
         again = sum(int(answer.get("again") or 0) for answer in answers)
-        return f"{name} to {order.arguments['to']}; {words.count(again, 'message')} come again"
+        return f"{name} to {order.arguments['to']}; {words.count(again, 'message')} are redelivered"
     return name
 
 

@@ -145,7 +145,7 @@ async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[st
 
 def _check_may_search(look: Look, sought: Sought) -> None:
     if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
-        raise Refused("FORBIDDEN: searching in bodies needs the role bodies", 403)
+        raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
 
 
 def _show(look: Look, limit: int) -> Show:
@@ -216,7 +216,7 @@ def _warnings(answers: Answers) -> list[str]:
     said = [f"{node} did not answer: {why}." for node, why in answers.errors.items()]
     if answers.unable:
         nodes = ", ".join(answers.unable)
-        said.append(f"{nodes}: Go's nsqd cannot be looked into; its messages are not shown.")
+        said.append(f"{nodes}: NSQ's Go nsqd does not show messages.")
     return said
 
 
@@ -267,7 +267,7 @@ async def replay(look: Look) -> View:
     topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
     to, node = look.query.get("to", ""), look.query.get("node", "")
     if not topic or not channel:
-        raise HttpError(400, "A replay needs a topic and a channel: begin at a channel's page.")
+        raise HttpError(400, "A replay needs a topic and a channel: start from a channel's page.")
     found = await times(look.desk.fleet, topic, channel, buckets=BUCKETS)
     preview, trouble = await _preview(look, topic, channel, to, node) if to else (None, "")
     facts: dict[str, Any] = {

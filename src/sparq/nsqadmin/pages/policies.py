@@ -78,19 +78,19 @@ def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
     if len(groups) < 2:
         return ""
     if len(chosen) > 1:
-        hint = "set them anew, and they are the same everywhere"
+        hint = "set them again to make them the same everywhere"
         return f"The policies set at run time differ between the nsqds: {hint}."
-    return "The files of the nsqds have different policies: see --policies of each nsqd."
+    return "The nsqds' files have different policies: check --policies of each nsqd."
 
 
 def _failures(look: Look, found: Found) -> list[str]:
     """Sentences about the nsqds that did not answer or are no longer listed."""
-    said = [f"{address} did not say: {why}." for address, why in found.errors.items()]
+    said = [f"{address} did not answer: {why}." for address, why in found.errors.items()]
     if not look.picture.lookupds:
         return said
     asked = {*found.nodes, *found.errors, *found.unable}
     gone = [node.address for node in look.picture.nodes if node.address not in asked]
-    return said + [f"{address} is not listed any more, and was not asked." for address in gone]
+    return said + [f"{address} is no longer listed and was not queried." for address in gone]
 
 
 def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
@@ -157,10 +157,10 @@ async def settings(look: Look, topic: str, channel: str = "") -> dict[str, Any]:
         async with asyncio.timeout(SETTINGS_SECONDS):
             found = await known.holding(look.desk.fleet, topic, channel)
     except TimeoutError:
-        return {**nothing, "settings_untold": "The nsqds did not say in time what applies."}
+        return {**nothing, "settings_untold": "The nsqds did not report the settings in time."}
     rows = setting_rows(found)
     untold = ", ".join(found.errors) if rows else ""
-    return {"settings": rows, "settings_untold": f"Not known of {untold}." if untold else ""}
+    return {"settings": rows, "settings_untold": f"Unknown for {untold}." if untold else ""}
 
 
 def setting_rows(found: Holding) -> list[dict[str, Any]]:

@@ -177,47 +177,47 @@ FILTERS: Final[dict[str, Any]] = {show.__name__: show for show in (*_SHOWN, body
 """Filters for templates, by name."""
 
 _SENTENCES: Final = {
-    "NOT_FOUND": ("There is no such page.", "Look at the address, or begin at the overview."),
+    "NOT_FOUND": ("There is no such page.", "Check the address, or start at the overview."),
     "NODE_NOT_FOUND": (
         "No nsqd of this cluster has this address.",
-        "It may have been gone for so long that it was forgotten.",
+        "nsqadmin forgets nodes that have been gone for long.",
     ),
-    "METHOD_NOT_ALLOWED": ("This page does not take that.", ""),
+    "METHOD_NOT_ALLOWED": ("This page does not support this method.", ""),
     "FORBIDDEN": (
-        "You may not do this.",
-        "Ask whoever runs nsqadmin for the role that it needs (--role, --token-file).",
+        "You are not allowed to do this.",
+        "Ask your nsqadmin administrator for the required role (--role, --token-file).",
     ),
-    "UNAUTHORIZED": ("Sign in first.", "It needs a token that is valid now."),
+    "UNAUTHORIZED": ("Sign in first.", "This needs a valid token."),
     "WRONG_TOKEN": (
-        "This token is not valid, or not any more.",
-        "Copy it once more, or ask whoever runs nsqadmin for a new one.",
+        "This token is not valid or has expired.",
+        "Copy it again, or ask your nsqadmin administrator for a new one.",
     ),
-    "NO_TOKENS": ("Nobody can sign in here.", "nsqadmin was started without --token-file."),
+    "NO_TOKENS": ("Sign-in is turned off.", "nsqadmin was started without --token-file."),
     "INVALID_TOPIC": (
-        "This is no name of a topic.",
+        "This is not a valid topic name.",
         "Use 1 to 64 of the characters .a-zA-Z0-9_-, optionally followed by #ephemeral.",
     ),
     "INVALID_CHANNEL": (
-        "This is no name of a channel.",
+        "This is not a valid channel name.",
         "Use 1 to 64 of the characters .a-zA-Z0-9_-, optionally followed by #ephemeral.",
     ),
     "TOPIC_NOT_FOUND": ("No nsqd has this topic.", ""),
     "CHANNEL_NOT_FOUND": ("No nsqd has this channel.", ""),
-    "INVALID_ARG_REGEX": ("This is no pattern:", ""),
-    "INVALID_ARG_JSON": ("This is no question about JSON:", ""),
-    "INVALID_ARG_ATTEMPTS": ("This is no number of attempts:", ""),
-    "INVALID_ARG_FROM": ("There is no such place to begin:", ""),
-    "INVALID_ARG_TO": ("There is no such place:", ""),
+    "INVALID_ARG_REGEX": ("This is not a valid pattern:", ""),
+    "INVALID_ARG_JSON": ("This is not a valid JSON condition:", ""),
+    "INVALID_ARG_ATTEMPTS": ("This is not a valid number of attempts:", ""),
+    "INVALID_ARG_FROM": ("This is not a valid starting place:", ""),
+    "INVALID_ARG_TO": ("This is not a valid place:", ""),
     "INVALID_ACTION": ("There is no such action.", ""),
-    "INVALID_POLICIES": ("Nothing was done: the document is refused.", ""),
-    "NAME_NOT_TYPED": ("Nothing was done: the name was not typed as it is.", "Type it once more."),
+    "INVALID_POLICIES": ("Nothing was done. The document is invalid:", ""),
+    "NAME_NOT_TYPED": ("Nothing was done: the typed name differs.", "Type the exact name."),
     "AUDIT_UNAVAILABLE": (
         "Nothing was done: the audit log cannot be written.",
-        "See nsqadmin's log, and the disk of --audit-log.",
+        "Check nsqadmin's log and the disk of --audit-log.",
     ),
-    "INTERNAL_ERROR": ("nsqadmin met an error of its own.", "Its log says more."),
+    "INTERNAL_ERROR": ("An internal error occurred.", "See nsqadmin's log for details."),
 }
-_TITLES: Final = {400: "Not like this", 401: "Sign in", 403: "Not allowed", 404: "Not found"}
+_TITLES: Final = {400: "Bad request", 401: "Sign in", 403: "Not allowed", 404: "Not found"}
 
 
 def in_words(status: int, code: str) -> tuple[str, str, str]:

@@ -34,7 +34,7 @@ ENDPOINTS: Final = Endpoints()
 @ENDPOINTS.add(
     "POST",
     "/actions",
-    "do something: pause, empty, delete, requeue messages, ...",
+    "perform an action: pause, empty, delete, requeue messages, ...",
     "Report",
     body="Action",
     errors=UNWRITTEN,
@@ -58,7 +58,7 @@ async def _act(desk: Desk, call: Call, asked: Arguments) -> Any:
 
 
 @ENDPOINTS.add(
-    "POST", "/seek", "move a channel to a place of the log", "Report", body="Seek", errors=UNWRITTEN
+    "POST", "/seek", "move a channel to a place in the log", "Report", body="Seek", errors=UNWRITTEN
 )
 async def _seek(desk: Desk, call: Call, asked: Arguments) -> Any:
     body = asked["body"]
@@ -91,7 +91,7 @@ def answer_of(report: Report) -> Any:
 NODE_DRAIN: Final = "/nodes/:node/drain"
 
 
-@ENDPOINTS.add("GET", NODE_DRAIN, "whether a node drains, and what is left there", "Drain")
+@ENDPOINTS.add("GET", NODE_DRAIN, "whether a node is draining, and what is left there", "Drain")
 async def _drain_shown(desk: Desk, _call: Call, asked: Arguments) -> Any:
     try:
         node = await desk.fleet.node(asked["node"])
@@ -100,16 +100,16 @@ async def _drain_shown(desk: Desk, _call: Call, asked: Arguments) -> Any:
         raise HttpError(404, "NODE_NOT_FOUND") from None
     except UpstreamError as error:
         if is_gos(error.reason):
-            raise HttpError(501, "NOT_SUPPORTED: the node is no sparq nsqd") from None
+            raise HttpError(501, "NOT_SUPPORTED: the node is NSQ's Go nsqd") from None
         raise HttpError(502, f"UPSTREAM_ERROR: {error}") from None
 
 
 @ENDPOINTS.add(
     "POST",
     NODE_DRAIN,
-    "have a node take no publishes, so that it can be left",
+    "drain a node: it refuses publishes",
     "Report",
-    Parameter("exit", "end its process once nothing is left", "flag", default=False),
+    Parameter("exit", "exit once nothing is left", "flag", default=False),
     errors=UNWRITTEN,
 )
 async def _drain(desk: Desk, call: Call, asked: Arguments) -> Any:
@@ -117,12 +117,14 @@ async def _drain(desk: Desk, call: Call, asked: Arguments) -> Any:
     return await performed(desk, call, Order("drain_node", "", "", asked["node"], arguments))
 
 
-@ENDPOINTS.add("DELETE", NODE_DRAIN, "have a node take publishes again", "Report", errors=UNWRITTEN)
+@ENDPOINTS.add(
+    "DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", "Report", errors=UNWRITTEN
+)
 async def _undrain(desk: Desk, call: Call, asked: Arguments) -> Any:
     return await performed(desk, call, Order("undrain_node", "", "", asked["node"]))
 
 
-@ENDPOINTS.add("POST", "/nodes/:node/forget", "leave out a node that is gone", "Forgotten")
+@ENDPOINTS.add("POST", "/nodes/:node/forget", "forget a node that is gone", "Forgotten")
 async def _forget(desk: Desk, _call: Call, asked: Arguments) -> Any:
     if not desk.watch.forget(asked["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be forgotten")
@@ -132,9 +134,9 @@ async def _forget(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/audit",
-    "who did what, newest first",
+    "audit log: users' actions, newest first",
     "AuditPage",
-    Parameter("before", "the `next` of the answer before"),
+    Parameter("before", "`next` of the previous answer"),
     LIMIT,
     *(Parameter(name, f"only entries with this {name}") for name in FILTERS),
 )

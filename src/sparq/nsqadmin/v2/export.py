@@ -65,20 +65,24 @@ ENDPOINTS: Final = Endpoints()
     "/export",
     "figures or messages as a file",
     None,
-    Parameter("what", "what is exported", choices=(*FIGURES, *MESSAGES), default="channels"),
+    Parameter(
+        "what", "figures or messages to export", choices=(*FIGURES, *MESSAGES), default="channels"
+    ),
     Parameter("format", "CSV or JSON lines", choices=(*FORMATS,), default="csv"),
-    Parameter("sort", "of figures, as in lists", default=""),
+    Parameter("sort", "for figures: sort order, as in the lists", default=""),
     FILTER,
     STATE,
-    Parameter("topic", "of messages: the topic; of figures: only this one"),
+    Parameter("topic", "for messages: the topic; for figures: only this topic"),
     *(each for each in SOUGHT if each.name not in ("topic", "state")),
     Parameter(
         "message_state",
-        "of `messages` and `search`; by default those that wait, and any",
+        "for `messages` (default: waiting) and `search` (default: any)",
         choices=("", *STATES, "finished"),
     ),
     NODES,
-    Parameter("max", "messages", "integer", default=10_000, minimum=1, maximum=ROWS_MAX),
+    Parameter(
+        "max", "maximum number of messages", "integer", default=10_000, minimum=1, maximum=ROWS_MAX
+    ),
     media=("text/csv", "application/x-ndjson"),
 )
 async def _export(desk: Desk, call: Call, asked: Arguments) -> Any:
@@ -176,7 +180,7 @@ def _line(message: Message) -> Line:
 
 
 def _missing(answers: Answers) -> dict[str, str]:
-    unable = dict.fromkeys(answers.unable, "it is no sparq nsqd: it does not show messages")
+    unable = dict.fromkeys(answers.unable, "NSQ's Go nsqd does not show messages")
     return {**answers.errors, **unable}
 
 

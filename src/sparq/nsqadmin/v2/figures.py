@@ -31,16 +31,23 @@ NUMBER_MAX: Final = 1 << 53
 
 AFTER: Final = Parameter(
     "after",
-    "wait for a picture with a larger number, for 25 seconds at most",
+    "wait up to 25 seconds for a picture with a larger number",
     "integer",
     default=None,
     maximum=NUMBER_MAX,
 )
-OFFSET: Final = Parameter("offset", "rows to leave out", "integer", default=0, maximum=NUMBER_MAX)
-LIMIT: Final = Parameter(
-    "limit", "rows", "integer", default=paging.LIMIT, minimum=1, maximum=paging.LIMIT_MAX
+OFFSET: Final = Parameter(
+    "offset", "number of rows to skip", "integer", default=0, maximum=NUMBER_MAX
 )
-FILTER: Final = Parameter("filter", "only names with this text, in any case")
+LIMIT: Final = Parameter(
+    "limit",
+    "maximum number of rows",
+    "integer",
+    default=paging.LIMIT,
+    minimum=1,
+    maximum=paging.LIMIT_MAX,
+)
+FILTER: Final = Parameter("filter", "only names that contain this text, ignoring case")
 STATE: Final = Parameter("state", "only channels in this state", choices=("", *STATES))
 PAGED: Final = (FILTER, OFFSET, LIMIT, AFTER)
 
@@ -50,7 +57,7 @@ ENDPOINTS: Final = Endpoints()
 
 def _sort(default: str) -> Parameter:
     """The parameter for the sort order of rows."""
-    words = "a figure of the rows, or `name`; with `-` before it the largest first"
+    words = "a figure of the rows, or `name`; with a leading `-`, largest first"
     return Parameter("sort", words, default=default)
 
 
@@ -85,7 +92,7 @@ def _page(
 @ENDPOINTS.add(
     "GET",
     "/overview",
-    "the cluster in one answer: totals, notices, what is largest",
+    "the cluster in one answer: totals, notices, largest topics and channels",
     "Overview",
     AFTER,
 )
@@ -104,7 +111,7 @@ async def _overview(desk: Desk, _call: Call, asked: Arguments) -> Any:
     }
 
 
-@ENDPOINTS.add("GET", "/attention", "what needs attention, in words", "Attention", AFTER)
+@ENDPOINTS.add("GET", "/attention", "notices about what needs attention", "Attention", AFTER)
 async def _attention(desk: Desk, _call: Call, asked: Arguments) -> Any:
     picture = await _picture(desk, asked)
     return {**_stamp(picture), "notices": plain(picture.notices)}
@@ -113,11 +120,11 @@ async def _attention(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/history",
-    "the last hour of something",
+    "figures of the last hour: of the cluster, a topic, a channel or a node",
     "History",
-    Parameter("topic", "of a topic, or with `channel` of a channel"),
-    Parameter("channel", "of this channel"),
-    Parameter("node", "of this node; without all of them: of the cluster"),
+    Parameter("topic", "for this topic"),
+    Parameter("channel", "for this channel of `topic`"),
+    Parameter("node", "for this node; default: the whole cluster"),
 )
 async def _history(desk: Desk, _call: Call, asked: Arguments) -> Any:
     of: Subject = "cluster"
@@ -161,10 +168,10 @@ async def _nodes(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/clients",
-    "consumers, folded by host and user agent",
+    "consumers, grouped by host and user agent",
     "ClientPage",
     Parameter("topic", "only consumers of this topic"),
-    Parameter("channel", "only consumers of this channel; `topic` has to be given"),
+    Parameter("channel", "only consumers of this channel; needs `topic`"),
     _sort("-connections"),
     *PAGED,
 )

@@ -42,16 +42,21 @@ ALL_MAX: Final = 10_000
 
 TOPIC: Final = Parameter("topic", "the topic", is_needed=True)
 CHANNEL: Final = Parameter("channel", "the channel", is_needed=True)
-ANY_CHANNEL: Final = Parameter("channel", "says of each message what state it has in this channel")
-NODES: Final = Parameter("nodes", "only these nodes, with commas", "list", default=())
+ANY_CHANNEL: Final = Parameter("channel", "adds each message's state in this channel")
+NODES: Final = Parameter("nodes", "only these nodes, comma-separated", "list", default=())
 SHOWN: Final = (
     Parameter(
-        "limit", "messages", "integer", default=peeking.LIMIT, minimum=1, maximum=peeking.LIMIT_MAX
+        "limit",
+        "maximum number of messages",
+        "integer",
+        default=peeking.LIMIT,
+        minimum=1,
+        maximum=peeking.LIMIT_MAX,
     ),
-    Parameter("bodies", "with bodies; by default if the role allows it", "flag", default=None),
+    Parameter("bodies", "include bodies; default: if the role allows it", "flag", default=None),
     Parameter(
         "body_bytes",
-        "bytes of each body",
+        "maximum bytes of each body",
         "integer",
         default=peeking.BODY_BYTES,
         minimum=1,
@@ -59,21 +64,23 @@ SHOWN: Final = (
     ),
     NODES,
 )
-AFTER: Final = Parameter("after", "the `next` of the answer before")
+AFTER: Final = Parameter("after", "`next` of the previous answer")
 SOUGHT: Final = (
     TOPIC,
     ANY_CHANNEL,
-    Parameter("from", "a place: messages from there on"),
-    Parameter("to", "a place: messages before it"),
-    Parameter("text", "bodies with this text"),
-    Parameter("regex", "bodies in which this pattern (RE2) is found"),
-    Parameter("json", "`PATH` or `PATH OPERATOR VALUE`, as in docs/http.md"),
-    Parameter("attempts", "with `channel`: a number, or `>=3`, `<3`, ..."),
-    Parameter("state", "with `channel`: the state", choices=("", *STATES, "finished")),
+    Parameter("from", "a place: only messages from there on"),
+    Parameter("to", "a place: only messages before it"),
+    Parameter("text", "only bodies that contain this text"),
+    Parameter("regex", "only bodies that match this pattern (RE2)"),
+    Parameter("json", "JSON condition `PATH` or `PATH OPERATOR VALUE`, see docs/http.md"),
+    Parameter("attempts", "needs `channel`: number of attempts, such as `3`, `>=3` or `<3`"),
+    Parameter(
+        "state", "needs `channel`: only messages in this state", choices=("", *STATES, "finished")
+    ),
 )
 
 
-ONE: Final = (TOPIC, Parameter("id", "16 hexadecimal digits", is_needed=True))
+ONE: Final = (TOPIC, Parameter("id", "message id, 16 hexadecimal digits", is_needed=True))
 ENDPOINTS: Final = Endpoints()
 
 
@@ -106,11 +113,11 @@ def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
 @ENDPOINTS.add(
     "GET",
     "/messages",
-    "a channel's messages by time; nothing is taken",
+    "a channel's messages by time; read-only",
     "MessagePage",
     TOPIC,
     CHANNEL,
-    Parameter("state", "which messages", default="waiting", choices=STATES),
+    Parameter("state", "only messages in this state", default="waiting", choices=STATES),
     *SHOWN,
     AFTER,
 )
@@ -125,11 +132,11 @@ async def _messages(desk: Desk, call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/log",
-    "a topic's log by time, also what comes after the `next` of the last page",
+    "a topic's log by time; the last page has a `next`, too, for later messages",
     "MessagePage",
     TOPIC,
     ANY_CHANNEL,
-    Parameter("from", "a place; without it the oldest message"),
+    Parameter("from", "place to start at; default: the oldest message"),
     *SHOWN,
     AFTER,
 )
@@ -142,12 +149,12 @@ async def _log(desk: Desk, call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/search",
-    "messages that match: one step, or events until the end",
+    "search for messages: one step, or events until the end",
     "SearchPage",
     *SOUGHT,
     *SHOWN,
     AFTER,
-    Parameter("stream", "as events, until all was searched", "flag", default=False),
+    Parameter("stream", "send events until everything is searched", "flag", default=False),
     media=("text/event-stream",),
 )
 async def _search(desk: Desk, call: Call, asked: Arguments) -> Any:
@@ -179,7 +186,7 @@ def _event(name: str, told: Any) -> bytes:
 @ENDPOINTS.add(
     "GET",
     "/message",
-    "one message, at each node that has one of this id",
+    "one message, from each node that has a message with this id",
     "Messages",
     *ONE,
     ANY_CHANNEL,
@@ -194,7 +201,7 @@ async def _message(desk: Desk, call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/body",
-    "a message's whole body",
+    "the whole body of a message",
     None,
     *ONE,
     Parameter("node", "the node that has it", is_needed=True),
@@ -209,11 +216,18 @@ async def _body(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/times",
-    "how many messages were published when",
+    "number of messages by publish time",
     "Times",
     TOPIC,
-    Parameter("channel", "where this channel stands, too"),
-    Parameter("buckets", "parts", "integer", default=BUCKETS, minimum=1, maximum=BUCKETS_MAX),
+    Parameter("channel", "adds this channel's position"),
+    Parameter(
+        "buckets",
+        "number of time intervals",
+        "integer",
+        default=BUCKETS,
+        minimum=1,
+        maximum=BUCKETS_MAX,
+    ),
     NODES,
 )
 async def _times(desk: Desk, _call: Call, asked: Arguments) -> Any:
@@ -225,11 +239,11 @@ async def _times(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/seek",
-    "what a seek would do; nothing is moved",
+    "preview of a seek; nothing is moved",
     "Preview",
     TOPIC,
     CHANNEL,
-    Parameter("to", "a place, as in docs/http.md, Replay", is_needed=True),
+    Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
     NODES,
 )
 async def _preview(desk: Desk, _call: Call, asked: Arguments) -> Any:
@@ -241,10 +255,10 @@ async def _preview(desk: Desk, _call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "GET",
     "/dead-letters",
-    "letters of a topic, with when they were sent back, and which came back",
+    "dead letters of a topic, when each was sent back, and which came back",
     "LetterPage",
     TOPIC,
-    Parameter("from", "a place; without it the oldest letter"),
+    Parameter("from", "place to start at; default: the oldest letter"),
     *SHOWN,
     AFTER,
 )
@@ -257,7 +271,7 @@ async def _letters(desk: Desk, call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "POST",
     "/dead-letters",
-    "publish letters once more to a topic: those named, or all not sent back yet",
+    "publish dead letters to a topic again: those named, or all not sent back yet",
     "SentBack",
     body="SendBack",
 )
@@ -266,7 +280,7 @@ async def _send(desk: Desk, call: Call, asked: Arguments) -> Any:
     topic = text_in(body, "topic")
     to = text_in(body, "to") or origin(topic)
     if not to:
-        raise HttpError(400, "INVALID_BODY: name the topic to send to")
+        raise HttpError(400, "INVALID_BODY: `to` is missing, the topic to send to")
     told: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
     async for batch in _batches(desk, topic, body):
         order = Order("copy_message", topic, arguments={"ids": batch, "to": to})
@@ -290,7 +304,7 @@ async def _batches(
     if body.get("all") is not True:
         named = texts_in(body, "messages")
         if not named:
-            raise HttpError(400, "INVALID_BODY: name messages, or all")
+            raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
         for at in range(0, len(named), BATCH):
             try:
                 yield by_node(named[at : at + BATCH])

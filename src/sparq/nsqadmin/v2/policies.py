@@ -20,18 +20,18 @@ from sparq.nsqadmin.v2.schemas import reference
 from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter
 from sparq.protocol.names import is_valid_name
 
-TYPED: Final = Parameter("typed", "the word `policies`; a dry run does not want it")
-DRY_RUN: Final = Parameter("dry_run", "only say what each nsqd would change", "flag", default=False)
+TYPED: Final = Parameter("typed", "the word `policies`, to confirm; not needed with `dry_run`")
+DRY_RUN: Final = Parameter("dry_run", "only report the changes at each nsqd", "flag", default=False)
 ENDPOINTS: Final = Endpoints()
 
 
 @ENDPOINTS.add(
     "GET",
     "/policies",
-    "the policies of each nsqd; of a topic or channel which settings hold, and why",
+    "policies of each nsqd, or the settings of a topic or channel and their sources",
     {"anyOf": [reference("Policies"), reference("Settings")]},
-    Parameter("topic", "only what holds for this topic, there or not"),
-    Parameter("channel", "with `topic`: for this channel of it"),
+    Parameter("topic", "settings of this topic, which need not exist"),
+    Parameter("channel", "needs `topic`: settings of this channel"),
 )
 async def _show(desk: Desk, _call: Call, asked: Arguments) -> Any:
     topic, channel = asked["topic"], asked["channel"]
@@ -42,9 +42,9 @@ async def _show(desk: Desk, _call: Call, asked: Arguments) -> Any:
         differ = len(found.groups(*policies.SOURCES)) > 1
         return _told(nodes, found.errors, found.unable) | {"differ": differ}
     if not is_valid_name(topic):
-        raise HttpError(400, "INVALID_ARG_TOPIC: it is no name of a topic")
+        raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
     if channel and not is_valid_name(channel):
-        raise HttpError(400, "INVALID_ARG_CHANNEL: it is no name of a channel")
+        raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
     holding = await policies.holding(desk.fleet, topic, channel)
     _check(holding.nodes, holding.errors, holding.unable)
     return _told(holding.nodes, holding.errors, holding.unable)
@@ -59,15 +59,15 @@ def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence
     if nodes:
         return
     if unable and not errors:
-        raise HttpError(501, "NOT_SUPPORTED: the nodes are no sparq nsqds")
+        raise HttpError(501, "NOT_SUPPORTED: all nodes are NSQ's Go nsqds")
     told = "; ".join(f"{address}: {why}" for address, why in errors.items())
-    raise HttpError(502, f"UPSTREAM_ERROR: {told or 'there is no nsqd'}")
+    raise HttpError(502, f"UPSTREAM_ERROR: {told or 'no nsqd is known'}")
 
 
 @ENDPOINTS.add(
     "PUT",
     "/policies",
-    "set policies at all nsqds, instead of those that were set at run time before",
+    "set the run-time policies of all nsqds, replacing the previous ones",
     "Report",
     DRY_RUN,
     TYPED,
@@ -77,7 +77,7 @@ def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence
 async def _put(desk: Desk, call: Call, asked: Arguments) -> Any:
     body = asked["body"]
     if not isinstance(body.get("policies"), list):
-        raise HttpError(400, "INVALID_BODY: policies is no list")
+        raise HttpError(400, "INVALID_BODY: `policies` must be a list")
     document = json.dumps(body).encode()
     if asked["dry_run"]:
         return await _tried(desk, document)
@@ -89,7 +89,7 @@ async def _put(desk: Desk, call: Call, asked: Arguments) -> Any:
 @ENDPOINTS.add(
     "DELETE",
     "/policies",
-    "drop what was set at run time at all nsqds; the policies of their files stay",
+    "drop the run-time policies of all nsqds; those of their files stay",
     "Report",
     DRY_RUN,
     TYPED,

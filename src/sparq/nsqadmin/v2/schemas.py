@@ -107,7 +107,7 @@ _MESSAGE: Final[Schema] = {
         "due_seconds": NUMBER,
         "letter": {
             "type": "object",
-            "description": "of a dead letter: its history (docs/policies.md)",
+            "description": "history of a dead letter (docs/policies.md)",
             "additionalProperties": TEXT,
         },
     },
@@ -131,7 +131,7 @@ _SETTING: Final[Schema] = {
     "properties": {
         "value": either("string", "integer", "boolean"),
         "source": {"enum": ["policies", "configured", "flags"]},
-        "number": {**COUNT, "description": "of the policy, from 1 on, within its source"},
+        "number": {**COUNT, "description": "number of the policy within its source, from 1"},
     },
     "required": ["value", "source"],
     "additionalProperties": False,
@@ -234,11 +234,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "node": TEXT,
             "typed": {
                 **TEXT,
-                "description": "the name of what is destroyed: the channel's, else the topic's",
+                "description": "to confirm a deletion: the channel's name, or else the topic's",
             },
             "messages": {**array(TEXT), "description": "`NODE/ID` of each message"},
-            "to": {**TEXT, "description": "of a copy: the topic; of a seek: the place"},
-            "nodes": {**array(TEXT), "description": "of a seek: only these"},
+            "to": {**TEXT, "description": "for a copy: the topic; for a seek: the place"},
+            "nodes": {**array(TEXT), "description": "for a seek: only these nodes"},
         },
         "required": ["action", "topic"],
     },
@@ -249,7 +249,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     },
     "Policy": {
         "type": "object",
-        "description": "patterns, and settings by their keys (docs/policies.md)",
+        "description": "patterns, and settings by key (docs/policies.md)",
         "properties": {"topic": TEXT, "channel": TEXT},
         "required": ["topic"],
         "additionalProperties": either("string", "integer", "boolean"),
@@ -290,9 +290,9 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "type": "object",
         "properties": {
             "topic": TEXT,
-            "to": {**TEXT, "description": "by default what the topic's name says"},
+            "to": {**TEXT, "description": "default: `orders` for the topic `orders.dead`"},
             "messages": {**array(TEXT), "description": "`NODE/ID` of each letter"},
-            "all": {**FLAG, "description": "all that were not sent back, at most 10,000"},
+            "all": {**FLAG, "description": "send all that were not sent back yet, at most 10,000"},
         },
         "required": ["topic"],
     },

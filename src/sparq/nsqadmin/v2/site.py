@@ -16,11 +16,11 @@ from sparq.nsqadmin.v2.table import PREFIX, Arguments, Endpoint, Endpoints
 from sparq.program.saying import sparq_version
 
 _ERRORS = {
-    400: "the question is wrong",
-    401: "a token is wrong or has expired",
-    403: "the role is missing",
+    400: "invalid request",
+    401: "the token is invalid or has expired",
+    403: "the required role is missing",
     404: "there is no such topic, channel, node or message",
-    501: "the nodes are Go's, which cannot do this",
+    501: "the nodes are NSQ's Go nsqds, which do not support this",
     502: "no node or nsqlookupd could answer",
 }
 

@@ -169,9 +169,9 @@ async def json_body(call: Call) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):
-        raise HttpError(400, "INVALID_BODY: it is no JSON") from None
+        raise HttpError(400, "INVALID_BODY: invalid JSON") from None
     if not isinstance(found, dict):
-        raise HttpError(400, "INVALID_BODY: it is no JSON object")
+        raise HttpError(400, "INVALID_BODY: not a JSON object")
     return found
 
 
@@ -183,7 +183,7 @@ def text_in(body: dict[str, Any], name: str) -> str:
     """
     value = body.get(name, "")
     if not isinstance(value, str):
-        raise HttpError(400, f"INVALID_BODY: {name} is no text")
+        raise HttpError(400, f"INVALID_BODY: {name} must be a string")
     return value
 
 
@@ -191,5 +191,5 @@ def texts_in(body: dict[str, Any], name: str) -> list[str]:
     """Read a list of texts from a body; empty if it is left out. Raises like `text_in`."""
     value = body.get(name, [])
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise HttpError(400, f"INVALID_BODY: {name} is no list of texts")
+        raise HttpError(400, f"INVALID_BODY: {name} must be a list of strings")
     return value

@@ -111,14 +111,14 @@ def _nodes(nodes: Sequence[Node], time: float) -> Iterator[Notice]:
         said = [(node, _of_state(node, time)) for node in concerned]
         yield from _few_nodes((state, level), f"nodes are {state}", said)
     there = [node for node in nodes if node.state != "gone"]
-    full = "refuses publishes: its disk has no more room"
+    full = "refuses publishes: its disk is full"
     short = [(node, full) for node in there if node.is_short]
     yield from _few_nodes(("short", "bad"), "nodes have a full disk", short)
-    draining = [(node, f"drains: {_wait(node.waiting)} there") for node in there if node.draining]
-    yield from _few_nodes(("draining", "note"), "nodes drain", draining)
+    draining = [(node, f"is draining; {_wait(node.waiting)}") for node in there if node.draining]
+    yield from _few_nodes(("draining", "note"), "nodes are draining", draining)
     ill = [node for node in there if node.health not in ("", "OK") and not node.is_short]
-    said = [(node, f"has trouble with its disk: {node.health}") for node in ill]
-    yield from _few_nodes(("health", "bad"), "nodes have trouble with their disks", said)
+    said = [(node, f"has a disk error: {node.health}") for node in ill]
+    yield from _few_nodes(("health", "bad"), "nodes have disk errors", said)
 
 
 def _of_state(node: Node, time: float) -> str:
@@ -126,25 +126,25 @@ def _of_state(node: Node, time: float) -> str:
     number = node.waiting + node.in_flight + node.deferred
     if node.state == "gone":
         why = f" ({node.error})" if node.error else ""
-        there = f"{_wait(number)} there" if number else "no messages waited there"
+        there = f"{_wait(number)} there" if number else "no messages were waiting there"
         return f"has been gone for {for_long}{why}; {there}"
     if node.state == "silent":
         own = count(number, "message")
         asked = f"has not answered for {for_long}"
         if node.error:
-            asked = f"{_of_error(node.error)}, for {for_long} now"
-        return f"{asked}; figures of its {own} are the last ones"
+            asked = f"{_of_error(node.error)}, for {for_long}"
+        return f"{asked}; the figures of its {own} are out of date"
     return f"runs, but no nsqlookupd has listed it for {for_long}: consumers do not find it"
 
 
 def _of_error(error: str) -> str:
     """Describe why a query of a daemon failed, and how to fix it if the token was refused."""
     if error.startswith(UNAUTHORIZED):
-        return f"asks for a token: set --upstream-token to one that is good there ({error})"
+        return f"requires a token: set --upstream-token to a token that is valid there ({error})"
     if error.startswith(FORBIDDEN):
-        return f"does not let the token of --upstream-token read all topics ({error})"
+        return f"does not allow the token of --upstream-token to read all topics ({error})"
     if error.startswith(ANSWERED):
-        return f"does not say what it was asked for: {error}"
+        return f"answered with an error: {error}"
     return f"does not answer: {error}"
 
 
@@ -187,7 +187,7 @@ def _is(states: NDArray[Any], state: str) -> NDArray[np.bool_]:
 
 _MORE = {
     "stuck": ("channels have consumers that finish nothing", "stuck"),
-    "no-consumers": ("channels without consumers grow", "no+consumers"),
+    "no-consumers": ("channels have no consumers and grow", "no+consumers"),
     "no-consumers-idle": ("channels with messages have no consumers", "no+consumers"),
     "growing": ("channels grow faster than they are read", "behind"),
     "behind": ("channels are behind", "behind"),
@@ -223,21 +223,21 @@ def _stuck(row: Channel) -> str:
 
 
 def _alone(row: Channel) -> str:
-    more = f", {rate(row.growth)} more every second" if row.growth and row.growth > 0 else ""
+    more = f", {rate(row.growth)} more per second" if row.growth and row.growth > 0 else ""
     return f"has no consumers; {_wait(row.depth)}{more}"
 
 
 def _growing(row: Channel) -> str:
-    grows = f"grows by {rate(row.growth or 0)} messages a second; {_wait(row.depth)}"
+    grows = f"grows by {rate(row.growth or 0)} messages per second; {_wait(row.depth)}"
     if row.out_rate is None:
         return grows
-    return f"{grows}. Its consumers finish {rate(row.out_rate)} a second"
+    return f"{grows}. Its consumers finish {rate(row.out_rate)} per second"
 
 
 def _behind(row: Channel) -> str:
     until = ""
     if row.clear_seconds is not None and row.clear_seconds != np.inf:
-        until = f"; at this rate it catches up in {duration(row.clear_seconds)}"
+        until = f"; at this rate it will catch up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
 
@@ -258,7 +258,7 @@ def _topics(table: Table[Topic]) -> Iterator[Notice]:
         topics = [table.keys[place][0] for place in without.tolist()]
         waiting = int(columns["depth"][without].sum())
         has = "topic has" if len(topics) == 1 else "topics have"
-        wait = f"; {_wait(waiting)} for one" if waiting else ""
+        wait = f"; {_wait(waiting)} for a first channel" if waiting else ""
         sentence = f"{len(topics):,} {has} no channel: {names(topics)}{wait}."
         link = topic_link(topics[0]) if len(topics) == 1 else "/topics?sort=channels"
         yield Notice("no-channel", "warn" if waiting else "note", sentence, link)
@@ -284,7 +284,7 @@ def _lookupds(lookupds: Sequence[Lookupd]) -> Iterator[Notice]:
     known = frozenset[str]().union(*(each.nodes for each in answered))
     partly = [(each, sorted(known - each.nodes)) for each in answered if known - each.nodes]
     for each, missing in partly[:SHOWN_MAX]:
-        sentence = f"nsqlookupd {each.address} does not list {names(missing)}, another one does."
+        sentence = f"nsqlookupd {each.address} does not list {names(missing)}, but another does."
         yield Notice(f"disagree:{each.address}", "warn", sentence, "/nodes")
 
 
@@ -304,5 +304,5 @@ def _versions(nodes: Sequence[Node]) -> Iterator[Notice]:
 
 def _left_out(number: int) -> Iterator[Notice]:
     if number:
-        sentence = f"{number:,} topics and channels are not shown: there are too many names."
+        sentence = f"{number:,} topics and channels are not shown: the limit is reached."
         yield Notice("left-out", "warn", sentence, "/topics")

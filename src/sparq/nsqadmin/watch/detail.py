@@ -284,7 +284,7 @@ def _keep(kept: _Kept, task: asyncio.Task[Detail]) -> None:
     if task.cancelled():
         return
     if (error := task.exception()) is not None:
-        logger.error("a look at a topic or channel failed", exc_info=error)
+        logger.error("fetching a topic or channel failed", exc_info=error)
         return
     kept.detail = task.result()
 

@@ -172,11 +172,11 @@ def read_look(answer: bytes | bytearray, names: Names, at_seconds: float) -> Loo
         document = _document.decode(answer)
         document = document.data or document
         if not document.version:
-            raise ValueError("figures without a version")
+            raise ValueError("the figures have no version")
         rows, numbers = _numbered(document.topics or [], names)
         counts = _counts(rows)
     except (msgspec.MsgspecError, RecursionError, OverflowError) as error:
-        raise ValueError(f"figures that cannot be read: {one_line(str(error))}") from None
+        raise ValueError(f"unreadable figures: {one_line(str(error))}") from None
     names.seen(numbers, at_seconds)
     own = document.sparq_version
     return Look(

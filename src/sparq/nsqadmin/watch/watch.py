@@ -192,7 +192,7 @@ class Watch:
             try:
                 await self._round()
             except Exception:  # a failure of one round must not stop the next ones
-                logger.exception("a look at the cluster failed")
+                logger.exception("a round of fetching figures failed")
             self._is_round = False
             now = time.monotonic()
             is_viewed = now - self._viewed_at < VIEW_SECONDS

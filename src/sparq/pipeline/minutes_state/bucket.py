@@ -119,7 +119,7 @@ def load(recent: tuple[str, bytes] | None) -> Held:
     if meta["version"] != META_VERSION:
         raise ValueError(
             f"the state of metrics has version {meta['version']}, this sparq reads version "
-            f"{META_VERSION}: go on with the sparq that wrote it, or start with a new checkpoint"
+            f"{META_VERSION}: continue with the sparq that wrote it, or start with a new checkpoint"
         )
     open_minutes, texts, cold, early = from_blob(recent[1], BLOB_SCHEMAS)
     sizes = zip(cold["minute"].to_pylist(), cold["bytes"].to_pylist(), strict=True)

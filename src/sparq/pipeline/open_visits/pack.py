@@ -247,5 +247,5 @@ def ids_of(texts: pa.ChunkedArray) -> Any:
     digits = array.buffers()[2].to_pybytes()[offsets[0] : offsets[-1]]
     if (np.diff(offsets) != ID_CHARACTERS).any():
         wrong = next(one for one in array.to_pylist() if len(one) != ID_CHARACTERS)
-        raise ValueError(f"column id: '{wrong}' is no message id; it must have 16 hex digits")
+        raise ValueError(f"column id: '{wrong}' is not a message id: it must have 16 hex digits")
     return np.frombuffer(bytes.fromhex(digits.decode()), ">u8").astype(np.uint64)

@@ -48,21 +48,30 @@ FINDINGS_SHOWN: Final = 20
 """Maximum number of findings shown for each reason, those with the most evidence."""
 
 WARNINGS: Final = (
-    ("late", "{:,} clicks came after their minute was closed: they are archived, and counted here"),
+    (
+        "late",
+        "{:,} clicks arrived after their minute was closed: they are archived, but not counted in"
+        " a minute",
+    ),
     (
         "evicted_visits",
-        "{:,} visits left the memory before they were over: not every rule saw them",
+        "{:,} open visits were dropped for lack of room: not all rules were applied to them",
     ),
-    ("evicted_clicks", "{:,} clicks were of such visits"),
-    ("evicted_findings", "{:,} findings were forgotten: seen again, they are told as new ones"),
-    ("closed_early", "{:,} minutes were closed before their time, for want of memory"),
-    ("resent", "{:,} messages were sent again after a send without an answer"),
+    ("evicted_clicks", "{:,} clicks were dropped for lack of room"),
+    (
+        "evicted_findings",
+        "{:,} findings were dropped for lack of room: if found again, they are reported as new",
+    ),
+    ("closed_early", "{:,} minutes were closed early because a bucket was full"),
+    ("resent", "{:,} messages were sent again because an earlier send got no answer"),
 )
 REASONS: Final = {
-    "declared_robot": "says in its user agent that it is one",
-    "undeclared_robot": "does not say so, yet asks for robots.txt or clicks like clockwork",
-    "burst": "more pages within seconds than anyone opens by hand",
-    "no_resources": "a visit of many pages without any image, style or script",
+    "declared_robot": "the user agent names a robot or a library",
+    "undeclared_robot": (
+        "the user agent of a browser, but requests for robots.txt or pages at regular intervals"
+    ),
+    "burst": "more pages within a few seconds than a person opens by hand",
+    "no_resources": "many pages in one visit without an image, style sheet or script",
     "repeats": "the same page again and again",
 }
 SIZES: Final = ("bytes", "kB", "MB", "GB", "TB")
@@ -146,7 +155,7 @@ def _warnings(report: Report) -> list[str]:
     """Warnings of the report, as sentences."""
     said = [text.format(report[key]) for key, text in WARNINGS if report.get(key)]
     if report.get("restarts"):
-        said.append(f"Started again during the run: {', '.join(report['restarts'])}")
+        said.append(f"Restarted during the run: {', '.join(report['restarts'])}")
     return said
 
 

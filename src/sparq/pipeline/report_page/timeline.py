@@ -175,7 +175,7 @@ def _summary(title: str, points: Points, columns: list[str]) -> str:
     """A description of the chart in words."""
     ends = [times.minute_text(points.starts[0]), times.minute_text(points.starts[-1] + points.step)]
     said = [
-        f"{_key(name)}: mean {values.mean():,.1f}, most {values.max():,.1f} at"
+        f"{_key(name)}: mean {values.mean():,.1f}, maximum {values.max():,.1f} at"
         f" {times.span_text(int(points.starts[values.argmax()]), points.step)}"
         for name, values in ((name, points.values[name]) for name in columns)
     ]
@@ -207,9 +207,9 @@ def rounded(value: float) -> str:
 def run_charts(samples: Sequence[Sample]) -> list[Charts]:
     """Charts of the queries' rate and lag, by the time of the run."""
     kinds = (
-        ("rate", "Clicks per second during the run", "of the newest batch, by query"),
-        ("lag", "Lag during the run, in messages", "in the logs beyond the newest batch"),
-        ("age", "Lag during the run, in seconds", "age of the newest message read"),
+        ("rate", "Clicks per second during the run", "its messages divided by its duration"),
+        ("lag", "Lag during the run, in messages", "messages in the logs after its end"),
+        ("age", "Lag during the run, in seconds", "age of the newest message read, at its end"),
     )
     values = (
         [(sample, sample.rows_per_second) for sample in samples],
@@ -245,7 +245,7 @@ def _by_run(
         table=f"{title}, figures" if whole else f"{title}, {len(few)} of {len(rows)}",
         heads=[("Time into the run", ""), ("Query", ""), ("Value", "number")],
         rows=[(f"{at:,.1f} s", query, rounded(value)) for at, query, value in few],
-        note=f"Each batch of each query: {what}.",
+        note=f"For each batch of each query: {what}.",
     )
 
 
@@ -261,7 +261,7 @@ def _run_chart(
 ) -> Markup:
     last = max(float(layer.xs[-1]) for layer in layers)
     said = [
-        f"{query}: mean {layer.ys.mean():,.1f}, most {layer.ys.max():,.1f}"
+        f"{query}: mean {layer.ys.mean():,.1f}, maximum {layer.ys.max():,.1f}"
         for query, layer in zip(queries, layers, strict=True)
     ]
     summary = f"{title}, {times.seconds_text(last)}. {'. '.join(said)}. The table has the figures."

@@ -18,9 +18,9 @@ from sparq.tools.admin.reading import Survey, known, survey, waiting_in
 from sparq.tools.command_line import Failed
 
 Act = Callable[[Fleet, str, str], Awaitable[Report]]
-NOTHING: Final = "nothing to do: it does not have this"
+NOTHING: Final = "nothing to do: it has no such topic or channel"
 COMES_BACK: Final = (
-    "an nsqd that is started again still has what it did not delete, and tells the nsqlookupds"
+    "an nsqd that was down still has what it did not delete, and registers it when it starts"
 )
 
 
@@ -108,7 +108,8 @@ async def _no_such_node(job: Job) -> str:
     nodes = await job.fleet.nodes()
     known = ", ".join(node.address for node in nodes.value[:10]) or "none"
     return (
-        f"{quote(job.channel)} is no nsqd with topic {job.topic}: nothing was done; known: {known}"
+        f"{quote(job.channel)} is not an nsqd with topic {job.topic}: nothing was done;"
+        f" known: {known}"
     )
 
 
@@ -118,7 +119,7 @@ async def _say_plan(job: Job, found: Survey) -> int:
     if job.verb == "create":
         lookupds = [address for address in job.fleet.lookupds if address not in found.errors]
         where = [*lookupds, *found.nodes]
-        rows = [_planned(address, f"be told to create {job.what}") for address in where]
+        rows = [_planned(address, f"create {job.what}") for address in where]
     else:
         rows = [
             _planned(address, f"have it {past}", waiting_in(figures))

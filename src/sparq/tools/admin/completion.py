@@ -39,7 +39,7 @@ BASH: Final = r"""# names for `sparq admin`: eval "$(sparq admin completion bash
 _sparq_admin() {
     local line word words=() rest=${COMP_LINE:0:COMP_POINT}
     COMPREPLY=()
-    # bash splits at = and : as well; what no blank separates is one word
+    # bash also splits at = and :; join parts that no blank separates
     for word in "${COMP_WORDS[@]:0:COMP_CWORD+1}"; do
         [[ ${#words[@]} == 0 || $rest == [[:blank:]]* ]] && words+=("")
         rest=${rest#"${rest%%[![:blank:]]*}"}
@@ -93,7 +93,7 @@ async def completion(job: Job) -> int:
     """
     shell = job.words[0]
     if shell not in SCRIPTS:
-        raise UsageError(f"there are scripts for {', '.join(SHELLS)}")
+        raise UsageError(f"there is no script for this shell: use {', '.join(SHELLS)}")
     await job.output.write(SCRIPTS[shell].encode())
     return 0
 

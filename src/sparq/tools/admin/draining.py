@@ -91,7 +91,7 @@ async def drain(job: Job) -> int:
     """
     options = job.options
     if options.undo and (options.exit or options.timeout_ns):
-        raise UsageError("--undo ends a drain: leave --exit and --timeout out")
+        raise UsageError("--undo ends a drain: remove --exit and --timeout")
     address = job.words[0]
     try:
         node = await job.fleet.node(address)
@@ -109,7 +109,7 @@ async def drain(job: Job) -> int:
 async def _no_such_node(job: Job, address: str) -> str:
     nodes = await job.fleet.nodes()
     known = ", ".join(node.address for node in nodes.value[:10]) or "none"
-    return f"{quote(address)} is no nsqd of this cluster: nothing was done; known: {known}"
+    return f"{quote(address)} is not an nsqd of this cluster: nothing was done; known: {known}"
 
 
 async def _waited(job: Job, watch: Watch) -> int:
@@ -131,10 +131,10 @@ async def _waited(job: Job, watch: Watch) -> int:
 
 
 SENTENCES: Final = {
-    "undone": "{node} takes publishes again",
-    "ended": "{node} had nothing left, and its process has ended; messages refused: {refused:,}",
-    "empty": "{node} drains, and has nothing left; messages refused: {refused:,}",
-    "waiting": "{node} drains on, {messages:,} messages are left; sparq admin drain waits again",
+    "undone": "{node} accepts publishes again",
+    "ended": "{node} had nothing left, and its process has exited; messages refused: {refused:,}",
+    "empty": "{node} is draining and has nothing left; messages refused: {refused:,}",
+    "waiting": "{node} is still draining, {messages:,} messages left; run this again to wait",
     "unknown": "{node} does not answer: see its log; last seen: {messages:,} messages left",
 }
 

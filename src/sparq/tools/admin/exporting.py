@@ -61,11 +61,11 @@ async def export(job: Job) -> int:
             cut += sum(message.get("cut") is True for message in some)
             await write(_lines(job, some))
     where = job.options.output or "standard output"
-    job.warn(f"{count:,} messages of {job.what} to {where}")
+    job.warn(f"wrote {count:,} messages of {job.what} to {where}")
     if cut:
-        job.warn(f"{cut:,} bodies are cut after {job.options.body_bytes:,} bytes: they are marked")
+        job.warn(f"{cut:,} bodies were cut after {job.options.body_bytes:,} bytes and are marked")
     if job.errors:
-        job.warn(f"{where} is not complete")
+        job.warn(f"{where} is incomplete")
     return max(job.warn_of_errors(), int(bool(cut)))
 
 

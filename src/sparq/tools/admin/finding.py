@@ -53,7 +53,7 @@ async def find(job: Job) -> int:
         messages = [one for one in found if one is not None]
         if not messages:
             job.warn_of_errors()
-            raise Failed(f"no nsqd that answered has a message {job.options.id} of {job.what}")
+            raise Failed(f"no nsqd that answered has message {job.options.id} of {job.what}")
     else:
         parts = dict.fromkeys((node.address for node in nodes), 0.0)
         async with progress_shown(partial(_progress, parts)):
@@ -75,7 +75,7 @@ def check_search(job: Job) -> None:
     """
     job.check_names()
     if not job.channel and (job.options.attempts or job.options.state):
-        raise UsageError("--attempts and --state are of a channel: name one after the topic")
+        raise UsageError("--attempts and --state need a channel: name one after the topic")
 
 
 async def _by_id(job: Job, node: Node) -> Message | None:
@@ -113,9 +113,9 @@ async def peek(job: Job) -> int:
     job.check_names()
     options = job.options
     if options.state == "finished" or (options.state and not job.channel):
-        raise UsageError("--state takes a channel, and is waiting, in_flight or deferred; see find")
+        raise UsageError("--state needs a channel and waiting, in_flight or deferred; see find")
     if options.start and job.channel:
-        raise UsageError("--from is of a topic: leave out the channel, or see find")
+        raise UsageError("--from needs a topic alone: remove the channel, or use find")
     nodes = await nodes_of(job)
     found = await asyncio.gather(*(_peek_at(job, node) for node in nodes))
     messages = sorted((one for some in found for one in some), key=_order(job))

@@ -32,7 +32,7 @@ ADDRESSES: Final = ("lookupd-http-address", "nsqd-http-address", "expect-nodes",
 NOT_THERE: Final = ("TOPIC_NOT_FOUND", "CHANNEL_NOT_FOUND")
 """Codes of a daemon that has nothing to change: that is not a failure."""
 
-NO_ROUTE: Final = "it cannot do this: Go's nsqd, or an older one (404 NOT_FOUND)"
+NO_ROUTE: Final = "it does not support this: Go's nsqd, or an older version (404 NOT_FOUND)"
 """The reason reported for an nsqd that does not know the path."""
 
 UNREACHABLE: Final = (
@@ -141,14 +141,17 @@ class Job:
             return
         keys = Input()
         if not keys.is_terminal:
-            raise Failed(f"{sentence}: nothing was done; --yes does it, --dry-run shows where")
-        sys.stderr.write(f"{sentence}.\nType {name} to do it: ")
+            raise Failed(
+                f"{sentence}: not confirmed, nothing was done; use --yes to run it or --dry-run to"
+                " preview it"
+            )
+        sys.stderr.write(f"{sentence}.\nType {name} to confirm: ")
         sys.stderr.flush()
         typed = b""
         while b"\n" not in typed and len(typed) < TYPED_BYTES_MAX and (read := await keys.read()):
             typed += read
         if typed.decode("utf-8", "replace").strip() != name:
-            raise Failed("that is another name: nothing was done")
+            raise Failed("the name does not match: nothing was done")
 
     def warn(self, text: str) -> None:
         """Write a line to stderr."""
@@ -198,7 +201,7 @@ class Job:
     ) -> None:
         """Write what to do next to standard output, if there are errors."""
         if errors:
-            await self.say("", "what to do next:")
+            await self.say("", "next steps:")
             await self.say(
                 *(f"  {step}" for step in self.next_steps(errors, hint=hint, words=words))
             )
@@ -215,7 +218,7 @@ class Job:
         for address, reason in self.errors.items():
             self.warn(f"{address}: {reason}")
         if self.errors:
-            self.warn("what these have is not shown; what to do next:")
+            self.warn("their data is not shown; next steps:")
         for step in self.next_steps(self.errors):
             self.warn(f"  {step}")
         return int(bool(self.errors))
@@ -231,16 +234,16 @@ class Job:
             names["channel"] = self.channel
         for kind, name in names.items():
             if not is_valid_name(name):
-                raise UsageError(f"{quote(name)} is not a valid name of a {kind}")
+                raise UsageError(f"{quote(name)} is not a valid {kind} name")
 
 
 def _advice(kind: str, reason: str) -> str:
     if _is_unreachable(reason):
-        return f"start the {kind}, or see why it cannot be reached; then do it again there:"
+        return f"start the {kind}, or find out why it cannot be reached; then run this again there:"
     if "401" in reason:
-        return "it wants a token: do it again with its --token=@FILE:"
+        return "it requires a token: run this again with its --token=@FILE:"
     if in_words(reason) == NO_ROUTE:
-        return "use sparq's nsqd there, or do without what it has"
+        return "use sparq's nsqd there, or do without its data"
     if "503" in reason:
-        return "its disk or its state does not let it: ask GET /ping there, then do it again:"
-    return "see its log, then do it again there:"
+        return "its disk or its state prevents this: check GET /ping there, then run this again:"
+    return "see its log, then run this again there:"

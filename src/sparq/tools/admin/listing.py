@@ -60,7 +60,7 @@ async def list_them(job: Job) -> int:
     stats = await _stats(job)
     job.errors |= stats.errors
     if stats.failed and not job.errors and not job.topic:
-        raise Failed("no nsqd is known")
+        raise Failed("no nsqd found")
     if job.options.nodes:
         await _nodes(job, stats)
     elif job.channel:
@@ -233,7 +233,7 @@ async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
 
 def _advice(status: int) -> str:
     if status in (401, 403):
-        return "give a token that may read: --token=@FILE"
+        return "use --token=@FILE with a token that may read"
     if status:
-        return "is that sparq's nsqadmin? --nsqadmin-http-address names it"
+        return "check that --nsqadmin-http-address is the address of sparq's nsqadmin"
     return "start it, or name another one with --nsqadmin-http-address"

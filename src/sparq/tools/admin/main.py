@@ -71,7 +71,7 @@ async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
         stopping.cancel()
         await asyncio.gather(doing, stopping, return_exceptions=True)
         if was_stopped:
-            raise Failed("stopped by a signal: daemons that were told may have done their part")
+            raise Failed("stopped by a signal: some daemons may already have done their part")
         return max(doing.result(), await _count(job))
 
 
@@ -86,8 +86,8 @@ async def _count(job: Job) -> int:
         return 0
     names = ", ".join(answered) or "none"
     job.warn(
-        f"{len(answered)} nsqds are known instead of {expected} ({names}): start the others,"
-        " then do it again"
+        f"found {len(answered)} of {expected} expected nsqds ({names}): start the others, then run"
+        " this again"
     )
     return 1
 
@@ -126,10 +126,10 @@ def token_of(text: str) -> str:
         try:
             text = Path(path).read_text(encoding="utf-8").strip()
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or "it is no text"
+            reason = getattr(error, "strerror", None) or "it is not text"
             raise UsageError(f"--token: {path} cannot be read - {reason}") from None
         if not text:
             raise UsageError(f"--token: {path} is empty")
     if text and not _TOKEN.fullmatch(text):
-        raise UsageError("--token must be letters, digits and ._~+/-, 512 at most")
+        raise UsageError("--token must have at most 512 characters: letters, digits and ._~+/-")
     return text

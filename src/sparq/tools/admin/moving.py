@@ -102,7 +102,9 @@ class Move:
             await self._carry(name)
         if (figures := await self._figures()) is not None:
             if left := self._unfinished(figures):
-                raise Failed(f"{left:,} messages of it came up again at {self.source.address}")
+                raise Failed(
+                    f"{left:,} messages of topic {self.topic} are back at {self.source.address}"
+                )
             if figures.get("paused") is True:
                 await self._post(self.target, "/topic/pause")
             await self._post(self.source, "/topic/delete")
@@ -142,18 +144,18 @@ class Move:
         if figures.get("paused") is True and waiting_in(figures):
             raise Failed(
                 f"topic {self.topic} is paused at {self.source.address}, and messages wait for its"
-                " channels: unpause it there, and pause it at the target afterwards"
+                " channels: unpause it there, and pause it at the target after the move"
             )
         for one in self._channels(figures):
             if one.get("paused") is True and one.get("client_count") and waiting_in(one):
                 raise Failed(
-                    f"channel {one['channel_name']} is paused at {self.source.address}, and has"
+                    f"channel {one['channel_name']} is paused at {self.source.address} and has"
                     " consumers: stop them, or unpause it"
                 )
             if one.get("range_reader"):
                 raise Failed(
                     f"channel {one['channel_name']} is read by ranges: stop {one['range_reader']},"
-                    " and delete the channel, or seek it"
+                    " then delete the channel or seek it"
                 )
 
     # Steps of the move
@@ -276,14 +278,16 @@ async def move(job: Job) -> int:
     if what != "topic":
         raise UsageError("takes topic NAME")
     if not is_valid_name(topic):
-        raise UsageError(f"{quote(topic)} is not a valid name of a topic")
+        raise UsageError(f"{quote(topic)} is not a valid topic name")
     if not options.source or not options.target or options.source == options.target:
-        raise UsageError("--from and --to name two nsqds")
+        raise UsageError("--from and --to must name two different nsqds")
     try:
         source, target = [await job.fleet.node(at) for at in (options.source, options.target)]
     except UnknownNode as error:
         known = ", ".join(node.address for node in (await job.fleet.nodes()).value[:10]) or "none"
-        raise Failed(f"{quote(str(error))} is no nsqd of this cluster; known: {known}") from None
+        raise Failed(
+            f"{quote(str(error))} is not an nsqd of this cluster; known: {known}"
+        ) from None
     doing = Move(job, topic, source, target)
     failed = ""
     try:
@@ -309,7 +313,7 @@ async def _say(job: Job, doing: Move, failed: str) -> int:
         return int(bool(failed))
     if failed:
         job.warn(failed)
-        job.warn("not moved: do it again, and it goes on")
+        job.warn("not moved: run this again to continue")
     past = "moved" if not failed else "not moved yet"
     await job.say(
         f"{past}: topic {doing.topic} from {doing.source.address} to {doing.target.address}:"

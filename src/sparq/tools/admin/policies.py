@@ -59,7 +59,7 @@ async def _read(job: Job, topic: str = "", channel: str = "") -> dict[str, Any]:
     job.errors |= {at: in_words(why) for at, why in found.errors.items()}
     if found.failed:
         job.warn_of_errors()
-        raise Failed("no nsqd told its policies")
+        raise Failed("no nsqd returned its policies")
     return found.value
 
 
@@ -69,7 +69,7 @@ async def _list(job: Job) -> int:
     await job.show(HEADINGS, rows, 5)
     if not job.options.json and len({_key(answer, "policies") for answer in found.values()}) > 1:
         await job.say(
-            "", "what was set at run time differs: apply one file, and it is the same everywhere"
+            "", "policies set at run time differ between nsqds: apply one file to all of them"
         )
     return job.warn_of_errors()
 
@@ -117,7 +117,7 @@ async def _show(job: Job) -> int:
     topic, channel = job.words[1], job.words[2] if len(job.words) > 2 else ""
     for kind, name in (("topic", topic), ("channel", channel)):
         if name and not is_valid_name(name):
-            raise UsageError(f"{quote(name)} is not a valid name of a {kind}")
+            raise UsageError(f"{quote(name)} is not a valid {kind} name")
     rows = []
     for address, answer in (await _read(job, topic, channel)).items():
         settings = answer.get("settings")
@@ -141,8 +141,8 @@ async def _export(job: Job) -> int:
     found = await _read(job)
     if len({_key(answer, "policies") for answer in found.values()}) > 1:
         raise Failed(
-            "what was set at run time differs between the nsqds: sparq admin policies shows it;"
-            " name one with --nsqd-http-address"
+            "policies set at run time differ between nsqds: compare them with sparq admin policies,"
+            " then choose one nsqd with --nsqd-http-address"
         )
     listed = _policies(next(iter(found.values())), "policies")
     if job.options.json:
@@ -189,8 +189,8 @@ async def _drop(job: Job) -> int:
     changed = sum(_changed(one.answer) for one in tried.done)
     await job.confirm(
         "policies",
-        f"this drops the policies that were set at run time: {changed:,} settings change, and what"
-        " only they keep is deleted",
+        f"this drops the policies set at run time: {changed:,} settings change, and data that only"
+        " they keep is deleted",
     )
     return await _say(job, await cluster.drop(job.fleet, dry_run=False), "dropped")
 

@@ -55,7 +55,7 @@ async def _found(job: Job) -> Survey:
     if not (await survey(job.fleet, job.topic)).having:
         raise Failed(f"no nsqd has the topic {job.topic}: nothing was done")
     if job.options.dry_run:
-        raise Failed(f"no nsqd has the {job.what}: redrive would make it")
+        raise Failed(f"no nsqd has the {job.what}: redrive would create it")
     report = await actions.create(job.fleet, job.topic, job.channel)
     if report.failed:
         raise Failed(f"nothing was done: {report.failed}")

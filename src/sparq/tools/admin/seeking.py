@@ -22,7 +22,7 @@ HEADINGS: Final = (
     *("deferred_before", "again", "skipped", "waiting"),
 )
 EARLIEST: Final = "earliest"
-OLDER_ARE_GONE: Final = "older ones are gone"
+OLDER_ARE_GONE: Final = "older messages are gone"
 
 
 async def seek(job: Job) -> int:

@@ -76,13 +76,15 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
         while read := await keys.read():
             data += read
             if len(data) > INPUT_BYTES_MAX:
-                raise UsageError(f"more than {INPUT_BYTES_MAX:,} bytes of ids")
+                raise UsageError(
+                    f"more than {INPUT_BYTES_MAX:,} bytes of ids on standard input: send fewer"
+                )
         texts = data.decode("utf-8", "replace").split()
     for text in texts:
         if not _ID.fullmatch(text):
-            raise UsageError(f"{quote(text[:80])} is no id of a message: 16 hexadecimal digits")
+            raise UsageError(f"{quote(text[:80])} is not a message id: use 16 hexadecimal digits")
     if not texts:
-        raise UsageError("no ids came from standard input")
+        raise UsageError("no ids on standard input")
     return list(dict.fromkeys(texts))
 
 

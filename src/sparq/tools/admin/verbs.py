@@ -35,10 +35,10 @@ FORMAT: Final = choice("jsonl", "csv")
 class Options(HttpOptions):
     """Flags of every verb: which cluster to use, and how to ask it."""
 
-    token: str = option("", "http token of the daemons; @FILE reads it from a file")
+    token: str = option("", "HTTP token of the daemons, or @FILE to read it from a file")
     json: bool = option(False, "print JSON instead of a table")
     expect_nodes: int = option(
-        0, "exit with 1 if fewer nsqds than this are known; 0: any number", least=0
+        0, "exit with status 1 if fewer than N nsqds are found (0: any number)", least=0
     )
 
 
@@ -53,16 +53,14 @@ class ListOptions(Options):
 class ChangeOptions(Options):
     """Flags of verbs that change something."""
 
-    dry_run: bool = option(False, "say what would be done, and do nothing")
+    dry_run: bool = option(False, "show what would be done, and do nothing")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DangerOptions(ChangeOptions):
     """Flags of verbs that lose messages."""
 
-    yes: bool = option(
-        False, "do not ask for the name to be typed; needed where nobody can type it"
-    )
+    yes: bool = option(False, "skip the confirmation prompt; required without a terminal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,41 +68,47 @@ class PeekOptions(Options):
     """Flags of `peek`."""
 
     state: str = option("", "waiting, in_flight or deferred (default: waiting)", kind=STATE)
-    limit: int = option(10, "messages to show", least=1, most=10_000)
+    limit: int = option(10, "maximum number of messages to show", least=1, most=10_000)
     start: str = option(
-        "", "of a topic: place to begin at, as of seek (default: the newest messages)", name="from"
+        "",
+        "without a channel: place to start at, as in seek (default: the newest messages)",
+        name="from",
     )
-    body_bytes: int = option(4096, "bytes of each body to show", least=0, most=1_048_576)
+    body_bytes: int = option(4096, "maximum bytes of each body to show", least=0, most=1_048_576)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchOptions(Options):
     """Flags that select messages; a message must match all of them."""
 
-    text: str = option("", "the body has this text")
-    where: str = option("", """a value of a JSON body: 'user.id = "7"', 'status >= 500'""")
-    attempts: str = option("", "of a channel: how often delivered: 3, '>=3'")
+    text: str = option("", "only messages whose body contains this text")
+    where: str = option(
+        "", """only JSON bodies with this value: 'user.id = "7"', 'status >= 500'"""
+    )
+    attempts: str = option("", "of a channel: number of delivery attempts: 3, '>=3'")
     state: str = option("", "of a channel: waiting, in_flight, deferred or finished", kind=STATE)
-    start: str = option("", "begin at this place, as of seek", name="from")
-    end: str = option("", "end before this place", name="to")
-    body_bytes: int = option(65_536, "bytes of each body to show", least=0, most=1_048_576)
+    start: str = option("", "start at this place, as in seek", name="from")
+    end: str = option("", "stop before this place, as in seek", name="to")
+    body_bytes: int = option(65_536, "maximum bytes of each body to show", least=0, most=1_048_576)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindOptions(SearchOptions):
     """Flags of `find`."""
 
-    id: str = option("", "the message with this id")
-    ids: bool = option(False, "print ids alone, for requeue, finish, cancel and copy")
-    limit: int = option(50, "messages to find", least=1, most=100_000)
+    id: str = option("", "only the message with this id")
+    ids: bool = option(False, "print only ids, as input for requeue, finish, cancel and copy")
+    limit: int = option(50, "maximum number of messages to find", least=1, most=100_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportOptions(SearchOptions):
     """Flags of `export`."""
 
-    body_bytes: int = option(1_048_576, "bytes of each body to write", least=0, most=1_048_576)
-    format: str = option("jsonl", "jsonl or csv", kind=FORMAT)
+    body_bytes: int = option(
+        1_048_576, "maximum bytes of each body to write", least=0, most=1_048_576
+    )
+    format: str = option("jsonl", "output format: jsonl or csv", kind=FORMAT)
     output: str = option("", "new file to write to (default: standard output)")
 
 
@@ -119,10 +123,10 @@ class CopyOptions(ChangeOptions):
 class RedriveOptions(ChangeOptions):
     """Flags of `redrive`."""
 
-    rate: int = option(0, "letters a second, of all nsqds together; 0: no limit", least=0)
-    limit: int = option(0, "letters to send back at most; 0: all that wait when it begins", least=0)
+    rate: int = option(0, "maximum letters per second over all nsqds (0: no limit)", least=0)
+    limit: int = option(0, "maximum letters to send back (0: all waiting at the start)", least=0)
     to_all: bool = option(
-        False, "give them to all channels of their topic, not to the one that they came from alone"
+        False, "send them to all channels of their topic, not only to the one they came from"
     )
 
 
@@ -131,35 +135,35 @@ class AuditOptions(Options):
     """Flags of `audit`."""
 
     nsqadmin_http_address: str = option(
-        "127.0.0.1:4171", "nsqadmin that keeps the log: host:port or URL"
+        "127.0.0.1:4171", "nsqadmin that keeps the audit log: host:port or URL"
     )
-    limit: int = option(50, "entries to show, the newest first", least=1, most=10_000)
-    user: str = option("", "only of this user")
+    limit: int = option(50, "maximum number of entries to show, newest first", least=1, most=10_000)
+    user: str = option("", "only actions of this user")
     action: str = option("", "only this action, such as delete_channel")
-    topic: str = option("", "only about this topic")
-    outcome: str = option("", "only done, partly, failed or refused")
+    topic: str = option("", "only actions on this topic")
+    outcome: str = option("", "only this outcome: done, partly, failed or refused")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainOptions(Options):
     """Flags of `drain`."""
 
-    exit: bool = option(False, "have the process end by itself once nothing is left")
-    undo: bool = option(False, "have it take publishes again")
-    timeout_ns: int = option(0, "how long to wait until nothing is left; 0s: for ever", least=0)
+    exit: bool = option(False, "have the nsqd exit once nothing is left")
+    undo: bool = option(False, "end the drain: have the nsqd accept publishes again")
+    timeout_ns: int = option(0, "how long to wait until nothing is left (0s: no limit)", least=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveOptions(Options):
     """Flags of `move`."""
 
-    source: str = option("", "nsqd to take it from: HOST:PORT of its HTTP", name="from")
-    target: str = option("", "nsqd to bring it to", name="to")
+    source: str = option("", "nsqd to move it from: HOST:PORT of its HTTP", name="from")
+    target: str = option("", "nsqd to move it to: HOST:PORT of its HTTP", name="to")
     wait_ns: int = option(
-        10 * SECOND, "how long consumers may finish what waits before it is carried over", least=0
+        10 * SECOND, "time for consumers to finish messages before the rest is moved", least=0
     )
     consumer_opt: tuple[str, ...] = option(
-        (), "an option of the client that reads, or its name alone for true", kind=CLIENT_OPTION
+        (), "option of the reading client: key,value, or key alone for true", kind=CLIENT_OPTION
     )
 
 
@@ -176,17 +180,24 @@ class Verb(NamedTuple):
 MANY: Final = sys.maxsize
 IDS: Final = "TOPIC CHANNEL ID...|-"
 VERBS: Final = {
-    "list": Verb("[TOPIC [CHANNEL]]", "topics; channels of one; its nsqds", ListOptions, 0),
-    "pause": Verb("TOPIC [CHANNEL]", "stop deliveries", ChangeOptions, 1),
-    "unpause": Verb("TOPIC [CHANNEL]", "let deliveries go on", ChangeOptions, 1),
-    "empty": Verb("TOPIC [CHANNEL]", "drop what waits", DangerOptions, 1),
-    "delete": Verb("TOPIC [CHANNEL]", "delete it with its messages", DangerOptions, 1),
-    "create": Verb("TOPIC [CHANNEL]", "make it", ChangeOptions, 1),
-    "tombstone": Verb(
-        "TOPIC NODE", "hide an nsqd from a topic's consumers, delete it there", DangerOptions, 2
+    "list": Verb(
+        "[TOPIC [CHANNEL]]", "list topics, channels of a topic, nsqds of a channel", ListOptions, 0
     ),
-    "drain": Verb("NODE", "have an nsqd take no publishes, and wait", DrainOptions, 1, 1),
-    "move": Verb("topic NAME", "bring a topic from one nsqd to another", MoveOptions, 2),
+    "pause": Verb("TOPIC [CHANNEL]", "stop deliveries", ChangeOptions, 1),
+    "unpause": Verb("TOPIC [CHANNEL]", "resume deliveries", ChangeOptions, 1),
+    "empty": Verb("TOPIC [CHANNEL]", "drop its messages", DangerOptions, 1),
+    "delete": Verb("TOPIC [CHANNEL]", "delete it and its messages", DangerOptions, 1),
+    "create": Verb("TOPIC [CHANNEL]", "create it", ChangeOptions, 1),
+    "tombstone": Verb(
+        "TOPIC NODE",
+        "hide an nsqd from a topic's consumers, delete the topic there",
+        DangerOptions,
+        2,
+    ),
+    "drain": Verb(
+        "NODE", "refuse publishes at an nsqd, and wait until it is empty", DrainOptions, 1, 1
+    ),
+    "move": Verb("topic NAME", "move a topic from one nsqd to another", MoveOptions, 2),
     "seek": Verb(
         "TOPIC CHANNEL PLACE",
         "move a channel: earliest, latest, -1h, 2026-01-31T08:00, last:100",
@@ -194,13 +205,13 @@ VERBS: Final = {
         3,
         3,
     ),
-    "peek": Verb("TOPIC [CHANNEL]", "look at messages, and take none", PeekOptions, 1),
+    "peek": Verb("TOPIC [CHANNEL]", "show messages without consuming them", PeekOptions, 1),
     "find": Verb("TOPIC [CHANNEL]", "search for messages", FindOptions, 1),
     "export": Verb("TOPIC [CHANNEL]", "write messages to a file", ExportOptions, 1),
-    "requeue": Verb(IDS, "deliver messages again, now", ChangeOptions, 3, MANY),
-    "finish": Verb(IDS, "finish messages unread", DangerOptions, 3, MANY),
+    "requeue": Verb(IDS, "deliver messages again now", ChangeOptions, 3, MANY),
+    "finish": Verb(IDS, "finish messages without delivering them", DangerOptions, 3, MANY),
     "cancel": Verb(IDS, "drop deferred messages", DangerOptions, 3, MANY),
-    "copy": Verb("TOPIC ID...|-", "publish messages again to --to", CopyOptions, 2, MANY),
+    "copy": Verb("TOPIC ID...|-", "publish messages again to the topic --to", CopyOptions, 2, MANY),
     "redrive": Verb(
         "TOPIC CHANNEL [ID...|-]",
         "send dead letters back to where they came from",
@@ -210,13 +221,13 @@ VERBS: Final = {
     ),
     "policies": Verb(
         "[show TOPIC [CHANNEL]|export|apply FILE|-|drop]",
-        "settings of topics and channels by pattern",
+        "show or change settings of topics and channels by pattern",
         DangerOptions,
         0,
         3,
     ),
-    "audit": Verb("", "who did what through nsqadmin", AuditOptions, 0, 0),
-    "completion": Verb("bash|zsh|fish", "a script that completes names", Options, 1, 1),
+    "audit": Verb("", "list actions taken through nsqadmin", AuditOptions, 0, 0),
+    "completion": Verb("bash|zsh|fish", "print a shell script that completes names", Options, 1, 1),
 }
 
 
@@ -317,6 +328,7 @@ def overview() -> str:
     verbs = "".join(f"  {usages[name].ljust(width)}  {verb.text}\n" for name, verb in VERBS.items())
     common = page(f"{PROGRAM} VERB", [*flags.flags_of(Options), HELP, VERSION])
     return (
-        f"{common}\nverbs (sparq admin VERB --help lists the flags of one):\n{verbs}\n"
-        f"Without an address, {LOOKUPD_VARIABLE} or {NSQD_VARIABLE} of the environment counts.\n"
+        f"{common}\nverbs (sparq admin VERB --help lists the flags of a verb):\n{verbs}\n"
+        f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE}"
+        " is used.\n"
     )
