@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)\s]+)\)")
 PATH = re.compile(r"`((?:src|tests|proofs|bench|docs|locks|examples)/[\w./-]+)`")
 VERB = re.compile(r"\bmake ([a-z][a-z-]+)(?=[`\n]| [A-Z]+=|  )")
 
@@ -34,6 +35,27 @@ def test_every_relative_link_leads_somewhere() -> None:
     ]
 
     assert [] == dead
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub and the generators of sites make of a heading."""
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+
+
+def test_every_anchor_leads_to_a_heading() -> None:
+    """`page.md#part`, or `#part` in the page itself, is the anchor of a heading there."""
+    lost = []
+    for document in DOCUMENTS:
+        for link, part in ANCHOR.findall(document.read_text(encoding="utf-8")):
+            page = document.parent / link if link else document
+            if "://" in link or page.suffix != ".md" or not page.is_file():
+                continue
+            headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.M)
+            if part not in map(anchor, headings):
+                lost.append(f"{document.relative_to(ROOT)}: {link}#{part}")
+
+    assert [] == lost
 
 
 def test_every_named_path_exists() -> None:
