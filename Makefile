@@ -29,7 +29,7 @@ LOCKED := locks/build.txt locks/all.txt
 .DELETE_ON_ERROR:
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
-.PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs \
+.PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
 	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
 	venv clean
 
@@ -102,6 +102,9 @@ security: $(READY) ## the security table: a test for each row, counted
 
 docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
 	@$(BIN)/python -m docs.reference
+
+site: $(READY) ## the documentation as a site with search: build/site/html/index.html
+	@$(BIN)/python -m docs.site
 
 proofs: $(READY) ## every proof, an hour and a half; writes GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)

@@ -11,6 +11,7 @@ from them uses the index that their own pip or npm is set to.
 - web             the script and style of nsqadmin's pages: `make vendor` copies them
 - tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
 - tests/security  for each scanner its requirements-*.txt
+- docs            what builds the site: `make site`
 
 uv resolves, in an environment of its own under .venvs; pip alone installs.
 """
@@ -74,7 +75,8 @@ def main() -> None:
     compile_lock(uv, LOCKS / "spark.txt", "pyproject.toml", "--extra=spark")
     extras = tuple(f"--extra={name}" for name in ("spark", "connect", "delta", "otel", "dev"))
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
-    for source in sorted(TESTS.glob("*/requirements-*.in")):
+    sites = ROOT.glob("docs/requirements-*.in")
+    for source in sorted([*TESTS.glob("*/requirements-*.in"), *sites]):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
     for manifest in [*sorted(TESTS.glob("interop/*/package.json")), LOCKS / "web" / "package.json"]:
         lock_npm(manifest.parent)

@@ -130,7 +130,7 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
     ("status", "body", "text"),
     [
         (404, b'{"message":"NOT_FOUND"}', "is this an nsqlookupd's HTTP address?"),
-        (200, b"<html>", "no JSON, so this is no nsqlookupd"),
+        (200, b"<html>", "not JSON, so the server is not an nsqlookupd"),
         (500, b"", "status 500"),
     ],
 )

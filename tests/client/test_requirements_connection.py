@@ -88,7 +88,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection(
         nsqd.post(f"/pub?topic={topic}", b"b" * 2000)
         await until(lambda: len(tap.lines(b"SUB")) == 2)
         assert consumer.counters.received == 0
-    assert "is not allowed, at most 1000 are (the option max_msg_size is 1000)" in caplog.text
+    assert "is outside the allowed range 4 to 1000 (the option max_msg_size is 1000)" in caplog.text
 
 
 async def test_nonsense_ends_the_connection(company: Company) -> None:

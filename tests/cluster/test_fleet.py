@@ -202,7 +202,7 @@ async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object
     async with peer({"/nodes": answer(said)}) as lookupd:
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
 
-    assert {lookupd.address: "an answer without a list of producers"} == found.errors
+    assert {lookupd.address: "answer has no list of producers"} == found.errors
 
 
 def test_odd_nodes() -> None:

@@ -61,11 +61,11 @@ async def test_nsqs_header_and_the_token_are_shown() -> None:
 async def test_who_is_not_known_is_not_called(upstream: Upstream) -> None:
     """Not even a connection is made; who was known once and is no more is not called either."""
     async with peer({"/x": answer({})}) as there:
-        assert "it is no node" in (await refused(upstream, there.address)).reason
+        assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
         upstream.know([there.address])
         await upstream.get(there.address, "/x")
         upstream.know(["127.0.0.1:1"])
-        assert "it is no node" in (await refused(upstream, there.address)).reason
+        assert "not a node of this cluster" in (await refused(upstream, there.address)).reason
 
     assert 1 == there.connections
 
@@ -86,17 +86,17 @@ async def test_no_redirect_is_followed(upstream: Upstream, status: str) -> None:
 @pytest.mark.parametrize(
     ("said", "reason"),
     [
-        (answer(b"{"), "an answer that is no JSON"),
-        (answer(b""), "an answer that is no JSON"),
-        (answer(b'{"a": NaN}'), "an answer that is no JSON"),
-        (answer(b"[" * 100_000), "an answer that is no JSON"),
-        (answer(b"\xff\xfe"), "an answer that is no JSON"),
+        (answer(b"{"), "answer is not JSON"),
+        (answer(b""), "answer is not JSON"),
+        (answer(b'{"a": NaN}'), "answer is not JSON"),
+        (answer(b"[" * 100_000), "answer is not JSON"),
+        (answer(b"\xff\xfe"), "answer is not JSON"),
         (b"nonsense\r\n\r\n", "an answer that is not HTTP: is this the port for HTTP?"),
         (answer({"message": "NO\x1b"}, "404 Not \x1bFound"), None),
         (answer(b"no", "403 Forbidden"), 'got response 403 Forbidden "no"'),
         (answer({"https_port": True}, "403 No"), None),
         (answer({"https_port": 65536}, "403 No"), None),
-        (answer(b"x" * 2000), "an answer of more than 1000 bytes"),
+        (answer(b"x" * 2000), "answer exceeds the limit of 1000 bytes"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", None),
     ],
 )
@@ -138,8 +138,8 @@ async def test_an_nsqlookupd_is_asked_and_its_answer_is_bounded(
         monkeypatch.setattr(lookup, "ANSWER_BYTES_MAX", 1000)
         assert {"producers": []} == await upstream.look_up(at, "nodes")
         for route, reason in (
-            ("topics", "an answer that is no JSON, so this is no nsqlookupd"),
-            ("channels", "an answer of more than 1000 bytes"),
+            ("topics", "answer is not JSON, so the server is not an nsqlookupd"),
+            ("channels", "answer exceeds the limit of 1000 bytes"),
             ("lookup", "is this nsqlookupd's HTTP port (4161 by default)?"),
         ):
             with pytest.raises(UpstreamError) as found:

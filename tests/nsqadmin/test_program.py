@@ -150,7 +150,7 @@ def test_its_life(tmp_path: Path) -> None:
             "failed to load /no",
         ),
         ([LOOKUPD, "--allow-config-from-cidr=x"], "--allow-config-from-cidr: "),
-        ([LOOKUPD, "--allow-node-address=a/b"], "--allow-node-address: 'a/b' is no IP address"),
+        ([LOOKUPD, "--allow-node-address=a/b"], "--allow-node-address: 'a/b' is not an IP address"),
         ([LOOKUPD, "--audit-topic=a b"], "--audit-topic=a b is not a valid topic name"),
         ([LOOKUPD, "--upstream-token=@/nope"], "--upstream-token: /nope cannot be read"),
     ],

@@ -160,7 +160,7 @@ def test_flags_override_the_file(file) -> None:
         ("spark = 3", "spark: write KEY=VALUE"),
         ("[spark]\na = [1]", "spark: a has the wrong type: write a string or a number"),
         ('spark.master = "yarn"', "spark: spark.master has its own flag: write --master"),
-        ('source.auth_secrt = "hush"', "source: there is no option auth_secrt: did you mean aut"),
+        ('source.auth_secrt = "hush"', "source: unknown option auth_secrt: did you mean auth_se"),
     ],
 )
 def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:

@@ -322,7 +322,7 @@ def test_options_of_the_source() -> None:
     [
         ("topic=x", "--source: topic is set by the pipeline: write --topic"),
         ("maxTriggerDelay=1s", "--source: maxTriggerDelay is set by the pipeline: write --archi"),
-        ("auth_secrt=hush", "--source: there is no option auth_secrt: did you mean auth_secret?"),
+        ("auth_secrt=hush", "--source: unknown option auth_secrt: did you mean auth_secret?"),
         ("nsqdTimeoutMs=soon", "--source: option nsqdTimeoutMs: expected a whole number"),
         ("tls_cert=/no/such.pem", "--source: option tls_cert '/no/such.pem': No such file or di"),
         ("auth_secret=hu\0sh", "--source: option auth_secret has characters that are not printab"),

@@ -172,7 +172,7 @@ def test_due_times_that_are_not_there_are_an_error(size: int, count: int) -> Non
     section = (1).to_bytes(2, "little") + bytes(2) + size.to_bytes(4, "little")
     section += (count.to_bytes(4, "little") + bytes(16))[:size]
 
-    with pytest.raises(BatchError, match="due times is cut off"):
+    with pytest.raises(BatchError, match="due times is truncated"):
         batch._decode_dues(memoryview(section))
 
 
@@ -194,7 +194,7 @@ def test_longer_header_of_a_later_version_is_covered() -> None:
 
 def test_decode_wants_a_whole_batch() -> None:
     """Bytes that are no batch are an error that says where."""
-    with pytest.raises(BatchError, match="no whole batch at byte 0"):
+    with pytest.raises(BatchError, match="no complete batch at byte 0"):
         batch.decode(b"nonsense" * 20, 0)
 
 

@@ -98,13 +98,13 @@ def test_a_topic_that_is_not_known_yet_has_no_nsqds() -> None:
     [
         (500, b"", "status 500"),
         (302, b"{}", "status 302"),
-        (200, b"<html>", "no JSON, so this is no nsqlookupd: Expecting value"),
-        (200, b"\xff\xfe\xfd", "no JSON, so this is no nsqlookupd"),
+        (200, b"<html>", "not JSON, so the server is not an nsqlookupd: Expecting value"),
+        (200, b"\xff\xfe\xfd", "not JSON, so the server is not an nsqlookupd"),
         (200, b"[" * 100_000, "nested too deep"),
         (200, b"[[]," * BRACKETS_MAX, "too many lists"),
-        (200, b'["a"]', "without a list of producers"),
-        (200, b'{"producers":{}}', "without a list of producers"),
-        (200, b"{}", "without a list of producers"),
+        (200, b'["a"]', "has no list of producers"),
+        (200, b'{"producers":{}}', "has no list of producers"),
+        (200, b"{}", "has no list of producers"),
         (200, b'{"producers":[%s0]}' % (b"0," * LISTED_MAX), f"more than {LISTED_MAX} producers"),
     ],
 )

@@ -140,7 +140,7 @@ def test_a_size_that_cannot_be_ends_it(size: int) -> None:
     frames = receiver.frames()
 
     assert next(frames) == (0, b"OK")
-    with pytest.raises(FrameError, match=f"size {size} is not allowed"):
+    with pytest.raises(FrameError, match=f"size {size} is outside the allowed range 4 to"):
         next(frames)
 
 

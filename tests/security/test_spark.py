@@ -169,7 +169,7 @@ def test_the_schema_is_fixed(column: str, kind: str) -> None:
         return StructType.fromJson({"type": "struct", "fields": fields})
 
     source = NsqDataSource({"topic": "t", "nsqd_tcp_addresses": "127.0.0.1:1"})
-    with pytest.raises(OptionError, match="the schema may have some of these columns"):
+    with pytest.raises(OptionError, match="the schema may only have these columns"):
         source.reader(schema(("body", "binary"), (column, kind)))
     source.reader(schema(("body", "binary")))
     assert list(COLUMNS) == [part.split()[0].strip("`") for part in source.schema().split(", ")]

@@ -56,7 +56,7 @@ def test_a_topic_that_is_nowhere_is_an_error(servers):
     servers[0].refuse["Ends"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
     assert 6 == len(batch_rows(batch_reader(*servers)))
 
-    with pytest.raises(SparkNsqError, match="no nsqd has a topic clicks"):
+    with pytest.raises(SparkNsqError, match="topic not found at any nsqd: clicks"):
         batch_reader(servers[0]).partitions()
 
 
@@ -65,9 +65,9 @@ def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
     address = servers[0].address
     servers[0].first = 102
     for start, end, text in (
-        ("earliest", 50, "index 50 is before index 102, at which reading topic clicks at nsqd"),
+        ("earliest", 50, "index 50 is before index 102, where the read of topic clicks at nsqd"),
         (f'{{"{address}": 203}}', 202, "index 202 is before index 203"),
-        ("earliest", 999, "index 999 is beyond the end, 204"),
+        ("earliest", 999, "index 999 is after index 204, the end of"),
     ):
         reader = batch_reader(
             servers[0], startingOffsets=start, endingOffsets=f'{{"{address}": {end}}}'

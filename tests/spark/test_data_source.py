@@ -79,7 +79,7 @@ def test_only_a_reader_that_is_asked_to_takes_predicates():
 @pytest.mark.parametrize("text", ["body string", "clicks string", "body binary never"])
 def test_a_schema_may_only_choose(text):
     """Another type, another column, or one that must not be null: an error that lists them."""
-    with pytest.raises(OptionError, match="some of these columns, nullable: topic string, nsqd"):
+    with pytest.raises(OptionError, match="these columns, all nullable: topic string, nsqd"):
         source_of().reader(schema_of(text))
 
 

@@ -191,7 +191,7 @@ def test_another_program_at_the_address_is_said(lookupd, body):
     """A web server is no nsqlookupd."""
     lookupd.body = body
 
-    with pytest.raises(WrongPeerError, match="no nsqlookupd"):
+    with pytest.raises(WrongPeerError, match="is not an nsqlookupd"):
         Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
 
 

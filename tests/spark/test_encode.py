@@ -85,7 +85,7 @@ ROWS = Rows("partition 3 of batch 7", 1000)
     [
         ([b"a", None], r"row 1001 of partition 3 of batch 7 .* has no body \(null\)"),
         ([b"a", b"b", b""], "row 1002 of .* has an empty body"),
-        ([b"a", b"12345678901"], "row 1001 of .* 11 bytes, more than 10"),
+        ([b"a", b"12345678901"], "row 1001 of .* 11 bytes, over the limit of 10"),
     ],
 )
 def test_rows_that_are_no_messages_are_refused(bodies, text):
@@ -113,7 +113,7 @@ def test_rows_are_told_apart_by_topic():
     ("topics", "text"),
     [
         (["a", None], r"row 1001 of partition 3 of batch 7 .* has no topic \(null\)"),
-        (["a", "b", "a b"], 'row 1002 of .* not a legal topic name: "a b"'),
+        (["a", "b", "a b"], 'row 1002 of .* has an invalid topic name: "a b"'),
     ],
 )
 def test_a_row_without_a_topic_is_refused(topics, text):

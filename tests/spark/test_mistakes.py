@@ -110,7 +110,7 @@ def mistake(**options: str) -> str:
 @pytest.mark.parametrize(
     ("changed", "texts"),
     [
-        ({"topik": "x"}, ["there is no option topik", "did you mean topic"]),
+        ({"topik": "x"}, ["unknown option topik", "did you mean topic"]),
         ({"maxOffsetsPerTrigger": "many"}, ["option maxOffsetsPerTrigger", "'many'"]),
         ({"startingOffsets": '{"h:1": 5}'}, ["option startingOffsets", "found for h:1"]),
         ({"topic": "", "topics": "a b"}, ["option topics", '"a b"']),

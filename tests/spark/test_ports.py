@@ -44,15 +44,15 @@ def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
     """The sentence has the option, the address, what it is, and what is needed."""
     for address, text in (
         (lookupd.tcp, f"{lookupd.tcp} is nsqlookupd's TCP port, but nsqlookupd's HTTP port is"),
-        (nsqd.tcp, f"is nsqd's TCP port, .* given as nsqd_tcp_addresses={nsqd.tcp}"),
-        (nsqd.http, f"is nsqd's HTTP port, .* given as nsqd_tcp_addresses={nsqd.tcp}"),
+        (nsqd.tcp, f"is nsqd's TCP port, .* set nsqd_tcp_addresses={nsqd.tcp}"),
+        (nsqd.http, f"is nsqd's HTTP port, .* set nsqd_tcp_addresses={nsqd.tcp}"),
     ):
         with pytest.raises(WrongPeerError, match=f"^option lookupd_http_addresses: .*{text}"):
             ports.check(Cluster((), (address,), 1000), topic)
     for address, text in (
         (lookupd.tcp, "is nsqlookupd's TCP port, but nsqd's TCP port is needed"),
-        (lookupd.http, f"HTTP port, .* given as lookupd_http_addresses={lookupd.http}"),
-        (nsqd.http, rf"is nsqd's HTTP port, .* is needed \(here {nsqd.tcp}\)"),
+        (lookupd.http, f"HTTP port, .* set lookupd_http_addresses={lookupd.http}"),
+        (nsqd.http, rf"is nsqd's HTTP port, .* is needed \(use {nsqd.tcp}\)"),
     ):
         with pytest.raises(WrongPeerError, match=f"^option nsqd_tcp_addresses: .*{text}"):
             ports.check(Cluster((address,), (), 1000), topic)
@@ -103,7 +103,7 @@ def test_schema_and_writers_check(lookupd):
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     with pytest.raises(WrongPeerError, match="nsqlookupd's TCP port"):
         source_of(**wrong).schema()
-    with pytest.raises(OptionError, match="option topic is needed"):
+    with pytest.raises(OptionError, match="set the option topic"):
         source_of(topic="").schema()
     for overwrite in (False, True):
         with pytest.raises((WrongPeerError, OptionError)):

@@ -74,7 +74,7 @@ def test_waiting_has_an_end(server):
     wanted = range_of(server)
     server.stop()
 
-    with pytest.raises(UnreachableError, match=rf"nsqd {server.address} is out of reach for 0.2 s"):
+    with pytest.raises(UnreachableError, match=rf"nsqd {server.address} has been unreachable"):
         bodies(wanted, timeout_ms=200)
 
 
@@ -103,7 +103,7 @@ def test_damage_is_data_loss(server):
     wanted = range_of(server)._replace(messages=15)
     server.lost = 1
 
-    with pytest.raises(DataLossError, match=r"1 messages of .* are lost: damaged"):
+    with pytest.raises(DataLossError, match=r"1 messages of .* are lost: their data before index"):
         bodies(wanted)
 
 
@@ -121,7 +121,7 @@ def test_another_log_is_data_loss(server):
     wanted = range_of(server)
     server.log = "cd" * 16
 
-    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log is gone"):
+    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log no longer"):
         bodies(wanted)
     assert bodies(wanted, GO_ON) == []
 
@@ -132,7 +132,7 @@ def test_a_topic_that_is_gone_is_data_loss(server):
     gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
     server.refuse = {"Read": gone, "Ends": gone}
 
-    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log is gone"):
+    with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log no longer"):
         bodies(wanted)
 
 
@@ -141,7 +141,7 @@ def test_deleted_messages_are_data_loss(server):
     wanted = range_of(server)
     server.first = 11
 
-    with pytest.raises(DataLossError, match=r"2 messages of .* are lost: deleted before"):
+    with pytest.raises(DataLossError, match=r"2 messages of .* are lost: they were deleted"):
         bodies(wanted)
     assert bodies(wanted, GO_ON) == ALL[2:]
 
@@ -156,7 +156,7 @@ def test_indexes_that_no_message_had_are_no_loss(server):
 
 def test_rows_are_counted_against_the_ordinals(server):
     """One message more or fewer than the log's ordinals say fails the read."""
-    with pytest.raises(DataLossError, match="has 10 messages where 11 are due"):
+    with pytest.raises(DataLossError, match="has 10 messages instead of 11"):
         bodies(range_of(server)._replace(messages=11))
 
 

@@ -102,7 +102,7 @@ def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
 
 def number_of_lost(line: str) -> int:
     """How many messages a line of the log reports as lost and gone on without."""
-    found = re.search(r"([\d,]+) messages of topic .* are lost.* goes on without", line)
+    found = re.search(r"([\d,]+) messages of topic .* are lost.* continues without", line)
     return int(found[1].replace(",", "")) if found else 0
 
 
@@ -161,7 +161,7 @@ def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail
         if fail and not continuous:
             told = witness.wait_for_failure()
             assert f"nsqd {joining.tcp}" in told
-            assert "if it has left for good, the option failOnDataLoss=false goes on" in told
+            assert "if it was removed permanently, set failOnDataLoss=false" in told
             joining.start()
         witness.read()
 
@@ -220,7 +220,7 @@ def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail)
     witness.read()
 
     assert "" == witness.wrong()
-    assert 1 == sum("goes on without" in line for line in witness.lines(said))
+    assert 1 == sum("continues without" in line for line in witness.lines(said))
 
 
 @every_query
@@ -239,7 +239,7 @@ def test_retention_overtakes_the_query(witness, another, continuous, fail):
         witness.gate.set()
         if fail:
             told = witness.wait_for_failure()
-            assert f"of topic {topic} at nsqd {nsqd.tcp} are lost: deleted before" in told
+            assert f"of topic {topic} at nsqd {nsqd.tcp} are lost: they were deleted" in told
             witness.options["failOnDataLoss"] = "false"
         witness.read_to_the_last()
 

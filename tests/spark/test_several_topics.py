@@ -189,9 +189,9 @@ def test_a_batch_read_names_the_topic_that_is_nowhere(lookupd, steady, prefix):
     is_known(lookupd, (steady, prefix + "a"))
     given = {"lookupd_http_addresses": lookupd.http}
 
-    with pytest.raises(SparkNsqError, match=f"no nsqd has a topic {prefix}b$"):
+    with pytest.raises(SparkNsqError, match=f"topic not found at any nsqd: {prefix}b$"):
         batch(topics=f"{prefix}a,{prefix}b", **given)
-    with pytest.raises(SparkNsqError, match="nsqlookupd knows no topic that matches nix"):
+    with pytest.raises(SparkNsqError, match="nsqlookupd lists no topic that matches nix"):
         batch(topicsPattern="nix.*", **given)
 
 
@@ -368,7 +368,7 @@ def test_an_nsqd_that_comes_back_empty_is_a_loss_for_each_topic(both, made, pref
     going.read(6)
 
     assert [b"1", b"2", b"3"] == going.bodies(first) == going.bodies(second)
-    lost = [line for line in caplog.messages if "goes on without them" in line]
+    lost = [line for line in caplog.messages if "continues without them" in line]
     assert 2 == len(lost)
     for topic in (first, second):
         assert 1 == sum(f"of topic {topic} at nsqd {nsqd.tcp} are lost" in line for line in lost)

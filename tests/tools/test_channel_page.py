@@ -56,7 +56,7 @@ def test_clients_are_read_from_stats() -> None:
 )
 def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
     """One error, whatever is wrong."""
-    with pytest.raises(ValueError, match="clients that cannot be read"):
+    with pytest.raises(ValueError, match="invalid list of clients"):
         clients_in(broken, "t", "c")
 
 

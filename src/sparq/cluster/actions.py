@@ -204,7 +204,7 @@ async def messages(
         ValueError: more than `IDS_MAX` messages for one node.
     """
     if any(len(some) > IDS_MAX for some in ids.values()):
-        raise ValueError(f"more than {IDS_MAX} messages at a time")
+        raise ValueError(f"more than {IDS_MAX} messages for one nsqd: select fewer")
     known = {node.address: node for node in (await fleet.nodes()).value}
     for address in ids:
         if address not in known:

@@ -65,7 +65,7 @@ def read_clients(answer: bytes) -> list[tuple[str, str, Client]]:
     try:
         topics = _document.decode(answer).topics
     except RecursionError:
-        raise ValueError("figures that are nested too deep") from None
+        raise ValueError("answer is nested too deeply") from None
     return [
         (topic.topic_name, channel.channel_name, client)
         for topic in topics or ()
@@ -97,7 +97,7 @@ def clients_in(stats: Mapping[str, Any], topic: str, channel: str) -> list[Clien
     try:
         topics = msgspec.convert(stats, _Document).topics or ()
     except msgspec.ValidationError as error:
-        raise ValueError(f"clients that cannot be read: {error}") from None
+        raise ValueError(f"invalid list of clients: {error}") from None
     channels = (ch for t in topics if t.topic_name == topic for ch in t.channels or ())
     found = (c for ch in channels if ch.channel_name == channel for c in ch.clients or ())
     return sorted(found, key=lambda client: (client.hostname, client.remote_address))

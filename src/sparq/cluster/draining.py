@@ -81,7 +81,7 @@ class Progress:
 def read(answer: Any) -> Progress:
     """Parse an answer of `/drain`, without malformed entries. Raises ValueError: it is not one."""
     if not isinstance(answer, dict) or not isinstance(answer.get("draining"), bool):
-        raise ValueError("an answer that tells of no drain")
+        raise ValueError("answer is not a drain status")
     counts = ("refused", "topics", "channels", "depth", "in_flight", "deferred")
     return Progress(
         draining=answer["draining"],

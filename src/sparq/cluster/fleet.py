@@ -261,7 +261,9 @@ class Fleet:
                 continue
             why = self._reach.refusal(node.broadcast_address, node.http_port)
             if why:
-                errors[node.address] = f"a node registered there and is not called: {why}"
+                errors[node.address] = (
+                    f"a node registered with this address; it is not called: {why}"
+                )
             else:
                 found.append(node)
         return found

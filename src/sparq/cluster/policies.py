@@ -26,7 +26,7 @@ async def read(fleet: Fleet, topic: str = "", channel: str = "") -> Gathered[dic
         nodes.value, lambda node: fleet.get(node, PATH, topic=topic, channel=channel)
     )
     found = {at: answer for at, answer in answers.items() if isinstance(answer, dict)}
-    errors |= dict.fromkeys(answers.keys() - found.keys(), "an answer that is no object")
+    errors |= dict.fromkeys(answers.keys() - found.keys(), "answer is not a JSON object")
     return Gathered(found, {**nodes.errors, **errors}, failed=not found)
 
 

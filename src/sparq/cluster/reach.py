@@ -49,8 +49,8 @@ class Reach:
                 self._networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
                 if not _is_name(text.removeprefix(ANY_BELOW)):
-                    what = "no IP address, network, host name or *.domain"
-                    raise ValueError(f"{text!r} is {what}") from None
+                    what = "an IP address, network, host name or *.domain"
+                    raise ValueError(f"{text!r} is not {what}") from None
                 self._names.append(text.lower())
         self._is_listed = bool(self._networks or self._names)
         self._is_local = any(is_here(URL(lookupd_url(text)).host or "") for text in lookupds)
@@ -62,26 +62,30 @@ class Reach:
         except ValueError:
             port = 0
         if port <= 0:
-            return "no address of a host"
+            return "not a valid host and port"
         found = parse_ip(host)
         if found is not None:
             why = self.refusal_of_ip(found)
         elif not _is_name(host):
-            why = "no host name"
+            why = "not a valid host name"
         else:
             why = self._refusal_of_name(host.lower().removesuffix("."))
         if not why and not self._is_listed and port in LOW_PORTS and port not in HTTP_PORTS:
-            why = f"port {port} is another service's"
+            why = f"ports below 1024 other than 80 and 443 are not called (port {port})"
         return why
 
     def refusal_of_ip(self, found: IpAddress) -> str:
         """Why this IP address is not called; "": it may be called."""
         if self._is_listed:
-            return "" if any(found in network for network in self._networks) else "not allowed"
+            return (
+                ""
+                if any(found in network for network in self._networks)
+                else "not an allowed address"
+            )
         if found.is_link_local or found.is_multicast or found.is_unspecified:
-            return "no address of a host"
+            return "a link-local, multicast or unspecified address"
         if found.is_loopback and not self._is_local:
-            return "this machine itself, while no nsqlookupd is on it"
+            return "a loopback address, but no configured nsqlookupd runs on this machine"
         return ""
 
     def refusal_resolved(self, host: str, text: str) -> str:
@@ -89,15 +93,19 @@ class Reach:
         if self._is_listed and not self._refusal_of_name(host.lower()):
             return ""
         found = parse_ip(text)
-        return "no address" if found is None else self.refusal_of_ip(found)
+        return "not an IP address" if found is None else self.refusal_of_ip(found)
 
     def _refusal_of_name(self, name: str) -> str:
         if self._is_listed:
             if any(_is_like(name, allowed) for allowed in self._names):
                 return ""
-            return "" if self._networks else "not allowed"
+            return "" if self._networks else "not an allowed address"
         if name == "localhost" or name.endswith(".localhost"):
-            return "" if self._is_local else "this machine itself, while no nsqlookupd is on it"
+            return (
+                ""
+                if self._is_local
+                else "a loopback address, but no configured nsqlookupd runs on this machine"
+            )
         return ""
 
 
@@ -120,7 +128,7 @@ class GuardedResolver(AbstractResolver):
         found = await self._resolver.resolve(host, port, family)
         good = [one for one in found if not self._refusal(host, one["host"])]
         if found and not good:
-            raise socket.gaierror(socket.EAI_FAIL, "it is at no address that may be called")
+            raise socket.gaierror(socket.EAI_FAIL, "the name has no address that may be called")
         return good
 
     async def close(self) -> None:

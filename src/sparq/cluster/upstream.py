@@ -166,7 +166,7 @@ class Upstream:
         try:
             return _parsed(answer)
         except (ValueError, RecursionError):
-            raise UpstreamError(address, "an answer that is no JSON") from None
+            raise UpstreamError(address, "answer is not JSON") from None
 
     async def look_up(self, lookupd: str, route: str, /, **query: str) -> Any:
         """Query an nsqlookupd (`protocol.lookup` has the routes); returns the parsed answer.
@@ -229,7 +229,7 @@ class Upstream:
         content_type: str = "",
     ) -> bytes:
         if address not in self._own and address not in self._found:
-            raise UpstreamError(address, "it is no node of this cluster: it is not called")
+            raise UpstreamError(address, "not a node of this cluster: request not sent")
         self.calls += 1
         size_max = size_max or ANSWER_BYTES_MAX
         try:
@@ -279,7 +279,7 @@ def _parsed(answer: bytes) -> Any:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _text(answer: bytes) -> str:

@@ -58,7 +58,7 @@ def lookupd_url(text: str) -> str:
         return f"http://{parse_address(text)}"
     parts = urlsplit(text.strip())
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError(f"not the address of an nsqlookupd: {text!r}")
+        raise ValueError(f"not an address of the form host:port or an HTTP URL: {text!r}")
     return text.strip()
 
 

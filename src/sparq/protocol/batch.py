@@ -447,7 +447,7 @@ def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
     """
     header = header or parse_header(buffer, at)
     if header is None or at + header.total_size > len(buffer):
-        raise BatchError(f"no whole batch at byte {at} of {len(buffer)}")
+        raise BatchError(f"no complete batch at byte {at} of {len(buffer)}")
     if not header.readable:
         raise BatchError(
             f"a batch of version {header.version}, flags {header.required_flags:#x} "
@@ -477,7 +477,7 @@ def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
             dues = sections[at : at + size]
             count = _DUES.unpack_from(dues)[0] if len(dues) >= _DUES.size else 1
             if _DUES.size + 12 * count > len(dues):
-                raise BatchError("the section of due times is cut off")
+                raise BatchError("the section of due times is truncated")
             positions = np.frombuffer(dues, "<u4", count, _DUES.size)
             times = np.frombuffer(dues, "<i8", count, _DUES.size + 4 * count)
             return list(zip(positions.tolist(), times.tolist(), strict=True))

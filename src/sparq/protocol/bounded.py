@@ -29,4 +29,4 @@ def check_size(size: int, size_max: int) -> None:
         ValueError: `size` is larger.
     """
     if size > size_max:
-        raise ValueError(f"an answer of more than {size_max} bytes")
+        raise ValueError(f"answer exceeds the limit of {size_max} bytes")

@@ -35,7 +35,7 @@ class BodyKind(Enum):
     """The kind of body that follows a command's line."""
 
     NONE = "none"
-    SIZED = "i32 size, then so many bytes"
+    SIZED = "i32 size, then the body"
     MESSAGE = "i32 size, then one message"
     MESSAGES = "i32 size, i32 count, then i32 size and bytes of each message"
 

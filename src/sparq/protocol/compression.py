@@ -206,15 +206,15 @@ class Snappy:
         if kind == _IDENTIFIER:
             self._identified = True
             if size != len(STREAM_IDENTIFIER) - CHUNK_HEADER_SIZE:
-                raise CompressionError(f"snappy: identifier of {size} bytes")
+                raise CompressionError(f"snappy: stream identifier has a wrong size, {size} bytes")
         elif not self._identified:
-            raise CompressionError("snappy: no stream identifier")
+            raise CompressionError("snappy: stream identifier is missing")
         elif kind in (_COMPRESSED, _PLAIN):
             longest = CHUNK_STORED_MAX if kind == _COMPRESSED else CHECKSUM_SIZE + CHUNK_BYTES_MAX
             if not CHECKSUM_SIZE <= size <= longest:
-                raise CompressionError(f"snappy: chunk of {size} bytes")
+                raise CompressionError(f"snappy: chunk size of {size} bytes is out of range")
         elif kind < _SKIPPABLE:
-            raise CompressionError(f"snappy: chunk type {kind}")
+            raise CompressionError(f"snappy: unknown chunk type {kind}")
         return at + CHUNK_HEADER_SIZE + size
 
     def _claimed(self, data: bytearray, at: int) -> int:
@@ -224,7 +224,7 @@ class Snappy:
         size = int.from_bytes(data[at + 1 : body_at], "little")
         if kind == _IDENTIFIER:
             if data[at : body_at + size] != STREAM_IDENTIFIER:
-                raise CompressionError("snappy: not its identifier")
+                raise CompressionError("snappy: invalid stream identifier")
             return 0
         if kind >= _SKIPPABLE:
             return 0
@@ -245,6 +245,8 @@ def _claimed_size(header: bytearray) -> int:
         size |= (byte & 0x7F) << (7 * position)
         if byte < 0x80:
             if size > CHUNK_BYTES_MAX:
-                raise CompressionError(f"snappy: chunk that claims {size} bytes")
+                raise CompressionError(
+                    f"snappy: uncompressed chunk size of {size} bytes is too large"
+                )
             return size
-    raise CompressionError("snappy: chunk without a size")
+    raise CompressionError("snappy: chunk has no valid uncompressed size")

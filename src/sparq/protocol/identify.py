@@ -38,53 +38,57 @@ STRICT_DEPTH: Final = 20
 class Limits:
     """The limits that nsqd's flags set; the defaults are NSQ's."""
 
-    max_msg_size: int = option(1 << 20, "bytes that one message may have", least=1)
-    max_body_size: int = option(5 << 20, "bytes that one command's body may have", least=1)
-    max_rdy_count: int = option(2_500, "largest RDY count", least=1)
+    max_msg_size: int = option(1 << 20, "maximum size of a message body, in bytes", least=1)
+    max_body_size: int = option(
+        5 << 20, "maximum size of a command body (such as MPUB), in bytes", least=1
+    )
+    max_rdy_count: int = option(2_500, "maximum RDY count of a client", least=1)
     max_req_timeout_ms: int = option(
-        3_600_000, "longest delay of a requeued or deferred message", least=0
+        3_600_000, "maximum delay of a requeued or deferred message", least=0
     )
     msg_timeout_ms: int = option(
         60_000,
-        "time that a consumer has for a message before it is queued again",
+        "time a consumer has to finish a message before it is requeued",
         least=1,
         most="max_msg_timeout_ms",
     )
-    max_msg_timeout_ms: int = option(900_000, "longest message timeout", least=1)
+    max_msg_timeout_ms: int = option(
+        900_000, "maximum message timeout, including TOUCH extensions", least=1
+    )
     heartbeat_interval_ms: int = 30_000
     max_heartbeat_interval_ms: int = option(
-        60_000, "longest heartbeat interval that a client may ask for", least=1
+        60_000, "maximum heartbeat interval a client may request", least=1
     )
     output_buffer_size: int = 16_384
     max_output_buffer_size: int = option(
-        64 << 10, "largest output buffer that a client may ask for, in bytes", least=1
+        64 << 10, "maximum output buffer size a client may request, in bytes", least=1
     )
     output_buffer_timeout_ms: int = option(
         250,
-        "longest time that a message may wait in an output buffer (an upper bound: sparq sends at"
-        " the end of the loop turn)",
+        "maximum time a message waits in an output buffer (an upper bound: sparq sends at the end"
+        " of each event loop iteration)",
         least=0,
         most="max_output_buffer_timeout_ms",
     )
     min_output_buffer_timeout_ms: int = option(
         25,
-        "shortest output buffer timeout that a client may ask for",
+        "minimum output buffer timeout a client may request",
         least=0,
         most="max_output_buffer_timeout_ms",
     )
     max_output_buffer_timeout_ms: int = option(
-        30_000, "longest output buffer timeout that a client may ask for", least=0
+        30_000, "maximum output buffer timeout a client may request", least=0
     )
-    max_deflate_level: int = option(6, "highest deflate level that clients may have")
+    max_deflate_level: int = option(6, "maximum deflate level a client may request")
     deflate: bool = option(True, "offer deflate compression")
     snappy: bool = option(True, "offer snappy compression")
     # The default is the size of NSQ's read buffer.
-    max_line_size: int = option(16 << 10, "bytes that a command's line may have", least=1)
-    require_heartbeats: bool = option(False, "refuse clients that switch their heartbeats off")
+    max_line_size: int = option(16 << 10, "maximum length of a command line, in bytes", least=1)
+    require_heartbeats: bool = option(False, "refuse clients that disable heartbeats")
     strict_identify: bool = option(
         False,
-        "refuse bodies of IDENTIFY and AUTH beyond 64 KiB, and JSON in IDENTIFY that is nested"
-        " deeper than 20 or has numbers beyond 64 bits",
+        "refuse IDENTIFY and AUTH bodies over 64 KiB, and IDENTIFY JSON nested deeper than 20"
+        " levels or with numbers over 64 bits",
     )
 
 
@@ -248,7 +252,7 @@ def _range(bits: int) -> range:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")
 
 
 def _whole(digits: str) -> float:

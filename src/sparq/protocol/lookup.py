@@ -109,7 +109,7 @@ def answer(status: int, body: bytes) -> Any:
         return NOTHING
     if status == NOT_FOUND:
         raise ValueError(
-            "status 404, but not for the topic: is this an nsqlookupd's HTTP address?"
+            "status 404 without TOPIC_NOT_FOUND: is this an nsqlookupd's HTTP address?"
             " (port 4161 by default)"
         )
     if status != FOUND:
@@ -124,13 +124,13 @@ def document(body: bytes) -> Any:
         NotLookupdError: it is not JSON, nested too deep, or has too many lists and objects.
     """
     if body.count(b"[") + body.count(b"{") > BRACKETS_MAX:
-        raise NotLookupdError("an answer with too many lists, or nested too deep")
+        raise NotLookupdError("answer has too many lists and objects")
     try:
         found = json.loads(body)
     except RecursionError:
-        raise NotLookupdError("an answer that is nested too deep") from None
+        raise NotLookupdError("answer is nested too deeply") from None
     except ValueError as error:
-        reason = f"an answer that is no JSON, so this is no nsqlookupd: {error}"
+        reason = f"answer is not JSON, so the server is not an nsqlookupd: {error}"
         raise NotLookupdError(reason) from None
     wrapped = isinstance(found, dict) and isinstance(found.get("data"), dict)
     return found["data"] if wrapped else found
@@ -147,9 +147,9 @@ def listed(answer: Any, key: str) -> list[Any]:
     if found is None:
         return []
     if not isinstance(found, list):
-        raise NotLookupdError(f"an answer without a list of {key}")
+        raise NotLookupdError(f"answer has no list of {key}")
     if len(found) > LISTED_MAX:
-        raise ValueError(f"an answer with more than {LISTED_MAX} {key}")
+        raise ValueError(f"answer lists more than {LISTED_MAX} {key}")
     return found
 
 
@@ -189,7 +189,7 @@ def _tcp_address(entry: Any) -> str:
     host = entry.get("broadcast_address") if isinstance(entry, dict) else None
     port = entry.get("tcp_port") if isinstance(entry, dict) else None
     if not isinstance(host, str) or type(port) is not int:
-        raise ValueError("neither host nor port")
+        raise ValueError("broadcast_address or tcp_port is missing or invalid")
     if len(host) > HOST_LENGTH_MAX or not host.isprintable() or " " in host:
-        raise ValueError("not a host's name or address")
+        raise ValueError("broadcast_address is not a host name or IP address")
     return str(parse_address(str(Address(host, port))))

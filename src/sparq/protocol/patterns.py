@@ -281,7 +281,7 @@ class _Reader:
 
     def _next(self) -> str:
         if self._at >= len(self._text):
-            _refuse("the pattern ends too early")
+            _refuse("the pattern ends unexpectedly")
         self._at += 1
         return self._text[self._at - 1]
 
@@ -361,7 +361,7 @@ class _Reader:
                 return None
         self._depth += 1
         if self._depth > DEPTH_MAX:
-            _refuse("groups are nested too deep")
+            _refuse("groups are nested too deeply")
         node = self._choice()
         self._depth -= 1
         if not self._skip(")"):
@@ -492,7 +492,7 @@ def _code(digits: str, base: int) -> int:
     except ValueError:
         code = -1
     if not 0 <= code <= sys.maxunicode:
-        _refuse(f"invalid escape of {digits}")
+        _refuse(f"invalid character code {digits} in an escape")
     return _bit(chr(code))
 
 

@@ -35,7 +35,7 @@ def decode_message(data: bytes) -> tuple[int, int, bytes, bytes]:
         FrameError: the data are too short for a message.
     """
     if len(data) < MESSAGE_HEADER_SIZE:
-        raise FrameError(f"a message of {len(data)} bytes has no room for its header")
+        raise FrameError(f"message frame of {len(data)} bytes is too short for its header")
     timestamp_ns, attempts, message_id = _MESSAGE.unpack_from(data)
     return timestamp_ns, attempts, message_id, data[MESSAGE_HEADER_SIZE:]
 
@@ -220,5 +220,5 @@ class Receiver:
 
 def _not_a_frame(head: bytes, size: int, size_max: int) -> FrameError:
     if head == _HTTP:
-        return FrameError("the peer answers in HTTP: this seems to be its HTTP port")
-    return FrameError(f"a frame of size {size} is not allowed, at most {size_max} are")
+        return FrameError("the peer answered in HTTP: this is probably its HTTP port")
+    return FrameError(f"frame size {size} is outside the allowed range 4 to {size_max}")

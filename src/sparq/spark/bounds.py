@@ -135,8 +135,8 @@ class Bounds:
         self._check_within("endingOffsets", key, position, ends)
         if position.index < start.index:
             raise OptionError(
-                f"option endingOffsets: index {position.index} is before index {start.index}, at "
-                f"which reading {self._losses.place(key)} begins"
+                f"option endingOffsets: index {position.index} is before index {start.index}, "
+                f"where the read of {self._losses.place(key)} starts"
             )
         place = reached(member, self._fleet.place_after(ends.log, position.index, 0))
         return LogPosition(position.index, place.from_ordinal)
@@ -144,7 +144,7 @@ class Bounds:
     def _check_within(self, option: str, key: str, position: LogPosition, ends: Ends) -> None:
         if position.index > ends.end:
             raise OptionError(
-                f"option {option}: index {position.index} is beyond the end, {ends.end}, of "
+                f"option {option}: index {position.index} is after index {ends.end}, the end of "
                 f"{self._losses.place(key)}"
             )
 
@@ -173,7 +173,7 @@ def known(attached: Attached | None) -> Attached:
 def reached(member: Member, place: Place | None) -> Place:
     """An nsqd's answer. Raises ConnectionError: the nsqd gave none."""
     if place is None:
-        raise ConnectionError(f"nsqd {member.address} went away")
+        raise ConnectionError(f"lost the connection to nsqd {member.address}")
     return place
 
 

@@ -272,5 +272,5 @@ def _columns(schema: Any) -> list[str]:
     for field in schema.fields:
         if COLUMNS.get(field.name) != field.dataType.simpleString() or not field.nullable:
             expected = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
-            raise OptionError(f"the schema may have some of these columns, nullable: {expected}")
+            raise OptionError(f"the schema may only have these columns, all nullable: {expected}")
     return list(schema.fieldNames())

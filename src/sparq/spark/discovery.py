@@ -96,7 +96,7 @@ class Discovery:
                 if (mistake := wrong_lookupd(address)) is not None:
                     raise mistake from None
                 if isinstance(error, lookup.NotLookupdError):
-                    raise WrongPeerError(f"{address} is no nsqlookupd: {error}") from None
+                    raise WrongPeerError(f"{address} is not an nsqlookupd: {error}") from None
                 failures.append(f"nsqlookupd {address}: {error or type(error).__name__}")
         if len(failures) < len(self._lookupds):
             return None

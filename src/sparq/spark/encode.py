@@ -60,7 +60,7 @@ class Rows(NamedTuple):
 
     def row(self, at: Any) -> str:
         """Describe row `at` of the batch in words."""
-        return f"row {self.first + int(at)} of {self.where} (rows count from 0)"
+        return f"row {self.first + int(at)} of {self.where} (counted from 0)"
 
 
 def size_limit(max_msg_size: int, max_body_size: int) -> int:
@@ -111,12 +111,12 @@ def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
     sizes = np.asarray(pc.binary_length(bodies))
     if len(sizes) and not sizes.min():
         raise RowError(
-            f"{rows.row(sizes.argmin())} has an empty body: a message has one byte at least"
+            f"{rows.row(sizes.argmin())} has an empty body: a message needs at least one byte"
         )
     if len(sizes) and sizes.max() > size_max:
         raise RowError(
             f"{rows.row(sizes.argmax())} has a body of {sizes.max()} bytes, "
-            f"more than {size_max} (options max_msg_size, max_body_size)"
+            f"over the limit of {size_max} (options max_msg_size, max_body_size)"
         )
 
 
@@ -132,9 +132,7 @@ def check_topics(topics: Any, rows: Rows) -> None:
     for topic in pc.unique(topics):
         if not is_valid_name(topic.as_py()):
             row = pc.index(topics, topic).as_py()
-            raise RowError(
-                f"{rows.row(row)}: its topic is not a legal topic name: {quote(topic.as_py())}"
-            )
+            raise RowError(f"{rows.row(row)} has an invalid topic name: {quote(topic.as_py())}")
 
 
 def by_topic(topics: Any, bodies: Any) -> Iterator[tuple[str, Any]]:

@@ -96,7 +96,7 @@ class Member:
     def down(self, error: Exception) -> None:
         """Mark it as unreachable and retry after a pause, which doubles with each failure."""
         if self.failure is None:
-            _LOG.warning("nsqd %s is out of reach: %s", self.address, error)
+            _LOG.warning("nsqd %s is unreachable: %s", self.address, error)
         self.rest(self._pause)
         self.failure = error
         self._pause = min(2 * self._pause, RETRY_MAX_SECONDS)
@@ -176,7 +176,7 @@ class Fleet:
         self._wait(keys, self._cluster.timeout_ms)
 
     def _wait(self, keys: Collection[Key] | None, timeout_ms: int) -> None:
-        patience = Patience("what holds the topic", timeout_ms)
+        patience = Patience("an nsqd or nsqlookupd of this query", timeout_ms)
         while True:
             self.refresh()
             if not self.out_of_reach:
@@ -342,8 +342,8 @@ class Fleet:
             if "superseded" not in refusal.text:
                 raise
             raise SupersededError(
-                f"another query reads channel {self._channel} of topic {member.topic} "
-                f"at nsqd {member.address}: {refusal}"
+                f"another query has taken over channel {self._channel} of topic {member.topic} "
+                f"at nsqd {member.address}; give each query its own channel: {refusal}"
             ) from refusal
         else:
             member.committed = index

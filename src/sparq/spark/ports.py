@@ -93,12 +93,12 @@ def wrong_lookupd(address: str) -> WrongPeerError | None:
     hint = ""
     if found.kind == NSQD_HTTP:
         host = parse_address(_with_port(address.rpartition("//")[2].partition("/")[0])).host
-        hint = f"; an nsqd itself is given as nsqd_tcp_addresses={Address(host, found.tcp_port)}"
+        hint = f"; to use this nsqd, set nsqd_tcp_addresses={Address(host, found.tcp_port)}"
     elif found.kind == NSQD_TCP:
-        hint = f"; an nsqd itself is given as nsqd_tcp_addresses={address}"
+        hint = f"; to use this nsqd, set nsqd_tcp_addresses={address}"
     return WrongPeerError(
         f"option lookupd_http_addresses: {address} is {found.kind}, but nsqlookupd's HTTP port is "
-        f"needed (4161 unless set otherwise){hint}"
+        f"needed (4161 by default){hint}"
     )
 
 
@@ -108,11 +108,11 @@ def wrong_nsqd(address: str) -> WrongPeerError | None:
     found = None if place.is_path else port_at(place)
     if found is None or found.kind == NSQD_TCP:
         return None
-    hint = "(4150 unless set otherwise)"
+    hint = "(4150 by default)"
     if found.kind == NSQD_HTTP:
-        hint = f"(here {Address(place.host, found.tcp_port)})"
+        hint = f"(use {Address(place.host, found.tcp_port)})"
     elif found.kind == LOOKUPD_HTTP:
-        hint += f"; an nsqlookupd is given as lookupd_http_addresses={address}"
+        hint += f"; to use this nsqlookupd, set lookupd_http_addresses={address}"
     return WrongPeerError(
         f"option nsqd_tcp_addresses: {address} is {found.kind}, but nsqd's TCP port is needed "
         f"{hint}"

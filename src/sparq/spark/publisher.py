@@ -61,7 +61,7 @@ class Publisher:
                     self._turn += step + 1
                     return
                 failures.append(f"nsqd {address}: {failure}")
-            self._patience.wait("; ".join(failures) or "nsqlookupd knows none")
+            self._patience.wait("; ".join(failures) or "no nsqd is registered with nsqlookupd")
 
     def _attempt(self, address: str, topic: str, mpub: MultiPublish) -> Exception | None:
         """Send it to one nsqd; returns the error if another nsqd may succeed, None on success."""

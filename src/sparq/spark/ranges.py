@@ -56,9 +56,9 @@ class Loss:
         """Report lost messages. Raises DataLossError: `fail` is set."""
         if self._fail:
             raise DataLossError(
-                f"{what}. To go on without them, set the option failOnDataLoss to false"
+                f"{what}. To continue without them, set the option failOnDataLoss to false"
             )
-        _LOG.warning("%s. The query goes on without them (failOnDataLoss is false)", what)
+        _LOG.warning("%s. The query continues without them (failOnDataLoss is false)", what)
 
 
 def read_range(
@@ -129,7 +129,7 @@ class _Reading:
         wanted = self._wanted
         for data in self._reader.read(wanted.topic, wanted.log, self._at, wanted.end):
             if data.lost:
-                self._missing(data.lost, f"damaged, before index {data.next}")
+                self._missing(data.lost, f"their data before index {data.next} is damaged")
             yield self._at, data
             self._at = data.next
             self._patience.reset()
@@ -148,7 +148,7 @@ class _Reading:
             ends = None
         left = wanted.messages - self.rows - self._lost
         if ends is None or ends.log != wanted.log:
-            self._missing(left, f"their log is gone ({refusal})")
+            self._missing(left, f"their log no longer exists ({refusal})")
             self._at = wanted.end
             return
         if self._at >= ends.first:
@@ -160,7 +160,9 @@ class _Reading:
         # Some indexes before the log's first message may never have had a message.
         gone = ends.first_ordinal - (wanted.ordinal + self.rows + self._lost)
         if gone > 0:
-            self._missing(min(gone, left), f"deleted before this query has read them ({refusal})")
+            self._missing(
+                min(gone, left), f"they were deleted before this query read them ({refusal})"
+            )
         self._at = min(ends.first, wanted.end)
 
     def _missing(self, count: int, why: str) -> None:
@@ -179,5 +181,5 @@ class _Reading:
         if self.rows + self._lost != self._wanted.messages:
             self._loss.report(
                 f"{self._wanted} has {self.rows + self._lost} messages "
-                f"where {self._wanted.messages} are due"
+                f"instead of {self._wanted.messages}"
             )

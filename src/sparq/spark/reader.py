@@ -169,9 +169,9 @@ class NsqBatchReader(NsqReader, DataSourceReader):  # type: ignore[misc] # mypy 
         topics = self._options.topics
         found = {member.topic for member in self._fleet.attached.values()}
         if topics.pattern and not found:
-            raise SparkNsqError(f"nsqlookupd knows no {topics} (option topicsPattern)")
+            raise SparkNsqError(f"nsqlookupd lists no {topics} (option topicsPattern)")
         if missing := [name for name in topics.names if name not in found]:
-            raise SparkNsqError(f"no nsqd has a topic {', '.join(missing)}")
+            raise SparkNsqError(f"topic not found at any nsqd: {', '.join(missing)}")
 
     def _begun(self, key: str, start: LogPosition, end: LogPosition) -> LogPosition:
         """Where reading a log begins, limited by the predicates."""

@@ -51,7 +51,9 @@ def body_column(schema: StructType) -> SinkColumns:
     places = {field.name.lower(): at for at, field in enumerate(schema.fields)}
     body = next((places[name] for name in BODY_COLUMNS if name in places), None)
     if body is None:
-        raise OptionError(f"a column body (or value) is needed, not {', '.join(places)}")
+        raise OptionError(
+            f"the DataFrame needs a column body or value; its columns are {', '.join(places)}"
+        )
     if not isinstance(schema.fields[body].dataType, StringType | BinaryType):
         kind = schema.fields[body].dataType.simpleString()
         raise OptionError(
@@ -59,7 +61,7 @@ def body_column(schema: StructType) -> SinkColumns:
         )
     topic = places.get("topic")
     if topic is not None and not isinstance(schema.fields[topic].dataType, StringType):
-        raise OptionError("column topic is no string")
+        raise OptionError("column topic is not a string: cast it to string")
     return SinkColumns(body, topic)
 
 
@@ -68,7 +70,7 @@ class _Writer:
 
     def __init__(self, options: SinkOptions, columns: SinkColumns) -> None:
         if not options.topic and columns.topic is None:
-            raise OptionError("the option topic is needed, or a column topic")
+            raise OptionError("set the option topic, or add a column topic")
         self._options = options
         self._columns = columns
 

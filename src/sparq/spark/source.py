@@ -146,9 +146,9 @@ class NsqStreamReader(
         left = sorted({parts.topic for parts in keys.values() if not topics.reads(parts)})
         if left:
             _LOG.warning(
-                "the options of this query name topic %s no more: it is not read, and keeps its "
-                "place in the checkpoint. Its channel %s still holds what comes after that place: "
-                "delete the channel if the topic will not be read again",
+                "the options of this query no longer name topic %s: it is not read, and its "
+                "position stays in the checkpoint. Its channel %s still holds the messages after "
+                "that position: delete the channel if the topic will not be read again",
                 ", ".join(left),
                 self._options.channel,
             )
@@ -227,10 +227,10 @@ class NsqStreamReader(
         except UnreachableError as error:
             if not self._is_drained:
                 raise
-            hint = "if it has left for good, the option failOnDataLoss=false goes on without it"
+            hint = "if it was removed permanently, set failOnDataLoss=false to continue without it"
             if self._options.fail_on_data_loss or not self._fleet.give_up():
                 raise UnreachableError(f"{error}; {hint}") from error
-            _LOG.warning("%s. The query goes on without it (failOnDataLoss is false)", error)
+            _LOG.warning("%s. The query continues without it (failOnDataLoss is false)", error)
 
     def _joining(self, found: Found, ends: dict[str, Ends]) -> Found:
         """New logs with their first positions; none that would replace a log still awaited."""
@@ -297,9 +297,9 @@ class NsqStreamReader(
         lookupds = ", ".join(self._options.cluster.lookupd_http_addresses)
         _LOG.warning(
             "%s has never had a message at %s: there is nothing to read. "
-            "Check the option if you expected messages",
+            "If you expected messages, check the topic's name",
             self._options.topics,
-            f"nsqd {nsqds}" if nsqds else f"any nsqd that nsqlookupd {lookupds} knows",
+            f"nsqd {nsqds}" if nsqds else f"any nsqd that nsqlookupd {lookupds} lists",
         )
 
 

@@ -69,17 +69,20 @@ class SourceOptions:
         if not stream:
             if COMMITTED in (found.starting.elsewhere, *found.starting.named.values()):
                 raise OptionError(
-                    "option startingOffsets: committed is for streams, a batch read has no channel"
+                    "option startingOffsets: committed is for streams only: "
+                    "a batch read has no channel"
                 )
             return found
         if not found.channel:
-            raise OptionError("the option channel is needed: it holds what is not yet read")
+            raise OptionError(
+                "set the option channel: a stream's channel holds the messages not read yet"
+            )
         for name, is_given in (
             ("endingOffsets", found.ending != Positions(LATEST)),
             ("endingTimestamp", found.ending_timestamp_ms >= 0),
         ):
             if is_given:
-                raise OptionError(f"option {name}: a stream has no end, only a batch read has")
+                raise OptionError(f"option {name}: a stream has no end; use a batch read instead")
         if found.pushes_predicates:
             raise OptionError(
                 "option pushDownPredicate: Spark pushes predicates down in batch reads only; "
@@ -117,8 +120,8 @@ class SourceOptions:
         )
         if topics.pattern and not found.cluster.lookupd_http_addresses:
             raise OptionError(
-                "option topicsPattern: the option lookupd_http_addresses is needed with it, since "
-                "nsqlookupd lists the topics"
+                "option topicsPattern: also set lookupd_http_addresses, since nsqlookupd lists "
+                "the topics"
             )
         start, end = found.starting_timestamp_ms, found.ending_timestamp_ms
         if 0 <= end < start:
@@ -133,9 +136,9 @@ def _topics(given: Given) -> Topics:
     options = {"topic": one, "topics": names, "topicsPattern": pattern}
     used = [option for option, value in options.items() if value]
     if not used:
-        raise OptionError("the option topic is needed, or topics, or topicsPattern")
+        raise OptionError("set one of the options topic, topics and topicsPattern")
     if len(used) > 1:
-        raise OptionError(f"the options {' and '.join(used)} exclude each other: give one")
+        raise OptionError(f"the options {' and '.join(used)} exclude each other: set only one")
     for name in (one, *names):
         if is_ephemeral(name):
             raise OptionError(f"option {used[0]}: {name} is ephemeral and has no log to read")
@@ -154,7 +157,7 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:
-        raise ValueError(f"{text!r} is not a regular expression of Python: {error}") from None
+        raise ValueError(f"{text!r} is not a valid Python regular expression: {error}") from None
     return text
 
 
@@ -182,7 +185,7 @@ def _positions(given: Given, option: str, topics: Topics, places: _Places) -> Po
     if topics.several and (vague := found.of_no_topic()):
         name = min(vague)
         raise OptionError(
-            f"option {option}: an index is a place in one topic's log; say for which topic, as in "
+            f"option {option}: an index is a position in one topic's log: name the topic, as in "
             f'{{"clicks": {{"{name}": 12345}}}}'
         )
     return found
@@ -199,7 +202,7 @@ def _limits(given: Given) -> Limits:
         )
     if delay_ms >= 0 and not least:
         raise OptionError(
-            "option maxTriggerDelay: it limits the wait for minOffsetsPerTrigger, which is missing"
+            "option maxTriggerDelay: also set minOffsetsPerTrigger, since it limits that wait"
         )
     wait_ms = (TRIGGER_DELAY_MS if delay_ms < 0 else delay_ms) if least else 0
     return Limits(most, least, wait_ms / 1000, given.size("maxBytesPerTrigger"))

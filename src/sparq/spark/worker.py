@@ -51,7 +51,7 @@ class Patience:
         left = self._failing_since + self._timeout_seconds - now
         if left <= 0:
             given_up = UnreachableError(
-                f"{self._what} is out of reach for {self._timeout_seconds:g} s "
+                f"{self._what} has been unreachable for {self._timeout_seconds:g} s "
                 f"(option nsqdTimeoutMs): {error}"
             )
             raise given_up from (error if isinstance(error, BaseException) else None)

@@ -158,8 +158,8 @@ async def test_a_hostile_registration_is_told_of_and_not_called(house: House) ->
         body = {"topic": "part"}
         status, refused = await found.ask("DELETE", "/api/nodes/169.254.169.254:80", body)
     assert 4 == topic["message_count"]
-    assert "not called: no address of a host (169.254.169.254:80)" in topic["message"]
-    assert "not called: port 22 is another service's (127.0.0.1:22)" in topic["message"]
+    assert "multicast or unspecified address (169.254.169.254:80)" in topic["message"]
+    assert "not called (port 22) (127.0.0.1:22)" in topic["message"]
     assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
 
 
@@ -170,7 +170,7 @@ async def test_a_list_of_allowed_nodes(house: House) -> None:
     ) as found:
         _, said = await found.ask("GET", "/api/nodes")
     assert said["nodes"] is None
-    assert "not called: not allowed" in said["message"]
+    assert "not called: not an allowed address" in said["message"]
 
 
 async def test_orders_go_out_at_once(house: House) -> None:
