@@ -125,7 +125,7 @@ def test_options_of_spark_and_of_the_other_direction_pass():
         ({"topicsPattern": "a.*"}, "options topic and topicsPattern exclude each other"),
         ({"topic": "", "topics": "a,b d"}, 'option topics: invalid topic name "b d"'),
         ({"topic": "", "topics": " ,"}, "option topics: expected comma-separated names"),
-        ({"topic": "", "topicsPattern": "a("}, r"topicsPattern: 'a\(' is not a valid Python regular"),
+        ({"topic": "", "topicsPattern": "a("}, r"topicsPattern: 'a\(' is not a valid Python"),
         ({"topic": "", "topicsPattern": "a"}, "topicsPattern: also set lookupd_http_addresses"),
         ({"topic": "a#ephemeral"}, "option topic: a#ephemeral is ephemeral and has no log"),
         ({"topic": "", "topics": "b,a#ephemeral"}, "option topics: a#ephemeral is ephemeral"),
@@ -210,7 +210,7 @@ def test_an_index_is_of_one_topic():
     """With several topics an address alone says nothing; a word does, and so does a copied key."""
     several = {**STREAM, "topic": "", "topics": "a,b"}
     for text in ('{"h:1": 7}', '{"/run/nsqd.sock": 7}'):
-        with pytest.raises(OptionError, match="startingOffsets: an index is a place in one topic"):
+        with pytest.raises(OptionError, match="startingOffsets: an index is a position in one"):
             SourceOptions.of({**several, "startingOffsets": text}, stream=True)
     key = f'"h:1/a:{"ab" * 16}": {{"index": 7, "ordinal": 5}}'
     for text in ('{"h:1": "latest"}', '{"a": {"h:1": 7}, "b": "latest"}', f"{{{key}}}"):

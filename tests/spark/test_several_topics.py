@@ -241,7 +241,7 @@ def test_one_topic_becomes_several_and_one_again(lookupd, steady, made, prefix, 
     one.read(1)
     kept = {key for key in indexes(one.offset) if parse_key(key).topic == second}
     assert 1 == len(kept)
-    assert 1 == sum(f"name topic {second} no more" in line for line in caplog.messages)
+    assert 1 == sum(f"no longer name topic {second}" in line for line in caplog.messages)
     assert {several.offset[key]["index"] for key in kept} == {
         one.offset[key]["index"] for key in kept
     }

@@ -79,7 +79,7 @@ def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
     named = f'{{"{servers[0].address}": 50}}'
 
     with pytest.raises(
-        DataLossError, match="from index 50 on are deleted, the log begins at index 102"
+        DataLossError, match="from index 50 to index 102, where the log now starts, were deleted"
     ):
         readers(startingOffsets=named).initialOffset()
     reader = readers(startingOffsets=named, failOnDataLoss="false")
@@ -411,7 +411,7 @@ def test_offsets_of_earlier_versions_have_no_ordinals(servers, readers):
         lambda reader: reader.latestOffset(start, ALL),
         lambda reader: reader.partitions(start, {key(server): 204}),
     ):
-        with pytest.raises(DataLossError, match="from index 150 on are deleted"):
+        with pytest.raises(DataLossError, match="from index 150 to index 202, where"):
             call(readers(server))
 
 

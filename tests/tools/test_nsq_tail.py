@@ -276,7 +276,7 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
         (["--nsqd-tcp-address=a:1", "--topic=t", "--channel=#"], '--channel "#" is not a valid'),
         (["--nsqd-tcp-address=a", "--topic=t"], "--nsqd-tcp-address not an address .* 'a'"),
         (["--nsqd-tcp-address=", "--topic=t"], "--nsqd-tcp-address or --lookupd-http-address req"),
-        (["--lookupd-http-address=ftp://a:1", "--topic=t"], "--lookupd-http-address not the addr"),
+        (["--lookupd-http-address=ftp://a:1", "--topic=t"], "--lookupd-http-address not an addr"),
         (["--nsqd-tcp-address=a:1", "--topic=t", "--max-in-flight=0"], "--max-in-flight should be"),
         (
             ["--nsqd-tcp-address=a:1", "--topic=t", "--consumer-opt=max_in_flight,0"],

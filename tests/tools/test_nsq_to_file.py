@@ -453,7 +453,7 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
         ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
         ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
         ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
-        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not the address"),
+        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
         (
             [*ASKED, "--nsqd-tcp-address=nowhere"],
             "--nsqd-tcp-address not an address of the form host:port",

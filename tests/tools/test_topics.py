@@ -79,11 +79,11 @@ async def test_the_secret_is_shown() -> None:
         (web.Response(status=302, headers={"Location": "/elsewhere"}), "status 302"),
         (web.Response(body=b"no JSON"), "Expecting value"),
         (web.Response(body=b"[" * 100_000), "nested too deep"),
-        (web.Response(body=b'["a"]'), "without a list of topics"),
-        (web.Response(body=b'{"topics": {"a": 1}}'), "without a list of topics"),
+        (web.Response(body=b'["a"]'), "has no list of topics"),
+        (web.Response(body=b'{"topics": {"a": 1}}'), "has no list of topics"),
         (
             web.Response(body=b'{"topics": ["a"]}' + b" " * ANSWER_BYTES_MAX),
-            f"more than {ANSWER_BYTES_MAX}",
+            f"limit of {ANSWER_BYTES_MAX} bytes",
         ),
         (listing(*map(str, range(LISTED_MAX + 1))), f"more than {LISTED_MAX} topics"),
         (
