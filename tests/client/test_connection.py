@@ -271,7 +271,7 @@ async def test_messages_of_one_read_come_together() -> None:
         (b"HTTP/1.1 400 Bad Request\r\n", "HTTP"),
         (b"\xff\xff\xff\xff....", "size -1"),
         (frame(0, b"x" * 2000), "size 2004"),
-        (frame(0, b"{nonsense"), "no JSON"),
+        (frame(0, b"{nonsense"), "instead of a JSON object"),
         (frame(1, b"E_BAD_BODY IDENTIFY msg timeout (1) is invalid"), "msg timeout"),
     ],
 )

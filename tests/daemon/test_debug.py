@@ -66,7 +66,7 @@ async def test_a_profile_shows_who_works(door: Door) -> None:
     worker.join()
 
     assert second[0] == 500
-    assert "already" in second[1]
+    assert "another profile is in progress" in second[1]
     assert status == 200
     assert all(re.fullmatch(r"\S.* \d+", line) for line in text.splitlines())
     assert re.search(r"^busy-one;.*tests\.daemon\.test_debug:spin:\d+.* \d+$", text, re.M)

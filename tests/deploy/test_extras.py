@@ -62,5 +62,5 @@ def test_spark_is_all_that_the_pipeline_needs(built: Path, tmp_path: Path) -> No
     ran = wheel.run(programs / "sparq", "run", "--clicks=none.gz", folder=tmp_path)
     source = wheel.run(programs / "python", "-c", "import pyspark_nsq", folder=tmp_path)
 
-    assert (1, True) == (ran.returncode, "--clicks none.gz: there is no such" in ran.stderr), ran
+    assert (1, True) == (ran.returncode, "--clicks none.gz: no such file" in ran.stderr), ran
     assert (0, "") == (source.returncode, source.stderr)

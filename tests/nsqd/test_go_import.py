@@ -210,7 +210,7 @@ def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
     folder.mkdir()
     (folder / "nsqd.dat").write_text("{")
 
-    assert "move it away to import the queues" in refusal(folder)
+    assert "move it away to import without it" in refusal(folder)
     assert look(str(folder)).all_damage()
 
 

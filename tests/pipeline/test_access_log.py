@@ -70,7 +70,7 @@ def test_every_number_of_the_report(ran, counted):
     assert {name: count for name, count in report["statuses"].items() if count} == classes
     assert [(row["page"], row["clicks"]) for row in report["top_pages"]] == top
     assert report["findings"]["declared_robot"] > 100
-    assert "every acknowledged click is there exactly once" in text
+    assert "every acknowledged click is stored exactly once" in text
 
 
 def test_the_archive_lies_by_date_and_hour(ran, counted):

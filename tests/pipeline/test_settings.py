@@ -325,7 +325,7 @@ def test_options_of_the_source() -> None:
         ("auth_secrt=hush", "--source: unknown option auth_secrt: did you mean auth_secret?"),
         ("nsqdTimeoutMs=soon", "--source: option nsqdTimeoutMs: expected a whole number"),
         ("tls_cert=/no/such.pem", "--source: option tls_cert '/no/such.pem': No such file or di"),
-        ("auth_secret=hu\0sh", "--source: option auth_secret has characters that are not printab"),
+        ("auth_secret=hu\0sh", "--source: option auth_secret contains non-printable characters"),
         ("hush", "--source: write KEY=VALUE"),
     ],
 )

@@ -224,7 +224,7 @@ async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], i
     ):
         await until(lambda: address in consumer.errors, 60)
         assert consumer.in_flight == 0
-        words = ("size", "RDY", "no request")
+        words = ("size", "RDY", "without a request")
         assert any(word in consumer.errors[address] for word in words), consumer.errors
     assert memory() < KEPT_BYTES_MAX
 

@@ -95,7 +95,7 @@ def test_client_options_win_over_the_tools_flags() -> None:
 
 def test_what_a_flag_may_not_be_is_named() -> None:
     """A value of the tool's own flag and one of the client's, each by its option."""
-    with pytest.raises(UsageError, match="max_in_flight is -1"):
+    with pytest.raises(UsageError, match=r"max_in_flight must be from 0 to .*, not -1"):
         client_config("tool", (), max_in_flight=-1)
     with pytest.raises(UsageError, match="--producer-opt invalid option nope"):
         client_config("tool", ("nope",), "producer-opt")

@@ -212,7 +212,7 @@ async def test_a_document_that_is_refused_says_why(house: House) -> None:
     assert ["failed"] == [entry["outcome"] for entry in await house.audited()]
     large = "# " + "x" * (260 << 10)
     status, text = await house.post(action="try", document=large)
-    assert (400, True) == (status, "262,144 may be" in text)
+    assert (400, True) == (status, "the limit is 262,144" in text)
 
 
 async def test_dropping_wants_the_word(house: House) -> None:

@@ -313,7 +313,7 @@ async def test_a_screen_reader_is_told_what_charts_show(tab, site):
     assert found["image"][0].startswith(
         "Clicks and visitors per minute, 21 Nov 2026 00:00 to 22 Nov 2026 00:00 UTC. clicks: mean"
     )
-    assert all("most" in name for name in found["image"])
+    assert all("maximum" in name for name in found["image"])
     assert "Audit passed" in found["heading"]
     assert all(found["table"])
     assert all(found["region"])
