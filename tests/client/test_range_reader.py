@@ -231,5 +231,5 @@ def test_frames_are_bounded(server, monkeypatch):
     """Nothing larger than the limit is taken, whoever sends it."""
     monkeypatch.setattr(connection, "FRAME_BYTES_MAX", 50)
 
-    with pytest.raises(WrongPeerError, match="at most 50"):
+    with pytest.raises(WrongPeerError, match="range 4 to 50"):
         Connection(server.address)

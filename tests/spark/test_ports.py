@@ -103,7 +103,7 @@ def test_schema_and_writers_check(lookupd):
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     with pytest.raises(WrongPeerError, match="nsqlookupd's TCP port"):
         source_of(**wrong).schema()
-    with pytest.raises(OptionError, match="set the option topic"):
+    with pytest.raises(OptionError, match="set one of the options topic"):
         source_of(topic="").schema()
     for overwrite in (False, True):
         with pytest.raises((WrongPeerError, OptionError)):
