@@ -47,6 +47,16 @@ def test_figures_are_short(shown: str, expected: str) -> None:
     assert shown == expected
 
 
+def test_a_refusal_says_its_detail_once() -> None:
+    """After the code's sentence; a code without a sentence stands for itself."""
+    _, sentence, _ = words.in_words(400, "INVALID_POLICIES: policy 2: unknown setting")
+    assert sentence.endswith(" policy 2: unknown setting")
+    assert sentence.count("unknown setting") == 1
+    assert "INVALID_POLICIES" not in sentence
+    unknown = "INVALID_ARG_ID: 16 hexadecimal digits"
+    assert words.in_words(400, unknown) == ("Bad request", unknown, "")
+
+
 def test_a_chart_has_the_same_in_words_and_as_a_table() -> None:
     """At most 180 points, the newest among them; a sentence for each line."""
     times = [1000.0 + 10 * at for at in range(360)]

@@ -223,5 +223,8 @@ _TITLES: Final = {400: "Bad request", 401: "Sign in", 403: "Not allowed", 404: "
 def in_words(status: int, code: str) -> tuple[str, str, str]:
     """Title, sentence and hint for a refused request; an unknown code is used as the sentence."""
     name, _, more = code.partition(":")
-    sentence, hint = _SENTENCES.get(name, (code, ""))
-    return _TITLES.get(status, "Error"), f"{sentence} {more.strip()}".strip(), hint
+    title = _TITLES.get(status, "Error")
+    if name not in _SENTENCES:
+        return title, code, ""
+    sentence, hint = _SENTENCES[name]
+    return title, f"{sentence} {more.strip()}".strip(), hint
