@@ -1,13 +1,13 @@
 #!/opt/sparq/bin/python -IS
-"""Says whether a daemon in this container answers: `healthcheck [PORT]`, for HEALTHCHECK.
+"""Check whether the daemon in this container answers: `healthcheck [PORT]`, for HEALTHCHECK.
 
-It asks for /ping: on the given port, or on the first standard HTTP port (nsqd 4151, nsqlookupd
-4161, nsqadmin 4171) that takes connections. Any answer is health, and what it says is printed, as
-`docker inspect` shows it: an nsqd whose disk is full answers 500, and is needed by the consumers
-that free it. Whoever starts unhealthy containers anew would only cut them off. That publishes are
-refused is an alert's to say (deploy/prometheus).
+The program requests /ping: on the given port, or on the first standard HTTP port (nsqd 4151,
+nsqlookupd 4161, nsqadmin 4171) that accepts connections. Any answer means healthy, and its text is
+printed, so that `docker inspect` shows it. An nsqd with a full disk answers 500, but its consumers
+need it to free the disk: a restart of the container would only disconnect them. An alert reports
+that publishes are refused (deploy/prometheus).
 
-It uses nothing but sockets, since it runs every few seconds and `import` is most of its time.
+It uses only sockets, since it runs every few seconds and most of its time is `import`.
 """
 
 import socket
@@ -19,10 +19,10 @@ ANSWER_BYTES_MAX = 4096
 
 
 def answer_of(port: int) -> str:
-    """What /ping says on a port of this container: status line, headers and text.
+    """Request /ping on a port of this container; returns status line, headers and text.
 
     Raises:
-        OSError: nobody listens there, or does not answer in time.
+        OSError: no program listens there, or it does not answer in time.
     """
     with socket.create_connection(("127.0.0.1", port), SECONDS_MAX) as connection:
         connection.sendall(b"GET /ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -33,7 +33,7 @@ def answer_of(port: int) -> str:
 
 
 def main(words: list[str]) -> int:
-    """The exit status: 0 for health, 1 otherwise."""
+    """Return the exit status: 0 if the daemon answers, 1 otherwise."""
     reasons = []
     for port in map(int, words) if words else PORTS:
         try:
