@@ -7,11 +7,12 @@ import gc
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +20,14 @@ import pytest
 import sparq
 from sparq.client import ClosedError, PublishError
 from tests.client.blocking.conftest import running
-from tests.servers import free_port
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An address that refuses connections, and that no other test's nsqd can take meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"
 
 
 def test_importing_sparq_loads_next_to_nothing() -> None:
@@ -29,12 +37,12 @@ def test_importing_sparq_loads_next_to_nothing() -> None:
     assert b"[]\n" == subprocess.check_output([sys.executable, "-c", asked])
 
 
-def test_ctrl_c_in_a_publish() -> None:
+def test_ctrl_c_in_a_publish(nowhere: str) -> None:
     """A publish that waits for an nsqd is interrupted; the block is left, and no thread stays."""
     before = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
-        sparq.connect(f"127.0.0.1:{free_port()}") as session,
+        sparq.connect(nowhere) as session,
         session.producer() as producer,
     ):
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -44,12 +52,12 @@ def test_ctrl_c_in_a_publish() -> None:
     assert time.monotonic() - before < 10
 
 
-def test_two_ctrl_c_end_everything() -> None:
+def test_two_ctrl_c_end_everything(nowhere: str) -> None:
     """The second one does not wait for ``stop_timeout``; who waits for a publish is told."""
     told: list[BaseException | None] = []
     with (
         pytest.raises(KeyboardInterrupt),
-        sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=60.0) as session,
+        sparq.connect(nowhere, stop_timeout=60.0) as session,
     ):
         futures = [session.producer().submit("t", b"x") for _ in range(2)]
         others = [
@@ -67,9 +75,8 @@ def test_two_ctrl_c_end_everything() -> None:
     assert not running()
 
 
-def test_a_close_that_is_interrupted_goes_on() -> None:
+def test_a_close_that_is_interrupted_goes_on(nowhere: str) -> None:
     """Ctrl-C ends the wait for a producer's close, and the producer ends all the same."""
-    nowhere = f"127.0.0.1:{free_port()}"
     with sparq.connect(nowhere, stop_timeout=0.3) as session:
         producer = session.producer()
         future = producer.submit("t", b"x")
@@ -81,9 +88,9 @@ def test_a_close_that_is_interrupted_goes_on() -> None:
         assert 0 == producer.under_way
 
 
-def test_all_is_closed_at_the_same_time() -> None:
+def test_all_is_closed_at_the_same_time(nowhere: str) -> None:
     """However many producers a session has, closing takes one ``stop_timeout``."""
-    with sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=1.0) as session:
+    with sparq.connect(nowhere, stop_timeout=1.0) as session:
         futures = [session.producer().submit("t", b"x") for _ in range(4)]
         before = time.monotonic()
 
@@ -91,9 +98,9 @@ def test_all_is_closed_at_the_same_time() -> None:
     assert all(future.exception() for future in futures)
 
 
-def test_what_is_no_message_is_told_by_the_future() -> None:
+def test_what_is_no_message_is_told_by_the_future(nowhere: str) -> None:
     """``submit`` raises nothing itself, whatever it is given."""
-    with sparq.connect(f"127.0.0.1:{free_port()}") as session, session.producer() as producer:
+    with sparq.connect(nowhere) as session, session.producer() as producer:
         wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
         told = [producer.submit(*each).exception(10) for each in wrong]
         told += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
@@ -108,19 +115,21 @@ def test_what_is_no_message_is_told_by_the_future() -> None:
 
 
 @pytest.mark.parametrize("way", [pickle.dumps, copy.copy])
-def test_nothing_of_a_session_goes_to_another_process(way: Callable[[Any], Any]) -> None:
+def test_nothing_of_a_session_goes_to_another_process(
+    way: Callable[[Any], Any], nowhere: str
+) -> None:
     """As a worker of a pool or of Spark would take it along: it is told what to do instead."""
-    with sparq.connect(f"127.0.0.1:{free_port()}") as session:
+    with sparq.connect(nowhere) as session:
         for each in (session, session.producer(), session.consumer("t", "c")):
             with pytest.raises(TypeError, match="make a session there"):
                 way(each)
 
 
-def test_a_forgotten_session_ends() -> None:
+def test_a_forgotten_session_ends(nowhere: str) -> None:
     """Also when its consumer was waited for; who forgot it is told."""
 
     def forget() -> None:
-        consumer = sparq.connect(f"127.0.0.1:{free_port()}").consumer("t", "c", on_giving_up=print)
+        consumer = sparq.connect(nowhere).consumer("t", "c", on_giving_up=print)
         with pytest.raises(TimeoutError, match="no message"):
             consumer.receive(0.05)
 
@@ -140,17 +149,16 @@ sys.exit(os.waitpid(child, 0)[1] if (child := os.fork()) else 0)
 """
 
 
-def test_a_program_that_ends_too_soon_is_told_of_it() -> None:
+def test_a_program_that_ends_too_soon_is_told_of_it(nowhere: str) -> None:
     """What it has begun to publish and closed nothing for; once, not by a forked child again."""
-    command = [sys.executable, "-c", FORGETFUL, f"127.0.0.1:{free_port()}"]
+    command = [sys.executable, "-c", FORGETFUL, nowhere]
     ran = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20)
 
     assert 1 == ran.stderr.count("3 publishes still pending at exit")
 
 
-def test_no_nsqd_is_an_error_that_says_why() -> None:
+def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
     """A publish gives up in time, and tells what went wrong where."""
-    nowhere = f"127.0.0.1:{free_port()}"
     with sparq.connect(nowhere, publish_timeout=0.3) as session, session.producer() as producer:
         with pytest.raises(PublishError, match=nowhere):
             producer.publish("t", b"x")
