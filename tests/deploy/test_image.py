@@ -60,7 +60,7 @@ def test_the_file_says_that_nothing_was_built_from_it() -> None:
     """At its top, before the first instruction."""
     text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
 
-    assert "# No container engine has built or run them." in text.partition("\nARG ")[0]
+    assert "# No container engine has built or run these images yet." in text.partition("\nARG ")[0]
 
 
 def test_what_is_copied_is_there_and_seen_by_docker() -> None:

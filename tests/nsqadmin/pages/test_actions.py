@@ -41,6 +41,17 @@ def told(reader: Reader, *texts: str) -> None:
         reader.wait_for(text, "#result")
 
 
+def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None:
+    """Open a page of messages until it has something: it is not live, and shows of a new topic or
+    channel nothing before nsqadmin's next round of figures."""
+
+    def has() -> bool:
+        reader.open(path)
+        return reader.page.locator(selector).count() >= count
+
+    wait_for(has, every=0.2)
+
+
 def chosen(reader: Reader, *rows: int) -> None:
     """Choose messages of a list."""
     boxes = reader.page.locator("tbody input[type=checkbox]")
@@ -243,7 +254,7 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
     cluster.create("act.mail", "c")
     cluster.create("act.mail.dead")
     cluster.publish("act.mail.dead", b"first", b"second")
-    reader.open("/dead-letters?topic=act.mail.dead")
+    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 2)
     chosen(reader, 1)
     assert reader.page.locator("#chosen input[name=to]").input_value() == "act.mail"
     reader.page.get_by_role("button", name="Send back").click()
@@ -252,7 +263,7 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
     reader.wait_for("sent back", "#found")
     assert "came back" not in reader.text("#found")
     cluster.publish("act.mail.dead", b"second", b"third", node=1)
-    reader.open("/dead-letters?topic=act.mail.dead")
+    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 4)
     rows = reader.page.locator("#found tr").all_inner_texts()
     assert ["sent back" in row for row in rows] == [False, True, False, False]
     assert ["came back" in row for row in rows] == [False, False, True, False]
@@ -281,13 +292,14 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
         (message,) = line.messages(1)
         line.say(b"REQ %s 0\n" % message.id)
         wait_for(lambda: nsqd.channel("act.poison.dead", "back")["depth"] == 1)
-    reader.open("/dead-letters?topic=act.poison.dead")
+    open_until(reader, "/dead-letters?topic=act.poison.dead", "#found a")
     reader.wait_for("c: requeued by", "#found")
     assert "1 attempt" in reader.text("#found")
     reader.page.locator("#found a").first.click()
     reader.wait_for("Last consumer", "main")
     assert message.id.decode() in reader.text("main")
-    reader.open("/dead-letters?topic=act.poison.dead")
+    redrive = "button:text-is('Redrive')"
+    open_until(reader, "/dead-letters?topic=act.poison.dead", redrive)
     chosen(reader, 0)
     reader.page.get_by_role("button", name="Redrive", exact=True).click()
     told(reader, "Redriven: 1 message of act.poison.dead/back")
