@@ -71,7 +71,7 @@ _CHANNEL = (
     Shown("finish_count", "finished_total", "counter", "Messages finished by consumers"),
     Shown("requeue_count", "requeued_total", "counter", "Messages requeued by consumers"),
     Shown("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
-    Shown("voided_count", "voided_total", "counter", "Unread messages dropped by a lag limit"),
+    Shown("voided_count", "voided_total", "counter", "Unread messages dropped by a limit"),
     Shown("expired_count", "expired_total", "counter", "Messages that expired before delivery"),
     Shown(
         "dead_letter_count",

@@ -19,6 +19,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
 from sparq.client.address import parse_addresses, split_texts
+from sparq.client.arguments import RULE
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_valid_name, quote
@@ -194,10 +195,7 @@ class Given:
 def _legal(text: str, kind: str) -> str:
     """The text as a name. Raises ValueError: NSQ does not allow it."""
     if not is_valid_name(text):
-        raise ValueError(
-            f"invalid {kind} name {quote(text)}: use 1-64 characters from [.a-zA-Z0-9_-], "
-            "optionally followed by #ephemeral"
-        )
+        raise ValueError(f"invalid {kind} name {quote(text)}: {RULE}")
     return text
 
 
