@@ -74,7 +74,7 @@ dead: $(READY) ## code in src that nothing in src uses, but for what pyproject.t
 	@$(BIN)/vulture
 
 tidy: $(READY) ## sizes of files and functions, words that must not stay, paths, hosts, links
-	@$(BIN)/python -m pytest tests/test_tidy.py tests/test_docs.py
+	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
 
 tests: $(READY) $(CLASSES) ## the tests alone
 	@$(BIN)/python -m pytest -rs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
@@ -92,13 +92,13 @@ clients: $(READY) ## the client beside pynsq, gnsq and ansq: consuming, publishi
 	@$(BIN)/python -m bench.clients $(ARGS)
 
 interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
-	@$(BIN)/python -m pytest -rs tests/interop
+	@$(BIN)/python -m pytest -rs tests/scenarios/interop
 
 wheel: $(READY) ## sparq-mq[spark] from its wheel, fetched by pip (1 GB), and the pipeline with it
-	@$(BIN)/python -m pytest -rs tests/deploy/whole_spark.py $(ARGS)
+	@$(BIN)/python -m pytest -rs tests/scenarios/deploy/whole_spark.py $(ARGS)
 
 security: $(READY) ## the security table: a test for each row, counted
-	@$(BIN)/python -m pytest -rs tests/security $(ARGS)
+	@$(BIN)/python -m pytest -rs tests/scenarios/security $(ARGS)
 
 docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
 	@$(BIN)/python -m docs.reference
@@ -144,8 +144,8 @@ $(READY): $(LOCKED) pyproject.toml
 		--no-deps --no-build-isolation -e .
 	@touch $@
 
-$(CLASSES): $(READY) tests/spark_classes.py
-	@$(BIN)/python -m tests.spark_classes $@
+$(CLASSES): $(READY) tests/support/spark_classes.py
+	@$(BIN)/python -m tests.support.spark_classes $@
 
 lock: $(READY) ## write the lock files anew: newest versions, with hashes, naming no index
 	@$(BIN)/python locks/write.py $(ARGS)

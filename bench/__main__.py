@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
-from tests.servers import Server, free_port, spawn_nsqd
+from tests.support.servers import Server, free_port, spawn_nsqd
 
 from bench import clients, load, queued, table, workloads
 from bench.measure import HEADER, Row, memory_mib

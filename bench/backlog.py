@@ -19,7 +19,7 @@ from sparq.broker.catalog import Catalog
 from sparq.log.disk import Buffer, File, RealDisk
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
 TOPIC: Final = "bench"
@@ -150,13 +150,13 @@ def make(folder: Path, backlog: Backlog) -> int:
 def _publish(log: Log, backlog: Backlog, now: Instant) -> list[int]:
     """Publish all; returns the indexes of the deferred ones."""
     text = body(backlog.body_bytes)
-    full = [Bodies.of([text] * backlog.per_batch)]
+    full = [BodySlices.of([text] * backlog.per_batch)]
     every = backlog.deferred_every
     deferred: list[int] = []
     done = 0
     while done < backlog.messages:
         count = min(backlog.per_batch, backlog.messages - done)
-        pieces = full if count == backlog.per_batch else [Bodies.of([text] * count)]
+        pieces = full if count == backlog.per_batch else [BodySlices.of([text] * count)]
         dues = None
         if every:
             positions = range(-done % every, count, every)

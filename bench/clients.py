@@ -1,8 +1,8 @@
 """The client beside pynsq, gnsq and ansq, on one nsqd: `python -m bench.clients`.
 
-1. Each is a process of its own, in an environment of its own (`tests/interop`), and does the same
-   work in the way that its documentation has it (`bench/programs`). All are as they come: sparq
-   and ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq on uvloop in addition.
+1. Each is a process of its own, in an environment of its own (`tests/scenarios/interop`), and does
+   the same work as its documentation shows (`bench/programs`), with its own defaults: sparq and
+   ansq on asyncio's loop, pynsq on tornado's, gnsq on gevent's; sparq on uvloop in addition.
    `bound` is no client: it is what awaiting an OK costs at least.
 2. Within a line they take turns (A B C, A B C, ...), each with a new topic; figures are medians. A
    first run of each, which is not counted, says how many messages fill the time of a run.
@@ -30,8 +30,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from tests.interop.environments import ENVIRONMENTS, made
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.scenarios.interop.environments import ENVIRONMENTS, made
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 from bench import client_aims
 from bench.generator import BUSY_SHARE

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import cast
 
 import uvloop
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 from bench import load, workloads
 from bench.measure import memory_mib

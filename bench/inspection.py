@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 from bench.stats_scale import Way, longest_during, send_and_wait
 

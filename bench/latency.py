@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
-from tests.servers import Server, spawn_nsqd
+from tests.support.servers import Server, spawn_nsqd
 
 from bench.measure import Meter
 

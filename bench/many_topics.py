@@ -17,8 +17,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from proofs.crew import started
-from tests.servers import NsqdServer
+from proofs.daemon_fixture import started
+from tests.support.servers import NsqdServer
 
 from bench.load import MAGIC
 from bench.measure import cpu_seconds

@@ -24,7 +24,7 @@ from typing import Any
 
 import aiohttp
 
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 
 FIRST_SECONDS_MAX = 1.0
@@ -227,11 +227,11 @@ async def first_picture(session: aiohttp.ClientSession, url: str, nodes: int) ->
 async def measure(nodes: Nodes, rounds: int) -> bool:
     """Measure and print; whether the promises hold."""
     base = memory_bytes()
-    options = Options(http_address="127.0.0.1:0", lookupd_http_addresses=(nodes.lookupd,))
+    options = NsqadminOptions(http_address="127.0.0.1:0", lookupd_http_addresses=(nodes.lookupd,))
     admin = Nsqadmin(options)
     began, cpu = time.monotonic(), time.process_time()
     await admin.start()
-    url, watch = f"http://127.0.0.1:{admin.http_port}", admin.desk.watch
+    url, watch = f"http://127.0.0.1:{admin.http_port}", admin.services.watch
     per_viewers = {}
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         what = await first_picture(session, url, len(nodes.ports))

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 from bench.pipeline_processes import BenchError, end, until
 from bench.pipeline_running import LOOPBACK

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 
 from bench import pipeline_clicks
 from bench.pipeline_clicks import TOPIC

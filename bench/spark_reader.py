@@ -19,9 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.pipeline.session import use_this_python
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
@@ -34,7 +34,7 @@ GOAL = 0.8
 
 def publish(address: str, rows: int) -> None:
     """Fills the topic; the bodies are random, so that Parquet has nothing to compress."""
-    connection = Connection(address)
+    connection = BlockingConnection(address)
     window = 0
     for _ in range(rows // MPUB_MESSAGES):
         pool = os.urandom(BODY_SIZE * MPUB_MESSAGES)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from tests.servers import Server, spawn_nsqd
+from tests.support.servers import Server, spawn_nsqd
 
 from bench.latency import connected, whole_frames
 

@@ -23,12 +23,12 @@ import numpy as np
 
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
-from sparq.broker.session import Session
+from sparq.broker.session import V2Session
 from sparq.log.disk import RealDisk
 from sparq.protocol import commands
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD, ID_OFFSET, ID_SIZE
-from sparq.protocol.parser import Parser
+from sparq.protocol.parser import CommandParser
 
 SIZE = 200
 LARGE = 1024
@@ -52,8 +52,8 @@ class Line:
     def __init__(self, path: Path) -> None:
         self.broker = Broker(BrokerOptions(sync_every=2500), RealDisk(), str(path), now())
         self.broker.load(now())
-        self.session: Session = self.broker.connect("10.0.0.1:5555", now())
-        self.parser = Parser(self.broker.limits)
+        self.session: V2Session = self.broker.connect("10.0.0.1:5555", now())
+        self.parser = CommandParser(self.broker.limits)
 
     def say(self, data: bytes) -> bytes:
         """Send bytes; returns what nsqd answers in the turn that follows."""

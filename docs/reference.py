@@ -186,9 +186,9 @@ def parts_of_admin() -> Iterator[str]:
         lines.append(f"| {cell(f'`{name} {verb.words}`'.replace(' `', '`'))} | {verb.text} |")
     yield "\n".join(lines)
     yield "Flags of every verb:"
-    yield table_of_flags(admin.Options)
+    yield table_of_flags(admin.AdminOptions)
     yield "Further flags:"
-    common = {flag.name for flag in flags_of(admin.Options)}
+    common = {flag.name for flag in flags_of(admin.AdminOptions)}
     verbs: dict[Flag, list[str]] = {}
     for name, verb in admin.VERBS.items():
         for flag in flags_of(verb.options):

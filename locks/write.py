@@ -9,8 +9,8 @@ from them uses the index that their own pip or npm is set to.
 - spark.txt       that, and what the pipeline needs: the image of deploy/Dockerfile
 - all.txt         that, the pipeline's Spark and the workshop: what `make` installs
 - web             the script and style of nsqadmin's pages: `make vendor` copies them
-- tests/interop   for each foreign client its requirements-*.txt or */package-lock.json
-- tests/security  for each scanner its requirements-*.txt
+- tests/scenarios/interop   for each foreign client its requirements-*.txt or */package-lock.json
+- tests/scenarios/security  for each scanner its requirements-*.txt
 - docs            what builds the site: `make site`
 
 uv resolves, in an environment of its own under .venvs; pip alone installs.
@@ -76,9 +76,9 @@ def main() -> None:
     extras = tuple(f"--extra={name}" for name in ("spark", "connect", "delta", "otel", "dev"))
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
     sites = ROOT.glob("docs/requirements-*.in")
-    for source in sorted([*TESTS.glob("*/requirements-*.in"), *sites]):
+    for source in sorted([*TESTS.glob("**/requirements-*.in"), *sites]):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    for manifest in [*sorted(TESTS.glob("interop/*/package.json")), LOCKS / "web" / "package.json"]:
+    for manifest in [*sorted(TESTS.glob("scenarios/interop/*/package.json")), LOCKS / "web" / "package.json"]:
         lock_npm(manifest.parent)
 
 

@@ -28,16 +28,16 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import lateness, outcome, wire
 from proofs.checker import Verdict, check, total
-from proofs.company import CHANNEL, TOPIC, Witness, until
-from proofs.crew import NSQD, Crew, data_folder, started, wait_until
+from proofs.daemon_fixture import NSQD, Crew, data_folder, started, wait_until
 from proofs.faked_time import DAY_SECONDS, WallClock
 from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress, skipped
 from proofs.witness import Actor, Consumer
+from proofs.workload import CHANNEL, TOPIC, Witness, until
 
 HELD, LATER = "held", "later"
 HELD_MESSAGES = 100
@@ -52,8 +52,8 @@ FULL_JUMPS = 20
 STOP_SECONDS, STOP_SECONDS_SHORT = 95.0, 2.0
 HEARTBEAT_MS = 30_000
 FLAGS = ("--msg-timeout=15m", "--max-bytes-per-file=4194304")
-WALL_TIMEOUTS = "proofs.wall_timeouts"
-LATE_TIMERS = "proofs.late_timers"
+WALL_TIMEOUTS = "proofs.controls.wall_timeouts"
+LATE_TIMERS = "proofs.controls.late_timers"
 PROMISES = ("P4", "P13")
 
 

@@ -24,12 +24,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.servers import NsqdServer, Server, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqlookupd
 
 from proofs import outcome
-from proofs.company import until
-from proofs.crew import NSQD, data_folder, started
+from proofs.daemon_fixture import NSQD, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
+from proofs.workload import until
 from sparq.client import Config, Consumer, Message, Producer
 from sparq.client.errors import PublishError
 from sparq.protocol.errors import RemoteError
@@ -55,7 +55,7 @@ CONFIG = Config(
 CONTROL_SECONDS = 12
 FULL_SECONDS = 60
 """From so many on the waiting times count, too."""
-LATE_COMMIT = "proofs.late_commit"
+LATE_COMMIT = "proofs.controls.late_commit"
 PROMISES = ("P1", "P16")
 
 

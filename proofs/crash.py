@@ -25,11 +25,19 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import outcome, strace
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.crew import DRAIN_SECONDS, NSQD, Crew, data_folder, is_drained, started, wait_until
+from proofs.daemon_fixture import (
+    DRAIN_SECONDS,
+    NSQD,
+    Crew,
+    data_folder,
+    is_drained,
+    started,
+    wait_until,
+)
 from proofs.history import History
 from proofs.kill import FLAGS, LATE_COMMIT, LATE_FINISH
 from proofs.operator import Operator

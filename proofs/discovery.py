@@ -11,11 +11,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 
-from proofs.company import WAIT_SECONDS, until
-from proofs.crew import wait_until
+from proofs.daemon_fixture import wait_until
 from proofs.outcome import progress
+from proofs.workload import WAIT_SECONDS, until
 from sparq.client import Consumer, Producer
 
 STEADY, CHANNEL = "steady", "c"

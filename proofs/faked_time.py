@@ -12,7 +12,7 @@ from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection
 from pathlib import Path
 
-from tests.servers import Server
+from tests.support.servers import Server
 
 DAY_SECONDS = 86_400
 CLOSE_SECONDS = 600

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import strace
 from proofs.checker import Verdict, check, total
-from proofs.crew import NSQD, Crew, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
 from proofs.history import History, Outcome
 from proofs.operator import Operator
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher

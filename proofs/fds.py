@@ -23,13 +23,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import outcome, wire
 from proofs.checker import Verdict, check, total
-from proofs.company import WAIT_SECONDS, Witness, until
-from proofs.crew import NSQD, data_folder, started
+from proofs.daemon_fixture import NSQD, data_folder, started
 from proofs.outcome import Outcome, Plan, progress, skipped
+from proofs.workload import WAIT_SECONDS, Witness, until
 
 FILES = 64
 TOPICS = 100
@@ -37,7 +37,7 @@ FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
 PREFIX = ("sh", "-c", f'ulimit -n {FILES} && exec "$@"', "sh")
 STEP_COMMANDS = 1_000
 """How many commands the witness must have answered in each step, some files' worth."""
-UNSHARED = "proofs.unshared_files"
+UNSHARED = "proofs.controls.unshared_files"
 REFUSALS_MIN = 20
 PROMISES = ("P12", "P7")
 

@@ -32,19 +32,19 @@ from pathlib import Path
 import pytest
 from tests.nsqd.line import OK, Line, drain, fin, mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 from proofs import faults, outcome, strace
 from proofs.checker import Verdict
-from proofs.crew import NSQD, data_folder, started, wait_until
+from proofs.daemon_fixture import NSQD, data_folder, started, wait_until
 from proofs.faults import Rig, Rule
 from proofs.full_parts.crowd import Crowd, Shape, crowd, line_of
 from proofs.full_parts.remedies import Remedies, remedies
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P7",)
-NO_RESERVE = "proofs.no_reserve"
-NO_CHECKPOINTS = "proofs.no_checkpoints"
+NO_RESERVE = "proofs.controls.no_reserve"
+NO_CHECKPOINTS = "proofs.controls.no_checkpoints"
 SHAPES = (
     *(Shape(mib, topics) for mib in (16, 40, 1024) for topics in (1, 20, 200)),
     Shape(16, 1, starts_full=True),

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from proofs.crew import ROOT
+from proofs.daemon_fixture import ROOT
 from proofs.golden_read import STOPPED_WALL_NS, describe
 from proofs.layout import batches
 from proofs.reopened import Reopened, replaced

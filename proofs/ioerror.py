@@ -22,12 +22,12 @@ from pathlib import Path
 
 from proofs import faults, outcome, strace
 from proofs.checker import Verdict
-from proofs.crew import data_folder
+from proofs.daemon_fixture import data_folder
 from proofs.faults import Rig, Rule, placed
 from proofs.outcome import Outcome, Plan, progress, skipped
 
 PROMISES = ("P8",)
-BELIEVING, LOADED = "proofs.believing", "proofs.loaded"
+BELIEVING, LOADED = "proofs.controls.ignored_sync_error", "proofs.loaded"
 STARTS = {
     "openat": 16,
     "pread64": 10,

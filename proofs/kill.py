@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import outcome
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.crew import NSQD, Crew, data_folder, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, Crew, data_folder, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
@@ -37,7 +37,7 @@ STARTING_SECONDS = (0.02, 0.6)
 FLAGS = ("--max-bytes-per-file=1048576", "--msg-timeout=60s")
 CONTROL_KILLS = 5
 SHOWN_MAX = 40
-LATE_COMMIT, LATE_FINISH = "proofs.late_commit", "proofs.late_finish"
+LATE_COMMIT, LATE_FINISH = "proofs.controls.late_commit", "proofs.controls.late_finish"
 PROMISES = ("P1", "P3", "P9")
 
 

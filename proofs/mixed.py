@@ -34,11 +34,11 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import mixed_noise, outcome
 from proofs.checker import Verdict, check, lost_commands
-from proofs.crew import NSQD, Crew, data_folder, started
+from proofs.daemon_fixture import NSQD, Crew, data_folder, started
 from proofs.history import History
 from proofs.mixed_actors import Place, Reader, Writer, ask, insist
 from proofs.mixed_lives import Life
@@ -71,7 +71,7 @@ CONTROL_SECONDS = 45.0
 MINUTE_SECONDS = 60.0
 GRACE_SECONDS = 3 * PATIENCE_SECONDS
 SHOWN_MAX = 40
-LEAKING, LATE_COMMIT = "proofs.mixed_leaking", "proofs.late_commit"
+LEAKING, LATE_COMMIT = "proofs.controls.mixed_leaking", "proofs.controls.late_commit"
 PROMISES = ("P1", "P3", "P9", "P11")
 
 

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from proofs.checker import Verdict, check, lost_commands
-from proofs.crew import Crew
+from proofs.daemon_fixture import Crew
 from proofs.history import FINISHED, History, Outcome
 from proofs.mixed_actors import POLL_SECONDS, Hanger, Place, Reader, Writer, ask, insist
 

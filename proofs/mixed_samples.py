@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 MIB: Final = 1 << 20
 WARM_SHARE = 1 / 6

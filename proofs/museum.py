@@ -12,12 +12,12 @@ import shutil
 import sys
 
 from proofs import outcome
-from proofs.exhibits import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.loss_scenarios import EXHIBITS, Exhibit, Loss, Needs, visit
 from proofs.outcome import Outcome, Plan, progress
 from proofs.specimens import Maker, maker
 
 PROMISES = ("P1", "P3", "P4", "P5", "P7", "P8", "P9")
-LATE_COMMIT = "proofs.late_commit"
+LATE_COMMIT = "proofs.controls.late_commit"
 
 
 def program_of_go() -> str:

@@ -21,17 +21,17 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import discovery, outcome
 from proofs.chaos import Proxy, Toll
 from proofs.checker import Verdict, check, total
-from proofs.company import WAIT_SECONDS, Witness, until
-from proofs.crew import NSQD, Crew, data_folder, started
+from proofs.daemon_fixture import NSQD, Crew, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
 from proofs.own_client import CHANNEL as OWN_CHANNEL
 from proofs.own_client import TOPIC as OWN_TOPIC
 from proofs.own_client import OwnConsumer, OwnProducer, Shelf
+from proofs.workload import WAIT_SECONDS, Witness, until
 
 FLAGS = ("--requeue-on-disconnect", "--msg-timeout=60s", "--max-bytes-per-file=4194304")
 CONTROL_CUTS = 40
@@ -39,7 +39,7 @@ CONTROL_SECONDS = 2.0
 """What has not come by then is lost there."""
 FULL_CUTS = 300
 """From so many on the waiting times of the discovery count, too."""
-DELIVERED_IS_DONE = "proofs.delivered_is_done"
+DELIVERED_IS_DONE = "proofs.controls.delivered_is_done"
 PROMISES = ("P3", "P12", "P16")
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from proofs import outcome
-from proofs.crew import ROOT
+from proofs.daemon_fixture import ROOT
 from proofs.outcome import Outcome, Plan, skipped
 
 PROMISES = ("P2", "P3", "P9", "P15")

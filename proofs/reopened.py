@@ -22,8 +22,8 @@ from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.log.disk import Disk
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
-from sparq.protocol.parser import Parser
+from sparq.protocol.frames import BodySlices
+from sparq.protocol.parser import CommandParser
 from sparq.testing import ManualClock
 
 READY = 2500
@@ -116,7 +116,7 @@ class Reopened:
     def publish(self, topic: str, bodies: list[bytes], defer_ms: int = 0) -> None:
         """Publish, and see that it is kept."""
         ticket, now = Ticket(), self.clock.now()
-        self.broker.publish(topic, Bodies.of(bodies), now, ticket, defer_ms=defer_ms)
+        self.broker.publish(topic, BodySlices.of(bodies), now, ticket, defer_ms=defer_ms)
         self.turn()
         answers = [error for _, error in self.broker.take_published()]
         assert answers == [None], answers
@@ -168,7 +168,7 @@ class Consumer:
     def __init__(self, home: Reopened, topic: str, channel: str) -> None:
         self.home = home
         self.session = home.broker.connect("127.0.0.1:1", home.clock.now())
-        self.parser = Parser(home.broker.limits)
+        self.parser = CommandParser(home.broker.limits)
         self.buffer = bytearray()
         self.say(wire.sub(topic, channel))
         assert self.heard() == []

@@ -8,13 +8,15 @@ import sys
 
 from sparq.broker.turn import Task
 from sparq.log import journal
-from sparq.nsqd import commit
+from sparq.nsqd import disk_threads
 from sparq.nsqd.main import main
 
 JOURNAL_BYTES = 150_000
 
 
-def never_inline(_runner: commit.Runner, _tasks: list[Task], _backlog_bytes: int) -> bool:
+def never_inline(
+    _runner: disk_threads.DiskThreads, _tasks: list[Task], _backlog_bytes: int
+) -> bool:
     """A commit in the loop is one that shares its sync with nobody."""
     return False
 
@@ -22,5 +24,5 @@ def never_inline(_runner: commit.Runner, _tasks: list[Task], _backlog_bytes: int
 if __name__ == "__main__":
     setattr(journal, "SHARE_MIN", 1)  # noqa: B010 - a replacement, which types do not allow
     setattr(journal, "FILE_BYTES", JOURNAL_BYTES)  # noqa: B010 - a replacement as well
-    setattr(commit.Runner, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
     sys.exit(main())

@@ -28,13 +28,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import outcome, wire
-from proofs.company import WAIT_SECONDS, until
-from proofs.crew import NSQD, Crew, data_folder, started
+from proofs.daemon_fixture import NSQD, Crew, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
 from proofs.witness import Actor
+from proofs.workload import WAIT_SECONDS, until
 
 STUCK, HEALTHY, CHANNEL = "stuck", "healthy", "c"
 BODY_BYTES = 4_096
@@ -63,7 +63,7 @@ IN_FLIGHT_BYTES = 64
 FULL_MIB = 1_024
 """From this backlog on the run is long enough for its rates to mean something."""
 FLAGS = ("--msg-timeout=15m", "--max-msg-timeout=15m")
-NEVER_PAUSED = "proofs.never_paused"
+NEVER_PAUSED = "proofs.controls.never_paused"
 PROMISES = ("P11", "P12")
 
 

@@ -31,7 +31,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from proofs import outcome
-from proofs.crew import data_folder, python_path
+from proofs.daemon_fixture import data_folder, python_path
 from proofs.outcome import Outcome, Plan, progress
 
 QUERIES = ("archive", "metrics", "spam_analysis")
@@ -50,8 +50,8 @@ CLICKS = 100_000
 CONTROL_CLICKS = 40_000
 CONTROL_RUNS = 3
 NSQD_KILLS, DRIVER_KILLS = 2, 3
-SMALL_BATCHES = "proofs.small_batches"
-CARELESS = "proofs.careless_reader"
+SMALL_BATCHES = "proofs.controls.small_batches"
+CARELESS = "proofs.controls.unplanned_reader"
 PATHS = {**os.environ, "PYTHONPATH": python_path()}
 PROMISES = ("P14",)
 

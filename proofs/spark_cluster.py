@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 
 from proofs import outcome
-from proofs.crew import data_folder
+from proofs.daemon_fixture import data_folder
 from proofs.outcome import Outcome, Plan, progress
 from proofs.spark_cluster_parts.cluster_run import ClusterRun, Result, Task
 from proofs.spark_cluster_parts.feed import clicks

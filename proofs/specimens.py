@@ -15,9 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, Message, fin, rdy, sub
-from tests.servers import NsqdServer, start_first
+from tests.support.servers import NsqdServer, start_first
 
-from proofs.crew import NSQD, ROOT, wait_until
+from proofs.daemon_fixture import NSQD, ROOT, wait_until
 from proofs.layout import batches
 
 QUIET_SECONDS = 5.0

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from proofs.crew import NSQD, started
+from proofs.daemon_fixture import NSQD, started
 
 QUIET = ("strace", "-D", "-f", "-qq")
 # Stops only at the calls that are meant, and so costs next to nothing; but then strace 6.1 does

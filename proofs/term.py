@@ -23,11 +23,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import outcome, wire
 from proofs.checker import Verdict, check, lost_commands, total
-from proofs.crew import NSQD, Crew, is_drained, started, wait_until
+from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
 from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
@@ -45,7 +45,7 @@ BODY_BYTES = 1 << 18
 BODIES_OF_MPUB = 16
 CONTROL_STOPS = 3
 SHOWN_MAX = 40
-HASTY_STOP, LATE_FINISH = "proofs.hasty_stop", "proofs.late_finish"
+HASTY_STOP, LATE_FINISH = "proofs.controls.hasty_stop", "proofs.controls.late_finish"
 
 
 @dataclass(slots=True)

@@ -22,11 +22,11 @@ from sparq.log.block import Block
 from sparq.protocol import batch, frames, mpub, parser, runs
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
-from sparq.protocol.identify import Limits
+from sparq.protocol.frames import BodySlices
+from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.instant import INDEX_EPOCH_NS
 
-LIMITS = Limits(max_msg_size=60, max_body_size=5_000)
+LIMITS = IdentifyLimits(max_msg_size=60, max_body_size=5_000)
 BASE = 5 * PAGE_SIZE - 40
 """Indexes of these cases cross the border of a page."""
 HEX = b"0123456789abcdef"
@@ -66,7 +66,7 @@ def sizes_of(chance: random.Random, count: int) -> list[int]:
     return sizes
 
 
-def bodies_of(chance: random.Random, count: int) -> Bodies:
+def bodies_of(chance: random.Random, count: int) -> BodySlices:
     """Bodies lying close together, apart, or evenly."""
     sizes = sizes_of(chance, count)
     gap = chance.choice([0, 4, 11])
@@ -77,10 +77,10 @@ def bodies_of(chance: random.Random, count: int) -> Bodies:
     data = chance.randbytes(at)
     if sizes and len(set(sizes)) == 1 and chance.random() < 0.5:
         step = sizes[0] + gap
-        return Bodies.even(data, range(starts[0], starts[0] + step * count, step), sizes[0])
+        return BodySlices.even(data, range(starts[0], starts[0] + step * count, step), sizes[0])
     if chance.random() < 0.5:
-        return Bodies(data, starts, sizes)
-    return Bodies(data, np.array(starts, np.int64), np.array(sizes, np.int64))
+        return BodySlices(data, starts, sizes)
+    return BodySlices(data, np.array(starts, np.int64), np.array(sizes, np.int64))
 
 
 def frames_of(chance: random.Random, count: int) -> tuple[bytes, list[int], int]:
@@ -245,7 +245,7 @@ def commands_in_pieces(chance: random.Random) -> Answers:
 
 def understood(pieces: list[bytes]) -> list[object]:
     """What a parser makes of a stream, in words that do not depend on how long runs are."""
-    reader = parser.Parser(LIMITS)
+    reader = parser.CommandParser(LIMITS)
     reader.state = c.STATE_SUBSCRIBED
     found: list[object] = []
     try:
@@ -262,7 +262,7 @@ def understood(pieces: list[bytes]) -> list[object]:
 def flat(command: c.Command) -> list[object]:
     """A command as the single ones that it stands for."""
     match command:
-        case c.Publish(topic, bodies):
+        case c.PublishRun(topic, bodies):
             return [("PUB", topic, bytes(body)) for body in bodies]
         case c.MultiPublish(topic, bodies) | c.DeferredPublish(topic, bodies):
             return [(type(command).__name__, topic, *map(bytes, bodies))]
@@ -462,7 +462,7 @@ PAIRS = (
     Pair("protocol.runs.finish_run", finish_run),
     Pair("protocol.runs.publish_run", publish_run),
     Pair("protocol.mpub.Walk", walk),
-    Pair("protocol.parser.Parser", commands_in_pieces),
+    Pair("protocol.parser.CommandParser", commands_in_pieces),
     Pair("protocol.batch.encode", stored_dues),
     Pair("log.records.merge_ranges", merge_ranges),
     Pair("log.block.merge", block_times),

@@ -24,12 +24,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import behaviours, servers
-from tests.forked import ForkServer
-from tests.open_files import open_files
-from tests.security import rows
+from tests.scenarios.security import rows
+from tests.support import behaviours, servers
+from tests.support.forked import ForkServer
+from tests.support.open_files import open_files
 
-pytest_plugins = ["tests.spark_session"]
+pytest_plugins = ["tests.support.spark_session"]
 
 FILES_LEFT_MAX = 25
 # Each Java thread that has called a `foreachBatch` keeps its connection to this process: Py4J pools
@@ -136,9 +136,9 @@ def pytest_configure(config: pytest.Config) -> None:
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:
             del os.environ[name]
     config.addinivalue_line("markers", f"slow: {SLOW}")
-    line = f"{behaviours.MARKER}(*names): asserts these lines of tests/behaviours.py"
+    line = f"{behaviours.MARKER}(*names): asserts these lines of tests/support/behaviours.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(behaviours.Report(), "behaviours")
-    line = f"{rows.MARKER}(*names): checks these rows of tests/security/rows.py"
+    line = f"{rows.MARKER}(*names): checks these rows of tests/scenarios/security/rows.py"
     config.addinivalue_line("markers", line)
     config.pluginmanager.register(rows.Report(), "security")

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 from bench.load import FIN_SIZE, FRAME_OVERHEAD, ID, MAGIC, OK
 from bench.peers.peer import (

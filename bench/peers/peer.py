@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 from bench.measure import cpu_seconds, memory_mib
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 from bench.peers.nsq import stamps_of
 from bench.peers.peer import (

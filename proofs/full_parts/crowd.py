@@ -17,9 +17,9 @@ from pathlib import Path
 
 from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
-from proofs.crew import NSQD, started, wait_until
+from proofs.daemon_fixture import NSQD, started, wait_until
 
 CHANNEL = "c" * 64
 BATCH = 50

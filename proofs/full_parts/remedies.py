@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tests.nsqd.line import OK, Line, mpub
 from tests.nsqd.small_disk import SmallDisk
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
-from proofs.crew import started
+from proofs.daemon_fixture import started
 
 DISK = "16m"
 BODY = b"r" * 100

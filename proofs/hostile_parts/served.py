@@ -24,21 +24,21 @@ from proofs.hostile_parts.spoken import IDENTIFY, LINES, WORDS
 from proofs.hostile_parts.worker import Target
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
-from sparq.daemon.http import Route, ShortWay, Site
-from sparq.nsqd.http import Endpoints
-from sparq.nsqd.http_publish import Door as PublishDoor
+from sparq.daemon.http import FastPath, Route, Site
+from sparq.nsqd.http import NsqdEndpoints
+from sparq.nsqd.http_publish import FastPublishPath as PublishDoor
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import broker_options
-from sparq.nsqlookupd.http import Endpoints as LookupEndpoints
+from sparq.nsqlookupd.http import NsqlookupdEndpoints
 from sparq.nsqlookupd.registry import Registry
-from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, Conversation
+from sparq.nsqlookupd.tcp import IDENTIFY_BYTES_MAX, LINE_BYTES_MAX, CommandHandlers
 from sparq.protocol import commands
 from sparq.protocol.errors import ERRORS, RemoteError
-from sparq.protocol.identify import Limits
-from sparq.protocol.parser import LineTooLong, Parser
+from sparq.protocol.identify import IdentifyLimits
+from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.testing import ManualClock, MemoryDisk
 
 LIFE: Final = 400
@@ -50,8 +50,8 @@ SITE_LIFE: Final = 5_000
 DISK_BYTES: Final = 32 << 20
 """Of a broker, whose reserve is an eighth of it: on this disk it takes memory, as no real one's."""
 
-OPTIONS: Final = Options(
-    broker=BrokerOptions(limits=Limits(max_msg_size=4_096, max_body_size=20_000)), node_id=5
+OPTIONS: Final = NsqdOptions(
+    broker=BrokerOptions(limits=IdentifyLimits(max_msg_size=4_096, max_body_size=20_000)), node_id=5
 )
 ID_PLACE: Final = b"@" * 16
 """Stands in an input for the id of a message in flight."""
@@ -115,7 +115,7 @@ class House:
         broker, clock = self.broker, self.clock
         clock.advance(variant * 1_000_000)
         session = broker.connect("10.0.0.1:5555", clock.now())
-        parser = Parser(broker.limits)
+        parser = CommandParser(broker.limits)
         said: list[object] = []
         try:
             for chunk in chunks:
@@ -189,7 +189,7 @@ class Lookup:
         self._count += 1
         peer = f"10.0.0.1:{self._count}"
         me = {"tcp_port": 4160, "http_port": 4161, "version": "1"}
-        talk = Conversation(self.registry, me, peer, peer, self.clock.now)
+        talk = CommandHandlers(self.registry, me, peer, peer, self.clock.now)
         answers = b""
         for chunk in chunks:
             if not talk.ended:
@@ -285,7 +285,7 @@ class Web:
         loop: asyncio.AbstractEventLoop,
         routes: Sequence[Route],
         close: Callable[[], None] = lambda: None,
-        short_way: Callable[[Callable[[], asyncio.Protocol]], ShortWay] | None = None,
+        fast_path: Callable[[Callable[[], asyncio.Protocol]], FastPath] | None = None,
     ) -> None:
         self._loop = loop
         self.close = close
@@ -294,8 +294,8 @@ class Web:
         kept = [r for r in routes if not r.path.startswith("/debug") and r.method != "PUT"]
         door: Any = self._door
         site = Site(kept)
-        way = None if short_way is None else short_way(site.protocol)
-        loop.run_until_complete(site.start(door, short_way=way))
+        way = None if fast_path is None else fast_path(site.protocol)
+        loop.run_until_complete(site.start(door, fast_path=way))
 
     def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         _trouble.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
@@ -350,14 +350,14 @@ def _nsqd_site() -> Web:
     return Web(loop, _endpoints(nsqd).routes(), nsqd.runner.stop, way)
 
 
-def _endpoints(nsqd: Nsqd) -> Endpoints:
-    return Endpoints(nsqd, Reloader(nsqd, LookupPeers(nsqd), lambda: OPTIONS))
+def _endpoints(nsqd: Nsqd) -> NsqdEndpoints:
+    return NsqdEndpoints(nsqd, Reloader(nsqd, LookupPeers(nsqd), lambda: OPTIONS))
 
 
 def _lookup_site() -> Web:
     lookup = Lookup()
     lookup.say([b"  V1" + INTRODUCTION + b"REGISTER t c\n"])
-    return Web(_the_loop(), LookupEndpoints(lookup.registry, lookup.clock.now).routes())
+    return Web(_the_loop(), NsqlookupdEndpoints(lookup.registry, lookup.clock.now).routes())
 
 
 _sites: Final = {
@@ -419,7 +419,7 @@ def targets() -> Sequence[Target]:
     words = (b"REGISTER ", b"UNREGISTER ", b"PING\n", INTRODUCTION)
     heads = (b"\r\n", b"Transfer-Encoding: chunked\r\n", b"Content-Length: 99999999\r\n", b"%00")
     nsqd = _requests(_endpoints(Nsqd(OPTIONS, House().broker, _the_loop())).routes())
-    lookup = _requests(LookupEndpoints(Registry(1, 1), ManualClock().now).routes())
+    lookup = _requests(NsqlookupdEndpoints(Registry(1, 1), ManualClock().now).routes())
     return (
         Target("broker", 12, (*LINES, *lives, b"".join(LINES[6:])), converse, WORDS),
         Target("nsqlookupd", 50, PEERS, register, words),

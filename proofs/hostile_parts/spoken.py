@@ -26,14 +26,14 @@ from sparq.nsqd.seeking import target_of
 from sparq.protocol import commands, lookup
 from sparq.protocol.compression import Compression, CompressionError, Deflate, Snappy
 from sparq.protocol.errors import ERRORS, RemoteError
-from sparq.protocol.identify import Limits, negotiate
+from sparq.protocol.identify import IdentifyLimits, negotiate
 from sparq.protocol.mpub import walk_whole
-from sparq.protocol.parser import LineTooLong, Parser
+from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.protocol.receiver import FrameError, Receiver, decode_message
 from sparq.testing import START_WALL_NS
 from sparq.wire import client as handshake
 
-LIMITS: Final = Limits(max_msg_size=4_096, max_body_size=20_000)
+LIMITS: Final = IdentifyLimits(max_msg_size=4_096, max_body_size=20_000)
 HELD_MAX: Final = LIMITS.max_line_size + LIMITS.max_body_size + 64
 STATES: Final = (commands.STATE_INIT, commands.STATE_SUBSCRIBED, commands.STATE_CLOSING)
 IDS: Final = (b"0123456789abcdef", b"0000000000000000", b"ffffffffffffffff")
@@ -89,7 +89,7 @@ WORDS: Final = tuple(name + end for name in commands.COMMANDS for end in (b" ", 
 def parse(data: bytes) -> object:
     """The parser, in any state: `RemoteError` of the table, or `LineTooLong`, and then silence."""
     variant, chunks = serve(data)
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.state = STATES[variant % 3]
     parser.heartbeats = bool(variant & 4)
     parser.needs_tls = variant >= 240
@@ -114,7 +114,7 @@ def parse(data: bytes) -> object:
 
 
 def _check_command(command: Any) -> None:
-    if isinstance(command, commands.Publish | commands.MultiPublish | commands.DeferredPublish):
+    if isinstance(command, commands.PublishRun | commands.MultiPublish | commands.DeferredPublish):
         bodies = command.bodies
         assert len(bodies) > 0
         assert 0 < bodies.size_bytes <= len(bodies) * LIMITS.max_msg_size

@@ -19,12 +19,12 @@ from proofs.hostile_parts.worker import Target
 from sparq.broker.catalog import Catalog, CatalogError
 from sparq.log import go_queue
 from sparq.log.go_queue import GoDataError
-from sparq.log.go_records import Records
+from sparq.log.go_records import GoRecords
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.protocol import batch
 from sparq.protocol.batch import BatchError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
 
 FOLDER: Final = "/data/topics/t-clicks"
@@ -60,7 +60,7 @@ def _written() -> tuple[str, bytes]:
     log = open_log(disk)
     for at in range(0, len(BODIES), 3):
         dues = [(1, CLOCK.now().wall_ns + 10**10)] if at == 3 else None
-        commit = log.begin([Bodies.of(BODIES[at : at + 3])], CLOCK.now(), dues, True)
+        commit = log.begin([BodySlices.of(BODIES[at : at + 3])], CLOCK.now(), dues, True)
         commit.run()
         log.finish(commit)
     log.close()
@@ -195,7 +195,7 @@ def import_go(data: bytes) -> object:
     counts: list[int] = []
     for queue in found.queues():
         pieces = go_queue.read_queue(disk, "/go", queue)
-        counts += [len(piece) if isinstance(piece, Records) else -1 for piece in pieces]
+        counts += [len(piece) if isinstance(piece, GoRecords) else -1 for piece in pieces]
     return tuple(counts[:6]), len(found.topics)
 
 

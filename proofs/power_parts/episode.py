@@ -23,10 +23,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 from proofs import wire
-from proofs.crew import ROOT, Crew
+from proofs.daemon_fixture import ROOT, Crew
 from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
 from proofs.power_parts import image
 from proofs.witness import Consumer, Publisher

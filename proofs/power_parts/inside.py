@@ -17,7 +17,7 @@ from typing import Self
 
 from proofs import bodies
 from proofs.checker import Verdict, check, lost_commands
-from proofs.crew import NSQD
+from proofs.daemon_fixture import NSQD
 from proofs.history import History
 from proofs.outcome import progress
 from proofs.power_parts import image
@@ -28,7 +28,7 @@ from sparq.broker.options import BrokerOptions
 from sparq.log.disk import RealDisk, RealFile
 from sparq.testing import ManualClock
 
-NO_SYNC = "proofs.no_sync"
+NO_SYNC = "proofs.controls.no_sync"
 SHARED_SYNCS = "proofs.shared_syncs"
 CUTS_OF_EPISODE = 15
 RELAXED_EVERY = 2500

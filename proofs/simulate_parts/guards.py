@@ -32,7 +32,7 @@ from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.segment import SegmentInfo
 from sparq.protocol import batch
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
 HASTE_NS = 900_000_000
@@ -104,7 +104,7 @@ def in_two(publishing: Publishing, publish: Publish) -> None:
         ADD(publishing, publish)
         return
     first, second = (
-        Bodies(bodies.buffer, bodies.starts[part], bodies.sizes[part])
+        BodySlices(bodies.buffer, bodies.starts[part], bodies.sizes[part])
         for part in (slice(half), slice(half, None))
     )
     size, rest = first.size_bytes, second.size_bytes
@@ -135,7 +135,7 @@ def always_one(runs: Any, attempts: Any) -> bytearray:
     return COPY_RUNS(runs, attempts * 0 + 1)
 
 
-def as_old_as_it_is(_handout: delivery.Handout) -> int:
+def as_old_as_it_is(_handout: delivery.DeliveryContext) -> int:
     """Nothing is too old."""
     return 0
 
@@ -153,7 +153,9 @@ def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
     return []
 
 
-def as_often_as_it_fails(_handout: delivery.Handout, runs: list[delivery.Run]) -> Any:
+def as_often_as_it_fails(
+    _handout: delivery.DeliveryContext, runs: list[delivery.DeliveryRun]
+) -> Any:
     """No message is a dead letter."""
     return runs
 
@@ -204,7 +206,7 @@ GUARDS = (
     Guard("timeouts", "hasty", InFlight, "expire", too_soon),
     Guard("attempts", "recounted", delivery, "copy_runs", always_one),
     Guard("freeing", "left", InFlight, "_shrink", kept),
-    Guard("ages", "aged", delivery.Handout, "oldest_ns", as_old_as_it_is),
+    Guard("ages", "aged", delivery.DeliveryContext, "oldest_ns", as_old_as_it_is),
     Guard("deferred beside a lag limit", "lost", Channel, "_apart_between", nothing_apart),
     Guard("most attempts", "overdue", delivery, "_without_dead", as_often_as_it_fails),
     Guard("letters before FINs", "lost", Broker, "_move", finished_first),

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 from proofs import wire
 from sparq.broker.options import SECOND_NS
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.parser import Parser
+from sparq.protocol.parser import CommandParser
 
 if TYPE_CHECKING:
     from proofs.simulate_parts.world import World
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
     from sparq.protocol.instant import Instant
 
 HEAD = struct.Struct(">ii")
@@ -61,8 +61,8 @@ class Link:
         self.number = number
         self.still_until_ns = 0
         self.ended = False
-        self.session: Session = world.broker.connect(f"10.0.0.1:{number}", world.clock.now())
-        self._parser = Parser(world.broker.limits)
+        self.session: V2Session = world.broker.connect(f"10.0.0.1:{number}", world.clock.now())
+        self._parser = CommandParser(world.broker.limits)
         self._up = bytearray()
         self._sent = self._arrived = 0
         self._marks: deque[tuple[int, Arriving]] = deque()

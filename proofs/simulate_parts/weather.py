@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 
 from sparq.broker.options import MILLISECOND_NS, SECOND_NS, BrokerOptions
-from sparq.protocol.identify import Limits
+from sparq.protocol.identify import IdentifyLimits
 from sparq.testing import Fault
 
 CHANGES = ("write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink", "rename", "reserve")
@@ -64,7 +64,7 @@ class Weather:
 
 def draw(chance: random.Random, *, together: bool) -> Weather:
     """The weather of a run; together: whether a start syncs all topics at once."""
-    limits = Limits(
+    limits = IdentifyLimits(
         msg_timeout_ms=chance.choice([1_000, 5_000, 60_000]), max_req_timeout_ms=3_600_000
     )
     options = BrokerOptions(

@@ -1,9 +1,9 @@
 """One simulated run: a broker on a memory disk, its threads, its clients, and what befalls them.
 
-The broker is driven as nsqd's shell drives it (`nsqd/server.py`, `nsqd/commit.py`): a turn after
-each group of events, disk work in one thread for commits, two for reads and one for housekeeping,
-results taken in by the loop in any order between threads. Here a thread is a queue, and getting on
-is a matter of chance.
+The broker is driven as nsqd's shell drives it (`nsqd/server.py`, `nsqd/disk_threads.py`): a turn
+after each group of events, disk work in one thread for commits, two for reads and one for
+housekeeping, results taken in by the loop in any order between threads. Here a thread is a queue,
+and getting on is a matter of chance.
 
 A life of the broker ends as a clean stop, a kill (what was written stays) or a power cut (of what
 was not synced any sectors stay), between any two steps or in the middle of any disk operation.
@@ -299,14 +299,14 @@ class World:
             self.truth.doubt()
 
     def note_kept(self) -> None:
-        """How far the books are written and synced after a turn."""
+        """How far the writer are written and synced after a turn."""
         for truth in self.truth.topics.values():
             topic = self.broker.topics.get(truth.name)
-            if topic is None or topic.books is None:
+            if topic is None or topic.writer is None:
                 continue
-            if topic.books.is_written():
+            if topic.writer.is_written():
                 truth.written_step = self.step
-            if topic.books.is_synced():
+            if topic.writer.is_synced():
                 truth.synced_step = self.step
             if not topic.stream.log.unsynced.count:
                 truth.safe_step = self.step

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 
 from proofs.spark_cluster_parts.feed import TOPIC
 from sparq.pipeline import archive, metrics, spam_analysis
-from sparq.pipeline.audit import Audit, Published, audit
-from sparq.pipeline.cluster import Cluster
+from sparq.pipeline.audit import AuditResult, PublisherRecords, audit
+from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.report import Labels, Score, newest_findings, scores
 
@@ -43,7 +43,7 @@ class Books:
         return self.rows - self.distinct
 
 
-def audited(data: Path, cluster: Cluster, published: Published) -> Audit:
+def audited(data: Path, cluster: LocalCluster, published: PublisherRecords) -> AuditResult:
     """The pipeline's own audit of a data folder.
 
     Args:
@@ -62,7 +62,7 @@ def audited(data: Path, cluster: Cluster, published: Published) -> Audit:
     )
 
 
-def read(data: Path, cluster: Cluster, published: Published, labels: Labels) -> Books:
+def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels: Labels) -> Books:
     """The audit, and what must be true beside it.
 
     Args:

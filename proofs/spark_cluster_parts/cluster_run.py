@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 from proofs.outcome import progress
 from proofs.spark_cluster_parts import books, event_log, steps
@@ -31,7 +31,7 @@ from proofs.spark_cluster_parts.feed import TOPIC, Feed, clicks
 from proofs.spark_cluster_parts.programs import last_lines
 from proofs.spark_cluster_parts.standalone import StandaloneCluster
 from proofs.spark_cluster_parts.variants import FAILURE, KILLS, STALL, Variant
-from sparq.pipeline.cluster import Cluster, ClusterError
+from sparq.pipeline.cluster import ClusterError, LocalCluster
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class ClusterRun:
         self.chance = random.Random(f"{task.seed} {task.variant.name}")
         self.data, self.logs = folder / "data", folder / "logs"
         self.data.mkdir(parents=True)
-        self.nsq = Cluster(self.logs, folder / "nsqds")
+        self.nsq = LocalCluster(self.logs, folder / "nsqds")
         self.spark = StandaloneCluster(folder / "spark")
         self.failures = Failures(folder / "failures") if FAILURE in task.variant.others else None
         self.driver = self._driver()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from proofs.crew import python_path
+from proofs.daemon_fixture import python_path
 from proofs.spark_cluster_parts.feed import TOPIC
 from proofs.spark_cluster_parts.programs import Program, is_java, send
 from proofs.spark_cluster_parts.standalone import environment

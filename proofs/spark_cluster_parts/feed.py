@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from sparq.pipeline.audit import Published
+from sparq.pipeline.audit import PublisherRecords
 from sparq.pipeline.generator import Generated, generate
 from sparq.pipeline.publisher import publish, read_hashes
 
@@ -78,10 +78,10 @@ class Feed(threading.Thread):
             self._ended = True
             self._news.notify()
 
-    def written_down(self) -> Published:
+    def written_down(self) -> PublisherRecords:
         """What the audit asks for."""
         acknowledged, resent = self._files
-        return Published(read_hashes(acknowledged), read_hashes(resent))
+        return PublisherRecords(read_hashes(acknowledged), read_hashes(resent))
 
     def run(self) -> None:
         """The thread."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 from proofs.spark_cluster_parts.programs import Program, last_lines
 from sparq.pipeline.cluster import HOST, any_free_port

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 from sparq.program import mistakes
-from sparq.tools.parser import Parser, VersionAction
+from sparq.tools.parser import ToolParser, VersionAction
 
 SEEDS = 100_000
 PIPELINE = "sparq.pipeline.command"
@@ -52,7 +52,7 @@ def _refuse_unknown(word: str) -> None:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line parser."""
-    top = Parser(
+    top = ToolParser(
         prog="sparq",
         description="NSQ in Python. It picks up where NSQ leaves off, with a click pipeline.",
     )
@@ -125,7 +125,7 @@ def _pipeline(words: argparse.ArgumentParser, options: argparse.Namespace) -> in
             return pipeline.up(options.data.resolve())
         seed = secrets.randbelow(SEEDS) if options.seed is None else options.seed
         return pipeline.run(
-            pipeline.Options(options.data.resolve(), options.clicks, options.count, seed)
+            pipeline.RunOptions(options.data.resolve(), options.clicks, options.count, seed)
         )
     except (pipeline.RunError, ClusterError, FolderError) as error:
         sys.stderr.write(f"sparq {options.command}: {error}\n")

@@ -143,7 +143,7 @@ def _move(names: Names, old: str, new: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EntryChange:
     """A change to folder entries that is not on the disk yet."""
 
     folders: frozenset[str]
@@ -258,7 +258,7 @@ class MemoryDisk:
         self._cut = False
         self._names: Names = {"": None}
         self._durable: Names = {"": None}
-        self._changes: list[Change] = []
+        self._changes: list[EntryChange] = []
         self._locks: dict[str, MemoryFile] = {}
 
     # Called by tests
@@ -456,7 +456,7 @@ class MemoryDisk:
         """See `sparq.log.disk.Disk`."""
         self.step("syncdir", path)
         path = path.rstrip("/")
-        waiting: list[Change] = []
+        waiting: list[EntryChange] = []
         for change in self._changes:
             if path in change.folders:
                 change.apply(self._durable)
@@ -495,4 +495,4 @@ class MemoryDisk:
 
     def _change(self, apply: Callable[[Names], None], *paths: str) -> None:
         apply(self._names)
-        self._changes.append(Change(frozenset(map(_parent, paths)), apply))
+        self._changes.append(EntryChange(frozenset(map(_parent, paths)), apply))

@@ -11,7 +11,7 @@ import pytest
 from bench.client_aims import AIMS, Speed, report
 from bench.clients import CLIENTS, FLAGS, LINES, Bench, Client, ClientError, Line, keys, main
 
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 TOTAL = 2_000
 BY_ITERATION, WITH_HANDLER, IN_BATCHES, BLOCKING, ONE_TASK, HUNDRED_TASKS, _ = LINES

@@ -5,7 +5,7 @@ from pathlib import Path
 import uvloop
 from bench.idle import measure, report
 
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 
 def test_two_hundred_idle_connections(tmp_path: Path) -> None:

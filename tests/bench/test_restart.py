@@ -7,7 +7,7 @@ from bench.backlog import CHANNEL, TOPIC, Backlog
 from bench.restart import restarts
 
 from bench import backlog
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 
 @pytest.mark.parametrize(

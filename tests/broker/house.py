@@ -15,9 +15,9 @@ from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.broker.turn import Task
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
-from sparq.protocol.parser import Parser
+from sparq.protocol.parser import CommandParser
 from sparq.protocol.receiver import Receiver, decode_message
 from sparq.testing import MemoryDisk
 
@@ -129,8 +129,8 @@ class House:
     def checkpoint(self, name: str) -> None:
         """Have a topic's ledger replaced by the state that its records have led to."""
         topic = self.broker.topics[name]
-        assert topic.books is not None
-        work = topic.books.checkpoint(topic.state(self.clock.now()))
+        assert topic.writer is not None
+        work = topic.writer.checkpoint(topic.state(self.clock.now()))
         assert work is not None
         topic.outcome.works.append(work)
         self.broker.turn.touch(topic)
@@ -179,7 +179,7 @@ class House:
         """Publish as HTTP does, and see that it is kept."""
         ticket = Ticket()
         self.broker.publish(
-            topic, Bodies.of(list(bodies)), self.clock.now(), ticket, defer_ms=defer_ms
+            topic, BodySlices.of(list(bodies)), self.clock.now(), ticket, defer_ms=defer_ms
         )
         self.turn()
         assert ticket.answers == [None]
@@ -206,7 +206,7 @@ class Client:
     def __init__(self, house: House) -> None:
         self.house = house
         self.session = house.broker.connect("10.0.0.1:5555", house.clock.now())
-        self.parser = Parser(house.broker.limits)
+        self.parser = CommandParser(house.broker.limits)
         self.receiver = Receiver(1 << 28)
         self.received: list[tuple[int, bytes]] = []
         self.gone = False

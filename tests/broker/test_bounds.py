@@ -7,7 +7,7 @@ import random
 import pytest
 
 from sparq.protocol import commands
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from tests.broker.house import House, Ticket
 
 BODY = b"x" * 6_000
@@ -17,7 +17,7 @@ LIMIT = 10
 def refusal(house: House, *bodies: bytes, topic: str = "t") -> str:
     """Publish, all or none; why it was refused, empty if it was not."""
     ticket = Ticket()
-    house.broker.publish(topic, Bodies.of(list(bodies)), house.clock.now(), ticket)
+    house.broker.publish(topic, BodySlices.of(list(bodies)), house.clock.now(), ticket)
     house.turn()
     (error,) = ticket.answers
     return "" if error is None else error.text
@@ -81,7 +81,7 @@ def test_what_waits_for_the_disk_counts() -> None:
     house = House(max_topic_messages=LIMIT)
     ticket = Ticket()
     for _ in range(3 * LIMIT):
-        house.broker.publish("t", Bodies.of([b"x"]), house.clock.now(), ticket)
+        house.broker.publish("t", BodySlices.of([b"x"]), house.clock.now(), ticket)
     house.turn()
     assert LIMIT == ticket.answers.count(None)
 

@@ -8,7 +8,7 @@ from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.layout import FRAME_OVERHEAD
 from tests.broker.house import House, Message, Ticket
 
@@ -129,7 +129,7 @@ def test_output_of_one_session_is_bounded() -> None:
     house = House(output_bytes_max=10_000)
     consumer = house.consumer("t", "c", rdy=2500)
     consumer.answers()
-    many = Bodies.of([b"x" * 1000] * 100)
+    many = BodySlices.of([b"x" * 1000] * 100)
     house.broker.publish("t", many, house.clock.now(), Ticket())
     sizes: list[int] = []
     for _ in range(30):

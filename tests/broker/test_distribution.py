@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.nsqd.line import OK, Line, fin, mpub, rdy, sub
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
 
 WINDOWS = (10, 100, 1_000)
 

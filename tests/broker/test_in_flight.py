@@ -9,12 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker.in_flight import (
-    NOT_IN_FLIGHT,
-    NOT_OWNED,
-    Freed,
-    InFlight,
-)
+from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, Freed, InFlight
 from sparq.broker.options import NEVER
 from sparq.broker.slots import PAGE_SIZE, ranges_of, ranges_of_few
 

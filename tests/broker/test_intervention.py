@@ -11,7 +11,7 @@ from sparq.broker import admin
 from sparq.broker.admin import CANCELLED, FINISHED, GONE, NOT_DEFERRED, UNSEEN
 from sparq.broker.channel import Channel
 from sparq.broker.topic import Topic
-from sparq.inspection import picture
+from sparq.inspection import snapshot
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.broker.house import Client, House
@@ -44,7 +44,7 @@ def stored(house: House) -> Indexes:
 def states(house: House, name: str = "c") -> list[str]:
     """How each message of the log stands."""
     indexes = stored(house)
-    found = picture.take(channel_of(house, name), house.clock.now()).standings(indexes)
+    found = snapshot.take(channel_of(house, name), house.clock.now()).standings(indexes)
     return [found[index].state.name for index in indexes]
 
 

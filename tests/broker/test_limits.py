@@ -7,7 +7,7 @@ import pytest
 from sparq.broker.options import FILE_BYTES_MIN, FILES_OF_FULL_TOPIC, file_bytes
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from tests.broker.house import House, Ticket
 
 BODY = b"x" * 20_000
@@ -17,7 +17,7 @@ TOPIC_BYTES = 400_000
 def refused(house: House, topic: str, body: bytes = BODY) -> str:
     """Publish as HTTP does; why it was refused, "" if it was not."""
     ticket = Ticket()
-    house.broker.publish(topic, Bodies.of([body]), house.clock.now(), ticket)
+    house.broker.publish(topic, BodySlices.of([body]), house.clock.now(), ticket)
     house.turn()
     (error,) = ticket.answers
     return "" if error is None else error.text
@@ -110,7 +110,7 @@ def test_what_waits_for_the_disk_counts() -> None:
     house = House(max_topic_bytes=TOPIC_BYTES)
     ticket = Ticket()
     for _ in range(100):
-        house.broker.publish("t", Bodies.of([BODY]), house.clock.now(), ticket)
+        house.broker.publish("t", BodySlices.of([BODY]), house.clock.now(), ticket)
     house.turn()
 
     stored = ticket.answers.count(None)

@@ -16,8 +16,8 @@ from sparq.broker.in_flight import InFlight
 from sparq.broker.options import NEVER
 from sparq.broker.slots import PAGE_SIZE
 from sparq.broker.stream import Skips
-from sparq.broker.waiting import Delays, DueList, ReadyAgain, among
-from sparq.inspection import picture as pictures
+from sparq.broker.waiting import Delays, DueList, RequeueQueue, among
+from sparq.inspection import snapshot as pictures
 from tests.broker.house import House
 
 indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
@@ -85,7 +85,7 @@ def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
 @given(st.lists(indexes), indexes)
 def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> None:
     """Those that are named, wherever they stand; the order of the others stays."""
-    again = ReadyAgain()
+    again = RequeueQueue()
     held: list[int] = []
     for number, chunk in enumerate(chunks):
         added = [index + 100 * number for index in chunk][::-1]
@@ -183,5 +183,5 @@ def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.Monke
     monkeypatch.setattr(np, "array", noting(np.array))
     states, _ = found.states(np.arange(2 * count))
 
-    assert (states == pictures.State.DEFERRED).sum() == count + count // 2
+    assert (states == pictures.MessageState.DEFERRED).sum() == count + count // 2
     assert max(sizes) == pictures.SLICE

@@ -15,7 +15,7 @@ from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol import commands
 from sparq.testing import Fault, MemoryDisk, PowerCut
 from tests.broker.house import Clock, House
-from tests.open_files import files_closed_below
+from tests.support.open_files import files_closed_below
 
 TOPICS = 70
 SYNCS = frozenset({"sync", "syncdir"})

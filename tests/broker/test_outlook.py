@@ -48,7 +48,7 @@ def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
         "finish",
         "t",
         "c",
-        house.broker.topics["t"].channels["c"].again.indexes(),
+        house.broker.topics["t"].channels["c"].requeued.indexes(),
         house.clock.now(),
     )
     house.turn()
@@ -99,7 +99,7 @@ def test_a_lost_message_has_no_age() -> None:
     house.consumer("t", "c")
     house.publish("t", b"a")
     channel = house.broker.topics["t"].channels["c"]
-    channel.again.push(5, 1)
+    channel.requeued.push(5, 1)
     assert age(house) is None
 
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq.broker.in_flight import InFlight
-from sparq.broker.latency import BINS, LONGEST_NS, Window, bin_of, bins_of, merged, value_of
+from sparq.broker.latency import BINS, LONGEST_NS, LatencyWindow, bin_of, bins_of, merged, value_of
 from tests.broker.house import SECOND_NS, Client, House
 
 MILLISECOND_NS = 1_000_000
@@ -40,7 +40,7 @@ def test_a_value_is_off_by_one_percent(latency_ns: int) -> None:
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))
 def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
     """The sample of rank ceil(count x quantile), as NSQ's sketch has it."""
-    window = Window(QUANTILES, 60 * SECOND_NS)
+    window = LatencyWindow(QUANTILES, 60 * SECOND_NS)
     window.add(np.array(values, np.int64), 1)
     found = merged([window], QUANTILES, 2)
 
@@ -54,7 +54,7 @@ def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
 
 def test_a_window_forgets_by_halves() -> None:
     """A sample counts for at least half the window and at most the whole of it."""
-    window = Window((0.5,), 10 * SECOND_NS)
+    window = LatencyWindow((0.5,), 10 * SECOND_NS)
     window.add(np.array([MILLISECOND_NS]), 100 * SECOND_NS)
     window.add(np.array([MILLISECOND_NS] * 20), 106 * SECOND_NS)
 
@@ -69,7 +69,7 @@ def test_a_window_forgets_by_halves() -> None:
 
 def test_no_sample_gives_zeros() -> None:
     """Configured, but nothing finished yet: every quantile is there with 0, as NSQ has it."""
-    found = merged([Window((0.9, 0.5), SECOND_NS)], (0.9, 0.5), 5)
+    found = merged([LatencyWindow((0.9, 0.5), SECOND_NS)], (0.9, 0.5), 5)
 
     assert found.count == 0
     assert found.percentiles == [{"quantile": 0.9, "value": 0}, {"quantile": 0.5, "value": 0}]

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from sparq.broker.catalog import POLICIES, CatalogError
-from sparq.broker.options import Settings
+from sparq.broker.options import QueueSettings
 from sparq.broker.policies import (
     NAMES,
     PATTERNS_MAX,
     POLICIES_MAX,
-    Change,
     Origin,
     Policies,
     Policy,
+    PolicyChange,
     PolicyError,
     changes,
     check,
@@ -28,7 +28,7 @@ from sparq.broker.policies import (
 from sparq.log.disk import DiskError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from tests.broker.house import PATH, House, Ticket
 
 BODY = b"x" * 6_000
@@ -52,7 +52,7 @@ def choose(house: House, *chosen: Policy) -> RemoteError | None:
 def why_refused(house: House, topic: str, body: bytes = BODY) -> str:
     """Publish; why it was refused, empty if it was not."""
     ticket = Ticket()
-    house.broker.publish(topic, Bodies.of([body]), house.clock.now(), ticket)
+    house.broker.publish(topic, BodySlices.of([body]), house.clock.now(), ticket)
     house.turn()
     (error,) = ticket.answers
     return "" if error is None else error.text
@@ -79,14 +79,14 @@ def why_refused(house: House, topic: str, body: bytes = BODY) -> str:
 def test_patterns(pattern: str, name: str, is_one: bool) -> None:
     """A star is any text, a question mark one character, all else itself."""
     assert is_one == fits(pattern, name)
-    found = Policies(Settings(), [policy(pattern, max_channels=1)]).scope(name)
+    found = Policies(QueueSettings(), [policy(pattern, max_channels=1)]).scope(name)
     assert int(is_one) == found.topic.max_channels
 
 
 def test_the_last_policy_that_says_something_counts() -> None:
     """Those set at run time come after the file's; what none says the flags say."""
     found = Policies(
-        Settings(max_channels=7, retention_bytes=1, max_channel_lag_bytes=5),
+        QueueSettings(max_channels=7, retention_bytes=1, max_channel_lag_bytes=5),
         [policy("c*", max_channels=8, retention_bytes=2), policy("*", retention_bytes=3)],
         [policy("clicks", retention_bytes=4)],
     )
@@ -102,7 +102,7 @@ def test_the_last_policy_that_says_something_counts() -> None:
 def test_channels_have_policies_of_their_own() -> None:
     """One without a pattern for channels holds for all of its topics' channels."""
     found = Policies(
-        Settings(),
+        QueueSettings(),
         [policy("t", max_channel_lag_bytes=10, max_topic_bytes=99)],
         [policy("*", "slow*", max_channel_lag_bytes=20)],
     )
@@ -119,15 +119,15 @@ def test_channels_have_policies_of_their_own() -> None:
 
 def test_what_a_change_would_mean() -> None:
     """Each setting of each topic and channel that differs, once; a topic's not for channels."""
-    before = Policies(Settings(), [policy("t", max_channels=1)])
+    before = Policies(QueueSettings(), [policy("t", max_channels=1)])
     after = before.with_configured([policy("*", max_channels=2, max_channel_consumers=3)])
 
     found = list(changes(before, after, {"t": ["a", "b"], "u": []}))
     assert [
-        Change("t", None, "max_channels", 1, 2),
-        Change("t", "a", "max_channel_consumers", 0, 3),
-        Change("t", "b", "max_channel_consumers", 0, 3),
-        Change("u", None, "max_channels", 0, 2),
+        PolicyChange("t", None, "max_channels", 1, 2),
+        PolicyChange("t", "a", "max_channel_consumers", 0, 3),
+        PolicyChange("t", "b", "max_channel_consumers", 0, 3),
+        PolicyChange("u", None, "max_channels", 0, 2),
     ] == found
     assert [] == list(changes(after, after, {"t": ["a"]}))
 

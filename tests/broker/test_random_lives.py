@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from sparq.broker.channel import SeekTarget
 from sparq.broker.recovery import state_of
-from sparq.inspection import picture
-from sparq.inspection.picture import State
+from sparq.inspection import snapshot
+from sparq.inspection.snapshot import MessageState
 from sparq.protocol import commands
 from tests.broker.house import SECOND_NS, House
 from tests.broker.test_intervention import Indexes, act, channel_of, checkpoint, stored, topic_of
@@ -25,7 +25,7 @@ def fingerprint(house: House) -> list[Any]:
     """All that looking must not change, down to the order of what is ready and of the cache."""
     topic, channel = topic_of(house), channel_of(house)
     stream = topic.stream
-    again = [column.tolist() for column in channel.again.all()]
+    again = [column.tolist() for column in channel.requeued.all()]
     flying = channel.in_flight.rows(0, 1 << 20)
     return [
         replace(house.channel("t", "c"), oldest_waiting_seconds=None),  # more exact once it is read
@@ -40,29 +40,29 @@ def fingerprint(house: House) -> list[Any]:
     ]
 
 
-def look_at_everything(house: House) -> dict[int, State]:
+def look_at_everything(house: House) -> dict[int, MessageState]:
     """Every question that can be asked of a channel; how each message stands."""
     channel, now = channel_of(house), house.clock.now()
-    taken = picture.take(channel, now)
+    taken = snapshot.take(channel, now)
     indexes = stored(house)
-    picture.fresh_after(channel, -1, 1000)
+    snapshot.fresh_after(channel, -1, 1000)
     taken.again_after(-1, 1000)
     taken.due_after((0, 0), 1000)
     topic_of(house).stream.log.looking.curve()
     return {index: found.state for index, found in taken.standings(indexes).items()}
 
 
-def pages(house: House) -> dict[State, Indexes]:
+def pages(house: House) -> dict[MessageState, Indexes]:
     """What is listed, state by state."""
     channel = channel_of(house)
-    taken = picture.take(channel, house.clock.now())
-    fresh = picture.fresh_after(channel, -1, 1000)
+    taken = snapshot.take(channel, house.clock.now())
+    fresh = snapshot.fresh_after(channel, -1, 1000)
     again = taken.again_after(-1, 1000).tolist()
     assert not set(fresh) & set(again)
     return {
-        State.WAITING: sorted(fresh + again),
-        State.IN_FLIGHT: taken.in_flight.indexes.tolist(),
-        State.DEFERRED: sorted(taken.due_after((-(1 << 62), -1), 1000)[0].tolist()),
+        MessageState.WAITING: sorted(fresh + again),
+        MessageState.IN_FLIGHT: taken.in_flight.indexes.tolist(),
+        MessageState.DEFERRED: sorted(taken.due_after((-(1 << 62), -1), 1000)[0].tolist()),
     }
 
 
@@ -146,7 +146,7 @@ class Life:
         self.client, self.held = self.house.consumer("t", "c"), []
         after = look_at_everything(self.house)
         expected = {
-            index: State.WAITING if state is State.IN_FLIGHT else state
+            index: MessageState.WAITING if state is MessageState.IN_FLIGHT else state
             for index, state in before.items()
         }
         assert expected == after
@@ -180,9 +180,9 @@ def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -
         listed = pages(house)
         figures = house.channel("t", "c")
         for state, count in (
-            (State.WAITING, figures.depth),
-            (State.IN_FLIGHT, figures.in_flight_count),
-            (State.DEFERRED, figures.deferred_count),
+            (MessageState.WAITING, figures.depth),
+            (MessageState.IN_FLIGHT, figures.in_flight_count),
+            (MessageState.DEFERRED, figures.deferred_count),
         ):
             assert listed[state] == [i for i, s in found.items() if s is state and i < end]
             assert len(listed[state]) == count

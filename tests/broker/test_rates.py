@@ -9,7 +9,7 @@ import pytest
 from sparq.broker.policies import Policy
 from sparq.broker.rates import CLIENTS_KEPT, HELD_NS, Rates
 from sparq.protocol import commands
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from tests.broker.house import Client, House, Ticket
 
 RATE = 10
@@ -20,7 +20,7 @@ WHY = f"PUB failed the limit of {RATE} messages per second for topic t is reache
 def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
     """Publish as HTTP does; the ticket."""
     ticket = Ticket()
-    bodies = Bodies.of([b"x"] * count)
+    bodies = BodySlices.of([b"x"] * count)
     house.broker.publish(topic, bodies, house.clock.now(), ticket)
     house.turn()
     return ticket

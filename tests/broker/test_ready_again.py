@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.broker.waiting import ReadyAgain
+from sparq.broker.waiting import RequeueQueue
 
 pairs = st.lists(st.tuples(st.integers(0, 1 << 53), st.integers(0, 65_535)), max_size=8)
 steps = st.lists(
@@ -29,7 +29,7 @@ def arrays(of: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 @given(steps)
 def test_it_is_a_list(script: list[tuple[str, object]]) -> None:
     """Whether pushed singly or in bursts, messages leave in the order in which they came."""
-    queue, model = ReadyAgain(), list[tuple[int, int]]()
+    queue, model = RequeueQueue(), list[tuple[int, int]]()
     for act, value in script:
         if isinstance(value, list):
             if act == "push":

@@ -358,9 +358,9 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
     house.broker.pause_topic("t", True, house.clock.now())
     house.publish("t", b"due", defer_ms=1000)
     house.pass_time(2.0)
-    books = house.broker.topics["t"].books
-    assert books is not None
-    with mock.patch.object(books.ledger, "paused"):  # what the power cut takes
+    writer = house.broker.topics["t"].writer
+    assert writer is not None
+    with mock.patch.object(writer.ledger, "paused"):  # what the power cut takes
         house.broker.pause_topic("t", False, house.clock.now())
     house.turn()
     (message,) = consumer.messages()

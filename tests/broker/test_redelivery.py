@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.session import Session
+from sparq.broker.session import V2Session
 from sparq.log.log import Log
 from sparq.log.task import TaskKind
 from sparq.protocol import commands
@@ -90,13 +90,13 @@ def test_runs_of_several_blocks_are_one_output(
     consumer = scattered.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []
-    send = Session.send
+    send = V2Session.send
 
-    def noted(session: Session, run: Any, size_bytes: int, count: int) -> None:
+    def noted(session: V2Session, run: Any, size_bytes: int, count: int) -> None:
         sent.append(count)
         send(session, run, size_bytes, count)
 
-    monkeypatch.setattr(Session, "send", noted)
+    monkeypatch.setattr(V2Session, "send", noted)
     consumer.say(commands.rdy(10))
 
     assert sent == [7]

@@ -60,7 +60,7 @@ def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
     """What `restore` makes of it."""
     channel = a_channel()
     restore(channel, state, np.array(past_due, np.int64), HOUSE.clock.now())
-    indexes, attempts = channel.again.all()
+    indexes, attempts = channel.requeued.all()
     again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
     return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
 
@@ -147,5 +147,5 @@ def test_three_hundred_thousand_requeued_messages_are_restored_at_once() -> None
     stream.log.ordinal_at = counted  # type: ignore[method-assign] # counted here, then forgotten
     restore(channel, state, np.empty(0, np.int64), house.clock.now())
 
-    assert 500 == len(channel.again)
+    assert 500 == len(channel.requeued)
     assert calls < 5

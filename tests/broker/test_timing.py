@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparq.protocol import commands
-from sparq.protocol.identify import Limits
+from sparq.protocol.identify import IdentifyLimits
 from tests.broker.house import House
 
 
@@ -82,7 +82,7 @@ def test_a_late_finish_fails(house: House) -> None:
 @pytest.mark.behaviour("TestTouch")
 def test_touch_keeps_a_message_up_to_the_maximum() -> None:
     """Each TOUCH gives a full timeout, but delivery + max-msg-timeout is the end."""
-    house = House(limits=Limits(max_msg_timeout_ms=2500))
+    house = House(limits=IdentifyLimits(max_msg_timeout_ms=2500))
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
     house.publish("t", b"x")
     (message,) = consumer.messages()
@@ -206,7 +206,7 @@ def test_attempts_stay_at_their_maximum() -> None:
     channel = house.broker.topics["t"].channels["c"]
     consumer.say(commands.req(message.id, 500))
     channel.delays.clear()
-    channel.again.push(message.index, 65_534)
+    channel.requeued.push(message.index, 65_534)
     house.wake("t", "c")
     house.turn()
     for _ in range(3):

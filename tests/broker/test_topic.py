@@ -421,13 +421,13 @@ def test_no_segment_goes_before_its_finishes_are_synced() -> None:
     house.clock.advance(1.5)
     house.broker.tick(house.clock.now())
     topic = house.broker.topics["t"]
-    assert topic.books is not None
+    assert topic.writer is not None
     assert len(topic.stream.log.segments()) > 5
-    assert not topic.books.is_synced()
+    assert not topic.writer.is_synced()
 
     house.turn()
 
-    assert topic.books.is_synced()
+    assert topic.writer.is_synced()
     assert len(topic.stream.log.segments()) == 1
 
 

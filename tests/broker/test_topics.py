@@ -12,7 +12,7 @@ from sparq.broker.topics import Opening
 from sparq.log.disk import RealDisk
 from sparq.testing import Fault
 from tests.broker.house import PATH, House
-from tests.open_files import files_closed_below
+from tests.support.open_files import files_closed_below
 
 TOPICS = 12
 

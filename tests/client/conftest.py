@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 RDY_COUNT_MAX = 500
 """What the second nsqd allows a connection; the first has NSQ's default, 2,500."""

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from sparq.client import Consumer
-from tests.servers import free_port
-from tests.waiting import until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 
 OK = b"OK"
 Answer = Callable[["Peer", list[bytes], bytes], bytes | None]

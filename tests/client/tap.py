@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 from tests.client.scripted import close
-from tests.servers import Server
-from tests.waiting import until
+from tests.support.servers import Server
+from tests.support.waiting import until
 
 WITH_BODY = (b"IDENTIFY", b"AUTH", b"PUB", b"MPUB", b"DPUB")
 MAGIC = b"  V2"

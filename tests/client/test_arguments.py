@@ -9,7 +9,7 @@ import pytest
 from sparq.client import Batch, Message
 from sparq.client.publish import publish_deferred_command
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import until
+from tests.support.waiting import until
 
 USES: dict[str, Callable[[Message, Any], object]] = {
     "a message": Message.requeue,

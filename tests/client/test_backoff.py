@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from sparq.client.backoff import Backoff, Outcome, State
+from sparq.client.backoff import Backoff, BackoffSignal, BackoffState
 
 
 def make(strategy: str = "exponential", multiplier: float = 1, longest: float = 120) -> Backoff:
@@ -16,43 +16,48 @@ def test_the_way_down_and_up() -> None:
     """Failure blocks, each failed probe blocks for longer, each good one for less, to clear."""
     backoff = make()
     durations = []
-    outcomes = [Outcome.FAILURE, Outcome.FAILURE, Outcome.SUCCESS, Outcome.SUCCESS]
+    outcomes = [
+        BackoffSignal.FAILURE,
+        BackoffSignal.FAILURE,
+        BackoffSignal.SUCCESS,
+        BackoffSignal.SUCCESS,
+    ]
     for outcome in outcomes:
         assert backoff.result(outcome)
-        if backoff.state is State.BLOCKED:
+        if backoff.state is BackoffState.BLOCKED:
             durations.append(backoff.duration())
             backoff.block_over()
 
     assert durations == [2, 4, 2]
-    assert (backoff.state, backoff.level) == (State.CLEAR, 0)
+    assert (backoff.state, backoff.level) == (BackoffState.CLEAR, 0)
 
 
 def test_one_result_counts_a_block() -> None:
     """What comes in while blocked changes nothing, good or bad."""
     backoff = make()
-    backoff.result(Outcome.FAILURE)
+    backoff.result(BackoffSignal.FAILURE)
 
-    assert not any(backoff.result(outcome) for outcome in Outcome)
-    assert (backoff.state, backoff.level) == (State.BLOCKED, 1)
+    assert not any(backoff.result(outcome) for outcome in BackoffSignal)
+    assert (backoff.state, backoff.level) == (BackoffState.BLOCKED, 1)
 
 
 def test_neutral_answers_prolong_but_never_begin() -> None:
     """A requeue without backoff is nothing while clear, and one more equal block while probing."""
     backoff = make()
-    assert not backoff.result(Outcome.NEUTRAL)
+    assert not backoff.result(BackoffSignal.NEUTRAL)
 
-    backoff.result(Outcome.FAILURE)
+    backoff.result(BackoffSignal.FAILURE)
     backoff.block_over()
 
-    assert backoff.result(Outcome.NEUTRAL)
-    assert (backoff.state, backoff.level) == (State.BLOCKED, 1)
+    assert backoff.result(BackoffSignal.NEUTRAL)
+    assert (backoff.state, backoff.level) == (BackoffState.BLOCKED, 1)
 
 
 def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
     """No block is longer than the limit, and 1,000 failures need no 1,000 successes."""
     backoff = make(longest=10)
     for _ in range(1000):
-        backoff.result(Outcome.FAILURE)
+        backoff.result(BackoffSignal.FAILURE)
         assert backoff.duration() <= 10
         backoff.block_over()
 
@@ -63,7 +68,7 @@ def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
 def test_a_limit_below_the_first_block_shortens_it() -> None:
     """With a limit below multiplier x 2, blocks last the limit."""
     backoff = make(longest=0.5)
-    backoff.result(Outcome.FAILURE)
+    backoff.result(BackoffSignal.FAILURE)
 
     assert (backoff.duration(), backoff.level) == (0.5, 1)
 
@@ -73,14 +78,14 @@ def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
     """Without a duration there is no backoff."""
     backoff = make(multiplier=multiplier, longest=longest)
 
-    assert not backoff.result(Outcome.FAILURE)
-    assert backoff.state is State.CLEAR
+    assert not backoff.result(BackoffSignal.FAILURE)
+    assert backoff.state is BackoffState.CLEAR
 
 
 def test_full_jitter_spreads_over_the_whole_block() -> None:
     """With full jitter blocks are anywhere between 0 and the exponential length."""
     backoff = make("full_jitter")
-    backoff.result(Outcome.FAILURE)
+    backoff.result(BackoffSignal.FAILURE)
     durations = [backoff.duration() for _ in range(200)]
 
     assert 0 <= min(durations) < 0.2

@@ -7,7 +7,7 @@ import pytest
 
 from sparq.client import AlreadyRespondedError, Batch, Consumer
 from tests.client.scripted import Peer, consumer_of, message_frame, scripted, subscribed
-from tests.waiting import let_all_run, until
+from tests.support.waiting import let_all_run, until
 
 
 def deliver(peer: Peer, numbers: range, attempts: int = 1) -> None:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from sparq.client import Consumer, Producer, PublishError, Receipt, RemoteError
 from tests.client.conftest import Company
 from tests.client.scripted import scripted
-from tests.servers import NsqdServer
-from tests.waiting import let_all_run, until
+from tests.support.servers import NsqdServer
+from tests.support.waiting import let_all_run, until
 
 TOO_LONG_SECONDS = 90_000.0
 

@@ -13,8 +13,8 @@ import pytest
 import sparq
 from sparq.client import Consumer, Producer
 from sparq.client.errors import ClosedError, ConnectionLostError
-from tests.servers import free_port, spawn_nsqd
-from tests.waiting import until
+from tests.support.servers import free_port, spawn_nsqd
+from tests.support.waiting import until
 
 
 async def test_each_connection_is_logged_once_it_is_there(

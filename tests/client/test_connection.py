@@ -16,8 +16,8 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.receiver import MessageRun
 from sparq.wire.errors import remote_error
 from tests.client.scripted import Peer, frame, listening, message_frame, scripted
-from tests.servers import free_port
-from tests.waiting import let_all_run, until
+from tests.support.servers import free_port
+from tests.support.waiting import let_all_run, until
 
 
 class Recording:

@@ -19,7 +19,7 @@ from sparq.protocol.receiver import MessageRun
 from tests.client.certificates import Certificates, certificates, server_context
 from tests.client.counterpart import Counterpart, frame
 from tests.client.scripted import listening, message_frame
-from tests.waiting import until
+from tests.support.waiting import until
 
 ALL = {"tls_v1": True, "snappy": True, "deflate": True}
 KINDS: dict[str, dict[str, bool]] = {

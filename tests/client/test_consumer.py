@@ -8,9 +8,9 @@ import time
 import pytest
 
 from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
-from sparq.client.subscription import Received
+from sparq.client.subscription import ReceivedMessages
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import let_all_run, until
+from tests.support.waiting import let_all_run, until
 
 
 async def test_iteration() -> None:
@@ -101,7 +101,7 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
         await until(lambda: len(consumer._inbox._takers) == 2)
         plain = consumer._inbox.put
 
-        def received_then_cancel(received: Received) -> None:
+        def received_then_cancel(received: ReceivedMessages) -> None:
             plain(received)
             first.cancel()
 

@@ -18,8 +18,8 @@ from sparq.client.discovery import Discovery, _Poll
 from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import scripted, subscribed
-from tests.servers import free_port
-from tests.waiting import until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 
 
 class Lookupd:

@@ -11,7 +11,7 @@ from sparq.client import Producer, PublishError, drained
 from sparq.client.drained import Drained
 from sparq.protocol.errors import RemoteError
 from tests.client.scripted import OK, Peer, ScriptedNsqd
-from tests.waiting import until
+from tests.support.waiting import until
 
 DRAINS = b" failed nsqd is draining"
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 async def test_backoff_as_nsqd_sees_it() -> None:

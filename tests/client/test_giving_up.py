@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from sparq.client import Consumer, Message, Producer
-from sparq.protocol.dead_letters import History
+from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.client.scripted import Peer, consumer_of, scripted, subscribed
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
 
 async def test_letters_in_batches(nsqd: NsqdServer) -> None:
     """``bodies`` are those of the messages, too."""
-    history = History("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
+    history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
     nsqd.post("/pub?topic=t.dead", history.seal(b"poison"))
     nsqd.post("/pub?topic=t.dead", b"by hand")
     async with Consumer("t.dead", "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=2) as dead:

@@ -10,7 +10,7 @@ import pytest
 
 from sparq.client import Message
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import stays, until
+from tests.support.waiting import stays, until
 
 
 async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 
 from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteError, TlsError
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.connection import DONE, open_connection
 from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import RangeReader
 from sparq.protocol import batch, commands
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
-from tests.own_topic import own_topic
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import stays, until
+from tests.support.own_topic import own_topic
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import stays, until
 
 WAIT_SECONDS = 60.0
 KINDS: dict[str, dict[str, bool]] = {
@@ -175,11 +175,11 @@ async def test_who_cannot_be_trusted_is_refused(
     with spawn_nsqd(tmp_path, *tls_flags(getattr(files, cert))) as nsqd:
         assert text in await refusal_of(nsqd.tcp, **trusting)
         with pytest.raises(TlsError, match=text):
-            Connection(nsqd.tcp, layers=LayerOptions(**trusting))
+            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
 
         async with Producer(nsqd.tcp, **careless) as producer:
             await producer.publish("t", b"1")
-        Connection(nsqd.tcp, layers=LayerOptions(**careless)).close()
+        BlockingConnection(nsqd.tcp, layers=LayerOptions(**careless)).close()
 
 
 async def test_an_unknown_authority_is_refused(files: Certificates, open_nsqd: NsqdServer) -> None:
@@ -216,7 +216,7 @@ async def test_an_nsqd_that_requires_tls_and_a_certificate(
                 await producer.publish("t", b"1")
         assert "certificate required" in await refusal_of(nsqd.tcp, **trusting)
         with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
-            Connection(nsqd.tcp, layers=LayerOptions(**trusting))
+            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
         async with Producer(nsqd.tcp, **known) as producer:
             await producer.publish("t", b"1")
 
@@ -234,9 +234,9 @@ async def test_secrets_that_are_no_good(
     assert "E_AUTH_FAILED AUTH failed" in refused
     assert "guess" not in refused
     with pytest.raises(AuthRequiredError, match="auth_secret"):
-        Connection(tcp)
+        BlockingConnection(tcp)
     with pytest.raises(RemoteError, match="E_AUTH_FAILED") as failed:
-        Connection(tcp, layers=LayerOptions(auth_secret="guess"))
+        BlockingConnection(tcp, layers=LayerOptions(auth_secret="guess"))
     assert "guess" not in repr(failed.value)
 
     async with Producer(tcp, auth_secret=READER) as producer:
@@ -360,7 +360,7 @@ def test_ranges(
     nsqd, topic = nsqds[guarded], own_topic(request)
     layers = LayerOptions(**options_of(files, kind, SECRET if guarded else ""))
     bodies = [os.urandom(5000) + bytes(5000) for _ in range(1200)]
-    connection = Connection(nsqd.tcp, layers=layers)
+    connection = BlockingConnection(nsqd.tcp, layers=layers)
     for at in range(0, len(bodies), 300):
         assert connection.ask(commands.mpub(topic, bodies[at : at + 300])) == b"OK"
     connection.close()

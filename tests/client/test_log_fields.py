@@ -14,8 +14,8 @@ import sparq.client
 from sparq.client import Consumer, Message, Producer
 from sparq.client.log_fields import FIELDS, FieldLogger, about
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.servers import free_port
-from tests.waiting import until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 CLIENT = Path(sparq.client.__file__).parent

@@ -28,8 +28,8 @@ from tests.client.certificates import Certificates, certificates
 from tests.client.conftest import Company
 from tests.client.scripted import listening
 from tests.client.tap import Tap, tapped
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import until
 
 HERE: Final = Path(__file__).parent
 FLOW, CONSUMER = "test_requirements_flow.py::test_", "test_requirements_consumer.py::test_"

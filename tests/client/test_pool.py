@@ -11,7 +11,7 @@ from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.pool import Pool, background
-from tests.waiting import let_all_run, stays, until
+from tests.support.waiting import let_all_run, stays, until
 
 
 class Places:

@@ -11,8 +11,8 @@ import pytest
 
 from sparq.client import ClosedError, Producer, PublishError, Receipt, RemoteError
 from tests.client.scripted import Peer, ScriptedNsqd, frame, scripted
-from tests.servers import free_port
-from tests.waiting import let_all_run, stays, until
+from tests.support.servers import free_port
+from tests.support.waiting import let_all_run, stays, until
 
 
 @pytest.fixture(autouse=True)

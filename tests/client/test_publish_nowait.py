@@ -15,7 +15,7 @@ from sparq.client import (
     RemoteError,
 )
 from tests.client.scripted import ScriptedNsqd, scripted
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

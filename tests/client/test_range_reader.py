@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from sparq.client.blocking import connection
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import NoRangesError, RangeReader
 from sparq.protocol import batch, commands
@@ -170,7 +170,7 @@ def answering(*answers: bytes) -> str:
 def test_what_is_no_nsqd_is_said(data, text):
     """An HTTP port, an absurd size, an answer of another kind: the error names what came."""
     with pytest.raises(WrongPeerError, match=text):
-        Connection(answering(data))
+        BlockingConnection(answering(data))
 
 
 def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
@@ -183,7 +183,7 @@ def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
 
 def test_heartbeats_are_answered(server):
     """A heartbeat between question and answer is answered and not taken for the answer."""
-    connection = Connection(server.address)
+    connection = BlockingConnection(server.address)
     answer = server._ends
 
     def with_heartbeat(command):
@@ -203,7 +203,7 @@ def test_heartbeats_are_answered(server):
 def test_an_error_sent_before_all_was_read_is_raised():
     """nsqd refuses a large MPUB after its first bytes and hangs up: the error is what we see."""
     refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
-    connection = Connection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
+    connection = BlockingConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
 
     with pytest.raises(RemoteError, match="E_BAD_BODY too big"):
         connection.ask(bytes(64 << 20))
@@ -215,7 +215,7 @@ def test_silence_ends_with_the_timeout(monkeypatch):
         socket.create_server(("127.0.0.1", 0)) as listening,
         pytest.raises(TimeoutError),
     ):
-        Connection(address_of(listening), timeout_seconds=0.05)
+        BlockingConnection(address_of(listening), timeout_seconds=0.05)
 
 
 def test_a_range_that_does_not_advance_is_an_error(server, reader):
@@ -232,4 +232,4 @@ def test_frames_are_bounded(server, monkeypatch):
     monkeypatch.setattr(connection, "FRAME_BYTES_MAX", 50)
 
     with pytest.raises(WrongPeerError, match="range 4 to 50"):
-        Connection(server.address)
+        BlockingConnection(server.address)

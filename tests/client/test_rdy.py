@@ -6,30 +6,30 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sparq.client.backoff import State
-from sparq.client.rdy import Distributor, Window
+from sparq.client.backoff import BackoffState
+from sparq.client.rdy import Distributor, RdyWindow
 
 
 class Wire:
     """Keeps what was sent: each window's RDY as nsqd knows it."""
 
     def __init__(self, max_in_flight: int) -> None:
-        self.ready: dict[Window, int] = {}
-        self.sent: list[tuple[Window, int]] = []
+        self.ready: dict[RdyWindow, int] = {}
+        self.sent: list[tuple[RdyWindow, int]] = []
         self.distributor = Distributor(
             max_in_flight, self.send, idle_timeout=10, hold_timeout=30, rng=random.Random(1)
         )
 
-    def send(self, window: Window, count: int) -> None:
+    def send(self, window: RdyWindow, count: int) -> None:
         """What the distributor sends; no raise ever takes the total above the limit."""
         raised = count > self.ready.get(window, 0)
         self.ready[window] = count
         self.sent.append((window, count))
         assert not raised or sum(self.ready.values()) <= self.distributor.max_in_flight
 
-    def add(self, now: float = 0, limit: int = 2500) -> Window:
+    def add(self, now: float = 0, limit: int = 2500) -> RdyWindow:
         """One more connection."""
-        window = Window(max_rdy_count=limit)
+        window = RdyWindow(max_rdy_count=limit)
         self.distributor.add(window, now)
         return window
 
@@ -77,15 +77,15 @@ def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
     first = wire.add()
     first.in_flight = 10
     second = wire.add()
-    assert (first.ready, second.ready, wire.distributor.hungry) == (5, 0, True)
+    assert (first.ready, second.ready, wire.distributor.needs_more_rdy) == (5, 0, True)
 
     first.in_flight = 7
     wire.distributor.plan(1)
-    assert (second.ready, wire.distributor.hungry) == (3, True)
+    assert (second.ready, wire.distributor.needs_more_rdy) == (3, True)
 
     first.in_flight = 4
     wire.distributor.plan(2)
-    assert (second.ready, wire.distributor.hungry) == (5, False)
+    assert (second.ready, wire.distributor.needs_more_rdy) == (5, False)
 
 
 def test_seats_go_round_among_more_connections_than_messages() -> None:
@@ -120,11 +120,11 @@ def test_probing_gives_one_message_to_one_connection() -> None:
     wire = Wire(9)
     windows = [wire.add() for _ in range(3)]
 
-    wire.distributor.state = State.BLOCKED
+    wire.distributor.state = BackoffState.BLOCKED
     wire.distributor.plan(1)
     assert not any(window.ready for window in windows)
 
-    wire.distributor.state = State.PROBING
+    wire.distributor.state = BackoffState.PROBING
     wire.distributor.plan(2)
     probe = next(window for window in windows if window.ready)
     assert sum(window.ready for window in windows) == 1
@@ -134,7 +134,7 @@ def test_probing_gives_one_message_to_one_connection() -> None:
     windows.remove(probe)
     assert sum(window.ready for window in windows) == 1
 
-    wire.distributor.state = State.CLEAR
+    wire.distributor.state = BackoffState.CLEAR
     wire.distributor.plan(4)
     assert sorted(window.ready for window in windows) == [4, 5]
 
@@ -145,7 +145,7 @@ def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
     first, second = wire.add(), wire.add()
     first.in_flight = 5
     wire.distributor.leave(first, 1)
-    assert (first.ready, second.ready, wire.distributor.hungry) == (0, 5, True)
+    assert (first.ready, second.ready, wire.distributor.needs_more_rdy) == (0, 5, True)
 
     first.in_flight = 1
     wire.distributor.plan(2)
@@ -173,9 +173,9 @@ class Connections(RuleBasedStateMachine):
         super().__init__()
         self.now = 0.0
         self.wire = Wire(4)
-        self.windows: list[Window] = []
+        self.windows: list[RdyWindow] = []
 
-    def pick(self, number: int) -> Window:
+    def pick(self, number: int) -> RdyWindow:
         """One of the windows."""
         return self.windows[number % len(self.windows)]
 
@@ -214,11 +214,11 @@ class Connections(RuleBasedStateMachine):
         """A message is answered for."""
         window = self.pick(number)
         window.in_flight = max(0, window.in_flight - 1)
-        if self.wire.distributor.hungry:
+        if self.wire.distributor.needs_more_rdy:
             self.wire.distributor.plan(self.now)
 
-    @rule(state=st.sampled_from(State))
-    def back_off(self, state: State) -> None:
+    @rule(state=st.sampled_from(BackoffState))
+    def back_off(self, state: BackoffState) -> None:
         """The backoff changes its state."""
         self.wire.distributor.state = state
         self.wire.distributor.plan(self.now)
@@ -250,10 +250,10 @@ class Connections(RuleBasedStateMachine):
         distributor = self.wire.distributor
         charged = sum(window.charge for window in self.windows)
         staying = sum(1 for window in self.windows if not window.leaving)
-        wanted = {State.CLEAR: staying, State.PROBING: 1, State.BLOCKED: 0}
+        wanted = {BackoffState.CLEAR: staying, BackoffState.PROBING: 1, BackoffState.BLOCKED: 0}
         seats = min(wanted[distributor.state], distributor.max_in_flight, staying)
         ready = sum(1 for window in self.windows if window.ready)
-        assert ready >= seats or charged >= distributor.max_in_flight or distributor.hungry
+        assert ready >= seats or charged >= distributor.max_in_flight or distributor.needs_more_rdy
 
 
 Connections.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -22,9 +22,9 @@ from hypothesis.stateful import (
 )
 
 from sparq.client import Consumer, Message, pool
-from sparq.client.rdy import Window
+from sparq.client.rdy import RdyWindow
 from tests.client.scripted import Peer, ScriptedNsqd
-from tests.waiting import let_all_run, until
+from tests.support.waiting import let_all_run, until
 
 NSQDS = 4
 TURNS_MAX = 20_000
@@ -81,10 +81,10 @@ class Wire(RuleBasedStateMachine):
         """Keep every raise that, in the order of sending, takes the total too far."""
         flow = self.consumer._flow
         distributor = flow._distributor
-        plain: Callable[[Window, int], None] = distributor._send
-        before: dict[Window, int] = {}
+        plain: Callable[[RdyWindow, int], None] = distributor._send
+        before: dict[RdyWindow, int] = {}
 
-        def send(window: Window, count: int) -> None:
+        def send(window: RdyWindow, count: int) -> None:
             raised = count > before.get(window, 0)
             before[window] = count
             total = sum(before.get(each, 0) for each in flow.subscriptions)

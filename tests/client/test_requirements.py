@@ -13,7 +13,7 @@ from tests.client.requirements import Requirement
 
 HERE = Path(__file__).parent
 PARTS = sorted(found.name for found in pkgutil.iter_modules(requirements.__path__))
-DAEMONS = "tests.servers"
+DAEMONS = "tests.support.servers"
 
 
 @cache

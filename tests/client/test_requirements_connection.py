@@ -10,8 +10,8 @@ from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
-from tests.servers import free_port
-from tests.waiting import until
+from tests.support.servers import free_port
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

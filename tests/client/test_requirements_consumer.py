@@ -12,8 +12,8 @@ from sparq.client import AlreadyRespondedError, Consumer, Message
 from sparq.protocol import commands
 from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
-from tests.servers import NsqdServer, free_port
-from tests.waiting import until
+from tests.support.servers import NsqdServer, free_port
+from tests.support.waiting import until
 
 NAMES = [
     *("a", "a.b-c_D9", "x" * 64, "a#ephemeral", "x" * 54 + "#ephemeral", ".", "-"),

@@ -10,8 +10,8 @@ import pytest
 from sparq.client import Consumer
 from tests.client.conftest import RDY_COUNT_MAX, Company
 from tests.client.tap import Tap, tapped
-from tests.servers import NsqdServer
-from tests.waiting import until
+from tests.support.servers import NsqdServer
+from tests.support.waiting import until
 
 BACKOFF: dict[str, Any] = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.1}
 

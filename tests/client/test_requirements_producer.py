@@ -27,8 +27,8 @@ from sparq.client.connection import open_connection
 from tests.client.conftest import Company
 from tests.client.scripted import close
 from tests.client.tap import Tap, tapped
-from tests.servers import NsqdServer, free_port
-from tests.waiting import until
+from tests.support.servers import NsqdServer, free_port
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

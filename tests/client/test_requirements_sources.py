@@ -14,8 +14,8 @@ import pytest
 from sparq.client import Consumer, Producer
 from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until
 
 SELDOM = 300.0
 """An interval within which no test sees a second question, unless something hastens it."""

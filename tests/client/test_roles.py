@@ -14,8 +14,8 @@ import pytest
 
 from sparq.client import Consumer, Producer, RemoteError
 from sparq.daemon.access import tokens
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until
 
 ROLES = {
     "nsqds": "register",

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 import pytest
 
 from sparq.client import Producer, Receipt
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import until, until_seen
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import until, until_seen
 
 TIMEOUT_SECONDS = 4.0
 Nsqds = tuple[NsqdServer, NsqdServer, NsqdServer]

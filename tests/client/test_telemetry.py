@@ -22,8 +22,8 @@ from sparq.client import Consumer, Message, Producer, RemoteError
 from sparq.client.telemetry import Telemetry
 from sparq.protocol.envelope import seal, unseal
 from tests.client.conftest import Company
-from tests.servers import NsqdServer
-from tests.waiting import until
+from tests.support.servers import NsqdServer
+from tests.support.waiting import until
 
 
 class Traces:

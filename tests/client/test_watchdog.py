@@ -8,7 +8,7 @@ import pytest
 
 from sparq.client import Consumer, Message, watchdog
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def slow_handler(message: Message) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer, Message, Producer
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sparq.client.watchdog import LOOKS, WriteWatch
-from tests.waiting import stays, until
+from tests.support.waiting import stays, until
 
 SECONDS = 0.04
 

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
 from sparq.client.lookup import Asker
 from sparq.protocol.lookup import question
 from sparq.wire.client import not_nsqd
-from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
             " or lookupd-http-address for an nsqlookupd"
         ) == str(found.value)
         with pytest.raises(WrongPeerError, match="it speaks HTTP: use nsqd's TCP port"):
-            Connection(server.http)
+            BlockingConnection(server.http)
 
 
 async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from sparq.cluster.upstream import Upstream
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, peer
 from tests.cluster.test_fleet import Nsqds, Servers, have
-from tests.servers import free_port, spawn_nsqd
+from tests.support.servers import free_port, spawn_nsqd
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
 from sparq.cluster.nodes import Node, given_node, merged, read_node, version_of
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, listed, peer
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.waiting import until
 
 Servers = tuple[Server, Server]
 Nsqds = tuple[NsqdServer, NsqdServer]

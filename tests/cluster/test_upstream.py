@@ -14,7 +14,7 @@ from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol import lookup
 from tests.cluster.peers import answer, peer
 from tests.nsqd.daemon import start, stop
-from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 
 
 async def refused(upstream: Upstream, address: str, path: str = "/x") -> UpstreamError:

@@ -16,7 +16,7 @@ from sparq.daemon import debug
 from sparq.daemon.address import listen
 from sparq.daemon.debug import Debug, LoopWatch
 from sparq.daemon.http import Call, Site
-from tests.waiting import let_all_run, until
+from tests.support.waiting import let_all_run, until
 
 Answer = tuple[int, str]
 

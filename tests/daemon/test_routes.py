@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.daemon.routes import Route, Table
+from sparq.daemon.routes import Route, RouteTable
 
 PATHS = [
     "/",
@@ -17,8 +17,8 @@ PATHS = [
 ]
 
 
-def table(base: str = "") -> Table:
-    return Table([Route("GET", path, lambda _call: None) for path in PATHS], base)
+def table(base: str = "") -> RouteTable:
+    return RouteTable([Route("GET", path, lambda _call: None) for path in PATHS], base)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 MODULES_MAX = 140
 """Python's own start has some 60, command line, log and sockets the rest; before it was 730."""

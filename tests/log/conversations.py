@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from sparq.log.commit import Commit
 from sparq.log.disk import Disk
 from sparq.log.log import Log, LogOptions
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock
 
 DIRECTORY = "/data/topics/t-clicks"
@@ -33,7 +33,7 @@ def commit(
     sync: bool | None = None,
 ) -> Commit:
     """Append the bodies as one batch; the commit says what came of it."""
-    begun = log.begin([Bodies.of(list(bodies))], clock.now(), dues, sync)
+    begun = log.begin([BodySlices.of(list(bodies))], clock.now(), dues, sync)
     begun.run()
     log.finish(begun)
     return begun

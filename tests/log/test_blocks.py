@@ -5,16 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.log.block import JOIN_COUNT, Block, BlockCache, Tail, first_at_time, merge
-from sparq.log.commit import Batch
+from sparq.log.commit import PendingBatch
 from sparq.log.extents import EXTENT_BYTES, Extent, Extents
 from sparq.protocol import batch
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
 from tests.log.conversations import NODE, bodies_of, commit, open_log
 
 
 def block(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
-    data, ends = batch.encode_frames([Bodies.of(bodies)], first, NODE, time_ns)
+    data, ends = batch.encode_frames([BodySlices.of(bodies)], first, NODE, time_ns)
     return Block(first, len(bodies), ends, data, first - 100)
 
 
@@ -75,7 +75,7 @@ def test_the_log_knows_the_time_of_what_it_stores() -> None:
 
 def test_messages_that_get_times_of_their_own() -> None:
     """The block knows the oldest of these."""
-    stored = Batch(block(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
+    stored = PendingBatch(block(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
     stored.block.oldest_published_ns = 10
     stored.stamp(np.array([7, 3, 9]))
 

@@ -1,4 +1,4 @@
-"""The reader of Go's queues, against files that an independent writer made (tests/go_data.py)."""
+"""The reader of Go's queues, on files of an independent writer (tests/support/go_data.py)."""
 
 import random
 from collections.abc import Callable
@@ -9,8 +9,8 @@ import pytest
 from sparq.log.disk import RealDisk
 from sparq.log.go_queue import GoDataError, go_files, read_queue, survey
 from sparq.log.go_queue import GoQueue as Found
-from sparq.log.go_records import CHUNK_BYTES, BadBytes, Records
-from tests.go_data import TIME, GoQueue, record, write_metadata
+from sparq.log.go_records import CHUNK_BYTES, BadBytes, GoRecords
+from tests.support.go_data import TIME, GoQueue, record, write_metadata
 
 NAME = "clicks:archive"
 DISK = RealDisk()
@@ -27,7 +27,7 @@ def read(folder: Path, name: str = NAME) -> tuple[list[bytes], list[BadBytes]]:
     bodies: list[bytes] = []
     bad: list[BadBytes] = []
     for piece in read_queue(DISK, str(folder), found(folder, name)):
-        if isinstance(piece, Records):
+        if isinstance(piece, GoRecords):
             bodies += map(bytes, piece.bodies())
         else:
             bad.append(piece)
@@ -60,7 +60,7 @@ def test_a_queue_is_read_as_it_was_written(tmp_path: Path) -> None:
     queue = found(tmp_path)
     (piece,) = read_queue(DISK, str(tmp_path), queue)
 
-    assert isinstance(piece, Records)
+    assert isinstance(piece, GoRecords)
     assert [b"one", b"two", b"three"] == [bytes(body) for body in piece.bodies()]
     assert [TIME, TIME + 1_000_000, TIME + 2_000_000] == piece.timestamps().tolist()
     assert [0, 0, 700] == piece.attempts().tolist()
@@ -361,7 +361,7 @@ def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
         queue.name: [
             bytes(body)
             for piece in read_queue(DISK, str(tmp_path), queue)
-            if isinstance(piece, Records)
+            if isinstance(piece, GoRecords)
             for body in piece.bodies()
         ]
         for queue in queues

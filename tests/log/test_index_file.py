@@ -9,7 +9,7 @@ import pytest
 from sparq.log import index_file
 from sparq.log.log import Log, LogOptions
 from sparq.log.segment import DATA_START, decode_header
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, NODE, open_log, publish, read_all
 from tests.log.upkeeping import keep_up
@@ -33,8 +33,8 @@ def filled(disk: MemoryDisk, clock: ManualClock, **options: int) -> Log:
     return log
 
 
-def _bodies(number: int) -> Bodies:
-    return Bodies.of([b"%d " % number + BODY])
+def _bodies(number: int) -> BodySlices:
+    return BodySlices.of([b"%d " % number + BODY])
 
 
 def scanned(disk: MemoryDisk, clock: ManualClock) -> tuple[dict[int, bytes], list[tuple[int, int]]]:

@@ -9,9 +9,9 @@ from sparq.log import journal as journals
 from sparq.log import segment
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
-from sparq.log.journal import Entry, Journal, decode, encode, number_of
+from sparq.log.journal import Journal, JournalEntry, decode, encode, number_of
 from sparq.log.log import Log
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.log.conversations import commit, open_log, read_all
 
@@ -57,7 +57,7 @@ class House:
             log = self.logs[name]
             bodies = [f"{name} {log.end_index}".encode() + b"." * size]
             self.attempted[name][log.end_index] = bodies[0]
-            commits[name] = log.begin([Bodies.of(bodies)], self.clock.now())
+            commits[name] = log.begin([BodySlices.of(bodies)], self.clock.now())
         ran = [work for group in self.journal.run(list(commits.values())) for work in group]
         assert sorted(map(id, ran)) == sorted(map(id, commits.values()))
         for name, done in commits.items():
@@ -340,7 +340,10 @@ def test_an_unreadable_journal_stops_the_start(house: House) -> None:
 
 def test_entries_come_back_as_they_were() -> None:
     """The format, and the names of the files."""
-    entries = [Entry("topics/t-ä/1.log", 2**64 - 1, 4608, b"\0" * 7), Entry("x", 0, 2**40, b"")]
+    entries = [
+        JournalEntry("topics/t-ä/1.log", 2**64 - 1, 4608, b"\0" * 7),
+        JournalEntry("x", 0, 2**40, b""),
+    ]
     assert list(decode(memoryview(encode(entries)))) == entries
     names = ("journal-0000000a", "journal-a", "sparq.json", "journal-g0000000")
     assert [number_of(name) for name in names] == [10, None, None, None]

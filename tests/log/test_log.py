@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.log.block import BlockCache
-from sparq.log.commit import State
+from sparq.log.commit import CommitState
 from sparq.log.log import Log, LogOptions
 from sparq.log.segment import CEILING_SPAN, DATA_START
 from sparq.protocol import batch
 from sparq.protocol.batch import BatchError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import clock_index
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
@@ -153,7 +153,7 @@ def test_sync_policy() -> None:
     task.run()
     log.finish(task)
     assert (log.unsynced.count, log.synced_end, log.sync_due(clock.now())) == (0, first + 5, False)
-    assert commit(log, [b"6"], clock, sync=True).state is State.SYNCED
+    assert commit(log, [b"6"], clock, sync=True).state is CommitState.SYNCED
 
 
 def test_unsynced_bytes_are_bounded() -> None:
@@ -257,7 +257,9 @@ def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPat
     assert log.segments()[-1].messages == 2
     log._now_ns = 0
     with pytest.raises(BatchError, match="too large"):
-        log.begin([Bodies(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now())
+        log.begin(
+            [BodySlices(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now()
+        )
 
 
 def test_file_of_finished_messages_can_be_dropped() -> None:

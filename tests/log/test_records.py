@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.log import records
-from sparq.log.records import Kind, Replay, merge_ranges, merge_ranges_scalar
+from sparq.log.records import RecordKind, Replay, merge_ranges, merge_ranges_scalar
 
 INDEXES = st.integers(0, 60)
 STEPS = st.lists(
@@ -29,17 +29,17 @@ def test_what_is_finished_is_requeued_no_more(steps: list[tuple[str, int, int]])
     """Small ranges are taken out index by index, large ones by the order of what there is."""
     expected: dict[int, tuple[int, int]] = {}
     replay = Replay()
-    written = [records.encode_index(Kind.CREATED, "c", 0)]
+    written = [records.encode_index(RecordKind.CREATED, "c", 0)]
     for what, at, number in steps:
         if what == "requeue":
             expected[at] = (number, 1)
             written.append(records.encode_requeued("c", [at], [number], [1]))
         elif what == "finish":
             expected = {i: due for i, due in expected.items() if not at <= i < at + number}
-            written.append(records.encode_ranges(Kind.FINISHED, "c", [at], [at + number]))
+            written.append(records.encode_ranges(RecordKind.FINISHED, "c", [at], [at + number]))
         else:
             expected = {}
-            written.append(records.encode_index(Kind.SEEK, "c", at))
+            written.append(records.encode_index(RecordKind.SEEK, "c", at))
     replay.apply(memoryview(b"".join(written)))
 
     assert expected == replay.state().channels["c"].requeued
@@ -69,7 +69,7 @@ def test_records_of_one_requeue_add_up_in_their_order(
     for what, name, index, due, attempts, count in steps:
         requeued = expected.setdefault(name, {})
         if what == "cursor":
-            written.append(records.encode_index(Kind.CURSOR, name, 0))
+            written.append(records.encode_index(RecordKind.CURSOR, name, 0))
             continue
         for number in range(count):
             requeued[index + number] = due, attempts

@@ -15,7 +15,7 @@ from sparq.log.reserve import (
     Purpose,
     Reserve,
 )
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, read_all
 
@@ -198,7 +198,7 @@ def test_logs_take_nothing_while_it_is_low() -> None:
     )
 
     def publish(body: bytes) -> DiskError | None:
-        commit = log.begin([Bodies.of([body])], clock.now())
+        commit = log.begin([BodySlices.of([body])], clock.now())
         commit.run()
         log.finish(commit)
         return commit.error

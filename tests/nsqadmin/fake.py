@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 class Fake:

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sparq.cluster.actions import Outcome, Report
+from sparq.cluster.actions import Report, StepOutcome
 from sparq.nsqadmin import policies
 from sparq.nsqadmin.pages.policies import setting_rows
 from sparq.nsqadmin.policies import Holding
 
 
 def failed(text: str) -> str:
-    """A failure as `Outcome.error` has it."""
+    """A failure as `StepOutcome.error` has it."""
     return f"got response 400 Bad Request {json.dumps(text)}"
 
 
@@ -65,7 +65,7 @@ def test_changes_are_taken_as_far_as_they_are_some() -> None:
         {"changed": "many", "changes": {}},
         None,
     ]
-    report = Report([Outcome(f"n:{n}", "policies", "", one) for n, one in enumerate(answers)])
+    report = Report([StepOutcome(f"n:{n}", "policies", "", one) for n, one in enumerate(answers)])
 
     assert 3 == policies.changed(report)
     first, second = policies.changes(report)

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqadmin.options import Options, base_of
+from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.flags import flags_of
-from tests.servers import free_port
-from tests.waiting import wait_for
+from tests.support.servers import free_port
+from tests.support.waiting import wait_for
 
 NSQS_FLAGS = {
     "log-level": 20,
@@ -54,7 +54,7 @@ LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
 
 def test_nsqs_flags_are_there() -> None:
     """With NSQ's names, keys in a file, and defaults."""
-    flags = {flag.name: flag for flag in flags_of(Options)}
+    flags = {flag.name: flag for flag in flags_of(NsqadminOptions)}
 
     for name, default in NSQS_FLAGS.items():
         assert default == flags[name].default, name
@@ -172,7 +172,7 @@ def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
 )
 def test_base_paths_are_cleaned(given: str, base: str) -> None:
     """As NSQ does: a slash before, none behind."""
-    assert base == base_of(Options(base_path=given))
+    assert base == base_of(NsqadminOptions(base_path=given))
 
 
 def test_the_version() -> None:

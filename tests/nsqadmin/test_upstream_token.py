@@ -18,8 +18,8 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
 from tests.nsqadmin.test_program import Program, program
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 ROLES = {
     "all": "administer,bodies",

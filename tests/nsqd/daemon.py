@@ -11,7 +11,7 @@ from sparq.daemon.http import Site
 from sparq.nsqd import tls
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.main import Listeners, listen
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.serving import open_broker
@@ -19,8 +19,8 @@ from sparq.nsqd.site import start_http
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
 from sparq.protocol.receiver import Receiver, decode_message
-from tests.open_files import files_closed_below
-from tests.options import changed
+from tests.support.open_files import files_closed_below
+from tests.support.options import changed
 
 
 @dataclass(eq=False)
@@ -80,7 +80,7 @@ async def start(folder: Path, **changes: Any) -> Daemon:
     free = "127.0.0.1:0"
     own = {"tcp_address": free, "http_address": free, "https_address": free}
     own |= {"data_path": str(folder), "broadcast_address": "here"}
-    options = changed(Options(), **{**own, **changes})
+    options = changed(NsqdOptions(), **{**own, **changes})
     certificates = tls.build(options)
     listeners = listen(options, has_tls=certificates is not None)
     nsqd = Nsqd(options, open_broker(options, MeasuredDisk(), folder), asyncio.get_running_loop())

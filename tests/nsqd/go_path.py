@@ -9,7 +9,7 @@ import numpy as np
 
 from sparq.protocol.commands import fin, identify, rdy, sub
 from sparq.protocol.receiver import Receiver, decode_message
-from tests.go_data import GoQueue, write_metadata
+from tests.support.go_data import GoQueue, write_metadata
 
 Message = tuple[bytes, int]
 """(body, attempts at its next delivery)"""

@@ -14,7 +14,7 @@ from typing import Self
 
 from proofs.wire import FRAME_MESSAGE, FRAME_RESPONSE, HEARTBEAT, Message, message, mpub, pub, sub
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 __all__ = ["OK", "Line", "Message", "dpub", "drain", "fin", "mpub", "pub", "rdy", "sub"]
 

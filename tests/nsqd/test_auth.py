@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from sparq.broker.session import Session
+from sparq.broker.session import V2Session
 from sparq.nsqd.auth import Authenticator
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
 from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.options import changed
-from tests.waiting import until
+from tests.support.options import changed
+from tests.support.waiting import until
 
 SECRET = b"s3cr3t&=%\xff"
 ALL = answer(entry())
@@ -78,7 +78,7 @@ async def guarded(folder: Path, *authds: Authd | str, **changes: Any) -> AsyncIt
         await stop(daemon)
 
 
-def session_of(daemon: Daemon) -> Session:
+def session_of(daemon: Daemon) -> V2Session:
     """The only client's session."""
     (session,) = daemon.nsqd.broker.sessions.values()
     return session
@@ -462,13 +462,13 @@ async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> Non
 def test_an_address_that_is_none(address: str) -> None:
     """nsqd does not start with an authd that cannot be asked."""
     with pytest.raises(StartError, match="is not an address"):
-        Authenticator(changed(Options(), auth_http_addresses=(address,)))
+        Authenticator(changed(NsqdOptions(), auth_http_addresses=(address,)))
 
 
 def test_a_root_ca_that_cannot_be_read(tmp_path: Path) -> None:
     """nsqd does not start, and says which file it is about."""
     options = changed(
-        Options(), auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none")
+        NsqdOptions(), auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none")
     )
     with pytest.raises(StartError, match="failed to build client TLS config"):
         Authenticator(options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 OBJECTS_MAX = 2000
 """There are some 200 after a start, and 20,000 where a module's are among them."""

@@ -12,7 +12,7 @@ import pytest
 from cramjam import snappy
 
 from sparq.protocol.commands import identify
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 MEBIBYTE = 1 << 20
 GROWTH_KIB_MAX = 16 << 10

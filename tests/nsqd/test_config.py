@@ -9,7 +9,7 @@ import pytest
 
 from sparq.daemon.http import HttpError
 from sparq.nsqd.config import NOT_IN_GO, read_addresses
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
 from tests.nsqd.daemon import Daemon, start, stop
 
@@ -70,7 +70,7 @@ async def test_refusals(nsqd: Daemon) -> None:
 async def test_every_option_can_be_read(nsqd: Daemon) -> None:
     """Text as it is, the rest as JSON; durations in nanoseconds, Go's numbers where it has them."""
     values = {}
-    for flag in flags_of(Options):
+    for flag in flags_of(NsqdOptions):
         if flag.key in NOT_IN_GO:
             continue
         status, headers, body = await nsqd.raw(f"GET /config/{flag.key} HTTP/1.1", b"\r\n")

@@ -9,7 +9,7 @@ import pytest
 
 from sparq.daemon.files import OWN, PART_MIN, SPARE, UNLIMITED, shares
 from sparq.protocol.commands import pub
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT = 96

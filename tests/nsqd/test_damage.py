@@ -23,7 +23,7 @@ from sparq.protocol import batch
 from sparq.testing import MemoryDisk
 from tests.broker.house import House
 from tests.nsqd.line import OK, Line, drain, fin, mpub, rdy, sub
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 SEGMENT_DATA_START = 4608
 HEADER_COPIES = (*range(128), *range(4096, 4224))

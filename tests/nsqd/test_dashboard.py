@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparq.protocol.commands import pub, sub
 from tests.nsqd.daemon import Consumer, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "dashboards/nsqd.json").read_text())

@@ -5,8 +5,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until_seen
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until_seen
 
 
 def ports(lookupd: Server, topic: str) -> list[int]:

@@ -11,7 +11,7 @@ import pytest
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd import http
 from tests.nsqd.daemon import start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 REASON = "input/output error"
 

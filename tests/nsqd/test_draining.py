@@ -22,8 +22,8 @@ from sparq.nsqd.leaving import LINGER_SECONDS
 from sparq.protocol.commands import sub
 from tests.nsqadmin.api.house import GO, GoServer
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
-from tests.waiting import until, until_seen, wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import until, until_seen, wait_for
 
 REFUSED = {"message": "DRAINING"}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 TOPICS = 300
 LARGE_BYTES = 16 << 20

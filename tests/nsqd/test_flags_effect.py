@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests import log_flags
 from tests.nsqd.effects import doors, known, limits, statsd, storage, strict, wire
-from tests.told import Row, Told, every, keys_are_right, told
+from tests.support import log_flags
+from tests.support.told import Row, Told, every, keys_are_right, told
 
 GROUPS = {
     **{**wire.GROUPS, **storage.GROUPS, **doors.GROUPS, **statsd.GROUPS},
@@ -72,7 +72,7 @@ def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -
 
 def test_no_flag_is_missing() -> None:
     """NSQ's flags and our own, each with a row; and every row has the key that the options have."""
-    ours = {flag.name for flag in flags_of(Options)}
+    ours = {flag.name for flag in flags_of(NsqdOptions)}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
-    keys_are_right(Options, GROUPS)
+    keys_are_right(NsqdOptions, GROUPS)

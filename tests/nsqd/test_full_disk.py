@@ -18,8 +18,8 @@ import pytest
 
 from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
 
 MIB = 1 << 20
 REASON = "no space left on device"

@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from sparq.log.go_records import FIXED_SIZE, Records
+from sparq.log.go_records import FIXED_SIZE, GoRecords
 from sparq.nsqd.go_import import BATCH_BYTES, BATCH_COUNT, batches
-from tests.go_data import record
+from tests.support.go_data import record
 
 
-def piece(*sizes: int) -> Records:
+def piece(*sizes: int) -> GoRecords:
     """Messages with bodies of these sizes."""
     data = b"".join(record(b"x" * size, number) for number, size in enumerate(sizes))
     lengths = np.array(sizes, np.int64) + FIXED_SIZE
     starts = np.cumsum(lengths + 4) - lengths
-    return Records(data, starts, lengths)
+    return GoRecords(data, starts, lengths)
 
 
 @pytest.mark.parametrize(

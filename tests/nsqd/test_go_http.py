@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
 
 LONG = "x" * 60_000
 

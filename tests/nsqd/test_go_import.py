@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq.tools.nsq_check import Failed, look
-from tests.go_data import TIME, GoQueue, write_metadata
+from sparq.tools.nsq_check import CheckError, look
 from tests.nsqd.go_path import GoPath, drain, in_order
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.go_data import TIME, GoQueue, write_metadata
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 COUNT = 100_000
 SECONDS = 60.0
@@ -249,7 +249,7 @@ def test_gos_nsqd_and_ours_exclude_each_other(tmp_path: Path, folder: Path) -> N
     GoQueue(folder, "clicks").put(b"x").close()
     held = os.open(folder, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    with pytest.raises(Failed, match="in use by an nsqd"):
+    with pytest.raises(CheckError, match="in use by an nsqd"):
         look(str(folder))
     assert "cannot flock directory" in refusal(folder)
     os.close(held)

@@ -11,7 +11,7 @@ from sparq.log.disk import DiskError
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
-from tests.go_data import GoQueue, write_metadata
+from tests.support.go_data import GoQueue, write_metadata
 
 PATH = "/data"
 Depths = dict[tuple[str, str], tuple[int, bool]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.nsqd.http import Endpoints, lines_of
+from sparq.nsqd.http import NsqdEndpoints, lines_of
 from sparq.protocol.commands import sub
 from sparq.protocol.errors import RemoteError
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -338,7 +338,7 @@ async def test_what_is_not_there_has_nsqs_answer(
 
 async def test_other_methods_are_refused(nsqd: Daemon) -> None:
     """Of each route, with the right ones named."""
-    routes = Endpoints(nsqd.nsqd, nsqd.reloader).routes()
+    routes = NsqdEndpoints(nsqd.nsqd, nsqd.reloader).routes()
     for path, group in itertools.groupby(routes, lambda route: route.path):
         methods = {route.method for route in group}
         wrong = next(method for method in ("GET", "POST", "PUT") if method not in methods)

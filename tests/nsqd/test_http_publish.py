@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 OK = b"HTTP/1.1 200 OK"
 

@@ -13,7 +13,7 @@ import pytest
 
 from sparq.protocol.commands import attach, fin, rdy, req, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 UNKNOWN = "0" * 16
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, drain, pub
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 TOPICS = [f"topic-{number}" for number in range(30)]
 ROUNDS = 12

@@ -14,8 +14,8 @@ import pytest
 
 from sparq.protocol.commands import pub, sub
 from tests.nsqd.daemon import Consumer, start, stop
-from tests.servers import Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until, until_seen, wait_for
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until, until_seen, wait_for
 
 COUNT = 300
 

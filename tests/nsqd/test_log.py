@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, pub, sub
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
 
 PREFIX = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} INFO: ")
 

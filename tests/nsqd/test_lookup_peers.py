@@ -14,12 +14,12 @@ import pytest
 from sparq.broker.drain_file import NONE
 from sparq.nsqd import lookup_peers
 from sparq.nsqd.lookup_peers import LookupPeers, channels_of
-from sparq.nsqd.options import Options
-from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
-from tests.options import changed
-from tests.waiting import until
+from tests.support.options import changed
+from tests.support.waiting import until
 
 
 class FakeBroker:
@@ -60,7 +60,7 @@ class Half:
     def __init__(self, *lookupds: str, **changes: Any) -> None:
         own: dict[str, Any] = {"nsqlookupd_tcp_addresses": lookupds}
         own["broadcast_address"] = "127.0.0.1"
-        self.options = changed(Options(), **own, **changes)
+        self.options = changed(NsqdOptions(), **own, **changes)
         self.broker = FakeBroker()
         self.runner = SimpleNamespace(now=instant)
         self.tcp_port, self.http_port = 4150, 4151
@@ -88,7 +88,7 @@ class Half:
 
 async def lookupd(tcp_address: str = "127.0.0.1:0", broadcast: str = "127.0.0.1") -> Nsqlookupd:
     daemon = Nsqlookupd(
-        LookupOptions(
+        NsqlookupdOptions(
             tcp_address=tcp_address, http_address="127.0.0.1:0", broadcast_address=broadcast
         )
     )

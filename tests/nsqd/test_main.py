@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import wait_for
 
 STOP_SECONDS = 2.0
 CLOSE_WAIT = (0, b"CLOSE_WAIT")

@@ -17,7 +17,7 @@ import pytest
 
 from tests.nsqd.layered import Certificates
 from tests.nsqd.test_wire import ID, MAGIC, OK, Wire, error, i32, response
-from tests.servers import Server, spawn_nsqd
+from tests.support.servers import Server, spawn_nsqd
 
 SUB = b"SUB malformed ch\n"
 CLS = b"CLS\n"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from sparq.protocol.commands import attach, fin, rdy, req, sub
-from sparq.protocol.dead_letters import History
+from sparq.protocol.dead_letters import DeadLetterHistory
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, refusal, target
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import until
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import until
 
 
 async def ids(nsqd: Daemon, topic: str = "t") -> list[str]:
@@ -228,7 +228,7 @@ async def test_what_another_redrive_has(nsqd: Daemon) -> None:
 
 async def test_a_dead_letter_is_copied(tmp_path: Path) -> None:
     """As the message that it was; to another topic of dead letters with its history."""
-    history = History("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
+    history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
     nsqd = await start(tmp_path)
     await nsqd.post("/pub?topic=t.dead", history.seal(b"bad"))
     chosen = await ids(nsqd, "t.dead")

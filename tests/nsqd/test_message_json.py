@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from sparq.log.looking import Stored
-from sparq.nsqd import figures, inspection, message_json
+from sparq.log.looking import StoredMessage
+from sparq.nsqd import inspection, message_json, stats_format
 from tests.nsqd.daemon import start, stop
 from tests.nsqd.test_inspection import channel, get
 
@@ -51,12 +51,12 @@ async def test_large_answers_are_put_together_in_the_thread(
 
 async def test_no_piece_of_an_answer_is_large_but_a_body() -> None:
     """A thousand messages are thousands of pieces, between which the loop does other things."""
-    found = [Stored(index, 1, 100, b"x" * 100) for index in range(1000)]
+    found = [StoredMessage(index, 1, 100, b"x" * 100) for index in range(1000)]
     made = message_json.bodies_of(found)
     messages = [message_json.pieces_of({"index": s.index}, made[s.index], {}) for s in found]
     pieces = list(message_json.document_of({"topic": "t"}, messages, {"next": None}))
 
     assert max(len(piece) for piece in pieces) < 200
-    answer = json.loads(b"".join(await figures.encoded(pieces)))
+    answer = json.loads(b"".join(await stats_format.encoded(pieces)))
     assert [message["index"] for message in answer["messages"]] == list(range(1000))
     assert {message["body"] for message in answer["messages"]} == {"x" * 100}

@@ -9,7 +9,7 @@ from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.nsqd import metrics
 from sparq.protocol.commands import pub, rdy, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOT_FIGURES = {
     "topic": {"topic_name", "channels", "e2e_processing_latency", "log"},
@@ -155,5 +155,5 @@ def test_no_figure_is_forgotten() -> None:
         assert set(fields) - NOT_FIGURES[kind] - PLACES == {entry.figure for entry in shown}
 
 
-def _reaches() -> tuple[metrics.Shown, ...]:
-    return tuple(metrics.Shown(figure, "", "", "") for _, figure in metrics._REACHES)
+def _reaches() -> tuple[metrics.MetricForm, ...]:
+    return tuple(metrics.MetricForm(figure, "", "", "") for _, figure in metrics._REACHES)

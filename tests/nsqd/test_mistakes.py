@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparq.nsqd.main import main
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 FATAL = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} FATAL: (.*)\n")
 OTHER = '"x" is not a flag: remove it, or write it as a flag\'s value, --name=value'

@@ -8,7 +8,7 @@ from typing import Any
 
 from sparq.protocol.commands import sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 PATH = "/mpub?topic=t&channel=a"
 

@@ -15,7 +15,7 @@ import pytest
 from sparq.log.disk import DiskError, RealFile
 from sparq.log.log import Log, LogOptions
 from sparq.nsqd.open_files import KeepingDisk, KeptFile
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
 
@@ -252,7 +252,7 @@ def test_many_logs_share_few_files(tmp_path: Path) -> None:
     logs = [Log.open(disk, folder, node_id=1, options=options, now=now) for folder in folders]
     for _ in range(20):
         for log in logs:
-            commit = log.begin([Bodies.of([b"x" * 900])], now, None, sync=True)
+            commit = log.begin([BodySlices.of([b"x" * 900])], now, None, sync=True)
             commit.run()
             log.finish(commit)
             assert commit.error is None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sparq.nsqd.options import Options, default_node_id
+from sparq.nsqd.options import NsqdOptions, default_node_id
 from sparq.program.flags import flags_of, parse
-from tests.options import changed
+from tests.support.options import changed
 
 SECOND = 1_000_000_000
 HOUR = 3600 * SECOND
@@ -91,13 +91,13 @@ DEFAULTS = {
 }
 
 
-def options(*arguments: str) -> Options:
-    return parse(Options, "nsqd", "", arguments)
+def options(*arguments: str) -> NsqdOptions:
+    return parse(NsqdOptions, "nsqd", "", arguments)
 
 
 def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
     """All of them, in one look. (TLS: 1.2 at least, docs/differences.md.)"""
-    flags, made = flags_of(Options), options()
+    flags, made = flags_of(NsqdOptions), options()
 
     assert {flag.key: flag.value(made) for flag in flags} == DEFAULTS
     assert {flag.key: flag.default for flag in flags} == DEFAULTS
@@ -105,7 +105,7 @@ def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
 
 def test_keys_of_the_file_are_nsqs() -> None:
     """A key is the flag with underscores, save those that NSQ names otherwise."""
-    odd = {f.name: f.key for f in flags_of(Options) if f.key != f.name.replace("-", "_")}
+    odd = {f.name: f.key for f in flags_of(NsqdOptions) if f.key != f.name.replace("-", "_")}
 
     assert odd == {
         "node-id": "id",

@@ -14,7 +14,7 @@ from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Client, connected
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 class Got(NamedTuple):

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, dpub, fin, rdy, sub
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 DEFER_MS = 20
 ROUNDS = 40

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
 
 MOST = 3
 COUNT = 100_000

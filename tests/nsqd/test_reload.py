@@ -14,17 +14,17 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.reload import Reloader
-from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.program.flags import FileError
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Certificates
-from tests.options import changed
-from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import until, wait_for
+from tests.support.options import changed
+from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until, wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,9 @@ def _restored_levels() -> Iterator[None]:
 async def two() -> AsyncIterator[list[Nsqlookupd]]:
     """Two running nsqlookupds."""
     here = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    daemons = [Nsqlookupd(LookupOptions(broadcast_address="127.0.0.1", **here)) for _ in range(2)]
+    daemons = [
+        Nsqlookupd(NsqlookupdOptions(broadcast_address="127.0.0.1", **here)) for _ in range(2)
+    ]
     for daemon in daemons:
         await daemon.start()
     yield daemons
@@ -129,23 +131,23 @@ class Change:
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
-        self.wanted: Options | Exception = daemon.nsqd.options
+        self.wanted: NsqdOptions | Exception = daemon.nsqd.options
         self.certificates: list[str] = []
         self.refusal: StartError | None = None
         self.reloader = Reloader(daemon.nsqd, daemon.peers, self._read)
         self.reloader.load_certificates = self._load
 
-    def __call__(self, **changes: Any) -> Options:
+    def __call__(self, **changes: Any) -> NsqdOptions:
         self.wanted = changed(self.daemon.nsqd.options, **changes)
         self.reloader.reload()
         return self.daemon.nsqd.options
 
-    def _read(self) -> Options:
+    def _read(self) -> NsqdOptions:
         if isinstance(self.wanted, Exception):
             raise self.wanted
         return self.wanted
 
-    def _load(self, options: Options) -> None:
+    def _load(self, options: NsqdOptions) -> None:
         if self.refusal is not None:
             raise self.refusal
         self.certificates.append(options.tls.cert)

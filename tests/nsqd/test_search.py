@@ -16,7 +16,7 @@ from sparq.nsqd.inspection import Slice
 from sparq.protocol.commands import fin, rdy, req, sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.nsqd.test_inspection import bodies, channel, get, pages
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 async def found(nsqd: Daemon, **query: Any) -> list[str]:

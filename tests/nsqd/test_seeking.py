@@ -16,7 +16,7 @@ from sparq.nsqd.seeking import FORMS, target_of
 from sparq.protocol.commands import sub
 from sparq.protocol.durations import HOUR
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 NOW = 1_800_000_000_000_000_000
 DAY_BEGINS = 1_735_776_000_000_000_000

@@ -11,7 +11,7 @@ from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
 from tests.nsqd.daemon import Daemon
 from tests.nsqd.layered import Client, Closed, connected
-from tests.waiting import until
+from tests.support.waiting import until
 
 ROUNDS = 20
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, fin, rdy, sub
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
 
 MESSAGES = 200
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import spawn_nsqd
+from tests.support.servers import spawn_nsqd
 
 FATAL = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} FATAL: (.*)\n")
 

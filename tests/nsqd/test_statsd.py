@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sparq.nsqd.statsd import Statsd, packets_of, prefix_of
 from sparq.protocol.commands import sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 MEMORY = (
     *("heap_objects|g", "heap_idle_bytes|g", "heap_in_use_bytes|g", "heap_released_bytes|g"),

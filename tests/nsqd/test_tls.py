@@ -16,14 +16,14 @@ import pytest
 
 from sparq.daemon.address import HANDSHAKE_SECONDS
 from sparq.nsqd import tls
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.tls import first_certificate, standard_name
 from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Closed, connected
-from tests.options import changed
-from tests.waiting import until
+from tests.support.options import changed
+from tests.support.waiting import until
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 Starter = Callable[..., Any]
@@ -220,7 +220,7 @@ def test_a_python_that_does_not_show_it_cannot_require(
     # It cannot be taken away: a class written in C, from which SSLContext comes, has it too.
     monkeypatch.setattr(tls, "CALLBACK", "_hook_of_another_python")
     with pytest.raises(StartError, match=r"has no _hook_of_another_python.*use require-verify"):
-        tls.build(changed(Options(), **certificates.options(tls_client_auth_policy="require")))
+        tls.build(changed(NsqdOptions(), **certificates.options(tls_client_auth_policy="require")))
 
 
 @pytest.mark.behaviour("TestTLSAuthRequireVerify", "unix.TestTLSAuthRequireVerify")
@@ -310,7 +310,7 @@ async def test_new_handshakes_use_new_certificates(
     assert daemon.nsqd.clients.tls is not None
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
-        daemon.nsqd.clients.tls.load(changed(Options(), **newer.options()))
+        daemon.nsqd.clients.tls.load(changed(NsqdOptions(), **newer.options()))
         client.send(pub("t", b"x"))
         assert b"OK" == await client.response()
     await refused(daemon, certificates.client())
@@ -319,7 +319,7 @@ async def test_new_handshakes_use_new_certificates(
 
     with pytest.raises(StartError, match=r"failed to build TLS config - open .*/gone"):
         daemon.nsqd.clients.tls.load(
-            changed(Options(), **newer.options(tls_key=str(tmp_path / "gone")))
+            changed(NsqdOptions(), **newer.options(tls_key=str(tmp_path / "gone")))
         )
     await accepted(daemon, newer.client())
 
@@ -344,12 +344,12 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: st
         for key, value in changes.items()
     }
     with pytest.raises(StartError, match=f"^failed to build TLS config - .*{text}"):
-        tls.build(changed(Options(), **certificates.options(**files)))
+        tls.build(changed(NsqdOptions(), **certificates.options(**files)))
 
 
 def test_no_certificate_is_no_tls() -> None:
     """Without both flags there is nothing to build."""
-    assert tls.build(Options()) is None
+    assert tls.build(NsqdOptions()) is None
 
 
 # HTTP

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import audit, tokens
-from sparq.nsqd.http_publish import Door
+from sparq.nsqd.http_publish import FastPublishPath
 from sparq.protocol import commands as c
 from tests.nsqd import authd
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 OK = (0, b"OK")
 FAILED = (1, b"E_AUTH_FAILED AUTH failed")
@@ -377,7 +377,7 @@ async def test_nothing_of_it_is_there_without_the_flags(
         assert daemon.nsqd.clients.authenticator is None
         assert await daemon.post("/pub?topic=t", b"x") == b"OK"
         await daemon.post("/topic/delete?topic=t")
-        assert isinstance(daemon.site._short_way, Door)
+        assert isinstance(daemon.site._fast_path, FastPublishPath)
         _, metrics = await daemon.ask("GET", "/metrics")
         assert b"refused_requests" not in metrics
         talk = Talk(*await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port))
@@ -396,7 +396,7 @@ async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
     daemon = await start(tmp_path / "data", audit_file=str(path))
     try:
         assert await daemon.post("/pub?topic=t", b"x") == b"OK"
-        assert isinstance(daemon.site._short_way, Door)
+        assert isinstance(daemon.site._fast_path, FastPublishPath)
         await daemon.post("/topic/delete?topic=t")
         (entry,) = map(json.loads, path.read_text().splitlines())
         assert ("", "nobody", "POST /topic/delete", "t") == tuple(

@@ -12,10 +12,10 @@ import pytest
 
 from sparq.protocol.commands import dpub, fin, identify, mpub, pub, rdy, req, sub, touch
 from sparq.protocol.receiver import decode_message
-from tests.behaviours import both
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import SECONDS, Client, Closed, connected
-from tests.waiting import until
+from tests.support.behaviours import both
+from tests.support.waiting import until
 
 Starter = Callable[..., Awaitable[Daemon]]
 

@@ -13,7 +13,7 @@ from sparq.protocol.commands import fin, identify, pub, rdy, sub
 from sparq.protocol.receiver import decode_message
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Client, Closed, connected
-from tests.waiting import until
+from tests.support.waiting import until
 
 LAYERS = [(tls, kind) for tls in (False, True) for kind in ("", "deflate", "snappy")]
 UPGRADES = [layers for layers in LAYERS if layers != (False, "")]

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from sparq.program.saying import sparq_version
-from tests.servers import Server, spawn_nsqd
+from sparq.program.stdout import sparq_version
+from tests.support.servers import Server, spawn_nsqd
 
 MAGIC = b"  V2"
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"

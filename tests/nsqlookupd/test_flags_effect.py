@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of
-from tests.log_flags import AS_JSON, BOUNDED, NAMES
-from tests.told import Row, Told, ToldServer, every, keys_are_right, told
-from tests.waiting import wait_for
+from tests.support.log_flags import AS_JSON, BOUNDED, NAMES
+from tests.support.told import Row, Told, ToldServer, every, keys_are_right, told
+from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 30.0
 ATTEMPTS = 5
@@ -358,7 +358,7 @@ def test_a_flag_has_its_effect(daemons: Told, group: str, form: str, row: Row) -
 
 def test_no_flag_is_missing() -> None:
     """NSQ's flags and our own, each with a row; and every row has the key that the options have."""
-    ours = {flag.name for flag in flags_of(Options)}
+    ours = {flag.name for flag in flags_of(NsqlookupdOptions)}
     assert ours == {row.flag for rows in GROUPS.values() for row in rows}
     assert ours | {"version", "config"} == set(NSQS.split()) | OURS
-    keys_are_right(Options, GROUPS)
+    keys_are_right(NsqlookupdOptions, GROUPS)

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.lifecycle import StartError
 
 PORTS = (4150, 4151)
 
 
 def guard(*allowed: str, **options: Any) -> Guard:
-    return Guard(Options(allow_broadcast_addresses=allowed, **options))
+    return Guard(NsqlookupdOptions(allow_broadcast_addresses=allowed, **options))
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
-from tests.options import changed
-from tests.waiting import stays, until
+from tests.support.options import changed
+from tests.support.waiting import stays, until
 
 MILLISECOND = 1_000_000
 
@@ -68,19 +68,19 @@ class Peer:
         await self._writer.wait_closed()
 
 
-def options(**changes: Any) -> Options:
+def options(**changes: Any) -> NsqlookupdOptions:
     here = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    return changed(Options(), **here, **changes)
+    return changed(NsqlookupdOptions(), **here, **changes)
 
 
 @pytest.fixture
-def lookup_options() -> Options:
+def lookup_options() -> NsqlookupdOptions:
     """What the nsqlookupd of a test is told; a test may override it."""
     return options()
 
 
 @pytest.fixture
-async def lookup(lookup_options: Options) -> AsyncIterator[Lookup]:
+async def lookup(lookup_options: NsqlookupdOptions) -> AsyncIterator[Lookup]:
     """A running nsqlookupd."""
     daemon = Nsqlookupd(lookup_options)
     await daemon.start()
@@ -235,7 +235,7 @@ class TestShortLives:
     """Tombstones and silence end, with times that a test can wait for."""
 
     @pytest.fixture
-    def lookup_options(self) -> Options:
+    def lookup_options(self) -> NsqlookupdOptions:
         """Tombstones of 100 ms, silence of 400 ms."""
         return options(
             tombstone_lifetime=100 * MILLISECOND,

@@ -13,15 +13,17 @@ import pytest
 
 from sparq.daemon.address import ListenError
 from sparq.nsqlookupd import tcp
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
-from sparq.nsqlookupd.tcp import Connection
-from tests.servers import spawn_nsqlookupd
-from tests.waiting import until
+from sparq.nsqlookupd.tcp import LookupConnection
+from tests.support.servers import spawn_nsqlookupd
+from tests.support.waiting import until
 
 
-def options(tcp_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0") -> Options:
-    return Options(tcp_address=tcp_address, http_address=http_address)
+def options(
+    tcp_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0"
+) -> NsqlookupdOptions:
+    return NsqlookupdOptions(tcp_address=tcp_address, http_address=http_address)
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -139,10 +141,10 @@ async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None
         writer.transport.abort()
 
 
-async def stopped_reading(daemon: Nsqlookupd) -> Connection:
+async def stopped_reading(daemon: Nsqlookupd) -> LookupConnection:
     """The connection that the daemon has stopped to read."""
 
-    def stopped() -> list[Connection]:
+    def stopped() -> list[LookupConnection]:
         return [connection for connection in daemon.connections if not connection.is_reading]
 
     await until(stopped)

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.options import LogOptions
-from sparq.nsqlookupd.options import Options
+from sparq.daemon.options import LoggingOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of, parse
-from tests import log_flags
+from tests.support import log_flags
 
 SECOND = 1_000_000_000
 OURS = {
@@ -21,20 +21,20 @@ OURS = {
 
 def test_defaults_are_nsqs() -> None:
     """Without flags it listens on 4160 and 4161 and forgets after 300 s and 45 s."""
-    assert parse(Options, "nsqlookupd", "", []) == Options(
+    assert parse(NsqlookupdOptions, "nsqlookupd", "", []) == NsqlookupdOptions(
         tcp_address="0.0.0.0:4160",
         http_address="0.0.0.0:4161",
         broadcast_address=socket.gethostname(),
         inactive_producer_timeout_ns=300 * SECOND,
         tombstone_lifetime_ns=45 * SECOND,
-        log=LogOptions(level=20, prefix="[nsqlookupd] ", verbose=False),
+        log=LoggingOptions(level=20, prefix="[nsqlookupd] ", verbose=False),
     )
 
 
 @pytest.mark.behaviour("nsqlookupd.TestConfigFlagParsing")
 def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     """Each flag is known by its NSQ name, each key of the file by the same with underscores."""
-    flags = {flag.name: flag.key for flag in flags_of(Options)}
+    flags = {flag.name: flag.key for flag in flags_of(NsqlookupdOptions)}
     nsqs = {name: key for name, key in flags.items() if name not in OURS}
     assert list(nsqs) == [
         "broadcast-address",
@@ -49,5 +49,5 @@ def test_flags_and_keys_have_nsqs_names(tmp_path: Path) -> None:
     assert all(key == name.replace("-", "_") for name, key in nsqs.items())
     config = tmp_path / "c.toml"
     config.write_text('inactive_producer_timeout = "1m"\nlog_level = "debug"\n')
-    options = parse(Options, "nsqlookupd", "", [f"-config={config}", "-log-level=warn"])
+    options = parse(NsqlookupdOptions, "nsqlookupd", "", [f"-config={config}", "-log-level=warn"])
     assert (options.inactive_producer_timeout_ns, options.log.level) == (60 * SECOND, 30)

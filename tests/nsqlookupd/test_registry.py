@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparq.nsqlookupd.registry import Producer, Registry
+from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
 from sparq.protocol.instant import Instant
 
 SECOND = 1_000_000_000
@@ -12,8 +12,8 @@ def at(seconds: float) -> Instant:
     return Instant(int(1e18 + seconds * SECOND), int(seconds * SECOND))
 
 
-def producer(name: str, now: Instant | None = None, port: int = 4151) -> Producer:
-    return Producer(
+def producer(name: str, now: Instant | None = None, port: int = 4151) -> RegisteredNsqd:
+    return RegisteredNsqd(
         id=f"{name}:1",
         remote_address=f"{name}:1",
         hostname=name,
@@ -27,14 +27,14 @@ def producer(name: str, now: Instant | None = None, port: int = 4151) -> Produce
     )
 
 
-def registry(*producers: Producer) -> Registry:
+def registry(*producers: RegisteredNsqd) -> Registry:
     made = Registry(300 * SECOND, 45 * SECOND)
     for one in producers:
         made.add(one)
     return made
 
 
-def names(found: list[Producer]) -> list[str]:
+def names(found: list[RegisteredNsqd]) -> list[str]:
     return [one.hostname for one in found]
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
 from sparq.program.lifecycle import StartError
 from tests.nsqd import daemon as nsqds
-from tests.options import changed
-from tests.waiting import until
+from tests.support.options import changed
+from tests.support.waiting import until
 
 FACTS = {"broadcast_address": "nsqd-1", "tcp_port": 1, "http_port": 2, "version": "1.3.0"}
 OK = b"OK"
@@ -53,7 +53,7 @@ class House:
         free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
         files = {"token_file": str(self.file), "audit_file": str(self.audit)}
         given = {**free, **files, "require_token": True, **options}
-        self.lookupd = Nsqlookupd(changed(Options(), **given))
+        self.lookupd = Nsqlookupd(changed(NsqlookupdOptions(), **given))
         await self.lookupd.start()
         try:
             yield self.lookupd
@@ -188,7 +188,7 @@ async def test_without_the_flag_nobody_is_asked(house: House) -> None:
 def test_it_needs_a_token_file() -> None:
     """Else nobody could register at all."""
     with pytest.raises(StartError, match="--require-token needs --token-file"):
-        Nsqlookupd(changed(Options(), require_token=True))
+        Nsqlookupd(changed(NsqlookupdOptions(), require_token=True))
 
 
 async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ async def test_an_nsqlookupd_that_asks_for_none_takes_no_notice(tmp_path: Path) 
     """Go's decodes the JSON into the fields that it knows, as this one does."""
     (tmp_path / "data").mkdir()
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-    lookupd = Nsqlookupd(changed(Options(), **free))
+    lookupd = Nsqlookupd(changed(NsqlookupdOptions(), **free))
     await lookupd.start()
     address = (f"127.0.0.1:{lookupd.tcp_port}",)
     daemon = await nsqds.start(

@@ -8,21 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.nsqlookupd.registry import Registry
-from sparq.nsqlookupd.tcp import DRAINING_TOPICS_MAX, LINE_BYTES_MAX, Conversation, reply
+from sparq.nsqlookupd.tcp import DRAINING_TOPICS_MAX, LINE_BYTES_MAX, CommandHandlers, reply
 from sparq.protocol.instant import Instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES, PEER, identify
 
 ME = {"tcp_port": 4160, "http_port": 4161, "version": "1.3.0"}
 
 
-def talk() -> Conversation:
+def talk() -> CommandHandlers:
     clock = iter(range(1, 1 << 30))
     registry = Registry(1 << 60, 1 << 60)
     now = lambda: Instant(0, next(clock))  # noqa: E731 - a clock that ticks at each look
-    return Conversation(registry, ME, "1.2.3.4:5", "1.2.3.4:5", now)
+    return CommandHandlers(registry, ME, "1.2.3.4:5", "1.2.3.4:5", now)
 
 
-def known(conversation: Conversation) -> list[str]:
+def known(conversation: CommandHandlers) -> list[str]:
     registry = conversation._registry
     entries = registry.registrations()
     return [f"{category}:{key}:{subkey}={len(found)}" for category, key, subkey, found in entries]

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import LINE_BYTES_MAX, instant
 from tests.nsqlookupd.mistakes import HELLO, MISTAKES
-from tests.waiting import until
+from tests.support.waiting import until
 
 SECONDS = 30.0
 
@@ -24,7 +24,7 @@ SECONDS = 30.0
 async def daemon() -> AsyncIterator[Nsqlookupd]:
     """A running nsqlookupd."""
     running = Nsqlookupd(
-        Options(
+        NsqlookupdOptions(
             tcp_address="127.0.0.1:0", http_address="127.0.0.1:0", broadcast_address="lookup.here"
         )
     )

@@ -10,7 +10,7 @@ import pyarrow.dataset
 import pytest
 
 from tests.pipeline import plain
-from tests.whole import run_whole
+from tests.support.whole import run_whole
 
 ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 RUN_SECONDS = 900

@@ -11,13 +11,13 @@ from collections import Counter
 import pytest
 
 from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
-from sparq.pipeline.audit import Published, audit
-from sparq.pipeline.cluster import Cluster
+from sparq.pipeline.audit import PublisherRecords, audit
+from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
 from sparq.pipeline.generator import generate
 from sparq.pipeline.publisher import publish, read_hashes
 from tests.pipeline import plain
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 CLICKS = 30_000
 SECONDS = 240
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 def cluster(tmp_path_factory):
     """Two nsqds and their nsqlookupd."""
     folder = tmp_path_factory.mktemp("cluster")
-    cluster = Cluster(folder, folder)
+    cluster = LocalCluster(folder, folder)
     cluster.start()
     yield cluster
     cluster.stop()
@@ -85,7 +85,7 @@ def published(cluster, folder, bodies):
     """Publishes bodies, and notes what was acknowledged."""
     notes = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
     asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", **notes))
-    return Published(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
+    return PublisherRecords(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
 
 
 def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):

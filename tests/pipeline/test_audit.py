@@ -10,7 +10,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.audit import Audit, Published, audit, compare, newest_rows
+from sparq.pipeline.audit import AuditResult, PublisherRecords, audit, compare, newest_rows
 from sparq.pipeline.publisher import hashes
 
 BODIES = [b"click %d" % number for number in range(10)]
@@ -54,7 +54,7 @@ def held(
     late_clicks: int = 1,
     acknowledged: list[bytes] = BODIES,
     resent: tuple[bytes, ...] = (),
-) -> Audit:
+) -> AuditResult:
     """An audit that holds, but for what is changed."""
     return audit(
         logged,
@@ -62,7 +62,7 @@ def held(
         messages(rejected, rejected_first_id),
         minutes((0, 1, 5), (1, 1, 2), (0, 2, 6)) if rows is None else rows,
         late(late_clicks),
-        published=Published(written(acknowledged), written(list(resent))),
+        published=PublisherRecords(written(acknowledged), written(list(resent))),
     )
 
 

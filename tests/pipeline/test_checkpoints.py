@@ -2,12 +2,7 @@
 
 import pytest
 
-from sparq.pipeline.checkpoints import (
-    PARTITIONS,
-    next_batch,
-    readable_as_state,
-    shuffle_partitions,
-)
+from sparq.pipeline.checkpoints import PARTITIONS, next_batch, readable_as_state, shuffle_partitions
 from sparq.pipeline.hadoop_files import HadoopFiles
 
 

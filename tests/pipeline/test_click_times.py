@@ -8,13 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.click_times import (
-    CLF_BYTES,
-    clf_times,
-    epoch_times,
-    event_micros,
-    iso_times,
-)
+from sparq.pipeline.click_times import CLF_BYTES, clf_times, epoch_times, event_micros, iso_times
 from sparq.pipeline.text_spans import Spans, Text
 
 instants = st.datetimes(

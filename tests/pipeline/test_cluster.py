@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.cluster import Cluster, ClusterError, is_free
+from sparq.pipeline.cluster import ClusterError, LocalCluster, is_free
 from sparq.pipeline.publisher import publish
 
 
 def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
     """A killed nsqd comes back on its ports with its data; at the end nothing is left running."""
-    cluster = Cluster(tmp_path / "run", tmp_path / "data")
+    cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.start()
     try:
         first = cluster.nsqds[0]
@@ -48,7 +48,7 @@ def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
 
 def test_a_member_that_cannot_start_is_named(tmp_path: Path) -> None:
     """The error says which, and where its log is; what had started is ended."""
-    cluster = Cluster(tmp_path / "run", tmp_path / "data")
+    cluster = LocalCluster(tmp_path / "run", tmp_path / "data")
     cluster.nsqds[1].flags.append("--no-such-flag")
 
     with pytest.raises(ClusterError, match=r"nsqd-2 ended .*nsqd-2\.log"):

@@ -14,8 +14,8 @@ import pytest
 from sparq.cli import main
 from sparq.pipeline import cluster as module
 from sparq.pipeline.cluster import ADMIN_STARTS_MAX, Console
-from tests.servers import Server, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import Server, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

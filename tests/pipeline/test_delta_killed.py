@@ -21,9 +21,9 @@ from deltalake import DeltaTable
 from sparq.pipeline import clicks as click
 from sparq.pipeline.app import TOO_LATE
 from sparq.pipeline.generator import generate
-from tests.servers import spawn_nsqd
 from tests.spark.published import publish
-from tests.waiting import wait_for
+from tests.support.servers import spawn_nsqd
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

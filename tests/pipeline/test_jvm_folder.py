@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparq.pipeline.jvm import OPTION, PREFIX, new_folder, options_with
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 HOLDER = """
 import sys

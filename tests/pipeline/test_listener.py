@@ -11,9 +11,9 @@ from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import COUNTS, Timeline
 from tests.pipeline.test_query_metrics import samples_of
 from tests.pipeline.told_by_spark import recorded
-from tests.servers import spawn_nsqd
 from tests.spark.test_spark import numbered, publish
-from tests.waiting import wait_for
+from tests.support.servers import spawn_nsqd
+from tests.support.waiting import wait_for
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.

@@ -6,7 +6,7 @@ import pytest
 
 from sparq.pipeline import metrics
 from sparq.pipeline.audit import newest_rows
-from sparq.pipeline.cluster import Cluster
+from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders, Places
 from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import processor
@@ -21,7 +21,7 @@ SIZE, BATCH = 1200, 500
 def cluster(tmp_path_factory):
     """A real nsqd: results go to its topics."""
     folder = tmp_path_factory.mktemp("cluster")
-    cluster = Cluster(folder, folder, nsqds=1)
+    cluster = LocalCluster(folder, folder, nsqds=1)
     cluster.start()
     yield cluster
     cluster.stop()

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.client.authd import SECRET, running_authd
-from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.whole import run_whole
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.whole import run_whole
 
 SECONDS = 30.0
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.daemon.exposition import process_registry
+from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline.query_metrics import QueryMetrics
 from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse
 from tests.pipeline.told_by_spark import STATE, progress

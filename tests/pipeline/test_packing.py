@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparq.pipeline.packing import (
     PACKED_SCHEMA,
-    Header,
+    BucketHeader,
     bucket_count,
     buckets_of,
     from_blob,
@@ -21,7 +21,7 @@ from sparq.pipeline.packing import (
     to_blob,
 )
 
-HEADER = Header({"b": 7, "a": 1}, 100, 100_000)
+HEADER = BucketHeader({"b": 7, "a": 1}, 100, 100_000)
 NUMBERS = pa.schema([("hash", pa.int64())])
 WORDS = pa.schema([("word", pa.dictionary(pa.int32(), pa.string())), ("hash", pa.int64())])
 
@@ -91,17 +91,17 @@ def test_the_header_has_the_newest_of_each_nsqd():
         ("b", None, 5, 70),
     ]
 
-    assert header_of(messages(*rows)) == Header({"a": 6, "b": 3}, 9, 70)
+    assert header_of(messages(*rows)) == BucketHeader({"a": 6, "b": 3}, 9, 70)
 
 
 def test_a_bucket_receives_the_newest_of_all_partitions():
     """Whatever partition a click of an nsqd was in."""
     frames = [
-        pack(Header(marks, published_s, 70_000), [b"%d" % published_s]).to_pandas()
+        pack(BucketHeader(marks, published_s, 70_000), [b"%d" % published_s]).to_pandas()
         for marks, published_s in (({"a": 5, "b": 9}, 20), ({"a": 7}, 30), ({}, 10))
     ]
 
-    expected = Header({"a": 7, "b": 9}, 30, 70_000)
+    expected = BucketHeader({"a": 7, "b": 9}, 30, 70_000)
 
     assert receive(frames).header == expected
     assert receive(frames[::-1]).header == expected

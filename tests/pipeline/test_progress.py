@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.pipeline import progress
-from sparq.pipeline.progress import Progress, Speed, line, time_left
+from sparq.pipeline.progress import RunProgress, Speed, line, time_left
 
 ROWS = {"archive": 80_120, "metrics": 75_000, "spam_analysis": 70_020}
 
@@ -127,7 +127,7 @@ def test_a_query_that_is_started_again_has_a_new_speed():
 def test_the_slowest_query_counts(clock):
     """What nsqd says lies before a query is its lag, and its rate is the one shown."""
     stream = Stream(terminal=False)
-    shown = Progress(stream)
+    shown = RunProgress(stream)
     for second in range(12):
         clock.now += 1
         rows = {"archive": second * 900, "metrics": second * 100}
@@ -142,7 +142,7 @@ def test_the_slowest_query_counts(clock):
 def test_without_depths_the_counts_say_what_is_behind(clock):
     """While an nsqd does not answer, what was published minus what was taken in."""
     stream = Stream(terminal=False)
-    shown = Progress(stream)
+    shown = RunProgress(stream)
     clock.now += 1
     shown.show("publishing", 0, 0, {"archive": 0}, None)
     clock.now += 10
@@ -154,7 +154,7 @@ def test_without_depths_the_counts_say_what_is_behind(clock):
 def test_a_file_gets_a_line_every_few_seconds(clock):
     """A log of a run is not full of progress; a new stage is said at once."""
     stream = Stream(terminal=False)
-    shown = Progress(stream)
+    shown = RunProgress(stream)
     for _ in range(40):
         clock.now += 0.25
         shown.show("publishing", 1, 0, ROWS, None)
@@ -168,7 +168,7 @@ def test_a_terminal_has_one_line(clock, monkeypatch):
     """A shorter text leaves nothing of a longer one, and what is said stays."""
     monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda _: os.terminal_size((60, 24)))
     stream = Stream(terminal=True)
-    shown = Progress(stream)
+    shown = RunProgress(stream)
     clock.now += 1
     shown.show("publishing", 1_000_000, 2_000_000, ROWS, None)
     first = screen(stream.getvalue())

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sparq.client import PublishError
 from sparq.pipeline import publisher
 from sparq.pipeline.publisher import batches, hashes, publish, read_hashes, read_lines
-from tests.servers import free_port, spawn_nsqd
+from tests.support.servers import free_port, spawn_nsqd
 
 
 def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
         killed = False
 
-        def kill_once(progress: publisher.Published) -> None:
+        def kill_once(progress: publisher.PublishProgress) -> None:
             nonlocal killed
             if progress.acknowledged > 10_000 and not killed:
                 killed = True

@@ -13,7 +13,7 @@ import pytest
 from sparq.pipeline.masters import HADOOP_FILES, PROXIES, check_master
 from sparq.pipeline.session import choose_python
 from sparq.pipeline.settings import SettingsError
-from tests.whole import run_whole
+from tests.support.whole import run_whole
 
 PRELUDE = """
 import json, os, sys

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sparq.program.flag_types import BOOL, DURATION, INT, LEVEL, STRING, choice
 from sparq.program.flags import FileError, differing, option, parse, parse_again
-from sparq.program.kinds import BOOL, DURATION, INT, LEVEL, STRING, choice
 from sparq.protocol.durations import SECOND
 
 FATAL = re.compile(r"^\[prog\] [0-9/]{10} [0-9:.]{15} FATAL: ")

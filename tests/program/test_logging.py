@@ -11,7 +11,7 @@ import pytest
 
 from sparq.program import logging as log_lines
 from sparq.program.logging import KINDS_MAX, level_name, parse_level, set_up
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)

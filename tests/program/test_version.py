@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sparq
-from sparq.program.saying import sparq_version, version_line
+from sparq.program.stdout import sparq_version, version_line
 
 
 def test_the_version_is_the_one_that_clients_compare() -> None:

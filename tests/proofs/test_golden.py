@@ -9,8 +9,8 @@ import pytest
 from proofs.outcome import Plan
 
 from proofs import golden, golden_write
-from sparq.program.saying import sparq_version
-from tests.open_files import files_closed_below
+from sparq.program.stdout import sparq_version
+from tests.support.open_files import files_closed_below
 
 
 @pytest.fixture(autouse=True)

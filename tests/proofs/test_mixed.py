@@ -9,7 +9,7 @@ from proofs.checker import Verdict
 from proofs.mixed import LATE_COMMIT, LEAKING, Findings, attempt
 from proofs.mixed_samples import BOUNDS, MEMORY_BYTES, MIB, Growth, Sample, Watch
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 SECONDS = 18.0
 

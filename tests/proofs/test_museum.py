@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from proofs.exhibits import EXHIBITS, Exhibit, Loss, Needs, visit
+from proofs.loss_scenarios import EXHIBITS, Exhibit, Loss, Needs, visit
 from proofs.outcome import Plan
 from proofs.specimens import Maker, maker
 

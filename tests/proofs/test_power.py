@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from proofs.crew import ROOT, wait_until
+from proofs.daemon_fixture import ROOT, wait_until
 from proofs.outcome import Plan
 
 from proofs import power

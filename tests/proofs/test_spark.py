@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from proofs.careless_reader import CarelessReader
+from proofs.controls import unplanned_reader
+from proofs.controls.unplanned_reader import CarelessReader
 from proofs.spark import PipelineRun, archived, driver_pids
 
-from proofs import careless_reader
 from sparq.pipeline import app
 from sparq.spark.source import NsqStreamReader
 
@@ -111,7 +111,7 @@ def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) 
 
     assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})
     assert [{"log": 1}, {"log": 90}] == rerun.partitions({"log": 1}, {"log": 50})
-    assert "nsq" == careless_reader.CarelessSource.name()
+    assert "nsq" == unplanned_reader.CarelessSource.name()
 
 
 def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.Monke
     session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
     pipeline = object.__new__(app.Application)
     monkeypatch.setattr(pipeline, "_spark", session, raising=False)
-    monkeypatch.setattr(app, "register_nsq", careless_reader.register_careless)
+    monkeypatch.setattr(app, "register_nsq", unplanned_reader.register_careless)
 
     with pytest.raises(AttributeError, match="_settings"):
         pipeline._plan("archive")
 
-    assert [careless_reader.CarelessSource] == registered
+    assert [unplanned_reader.CarelessSource] == registered

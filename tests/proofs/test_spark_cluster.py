@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from proofs.crew import python_path
+from proofs.daemon_fixture import python_path
 from proofs.spark_cluster_parts import another_batch_id, event_log, failures
 from proofs.spark_cluster_parts import feed as feeds
 from proofs.spark_cluster_parts.books import archived
@@ -27,7 +27,7 @@ from proofs.spark_cluster_parts.steps import STEPS
 from proofs.spark_cluster_parts.variants import CONTROL, KILLS, VARIANTS, WORKER
 
 from proofs import spark_cluster
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 FAMILY = """
 import os, subprocess, sys

@@ -3,7 +3,7 @@
 import re
 from typing import NoReturn
 
-from sparq.protocol.identify import Limits
+from sparq.protocol.identify import IdentifyLimits
 
 Event = tuple[object, ...]
 BOTH, CONSUMING = {0, 3, 4}, {3, 4}
@@ -43,7 +43,7 @@ def quoted(name: str) -> str:
 class Reference:
     """Reads a stream as the protocol's description says, and lists what it means."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: IdentifyLimits) -> None:
         self.limits = limits
         self.state = 0
         self.data = b""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sparq.protocol import batch
 from sparq.protocol.batch import BatchError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 
 SALT = 0x1234_5678_9ABC_DEF0
 OFFSET = 4608
@@ -23,7 +23,7 @@ def stored(
     first_index: int = 1000,
 ) -> bytes:
     """One batch as it lies in a file."""
-    data, ends = batch.encode_frames([Bodies.of(bodies)], first_index, NODE, 77)
+    data, ends = batch.encode_frames([BodySlices.of(bodies)], first_index, NODE, 77)
     buffers = batch.encode(
         data,
         ends,
@@ -67,7 +67,7 @@ def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]
 
     (read,) = batch.walk(data)
 
-    encoded, ends = batch.encode_frames([Bodies.of(bodies)], 1000, NODE, 77)
+    encoded, ends = batch.encode_frames([BodySlices.of(bodies)], 1000, NODE, 77)
     assert bytes(read.frames) == encoded
     assert read.ends.tolist() == ends.tolist()
     assert read.dues == dues
@@ -84,7 +84,7 @@ def test_what_is_written_is_read(bodies: list[bytes], dues: list[tuple[int, int]
 def test_large_batch_is_not_copied_and_equals_a_joined_one() -> None:
     """Above 64 KiB the frames go to the disk as they are; the bytes are the same."""
     bodies = [bytes([k]) * 3000 for k in range(40)]
-    data, ends = batch.encode_frames([Bodies.of(bodies)], 1, NODE, 77)
+    data, ends = batch.encode_frames([BodySlices.of(bodies)], 1, NODE, 77)
 
     buffers = batch.encode(
         data,
@@ -213,9 +213,10 @@ def test_lone_bodies_with_or_without_other_bytes_around_them(
 ) -> None:
     """What HTTP brings is a buffer of its own, what PUB brings may be cut out of one."""
     found = [
-        Bodies(before + body + after, [len(before)], [len(body)]) for before, body, after in pieces
+        BodySlices(before + body + after, [len(before)], [len(body)])
+        for before, body, after in pieces
     ]
-    whole = [Bodies.of([body for _, body, _ in pieces])]
+    whole = [BodySlices.of([body for _, body, _ in pieces])]
 
     data, ends = batch.encode_frames(found, 5, NODE, 77)
 

@@ -5,14 +5,14 @@ import struct
 import pytest
 
 from sparq.protocol import commands as c
-from sparq.protocol.identify import Limits
-from sparq.protocol.parser import Parser
+from sparq.protocol.identify import IdentifyLimits
+from sparq.protocol.parser import CommandParser
 
 ID = b"0123456789abcdef"
 
 
 def parsed(data: bytes, state: int) -> c.Command | None:
-    parser = Parser(Limits())
+    parser = CommandParser(IdentifyLimits())
     parser.state = state
     parser.feed(data)
     return parser.next()
@@ -29,10 +29,10 @@ def parsed(data: bytes, state: int) -> c.Command | None:
         (c.cls(), 3, c.Close()),
         (c.nop(), 0, c.Nop()),
         (c.attach("t", "c"), 0, c.Attach("t", "c")),
-        (c.ends("t"), 0, c.Ends("t")),
-        (c.ends_at_time("t", 5), 0, c.Ends("t", "time", 5)),
-        (c.ends_after("t", 5, 6), 0, c.Ends("t", "after", 5, 6)),
-        (c.ends_within("t", 5, 6), 0, c.Ends("t", "within", 5, 6)),
+        (c.ends("t"), 0, c.ReadEnds("t")),
+        (c.ends_at_time("t", 5), 0, c.ReadEnds("t", "time", 5)),
+        (c.ends_after("t", 5, 6), 0, c.ReadEnds("t", "after", 5, 6)),
+        (c.ends_within("t", 5, 6), 0, c.ReadEnds("t", "within", 5, 6)),
         (c.read("t", "ab01", 5, 6, 7), 0, c.Read("t", "ab01", 5, 6, 7)),
         (c.commit("t", "c", 5, 6), 0, c.CommitRange("t", "c", 5, 6)),
     ],
@@ -46,7 +46,7 @@ def test_publishes_come_with_their_bodies() -> None:
     """The three ways to publish carry topic, bodies and what else they say."""
     single, deferred = parsed(c.pub("t", b"one"), 0), parsed(c.dpub("t", 50, b"later"), 0)
 
-    assert isinstance(single, c.Publish)
+    assert isinstance(single, c.PublishRun)
     assert (single.topic, [bytes(b) for b in single.bodies], single.replies) == ("t", [b"one"], 1)
     assert isinstance(deferred, c.DeferredPublish)
     assert (deferred.topic, deferred.defer_ms) == ("t", 50)
@@ -55,7 +55,7 @@ def test_publishes_come_with_their_bodies() -> None:
 
 def test_multi_publish_names_its_topic_first() -> None:
     """An MPUB needs its topic before its body; then all the bodies come as one."""
-    parser = Parser(Limits())
+    parser = CommandParser(IdentifyLimits())
     parser.feed(c.mpub("t", [b"one", b"two"]))
 
     assert parser.next() == c.TopicNeeded("t")
@@ -67,7 +67,7 @@ def test_multi_publish_names_its_topic_first() -> None:
 
 def test_finish_knows_its_ids_as_text() -> None:
     """A run of FINs keeps each id as it came, for the error that may follow."""
-    parser = Parser(Limits())
+    parser = CommandParser(IdentifyLimits())
     parser.state = c.STATE_SUBSCRIBED
     parser.feed(c.fin(ID) + c.fin(ID[::-1]))
 

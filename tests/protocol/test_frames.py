@@ -25,7 +25,7 @@ def plain_frame(body: bytes, raw_id: int, timestamp_ns: int, attempts: int = 1) 
     return struct.pack(">ii", 4 + len(data), 2) + data
 
 
-def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.Bodies:
+def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.BodySlices:
     """Bodies with something between them, as they lie in what a client sent."""
     buffer, starts = bytearray(), []
     for body in bodies:
@@ -34,12 +34,12 @@ def scattered(bodies: list[bytes], gap: int, as_arrays: bool) -> f.Bodies:
         buffer += body
     sizes = [len(body) for body in bodies]
     if as_arrays:
-        return f.Bodies(bytes(buffer), np.array(starts, np.int64), np.array(sizes, np.int64))
-    return f.Bodies(bytes(buffer), starts, sizes)
+        return f.BodySlices(bytes(buffer), np.array(starts, np.int64), np.array(sizes, np.int64))
+    return f.BodySlices(bytes(buffer), starts, sizes)
 
 
 def run_of(count: int, size: int = 20) -> tuple[bytes, f.Ends]:
-    return batch.encode_frames([f.Bodies.of([b"b" * size] * count)], 5, 1, 9)
+    return batch.encode_frames([f.BodySlices.of([b"b" * size] * count)], 5, 1, 9)
 
 
 def test_response_and_error_frames() -> None:
@@ -51,7 +51,7 @@ def test_response_and_error_frames() -> None:
 
 def test_message_layout() -> None:
     """A message frame is the documented bytes: 34 of overhead, then the body."""
-    frames, ends = batch.encode_frames([f.Bodies.of([b"hi"])], 0x1234, 3, 77)
+    frames, ends = batch.encode_frames([f.BodySlices.of([b"hi"])], 0x1234, 3, 77)
 
     assert frames == plain_frame(b"hi", 3 << 54 | 0x1234, 77)
     assert ends.tolist() == [36]
@@ -88,9 +88,9 @@ def test_encode_of_bodies_at_even_distances(
     """Places told as a range mean what the same places mean one by one, beside others too."""
     buffer = data.draw(st.binary(min_size=count * (size + gap) + 3, max_size=count * 40 + 3))
     places = range(3, 3 + count * (size + gap), size + gap)
-    even = f.Bodies.even(buffer, places, size)
-    listed = f.Bodies(buffer, list(places), [size] * count)
-    other = [f.Bodies.of([b"o" * data.draw(st.sampled_from([size, 31]))] * 20)] * beside_others
+    even = f.BodySlices.even(buffer, places, size)
+    listed = f.BodySlices(buffer, list(places), [size] * count)
+    other = [f.BodySlices.of([b"o" * data.draw(st.sampled_from([size, 31]))] * 20)] * beside_others
 
     frames, ends = batch.encode_frames([*other, even], 5, 1, 9)
     plain_frames, plain_ends = batch.encode_frames_scalar([*other, listed], 5, 1, 9)
@@ -104,7 +104,7 @@ def test_encode_of_irregular_places_with_one_size() -> None:
     """Bodies of one size that do not lie evenly are each found where they are."""
     buffer = bytes(range(256))
     starts = [0, 3, 5, 9, 20, 30, 31, 40, 50, 60, 70, 80, 90, 100, 120, 130, 140, 200]
-    bodies = f.Bodies(buffer, starts, [2] * len(starts))
+    bodies = f.BodySlices(buffer, starts, [2] * len(starts))
 
     frames, ends = batch.encode_frames([bodies], 1, 1, 1)
 
@@ -116,18 +116,18 @@ def test_encode_of_large_bodies() -> None:
     """Large bodies, which are not copied twice, arrive all the same."""
     bodies = [bytes([n]) * (5000 + n) for n in range(20)]
 
-    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 1, 1, 1)
+    frames, ends = batch.encode_frames([f.BodySlices.of(bodies)], 1, 1, 1)
 
     assert ends.tolist()[-1] == len(frames)
-    assert frames == batch.encode_frames_scalar([f.Bodies.of(bodies)], 1, 1, 1)[0]
+    assert frames == batch.encode_frames_scalar([f.BodySlices.of(bodies)], 1, 1, 1)[0]
 
 
 def test_encode_refuses_indexes_beyond_54_bits() -> None:
     """An index that would run into the node's bits is a bug, not a message."""
     with pytest.raises(AssertionError):
-        batch.encode_frames([f.Bodies.of([b"x"])], layout.INDEX_LIMIT, 1, 1)
+        batch.encode_frames([f.BodySlices.of([b"x"])], layout.INDEX_LIMIT, 1, 1)
     with pytest.raises(AssertionError):
-        batch.encode_frames([f.Bodies.of([b"x"])], 1, 1024, 1)
+        batch.encode_frames([f.BodySlices.of([b"x"])], 1, 1024, 1)
 
 
 def test_bodies_iterate_and_count() -> None:
@@ -138,7 +138,7 @@ def test_bodies_iterate_and_count() -> None:
         assert len(bodies) == 3
         assert bodies.size_bytes == 8
         assert [bytes(body) for body in bodies] == [b"one", b"", b"three"]
-    assert len(f.Bodies.of([])) == 0
+    assert len(f.BodySlices.of([])) == 0
 
 
 # Ids
@@ -193,7 +193,7 @@ def test_no_ids(text: bytes) -> None:
 @given(BODIES, st.data())
 def test_patched_attempts(bodies: list[bytes], data: st.DataObject) -> None:
     """Each message gets its attempts, held at 65,535; nothing else changes."""
-    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 8, 2, 77)
+    frames, ends = batch.encode_frames([f.BodySlices.of(bodies)], 8, 2, 77)
     counts = st.lists(st.integers(1, 70_000), min_size=len(bodies), max_size=len(bodies))
     attempts = data.draw(counts)
     plain = [
@@ -217,7 +217,7 @@ def test_one_count_of_attempts_for_all() -> None:
 
 def test_take() -> None:
     """Frames are taken in the order asked for, also twice or none."""
-    frames, ends = batch.encode_frames([f.Bodies.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
+    frames, ends = batch.encode_frames([f.BodySlices.of([b"a", b"bb", b"ccc"])], 0, 0, 0)
     single = [plain_frame(body, at, 0) for at, body in enumerate([b"a", b"bb", b"ccc"])]
 
     assert f.take(frames, ends, [2, 0, 0]) == single[2] + single[0] + single[0]
@@ -230,7 +230,7 @@ def test_timestamps_are_patched_one_by_one(bodies: list[bytes], data: st.DataObj
     count = len(bodies)
     stamp = st.integers(-(1 << 63), (1 << 63) - 1)
     stamps = data.draw(st.lists(stamp, min_size=count, max_size=count))
-    frames, ends = batch.encode_frames([f.Bodies.of(bodies)], 5, 7, 1)
+    frames, ends = batch.encode_frames([f.BodySlices.of(bodies)], 5, 7, 1)
 
     patched = f.patch_timestamps(frames, ends, np.array(stamps, np.int64))
 

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import Granted, Limits, negotiate
+from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
 
-LIMITS = Limits()
+LIMITS = IdentifyLimits()
 NOT_JSON = "IDENTIFY failed to decode JSON body"
 
 
@@ -183,7 +183,7 @@ def test_the_reply_has_every_key_of_nsq() -> None:
 
 def test_limits_are_the_servers() -> None:
     """Other flags, other bounds and defaults."""
-    limits = Limits(msg_timeout_ms=2000, max_msg_timeout_ms=3000, max_deflate_level=2)
+    limits = IdentifyLimits(msg_timeout_ms=2000, max_msg_timeout_ms=3000, max_deflate_level=2)
 
     assert negotiate(b"{}", limits, {}).msg_timeout_ms == 2000
     reply = negotiate(b'{"feature_negotiation":true}', limits, {}).reply
@@ -203,14 +203,14 @@ def test_limits_are_the_servers() -> None:
 def test_the_level_of_deflate(asked: int | None, max_level: int, level: int) -> None:
     """What is asked above 0, else 6; never more than the server allows."""
     body = json.dumps({"feature_negotiation": True, "deflate": True, "deflate_level": asked})
-    granted = negotiate(body.encode(), Limits(max_deflate_level=max_level), {})
+    granted = negotiate(body.encode(), IdentifyLimits(max_deflate_level=max_level), {})
 
     assert (True, level) == (granted.deflate, granted.deflate_level)
 
 
 def test_a_level_without_deflate_says_nothing() -> None:
     """The reply has the level that NSQ begins with."""
-    limits = Limits(deflate=False)
+    limits = IdentifyLimits(deflate=False)
     body = b'{"feature_negotiation":true,"deflate":true,"deflate_level":2}'
     granted = negotiate(body, limits, {})
 
@@ -225,7 +225,9 @@ def test_an_upgrade_is_offered_asked_for_and_negotiated(
 ) -> None:
     """Without any of the three the connection stays as it is."""
     key = "tls_v1" if kind == "tls" else kind
-    limits = Limits(deflate=kind == "deflate" and offered, snappy=kind == "snappy" and offered)
+    limits = IdentifyLimits(
+        deflate=kind == "deflate" and offered, snappy=kind == "snappy" and offered
+    )
     everything = {"tls_v1": True, "deflate": True, "snappy": True}
 
     body = json.dumps({"feature_negotiation": negotiates, **everything})
@@ -234,7 +236,7 @@ def test_an_upgrade_is_offered_asked_for_and_negotiated(
     agreed = {name: getattr(granted, name) for name in everything}
     assert {name: name == key and offered and negotiates for name in everything} == agreed
     assert granted.upgrades is any(agreed.values())
-    assert not negotiate(b'{"feature_negotiation":true}', Limits(), {"tls": True}).upgrades
+    assert not negotiate(b'{"feature_negotiation":true}', IdentifyLimits(), {"tls": True}).upgrades
 
 
 def test_both_compressions_are_refused() -> None:
@@ -245,6 +247,6 @@ def test_both_compressions_are_refused() -> None:
     text = b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression"
     assert (text, True) == (refused.value.frame_text(), refused.value.fatal)
 
-    assert negotiate(asked % b"", Limits(snappy=False), {}).deflate
+    assert negotiate(asked % b"", IdentifyLimits(snappy=False), {}).deflate
     assert "msg timeout (1) is invalid" in refusal(asked % b',"msg_timeout":1')
     assert b"OK" == negotiate(b'{"deflate":true,"snappy":true}', LIMITS, {}).reply_data()

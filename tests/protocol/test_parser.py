@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
-from sparq.protocol.identify import Limits
+from sparq.protocol.frames import BodySlices
+from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.layout import INVALID_ID
-from sparq.protocol.parser import LineTooLong, Parser
+from sparq.protocol.parser import CommandParser, LineTooLong
 from tests.protocol.reference import Event, Reference
 
 ID = b"0123456789abcdef"
-LIMITS = Limits(max_msg_size=40, max_body_size=3000, max_rdy_count=25, max_req_timeout_ms=500)
+LIMITS = IdentifyLimits(
+    max_msg_size=40, max_body_size=3000, max_rdy_count=25, max_req_timeout_ms=500
+)
 INIT, SUBSCRIBED, CLOSING = c.STATE_INIT, c.STATE_SUBSCRIBED, c.STATE_CLOSING
 
 
@@ -28,7 +30,7 @@ def i32(*numbers: int) -> bytes:
 def flat(command: c.Command) -> list[Event]:
     """A command in words that do not depend on how long the runs are."""
     match command:
-        case c.Publish(topic, bodies):
+        case c.PublishRun(topic, bodies):
             return [("PUB", topic, bytes(body)) for body in bodies]
         case c.MultiPublish(topic, bodies):
             return [("MPUB", topic, *map(bytes, bodies))]
@@ -40,7 +42,7 @@ def flat(command: c.Command) -> list[Event]:
     return [(type(command).__name__, *(getattr(command, n) for n in command.__slots__))]
 
 
-def drained(parser: Parser, events: list[Event]) -> None:
+def drained(parser: CommandParser, events: list[Event]) -> None:
     """Adds all commands that are there; sets the states as a session does between two of them."""
     while (command := parser.next()) is not None:
         if isinstance(command, c.Subscribe):
@@ -52,7 +54,7 @@ def drained(parser: Parser, events: list[Event]) -> None:
 
 def conversation(pieces: list[bytes], state: int = INIT) -> list[Event]:
     """The commands of a connection that sends these pieces and ends, and the error if any."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.state = state
     events: list[Event] = []
     try:
@@ -227,7 +229,7 @@ def test_wrong_commands_are_told_in_nsqs_words(state: int, sent: bytes, text: st
 def test_errors_do_not_wait_for_bodies() -> None:
     """What the line has wrong is told before any byte of the body has come."""
     for line in (b"PUB b@d\n", b"MPUB b@d\n", b"DPUB t 501\n", b"PUB t\n" + i32(41)):
-        parser = Parser(LIMITS)
+        parser = CommandParser(LIMITS)
         parser.feed(line)
         with pytest.raises(RemoteError):
             drained(parser, [])
@@ -235,7 +237,7 @@ def test_errors_do_not_wait_for_bodies() -> None:
 
 def test_sub_without_heartbeats() -> None:
     """NSQ refuses SUB on a connection without heartbeats, before it looks at the parameters."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.heartbeats = False
     parser.feed(b"SUB\n")
 
@@ -253,7 +255,7 @@ def test_an_mpub_names_its_topic_before_its_body_is_found_wrong() -> None:
 
 def test_the_first_error_ends_the_parser() -> None:
     """Nothing that comes behind an error is looked at."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.feed(c.nop() + b"HELLO\n" + c.nop())
     assert parser.next() == c.Nop()
     with pytest.raises(RemoteError):
@@ -356,7 +358,7 @@ def test_a_cut_line_is_no_error() -> None:
 
 def test_commands_not_pulled_are_kept() -> None:
     """Feeding on before everything was pulled loses nothing."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.feed(c.nop() + c.mpub("t", [b"one", b"two"])[:15])
     parser.feed(c.mpub("t", [b"one", b"two"])[15:19])
     assert parser.next() == c.Nop()
@@ -373,12 +375,12 @@ def test_commands_not_pulled_are_kept() -> None:
 def test_bodies_lie_in_the_chunk() -> None:
     """What came whole in one chunk is not copied."""
     chunk = c.pub("t", b"x" * 40) * 20
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.feed(chunk)
     publish = parser.next()
 
-    assert isinstance(publish, c.Publish)
-    assert isinstance(publish.bodies, Bodies)
+    assert isinstance(publish, c.PublishRun)
+    assert isinstance(publish.bodies, BodySlices)
     assert publish.bodies.buffer is chunk
     assert len(publish.bodies) == publish.replies == 20
 
@@ -436,7 +438,7 @@ def test_commands_do_not_depend_on_chunks(stream: bytes, cuts: list[int]) -> Non
 
 def test_time_is_linear() -> None:
     """An MPUB and a PUB of megabytes cost no more in many pieces than their bytes do."""
-    parser = Parser(Limits(max_msg_size=4_000_000))
+    parser = CommandParser(IdentifyLimits(max_msg_size=4_000_000))
     stream = c.mpub("t", [b"m" * 100_000] * 45) + c.pub("t", b"m" * 4_000_000)
 
     begin = time.process_time()
@@ -453,7 +455,7 @@ def test_time_is_linear() -> None:
 @pytest.mark.parametrize("cut", range(1, 40))
 def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
     """An upgrade gives the bytes behind the command to its next layer; the parser has none left."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     stream = b"IDENTIFY\n\x00\x00\x00\x02{}\x16\x03\x01hello\nNOP\n"
     parser.feed(stream[:cut])
     command = parser.next()
@@ -471,7 +473,7 @@ def test_what_lies_behind_identify_can_be_taken(cut: int) -> None:
 @pytest.mark.parametrize("line", [b"SUB a b", b"NOP", b"AUTH", b"HUBBA x", b"", b"RDY 1", b"PUB"])
 def test_tls_comes_first_where_it_is_required(line: bytes) -> None:
     """Any command but IDENTIFY, known or not, is refused before anything else is looked at."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     parser.needs_tls = True
     parser.feed(b"IDENTIFY\n\x00\x00\x00\x02{}" + line + b"\n")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparq.protocol import commands as c
-from sparq.protocol.parser import Parser
+from sparq.protocol.parser import CommandParser
 from tests.protocol.test_parser import LIMITS, conversation, i32
 
 
@@ -30,7 +30,7 @@ def test_declared_size_of_an_mpub_decides_nothing(declared: int) -> None:
 
 def test_bodies_of_an_mpub_that_a_chunk_cuts_are_copied_once() -> None:
     """What follows the MPUB stays in its chunk; the bodies stay where the pieces were joined."""
-    parser = Parser(LIMITS)
+    parser = CommandParser(LIMITS)
     sent = c.mpub("t", [b"x" * 40] * 60)
     parser.feed(sent[:1000])
     assert parser.next() == c.TopicNeeded("t")
@@ -43,5 +43,5 @@ def test_bodies_of_an_mpub_that_a_chunk_cuts_are_copied_once() -> None:
 
     assert isinstance(publish, c.MultiPublish)
     assert publish.bodies.buffer is joined
-    assert isinstance(following, c.Publish)
+    assert isinstance(following, c.PublishRun)
     assert following.bodies.buffer is chunk

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from sparq.protocol.patterns import (
     INSTRUCTIONS_MAX,
     TEXT_MAX,
-    Patience,
     Pattern,
     PatternError,
+    StepBudget,
     TooLong,
 )
 
@@ -164,7 +164,7 @@ def test_no_pattern_takes_long(pattern: str) -> None:
 @given(PATTERNS, NAMES, st.integers(0, 30))
 def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
     """A search ends within its steps or is given up; one that ends is right."""
-    found, patience = Pattern(pattern), Patience(steps)
+    found, patience = Pattern(pattern), StepBudget(steps)
     try:
         answer = found.search(name, patience)
     except TooLong:
@@ -176,6 +176,6 @@ def test_steps_are_bounded(pattern: str, name: str, steps: int) -> None:
 
 def test_what_is_anchored_is_given_up_at_once() -> None:
     """A thousand patterns that name a topic from its beginning cost little."""
-    patience = Patience(10)
+    patience = StepBudget(10)
 
     assert not Pattern("^clicks.*$").search("x" * 64, patience)

@@ -10,12 +10,7 @@ from hypothesis import strategies as st
 
 from sparq.protocol import batch, layout
 from sparq.protocol import frames as f
-from sparq.protocol.receiver import (
-    FrameError,
-    MessageRun,
-    Receiver,
-    decode_message,
-)
+from sparq.protocol.receiver import FrameError, MessageRun, Receiver, decode_message
 
 FRAMES = st.lists(st.tuples(st.integers(0, 3), st.binary(max_size=60)), max_size=20)
 CUTS = st.lists(st.integers(0, 2000), max_size=12)
@@ -156,14 +151,14 @@ def test_a_wrong_port_is_explained() -> None:
 
 def test_a_message_is_taken_apart() -> None:
     """A message frame's data give timestamp, attempts, id and body."""
-    frames, _ = batch.encode_frames([f.Bodies.of([b"body"])], 5, 1, 77)
+    frames, _ = batch.encode_frames([f.BodySlices.of([b"body"])], 5, 1, 77)
 
     assert decode_message(frames[8:]) == (77, 1, f.message_id(5, 1), b"body")
 
 
 def test_attempts_are_unsigned() -> None:
     """Attempts above 32,767 are not negative."""
-    frames, ends = batch.encode_frames([f.Bodies.of([b""])], 5, 1, 77)
+    frames, ends = batch.encode_frames([f.BodySlices.of([b""])], 5, 1, 77)
 
     assert decode_message(bytes(f.patch_attempts(frames, ends, 65_535))[8:])[1] == 65_535
 

@@ -12,11 +12,11 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.pipeline.session import use_this_python
 from sparq.protocol import commands
 from sparq.spark.java import ensure_java
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 TOPIC = "clicks"
 PLANNED = 300
@@ -25,7 +25,7 @@ PUBLISHED = 350
 
 def publish(nsqd: NsqdServer, first: int, end: int) -> None:
     """Publishes messages whose bodies are numbers."""
-    connection = Connection(nsqd.tcp)
+    connection = BlockingConnection(nsqd.tcp)
     for at in range(first, end, 10):
         mpub = commands.mpub(TOPIC, [b"%d" % number for number in range(at, at + 10)])
         assert connection.ask(mpub) == b"OK"

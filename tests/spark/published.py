@@ -1,8 +1,8 @@
 """Messages for tests of the source."""
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol import commands
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 
 
 def publish(nsqd: NsqdServer, topic: str, *bodies: bytes, channel: str = "any") -> None:
@@ -10,7 +10,7 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: bytes, channel: str = "any") 
     nsqd.post(f"/topic/create?topic={topic}")
     if channel:
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
-    connection = Connection(nsqd.tcp)
+    connection = BlockingConnection(nsqd.tcp)
     for body in bodies:
         assert connection.ask(commands.mpub(topic, [body])) == b"OK"
     connection.close()

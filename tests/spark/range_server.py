@@ -12,10 +12,10 @@ import threading
 
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.identify import Limits
-from sparq.protocol.parser import Parser
-from tests.servers import free_port
+from sparq.protocol.identify import IdentifyLimits
+from sparq.protocol.parser import CommandParser
 from tests.spark.stored import NODE, stored_batch
+from tests.support.servers import free_port
 
 
 class RangeServer:
@@ -88,7 +88,7 @@ class RangeServer:
                 threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        parser = Parser(Limits())
+        parser = CommandParser(IdentifyLimits())
         with connection, contextlib.suppress(OSError):
             if connection.recv(4, socket.MSG_WAITALL) != commands.MAGIC_V2:
                 return  # gone again, or stopped just now
@@ -166,7 +166,7 @@ class RangeServer:
         }
         return layout.response(json.dumps(self._ends_object() | own).encode())
 
-    def _ends(self, command: commands.Ends) -> bytes:
+    def _ends(self, command: commands.ReadEnds) -> bytes:
         answer = self._ends_object()
         if command.kind == "after":
             ordinal = self.ordinal_at(max(command.value, self.first))  # as a log that has no more

@@ -4,7 +4,7 @@ import pickle
 
 from sparq.spark.decode import SCHEMA
 from sparq.spark.source import NsqStreamReader
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 
 def indexes(offset) -> dict[str, int]:

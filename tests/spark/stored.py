@@ -1,7 +1,7 @@
 """Stored batches for tests, made as nsqd makes them."""
 
 from sparq.protocol import batch
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 
 NODE = 7
 TIMESTAMP_NS = 1_763_687_000_123_456_789
@@ -15,7 +15,7 @@ def stored_batch(
 ) -> bytes:
     """One whole batch."""
     run, ends = batch.encode_frames(
-        [Bodies.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index
+        [BodySlices.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index
     )
     return encoded(run, ends, first_index, ordinal, dues)
 

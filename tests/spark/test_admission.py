@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.spark.admission import Backlog, admit, share, share_bytes
-from sparq.spark.source_options import NO_LIMIT, Limits
+from sparq.spark.source_options import NO_LIMIT, ReadLimits
 
 NEVER = math.inf
 """How long ago the last batch was before the first."""
@@ -21,14 +21,14 @@ def messages(**counts: int) -> dict[str, Backlog]:
 @pytest.mark.parametrize(
     ("limits", "counts", "waited", "expected"),
     [
-        (Limits(), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
-        (Limits(messages_max=4), {"a": 3, "b": 9}, 0, {"a": 1, "b": 3}),
-        (Limits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 4.9, {}),
-        (Limits(messages_min=7, delay_seconds=5), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
-        (Limits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 5, {"a": 3, "b": 4}),
-        (Limits(messages_min=8, delay_seconds=5), {"a": 1}, NEVER, {"a": 1}),
-        (Limits(messages_min=8, delay_seconds=5), {"a": 0}, NEVER, {}),
-        (Limits(messages_min=8, messages_max=8, delay_seconds=5), {"a": 20}, 0, {"a": 8}),
+        (ReadLimits(), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
+        (ReadLimits(messages_max=4), {"a": 3, "b": 9}, 0, {"a": 1, "b": 3}),
+        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 4.9, {}),
+        (ReadLimits(messages_min=7, delay_seconds=5), {"a": 3, "b": 4}, 0, {"a": 3, "b": 4}),
+        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 3, "b": 4}, 5, {"a": 3, "b": 4}),
+        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 1}, NEVER, {"a": 1}),
+        (ReadLimits(messages_min=8, delay_seconds=5), {"a": 0}, NEVER, {}),
+        (ReadLimits(messages_min=8, messages_max=8, delay_seconds=5), {"a": 20}, 0, {"a": 8}),
     ],
 )
 def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected):
@@ -38,7 +38,7 @@ def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected
 
 def test_a_batch_that_is_full_does_not_wait():
     """Beyond maxBytesPerTrigger it would not grow, however few messages that is."""
-    limits = Limits(messages_min=100, delay_seconds=5, bytes_max=1)
+    limits = ReadLimits(messages_min=100, delay_seconds=5, bytes_max=1)
 
     assert {"a": 2, "b": 5} == admit({"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits, 0)
     assert {} == admit({"a": Backlog(9, 9)}, limits, 0)
@@ -89,7 +89,7 @@ counted = st.dictionaries(
 @given(
     counted,
     st.builds(
-        Limits,
+        ReadLimits,
         st.sampled_from([1, 7, 60, NO_LIMIT]),
         st.integers(0, 80),
         st.sampled_from([0.0, 2.0]),

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pipeline_page as page
-from tests.servers import free_port, spawn_nsqd
-from tests.waiting import wait_for
+from tests.scenarios.docs import pipeline_page as page
+from tests.support.servers import free_port, spawn_nsqd
+from tests.support.waiting import wait_for
 
 SECTION = "Spark Connect"
 START_SECONDS = 120.0

@@ -11,7 +11,7 @@ import pyspark_nsq
 from sparq.spark.data_source import COLUMNS, NsqDataSource
 from sparq.spark.decode import SCHEMA
 from sparq.spark.options import OptionError
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 NSQD = {"topic": "clicks", "channel": "archive", "nsqd_tcp_addresses": "127.0.0.1:4150"}
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import pipeline_page as page
 from tests.nsqd.line import drain
-from tests.servers import NsqdServer, spawn_nsqd
-from tests.whole import run_whole
+from tests.scenarios.docs import pipeline_page as page
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.whole import run_whole
 
 SECTION = "A declarative pipeline"
 PORT = 15002

@@ -96,7 +96,7 @@ def test_columns_are_those_asked_for_in_that_order():
 def test_attempts_and_large_indexes_are_taken_from_the_bytes():
     """Attempts are 16 bits without sign, indexes 54."""
     index = layout.INDEX_LIMIT - 1
-    run, ends = batch.encode_frames([frames.Bodies.of([b"x"])], index, 1023, 1)
+    run, ends = batch.encode_frames([frames.BodySlices.of([b"x"])], index, 1023, 1)
     run = bytes(frames.patch_attempts(run, ends, 65_535))
     data = encoded(run, ends, index)
     (piece,) = Decoder("t", "n", ["id", "index", "attempts"]).decode(memoryview(data), 0, index + 1)

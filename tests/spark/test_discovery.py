@@ -9,11 +9,11 @@ import pytest
 from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.spark import discovery
-from sparq.spark.discovery import Discovery
-from sparq.spark.options import Cluster
-from sparq.spark.topics import Topics
+from sparq.spark.discovery import NsqdDiscovery
+from sparq.spark.options import ClusterOptions
+from sparq.spark.topics import TopicSelection
 from tests.client.certificates import certificates, server_context
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 class Lookupd:
@@ -84,7 +84,7 @@ def nobody() -> str:
 
 def test_nsqds_that_are_named_need_no_question():
     """A list is what it is."""
-    found = Discovery(Cluster(("h:1", "h:2"), (), 1), Topics.of_one("clicks"))
+    found = NsqdDiscovery(ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection.of_one("clicks"))
 
     assert found.addresses() == ("h:1", "h:2")
 
@@ -93,8 +93,8 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
     """The producers' TCP addresses, also of IPv6; the topic's name is quoted."""
     lookupd.knows(("a", 4150), ("::1", 4152))
 
-    assert Discovery(
-        Cluster((), (lookupd.address,), 1), Topics.of_one("t#ephemeral")
+    assert NsqdDiscovery(
+        ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("t#ephemeral")
     ).addresses() == (
         "a:4150",
         "[::1]:4152",
@@ -104,14 +104,14 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
 
 def test_several_topics_are_one_question(lookupd):
     """By names or by a pattern, from the topics of each nsqd, but for tombstoned ones."""
-    cluster = Cluster((), (lookupd.address,), 1)
+    cluster = ClusterOptions((), (lookupd.address,), 1)
     plain = {"x2": False, "x#ephemeral": False}
     lookupd.has_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
     for topics, expected in (
-        (Topics((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
-        (Topics(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
+        (TopicSelection((), "x.*", several=True), [("a:1", "x1"), ("b:1", "x2")]),
+        (TopicSelection(("x2", "y"), several=True), [("a:1", "y"), ("b:1", "x2")]),
     ):
-        found = Discovery(cluster, topics)
+        found = NsqdDiscovery(cluster, topics)
         assert expected == list(found.found())
 
     assert ["/nodes", "/nodes"] == lookupd.paths
@@ -119,7 +119,9 @@ def test_several_topics_are_one_question(lookupd):
 
 def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
     """Until nsqlookupd tells of it again."""
-    found = Discovery(Cluster((), (lookupd.address,), 1), Topics((), ".*", several=True))
+    found = NsqdDiscovery(
+        ClusterOptions((), (lookupd.address,), 1), TopicSelection((), ".*", several=True)
+    )
     lookupd.has_nodes(a={"x": False, "y": False})
     first, second = found.found()
     lookupd.has_nodes(a={"y": False})
@@ -132,7 +134,9 @@ def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
 
 def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
     """Without nsqlookupd nothing is asked."""
-    found = Discovery(Cluster(("h:1", "h:2"), (), 1), Topics(("a", "b"), several=True))
+    found = NsqdDiscovery(
+        ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection(("a", "b"), several=True)
+    )
 
     assert [("h:1", "a"), ("h:1", "b"), ("h:2", "a"), ("h:2", "b")] == list(found.found())
     assert ("h:1", "h:2") == found.addresses()
@@ -140,14 +144,16 @@ def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
 
 def test_a_sink_asks_for_all_nsqds(lookupd):
     """A topic that is written to need not exist."""
-    Discovery(Cluster((), (lookupd.address,), 1), None).addresses()
+    NsqdDiscovery(ClusterOptions((), (lookupd.address,), 1), None).addresses()
 
     assert lookupd.paths == ["/nodes"]
 
 
 def test_what_was_found_stays(lookupd):
     """An nsqd that nsqlookupd has forgotten, and one that it learnt since, are both there."""
-    found = Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks"))
+    found = NsqdDiscovery(
+        ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
+    )
     lookupd.knows(("a", 1))
     found.addresses()
     lookupd.knows(("b", 2))
@@ -161,13 +167,20 @@ def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
     """404 TOPIC_NOT_FOUND is an answer: nothing was published yet."""
     lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
 
-    assert Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses() == ()
+    assert (
+        NsqdDiscovery(
+            ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
+        ).addresses()
+        == ()
+    )
 
 
 def test_one_nsqlookupd_is_enough(lookupd):
     """Of two nsqlookupds one is down: the other's answer counts."""
     lookupd.knows(("a", 1))
-    found = Discovery(Cluster((), (nobody(), lookupd.address), 1), Topics.of_one("clicks"))
+    found = NsqdDiscovery(
+        ClusterOptions((), (nobody(), lookupd.address), 1), TopicSelection.of_one("clicks")
+    )
 
     assert found.addresses() == ("a:1",)
 
@@ -176,7 +189,9 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
     """Before the first answer nobody can say that there are no nsqds."""
     lookupd.status, lookupd.body = 500, b"oh"
     gone = nobody()
-    found = Discovery(Cluster((), (gone, lookupd.address), 1), Topics.of_one("clicks"))
+    found = NsqdDiscovery(
+        ClusterOptions((), (gone, lookupd.address), 1), TopicSelection.of_one("clicks")
+    )
 
     with pytest.raises(OSError, match=f"(?s){gone}.*{lookupd.address}: status 500"):
         found.addresses()
@@ -192,7 +207,9 @@ def test_another_program_at_the_address_is_said(lookupd, body):
     lookupd.body = body
 
     with pytest.raises(WrongPeerError, match="is not an nsqlookupd"):
-        Discovery(Cluster((), (lookupd.address,), 1), Topics.of_one("clicks")).addresses()
+        NsqdDiscovery(
+            ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
+        ).addresses()
 
 
 def test_https_and_the_secret(tmp_path):
@@ -203,7 +220,9 @@ def test_https_and_the_secret(tmp_path):
         running = Lookupd(server_context(files, cert))
         running.knows(("127.0.0.1", 4150))
         url = f"https://{running.address}/behind/lookup"
-        found = Discovery(Cluster((), (url,), 1000, layers), Topics.of_one("clicks"))
+        found = NsqdDiscovery(
+            ClusterOptions((), (url,), 1000, layers), TopicSelection.of_one("clicks")
+        )
         try:
             if trusted:
                 assert ("127.0.0.1:4150",) == found.addresses()

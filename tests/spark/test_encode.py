@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparq.protocol.commands import MultiPublish
-from sparq.protocol.identify import Limits
-from sparq.protocol.parser import Parser
+from sparq.protocol.identify import IdentifyLimits
+from sparq.protocol.parser import CommandParser
 from sparq.spark import encode
 from sparq.spark.encode import (
-    Rows,
+    RowPosition,
     by_topic,
     check_bodies,
     check_topics,
@@ -26,7 +26,7 @@ def sent(mpubs) -> list[list[bytes]]:
     """What nsqd's parser makes of them."""
     received = []
     for mpub in mpubs:
-        parser = Parser(Limits(max_body_size=1 << 20))
+        parser = CommandParser(IdentifyLimits(max_body_size=1 << 20))
         body = mpub.head + bytes(mpub.sized)
         parser.feed(b"MPUB t\n" + len(body).to_bytes(4, "big") + body)
         while not isinstance(command := parser.next(), MultiPublish):
@@ -77,7 +77,7 @@ def test_columns_beyond_arrows_offsets_are_halved(monkeypatch):
     assert bodies == [one for run in sent(multi_publishes(pa.array(bodies), 1000)) for one in run]
 
 
-ROWS = Rows("partition 3 of batch 7", 1000)
+ROWS = RowPosition("partition 3 of batch 7", 1000)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from sparq.spark.offsets import Offset
-from tests.servers import spawn_nsqd
 from tests.spark.golden_write import PLANNED, PUBLISHED, TOPIC
+from tests.support.servers import spawn_nsqd
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.

@@ -8,13 +8,13 @@ from collections import Counter
 
 import pytest
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
-from tests.own_topic import own_topic
-from tests.servers import spawn_nsqd
+from tests.support.own_topic import own_topic
+from tests.support.servers import spawn_nsqd
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.
@@ -66,7 +66,7 @@ def publish(nsqd, topic: str, bodies: list[bytes]) -> None:
     """Publishes by MPUBs of 100; the topic has a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = Connection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
+    connection = BlockingConnection(nsqd.tcp, layers=LayerOptions(auth_secret=SECRET))
     for at in range(0, len(bodies), 100):
         assert connection.ask(commands.mpub(topic, bodies[at : at + 100])) == b"OK"
     connection.close()

@@ -12,9 +12,9 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from sparq.spark.data_source import NsqDataSource
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
-from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.spark.published import publish
 from tests.spark.test_data_source import FULL
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
 SECONDS = 10.0
 """No mistake takes longer, whatever the machine is doing."""

@@ -5,8 +5,8 @@ import pytest
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions
 from sparq.spark.options import OptionError, SinkOptions, check_names
-from sparq.spark.source_options import Limits, SourceOptions
-from sparq.spark.topics import Topics
+from sparq.spark.source_options import ReadLimits, SourceOptions
+from sparq.spark.topics import TopicSelection
 from tests.client.certificates import certificates
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
@@ -17,9 +17,9 @@ def test_defaults_of_a_stream():
     """A stream begins where its channel stands, and fails when messages are gone."""
     options = SourceOptions.of(STREAM, stream=True)
 
-    assert (Topics(("clicks",)), "archive") == (options.topics, options.channel)
+    assert (TopicSelection(("clicks",)), "archive") == (options.topics, options.channel)
     assert Positions(COMMITTED) == options.starting
-    assert (-1, Limits(), 0) == (
+    assert (-1, ReadLimits(), 0) == (
         options.starting_timestamp_ms,
         options.limits,
         options.partitions_min,
@@ -162,22 +162,22 @@ def test_what_is_wrong_is_named(changed, text):
 def test_limits_of_a_batch():
     """Counts, sizes and times as Spark writes them; the delay only with the minimum it limits."""
     for given, expected in (
-        ({"maxOffsetsPerTrigger": "7"}, Limits(messages_max=7)),
-        ({"minOffsetsPerTrigger": "7"}, Limits(messages_min=7, delay_seconds=900)),
+        ({"maxOffsetsPerTrigger": "7"}, ReadLimits(messages_max=7)),
+        ({"minOffsetsPerTrigger": "7"}, ReadLimits(messages_min=7, delay_seconds=900)),
         (
             {"minOffsetsPerTrigger": "7", "maxTriggerDelay": "1500"},
-            Limits(messages_min=7, delay_seconds=1.5),
+            ReadLimits(messages_min=7, delay_seconds=1.5),
         ),
-        ({"minOffsetsPerTrigger": "7", "maxTriggerDelay": "0s"}, Limits(messages_min=7)),
+        ({"minOffsetsPerTrigger": "7", "maxTriggerDelay": "0s"}, ReadLimits(messages_min=7)),
         *(
             (
                 {"minOffsetsPerTrigger": "7", "maxTriggerDelay": text},
-                Limits(messages_min=7, delay_seconds=seconds),
+                ReadLimits(messages_min=7, delay_seconds=seconds),
             )
             for text, seconds in (("10 s", 10), ("2m", 120), ("2MIN", 120), ("1h", 3600))
         ),
         *(
-            ({"maxBytesPerTrigger": text}, Limits(bytes_max=size))
+            ({"maxBytesPerTrigger": text}, ReadLimits(bytes_max=size))
             for text, size in (("99", 99), ("2k", 2048), ("3MiB", 3 << 20), ("1gb", 1 << 30))
         ),
     ):
@@ -189,12 +189,13 @@ def test_topics_are_named_in_one_of_three_ways():
     several = {"topic": "", "topics": " a , b,a,"}
     lookupd = {"topic": "", "nsqd_tcp_addresses": "", "lookupd_http_addresses": "h:1"}
 
-    assert Topics(("clicks",)) == SourceOptions.of(STREAM, stream=True).topics
+    assert TopicSelection(("clicks",)) == SourceOptions.of(STREAM, stream=True).topics
     assert (
-        Topics(("a", "b"), several=True) == SourceOptions.of(STREAM | several, stream=True).topics
+        TopicSelection(("a", "b"), several=True)
+        == SourceOptions.of(STREAM | several, stream=True).topics
     )
     found = SourceOptions.of(STREAM | lookupd | {"topicsPattern": "clicks_.*"}, stream=True)
-    assert Topics((), "clicks_.*", several=True) == found.topics
+    assert TopicSelection((), "clicks_.*", several=True) == found.topics
 
 
 def test_only_a_batch_read_ends_and_pushes_down():

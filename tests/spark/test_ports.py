@@ -6,12 +6,12 @@ from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import NoRangesError
 from sparq.protocol.address import parse_address
 from sparq.spark import ports
-from sparq.spark.options import Cluster, OptionError, SinkOptions
+from sparq.spark.options import ClusterOptions, OptionError, SinkOptions
 from sparq.spark.sink import NsqWriter, SinkColumns
 from sparq.spark.source import NsqStreamReader
-from tests.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
 from tests.spark.test_data_source import FULL, source_of
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +48,22 @@ def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
         (nsqd.http, f"is nsqd's HTTP port, .* set nsqd_tcp_addresses={nsqd.tcp}"),
     ):
         with pytest.raises(WrongPeerError, match=f"^option lookupd_http_addresses: .*{text}"):
-            ports.check(Cluster((), (address,), 1000), topic)
+            ports.check(ClusterOptions((), (address,), 1000), topic)
     for address, text in (
         (lookupd.tcp, "is nsqlookupd's TCP port, but nsqd's TCP port is needed"),
         (lookupd.http, f"HTTP port, .* set lookupd_http_addresses={lookupd.http}"),
         (nsqd.http, rf"is nsqd's HTTP port, .* is needed \(use {nsqd.tcp}\)"),
     ):
         with pytest.raises(WrongPeerError, match=f"^option nsqd_tcp_addresses: .*{text}"):
-            ports.check(Cluster((address,), (), 1000), topic)
+            ports.check(ClusterOptions((address,), (), 1000), topic)
 
-    ports.check(Cluster((nsqd.tcp,), (), 1000), topic)
-    ports.check(Cluster((), (lookupd.http, f"http://{lookupd.http}"), 1000), topic)
+    ports.check(ClusterOptions((nsqd.tcp,), (), 1000), topic)
+    ports.check(ClusterOptions((), (lookupd.http, f"http://{lookupd.http}"), 1000), topic)
 
 
 def test_the_check_changes_nothing(nsqd):
     """No topic is created by asking for it."""
-    ports.check(Cluster((nsqd.tcp,), (), 1000), "clicks")
+    ports.check(ClusterOptions((nsqd.tcp,), (), 1000), "clicks")
 
     assert not nsqd.get_json("/stats?format=json")["topics"]
 
@@ -72,14 +72,14 @@ def test_what_does_not_answer_is_left_to_the_query():
     """An nsqd or nsqlookupd that is down now is waited for by the query, not by the check."""
     gone = f"127.0.0.1:{free_port()}"
 
-    ports.check(Cluster((gone,), (), 1000), "clicks")
-    ports.check(Cluster((), (gone, "https://h.invalid:1"), 1000), "clicks")
+    ports.check(ClusterOptions((gone,), (), 1000), "clicks")
+    ports.check(ClusterOptions((), (gone, "https://h.invalid:1"), 1000), "clicks")
 
 
 def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
     """Go's nsqd can be written to; read from it cannot be."""
     with RangeServer(ranges=0) as plain:
-        cluster = Cluster((plain.address,), (), 1000)
+        cluster = ClusterOptions((plain.address,), (), 1000)
         ports.check(cluster)
         with pytest.raises(NoRangesError, match=f"nsqd {plain.address} .* cannot read ranges"):
             ports.check(cluster, "clicks")

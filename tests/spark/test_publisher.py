@@ -8,8 +8,8 @@ import pytest
 from sparq.protocol.errors import RemoteError
 from sparq.spark.encode import multi_publishes
 from sparq.spark.errors import UnreachableError
-from sparq.spark.options import Cluster
-from sparq.spark.publisher import Publisher
+from sparq.spark.options import ClusterOptions
+from sparq.spark.publisher import MpubPublisher
 from tests.spark.range_server import RangeServer
 
 
@@ -21,7 +21,9 @@ def servers():
 
 @pytest.fixture
 def publisher(servers):
-    publisher = Publisher(Cluster(tuple(server.address for server in servers), (), 10_000))
+    publisher = MpubPublisher(
+        ClusterOptions(tuple(server.address for server in servers), (), 10_000)
+    )
     yield publisher
     publisher.close()
 
@@ -42,7 +44,9 @@ def test_nsqds_take_turns(servers, publisher):
 
 def test_tasks_begin_with_different_nsqds(servers):
     """The turn says which nsqd is first."""
-    publisher = Publisher(Cluster(tuple(server.address for server in servers), (), 10_000), turn=1)
+    publisher = MpubPublisher(
+        ClusterOptions(tuple(server.address for server in servers), (), 10_000), turn=1
+    )
     publisher.publish("t", mpub(b"x"))
     publisher.close()
 
@@ -87,7 +91,7 @@ def test_waiting_has_an_end(servers):
     """Nobody takes it for too long: the error says why for each nsqd."""
     for server in servers:
         server.stop()
-    publisher = Publisher(Cluster(tuple(server.address for server in servers), (), 100))
+    publisher = MpubPublisher(ClusterOptions(tuple(server.address for server in servers), (), 100))
 
     with pytest.raises(UnreachableError, match=f"{servers[0].address}.*{servers[1].address}"):
         publisher.publish("t", mpub(b"x"))

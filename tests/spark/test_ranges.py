@@ -11,7 +11,7 @@ from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError, UnreachableError
 from sparq.spark.ranges import Loss, Range, read_range
 from tests.spark.range_server import RangeServer
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 FAIL, GO_ON = Loss(fail=True), Loss(fail=False)
 

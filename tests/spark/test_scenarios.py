@@ -16,14 +16,14 @@ import pytest
 
 from sparq.client.range_reader import RangeReader
 from sparq.protocol import commands
-from sparq.spark.discovery import Discovery
+from sparq.spark.discovery import NsqdDiscovery
 from sparq.spark.offsets import Offset
-from sparq.spark.options import Cluster
-from sparq.spark.topics import Topics
-from tests.own_topic import own_topic
-from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from sparq.spark.options import ClusterOptions
+from sparq.spark.topics import TopicSelection
 from tests.spark.witness import WAIT_SECONDS, Witness, wipe
-from tests.waiting import wait_for
+from tests.support.own_topic import own_topic
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import wait_for
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.
@@ -93,9 +93,9 @@ def witness(request, spark, spark_log, lookupd, tmp_path):
 
 def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
     """Whether the query would find an nsqd now."""
-    found = Discovery(
-        Cluster((), (witness.options["lookupd_http_addresses"],), 1000),
-        Topics.of_one(witness.options["topic"]),
+    found = NsqdDiscovery(
+        ClusterOptions((), (witness.options["lookupd_http_addresses"],), 1000),
+        TopicSelection.of_one(witness.options["topic"]),
     )
     return nsqd.tcp in found.addresses()
 

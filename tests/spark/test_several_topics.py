@@ -9,22 +9,22 @@ import re
 import pytest
 
 from sparq.client.range_reader import RangeReader
-from sparq.spark import discovery, fleet, source
+from sparq.spark import discovery, source, topic_connections
 from sparq.spark.decode import SCHEMA
-from sparq.spark.discovery import Discovery, TopicAt
+from sparq.spark.discovery import NsqdDiscovery, TopicAt
 from sparq.spark.errors import DataLossError, SparkNsqError, UnreachableError
 from sparq.spark.offsets import parse_key
-from sparq.spark.options import Cluster
+from sparq.spark.options import ClusterOptions
 from sparq.spark.reader import NsqBatchReader
 from sparq.spark.source import NsqStreamReader
 from sparq.spark.source_options import SourceOptions
-from sparq.spark.topics import Topics
-from tests.own_topic import own_topic
-from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from sparq.spark.topics import TopicSelection
 from tests.spark.published import publish
 from tests.spark.reading import Follower, indexes
 from tests.spark.witness import wipe
-from tests.waiting import wait_for
+from tests.support.own_topic import own_topic
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(autouse=True)
@@ -32,8 +32,8 @@ def no_long_pauses(monkeypatch):
     """All that the query waits for at an interval comes soon."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(source, "MOVING_SECONDS", 1.0)
-    monkeypatch.setattr(fleet, "RETRY_FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(fleet, "RETRY_MAX_SECONDS", 0.05)
+    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.05)
     monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0.05)
 
 
@@ -96,7 +96,9 @@ def made(lookupd):
 def is_known(lookupd, *places: tuple[NsqdServer, str]) -> None:
     """Waits until nsqlookupd tells of topics at nsqds, as the query will be told."""
     expected = {TopicAt(nsqd.tcp, topic) for nsqd, topic in places}
-    found = Discovery(Cluster((), (lookupd.http,), 1000), Topics((), ".*", several=True))
+    found = NsqdDiscovery(
+        ClusterOptions((), (lookupd.http,), 1000), TopicSelection((), ".*", several=True)
+    )
     wait_for(lambda: expected <= set(found.found()))
 
 

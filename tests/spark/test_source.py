@@ -11,15 +11,15 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
-from sparq.spark import fleet, source
 from sparq.spark import options as option_limits
+from sparq.spark import source, topic_connections
 from sparq.spark.errors import DataLossError, SupersededError, UnreachableError
 from sparq.spark.offsets import Key
 from sparq.spark.options import OptionError
 from sparq.spark.source_options import NO_LIMIT
-from tests.servers import free_port, spawn_nsqd
 from tests.spark.range_server import RangeServer, key
 from tests.spark.reading import indexes, rows_of
+from tests.support.servers import free_port, spawn_nsqd
 
 ALL = ReadAllAvailable()
 
@@ -28,8 +28,8 @@ ALL = ReadAllAvailable()
 def no_long_pauses(monkeypatch):
     """An idle query asks again at once."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(fleet, "RETRY_FIRST_SECONDS", 0.01)
-    monkeypatch.setattr(fleet, "RETRY_MAX_SECONDS", 0.02)
+    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.02)
 
 
 # Where a query begins
@@ -59,7 +59,7 @@ def test_a_query_may_begin_at_a_time(servers, readers):
     reader = readers(startingTimestamp="1763687000000")
 
     assert {key(server): server.end for server in servers} == indexes(reader.initialOffset())
-    asked = [heard for heard in servers[0].heard if isinstance(heard, commands.Ends)]
+    asked = [heard for heard in servers[0].heard if isinstance(heard, commands.ReadEnds)]
     assert 1763687000000000000 == asked[-1].value
 
 

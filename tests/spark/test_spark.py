@@ -6,12 +6,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol import commands
-from tests.own_topic import own_topic
-from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.range_server import RangeServer
-from tests.waiting import wait_for
+from tests.support.own_topic import own_topic
+from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.
@@ -52,7 +52,7 @@ def publish(nsqd, topic: str, bodies: list[bytes], run: int = 200) -> None:
     """Publishes by MPUBs of so many messages, each acknowledged; the topic has a channel."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=any")
-    connection = Connection(nsqd.tcp)
+    connection = BlockingConnection(nsqd.tcp)
     for at in range(0, len(bodies), run):
         assert connection.ask(commands.mpub(topic, bodies[at : at + run])) == b"OK"
     connection.close()

@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.own_topic import own_topic
-from tests.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.spark.published import publish
-from tests.waiting import wait_for
+from tests.support.own_topic import own_topic
+from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 pytestmark = [
     # The first test also waits for the JVM, whatever else the machine is doing.

@@ -3,7 +3,7 @@
 import pytest
 
 from sparq.spark.offsets import Key
-from sparq.spark.topics import Topics
+from sparq.spark.topics import TopicSelection
 
 LOG = "ab" * 16
 
@@ -11,15 +11,15 @@ LOG = "ab" * 16
 @pytest.mark.parametrize(
     ("topics", "read", "not_read"),
     [
-        (Topics.of_one("clicks"), ["clicks"], ["click", "clicks2", ""]),
-        (Topics(("a", "b"), several=True), ["a", "b"], ["ab"]),
+        (TopicSelection.of_one("clicks"), ["clicks"], ["click", "clicks2", ""]),
+        (TopicSelection(("a", "b"), several=True), ["a", "b"], ["ab"]),
         (
-            Topics((), "clicks_.*", several=True),
+            TopicSelection((), "clicks_.*", several=True),
             ["clicks_", "clicks_de"],
             ["x_clicks_de", "clicks"],
         ),
-        (Topics((), "a|b.", several=True), ["a", "bc"], ["b", "ac", "aa"]),
-        (Topics((), ".*", several=True), ["a"], ["a#ephemeral"]),
+        (TopicSelection((), "a|b.", several=True), ["a", "bc"], ["b", "ac", "aa"]),
+        (TopicSelection((), ".*", several=True), ["a"], ["a#ephemeral"]),
     ],
 )
 def test_names_and_patterns(topics, read, not_read):
@@ -30,7 +30,7 @@ def test_names_and_patterns(topics, read, not_read):
 
 def test_a_key_names_the_topic_where_there_are_several():
     """One topic leaves its keys as they were; what an old key is of may be any of the names."""
-    one, two = Topics.of_one("clicks"), Topics(("clicks", "views"), several=True)
+    one, two = TopicSelection.of_one("clicks"), TopicSelection(("clicks", "views"), several=True)
     old, new = Key("h:1", LOG), Key("h:1", LOG, "views")
 
     assert old == one.key("h:1", "clicks", LOG)
@@ -46,6 +46,10 @@ def test_a_key_names_the_topic_where_there_are_several():
 
 def test_topics_in_words():
     """As errors and log lines say them."""
-    found = (Topics.of_one("a"), Topics(("a", "b"), several=True), Topics((), "a.*", several=True))
+    found = (
+        TopicSelection.of_one("a"),
+        TopicSelection(("a", "b"), several=True),
+        TopicSelection((), "a.*", several=True),
+    )
 
     assert ["topic a", "topics a, b", "topic that matches a.*"] == [str(each) for each in found]

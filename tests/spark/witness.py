@@ -10,10 +10,10 @@ import threading
 from collections import Counter
 from pathlib import Path
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol import commands
-from tests.servers import NsqdServer
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer
+from tests.support.waiting import wait_for
 
 WAIT_SECONDS = 150
 MPUB_MESSAGES = 2_000
@@ -59,7 +59,7 @@ class Witness:
         topic = self.options["topic"]
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=spark")
-        connection = Connection(nsqd.tcp)
+        connection = BlockingConnection(nsqd.tcp)
         for at in range(0, count, MPUB_MESSAGES):
             mpub = commands.mpub(topic, bodies[at : at + MPUB_MESSAGES])
             assert connection.ask(mpub) == b"OK"

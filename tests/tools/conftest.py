@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 
 
 @pytest.fixture(scope="session")

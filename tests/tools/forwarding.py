@@ -18,8 +18,8 @@ from aiohttp import web
 
 from sparq.client import Consumer, Producer
 from sparq.tools import command_line
-from tests.servers import NsqdServer
-from tests.waiting import until, until_seen
+from tests.support.servers import NsqdServer
+from tests.support.waiting import until, until_seen
 
 _numbers = itertools.count()
 

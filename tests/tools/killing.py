@@ -19,8 +19,8 @@ from types import ModuleType, TracebackType
 from typing import Self
 
 from sparq.tools import commands, nsq_to_file, nsq_to_http, nsq_to_nsq
-from tests.servers import NsqdServer
-from tests.waiting import until_seen
+from tests.support.servers import NsqdServer
+from tests.support.waiting import until_seen
 
 TOOLS = (nsq_to_file, nsq_to_http, nsq_to_nsq)
 SEED = 4150

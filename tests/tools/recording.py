@@ -11,8 +11,8 @@ from pathlib import Path
 
 from sparq.tools import command_line
 from sparq.tools.nsq_to_file import PROGRAM, Archive, Options, check
-from tests.servers import NsqdServer
-from tests.waiting import until
+from tests.support.servers import NsqdServer
+from tests.support.waiting import until
 
 SECONDS = 60.0
 

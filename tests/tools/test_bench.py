@@ -15,10 +15,10 @@ import pytest
 from sparq.program.flags import flags_of
 from sparq.tools import bench as module
 from sparq.tools.bench import Options, bench
-from sparq.tools.command_line import Failed, UsageError, parse
+from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.workloads import Measurement, patience
-from tests.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 
 ATTEMPTS = 10
 
@@ -167,11 +167,11 @@ async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(module, "PUBLISH_SECONDS", 0.2)
     nobody = f"127.0.0.1:{free_port()}"
 
-    with pytest.raises(Failed, match=f"--nsqd-http-address {nobody}: connection refused"):
+    with pytest.raises(ToolError, match=f"--nsqd-http-address {nobody}: connection refused"):
         await bench(options(nsqd, f"--nsqd-http-address={nobody}"), asyncio.Event())
-    with pytest.raises(Failed, match="speaks NSQ"):
+    with pytest.raises(ToolError, match="speaks NSQ"):
         await bench(options(nsqd, f"--nsqd-http-address={nsqd.tcp}"), asyncio.Event())
-    with pytest.raises(Failed, match=f"{nobody}: "):
+    with pytest.raises(ToolError, match=f"{nobody}: "):
         await bench(options(nsqd, f"--nsqd-tcp-address={nobody}"), asyncio.Event())
     assert [] == topics(nsqd)
 
@@ -183,13 +183,15 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
         return 0
 
     monkeypatch.setattr(ScratchTopic, "message_count", nothing)
-    with pytest.raises(Failed, match="counted 0: check that both addresses are of the same nsqd"):
+    with pytest.raises(
+        ToolError, match="counted 0: check that both addresses are of the same nsqd"
+    ):
         await bench(options(nsqd, "--part=publish", "--duration=10ms"), asyncio.Event())
 
 
 async def test_a_message_that_does_not_come() -> None:
     """Waiting for it has an end."""
-    with pytest.raises(Failed, match="did not arrive"):
+    with pytest.raises(ToolError, match="did not arrive"):
         async with patience(0.01):
             await asyncio.Event().wait()
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from sparq.cluster.clients import Client, clients_in
-from sparq.tools.overview import Part, Row
+from sparq.tools.overview import ChannelPart, OverviewRow
 from sparq.tools.screen import ChannelFacts, channel_page, clients_above
 
 CLIENT = {
@@ -45,7 +45,7 @@ def test_clients_are_read_from_stats() -> None:
     assert ["a", "h1"] == [client.hostname for client in found]
     assert Client(**CLIENT) == found[1]
     assert [] == clients_in({"topics": None}, "t", "c")
-    shown = "".join(drawn(ChannelFacts(Row("t", "c"), [], {"a:1": found})))
+    shown = "".join(drawn(ChannelFacts(OverviewRow("t", "c"), [], {"a:1": found})))
     assert " [2J" in shown
     assert shown.isprintable()
 
@@ -62,9 +62,9 @@ def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
 
 def test_nsqds_and_clients_are_shown() -> None:
     """Each nsqd with its part, one that is gone marked; each client with what it does."""
-    row = Row("t", "c", depth=7, clients=1, idle_seconds=42.0)
-    parts = [Part("a:1", Row("t", "c", depth=1_234, clients=1), False)]
-    parts.append(Part("b:1", Row("t", "c", depth=5), True))
+    row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=42.0)
+    parts = [ChannelPart("a:1", OverviewRow("t", "c", depth=1_234, clients=1), False)]
+    parts.append(ChannelPart("b:1", OverviewRow("t", "c", depth=5), True))
     clients = {"a:1": clients_in(document(CLIENT), "t", "c")}
 
     lines = drawn(ChannelFacts(row, parts, clients))
@@ -81,7 +81,9 @@ def test_nsqds_and_clients_are_shown() -> None:
 def test_clients_scroll() -> None:
     """As many as fit, with how many there are; never beyond the last one."""
     many = [Client(f"c{n}", f"h{n}", "a") for n in range(100)]
-    facts = ChannelFacts(Row("t", "c"), [Part("a:1", Row("t", "c"), False)], {"a:1": many})
+    facts = ChannelFacts(
+        OverviewRow("t", "c"), [ChannelPart("a:1", OverviewRow("t", "c"), False)], {"a:1": many}
+    )
 
     lines = drawn(facts, first=10, height=15)
     assert "CONNECTED (11-20 of 100)" in lines[4]
@@ -92,14 +94,14 @@ def test_clients_scroll() -> None:
 
 def test_what_is_not_there_is_said() -> None:
     """Before an answer, without clients, of a topic, and of a channel that was deleted."""
-    parts = [Part(f"n{number}:1", Row("t", "c"), False) for number in range(30)]
+    parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
 
-    assert "asking for its clients ..." in drawn(ChannelFacts(Row("t", "c"), parts))
-    assert "no clients" in drawn(ChannelFacts(Row("t", "c"), parts, {}))
-    assert "NSQD (10 of 30)" in drawn(ChannelFacts(Row("t", "c"), parts))[1]
+    assert "asking for its clients ..." in drawn(ChannelFacts(OverviewRow("t", "c"), parts))
+    assert "no clients" in drawn(ChannelFacts(OverviewRow("t", "c"), parts, {}))
+    assert "NSQD (10 of 30)" in drawn(ChannelFacts(OverviewRow("t", "c"), parts))[1]
     assert ["t   no channel"] == [
-        line.rstrip() for line in drawn(ChannelFacts(Row("t")), channel="")[:1]
+        line.rstrip() for line in drawn(ChannelFacts(OverviewRow("t")), channel="")[:1]
     ]
     assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
-    spark = Row("t", "c", readers=1)
+    spark = OverviewRow("t", "c", readers=1)
     assert "read by Spark" in drawn(ChannelFacts(spark))[0]

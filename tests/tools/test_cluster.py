@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.cluster import Cluster, opened
+from sparq.tools.cluster import ClusterPoller, opened
 from sparq.tools.command_line import parse
 from sparq.tools.top import Options
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
         yield server
 
 
-Made = AbstractAsyncContextManager[Cluster]
+Made = AbstractAsyncContextManager[ClusterPoller]
 
 
 def cluster(nsqds: list[str], lookupds: list[str], topic: str = "", channel: str = "") -> Made:

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import pytest
 
+from sparq.program.flag_types import INT
 from sparq.program.flags import option
-from sparq.program.kinds import INT
-from sparq.tools.command_line import Failed, SourceOptions, UsageError, parse, refuse
+from sparq.tools.command_line import ConsumeOptions, ToolError, UsageError, parse, refuse
 from sparq.tools.common import STOPPING, check_sources, client_config, run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(SourceOptions):
+class Options(ConsumeOptions):
     """A tool's options: those of every consumer and one of its own."""
 
     n: int = option(0, "how many", kind=INT)
@@ -119,7 +119,7 @@ def test_refusing(capsys: pytest.CaptureFixture[str]) -> None:
     assert (1, "tool: --topic required\n") == (ended.value.code, capsys.readouterr().err)
 
 
-@pytest.mark.parametrize("error", [Failed("no more"), UsageError("no more")])
+@pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])
 def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
     """One line and exit status 1."""
 

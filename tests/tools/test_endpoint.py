@@ -19,7 +19,7 @@ from sparq.tools.command_line import UsageError
 from sparq.tools.nsq_to_http import (
     ANSWER_BYTES_MAX,
     WHOLE_BYTES_MAX,
-    Endpoint,
+    HttpTarget,
     UnsendableError,
     open_session,
     parse_headers,
@@ -27,7 +27,7 @@ from sparq.tools.nsq_to_http import (
 from sparq.tools.relay import NotSentError, NotTakenError
 from tests.client.certificates import certificates, server_context
 from tests.client.scripted import listening
-from tests.servers import free_port
+from tests.support.servers import free_port
 from tests.tools.forwarding import web_server
 
 
@@ -65,7 +65,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
     """At the start, with the flag; a password or a query is not shown."""
     with pytest.raises(UsageError, match=re.compile(reason)) as refused:
-        Endpoint(method, text, {})
+        HttpTarget(method, text, {})
 
     assert "hush" not in str(refused.value)
 
@@ -80,7 +80,7 @@ def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
 )
 def test_what_is_shown_of_a_url(text: str, shown: str) -> None:
     """Host and path."""
-    assert shown == Endpoint("POST", text, {}).shown
+    assert shown == HttpTarget("POST", text, {}).shown
 
 
 def test_headers_are_read() -> None:
@@ -119,7 +119,7 @@ def test_headers_that_are_refused(text: str, reason: str) -> None:
 async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> None:
     """There a plus sign would stay one."""
     async with web_server() as server:
-        await Endpoint("GET", f"{server.url}/in/%s/x?y", {}).send(session, b"a b+c/d")
+        await HttpTarget("GET", f"{server.url}/in/%s/x?y", {}).send(session, b"a b+c/d")
 
     assert ["/in/a%20b%2Bc%2Fd/x?y"] == [each.path_qs for each in server.asked]
 
@@ -129,8 +129,8 @@ async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes)
     """In a path; in a query it is a value like any other."""
     async with web_server() as server:
         with pytest.raises(UnsendableError, match=r"act as \. or \.\. in the URL's path"):
-            await Endpoint("GET", f"{server.url}/in/%s", {}).send(session, body)
-        await Endpoint("GET", f"{server.url}/in?b=%s", {}).send(session, body)
+            await HttpTarget("GET", f"{server.url}/in/%s", {}).send(session, body)
+        await HttpTarget("GET", f"{server.url}/in?b=%s", {}).send(session, body)
 
     assert 1 == len(server.asked)
 
@@ -139,7 +139,7 @@ async def test_a_large_body(session: aiohttp.ClientSession) -> None:
     """It arrives whole, with its length said before."""
     body = bytes(range(256)) * (WHOLE_BYTES_MAX // 256 + 1)
     async with web_server() as server:
-        await Endpoint("POST", server.url, {}).send(session, body)
+        await HttpTarget("POST", server.url, {}).send(session, body)
 
     assert [body] == server.bodies
     assert str(len(body)) == server.asked[0].headers["Content-Length"]
@@ -148,7 +148,7 @@ async def test_a_large_body(session: aiohttp.ClientSession) -> None:
 async def test_nobody_there(session: aiohttp.ClientSession) -> None:
     """Then nothing was sent, which is said."""
     with pytest.raises(NotSentError, match=r"^http://127.0.0.1:\d+: connection refused$"):
-        await Endpoint("POST", f"http://127.0.0.1:{free_port()}", {}).send(session, b"x")
+        await HttpTarget("POST", f"http://127.0.0.1:{free_port()}", {}).send(session, b"x")
 
 
 ODD_ANSWERS = [
@@ -171,7 +171,7 @@ async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: 
 
     async with listening(answer) as address:
         with pytest.raises(NotTakenError, match=reason) as failed:
-            await Endpoint("POST", f"http://{address}/?k=hush", {}).send(session, b"x")
+            await HttpTarget("POST", f"http://{address}/?k=hush", {}).send(session, b"x")
 
     assert len(str(failed.value)) < 400
     assert "hush" not in str(failed.value)
@@ -191,7 +191,7 @@ async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSe
 
     async with web_server() as server:
         server.answer = answer
-        await Endpoint("POST", server.url, {}).send(session, b"x")
+        await HttpTarget("POST", server.url, {}).send(session, b"x")
 
     # What fits into the buffers of two sockets is sent before that shows.
     assert ANSWER_BYTES_MAX <= sent < 16 * ANSWER_BYTES_MAX
@@ -210,7 +210,7 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
 
     async with web_server() as server:
         server.answer = answer
-        await Endpoint("POST", server.url, {}).send(session, b"x")
+        await HttpTarget("POST", server.url, {}).send(session, b"x")
 
 
 async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> None:
@@ -225,7 +225,7 @@ async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> Non
     async with web_server() as server:
         server.answer = answer
         for _ in range(3):
-            await Endpoint("POST", server.url, {}).send(session, b"x")
+            await HttpTarget("POST", server.url, {}).send(session, b"x")
 
     assert 1 == len(set(peers))
 
@@ -239,7 +239,7 @@ async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
     async with web_server() as server:
         server.answer = answer
         for _ in range(2):
-            await Endpoint("POST", server.url, {}).send(session, b"x")
+            await HttpTarget("POST", server.url, {}).send(session, b"x")
 
     assert all("Cookie" not in each.headers for each in server.asked)
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from sparq.tools import overview
-from sparq.tools.overview import Counts, History, Look
+from sparq.tools.overview import Counts, NsqdSample, SampleHistory
 
 
-def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> Look:
+def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> NsqdSample:
     """One channel with a consumer, at a moment."""
-    return Look(at, start_time, {("t", "c"): Counts(9, depth, finished, clients=1)})
+    return NsqdSample(at, start_time, {("t", "c"): Counts(9, depth, finished, clients=1)})
 
 
 def test_a_channel_is_idle_since_it_finished_something() -> None:
     """Only while something waits; one that finishes again is busy again."""
-    past = History()
+    past = SampleHistory()
     idle = []
     for at, finished, depth in (
         (0, 0, 5),
@@ -34,7 +34,7 @@ def test_a_channel_is_idle_since_it_finished_something() -> None:
 
 def test_whoever_has_no_time_takes_one_interval() -> None:
     """A program that looks once says `stuck` of what finished nothing in its interval."""
-    past = History(patience_seconds=0.0)
+    past = SampleHistory(patience_seconds=0.0)
     past.add({"a:1": seen(0.0)}, 0.0)
     assert "stuck" == past.add({"a:1": seen(1.0)}, 1.0).rows[0].state.words
     assert "ok" == past.add({"a:1": seen(2.0, 1)}, 2.0).rows[0].state.words
@@ -42,7 +42,7 @@ def test_whoever_has_no_time_takes_one_interval() -> None:
 
 def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
     """With its last figures, and for how long; when it is back its rate is over all that time."""
-    past = History()
+    past = SampleHistory()
     past.add({"a:1": seen(0.0), "b:1": seen(0.0, 10)}, 0.0)
     gone = past.add({"a:1": seen(2.0)}, 2.0)
     still = past.add({"a:1": seen(4.0)}, 4.0)
@@ -62,7 +62,7 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
 
 def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
     """Its counters begin anew."""
-    past = History()
+    past = SampleHistory()
     past.add({"a:1": seen(0.0, 50)}, 0.0)
     assert past.add({"a:1": seen(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
 
@@ -70,7 +70,7 @@ def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
 def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """An nsqlookupd that lists new addresses at each look fills no memory."""
     monkeypatch.setattr(overview, "GONE_MAX", 20)
-    past = History()
+    past = SampleHistory()
     for number in range(30):
         now = past.add({f"{number}:1": seen(float(number))}, float(number))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparq.tools.nsq_to_nsq import (
     FieldMissingError,
-    JsonFilter,
+    MessageFilter,
     NotAnObjectError,
     equals,
     parsed,
@@ -22,12 +22,12 @@ DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 def test_without_a_filter_all_bytes_pass() -> None:
     """Nobody looks whether they are JSON."""
-    assert b"\xff{" == JsonFilter().passed(b"\xff{")
+    assert b"\xff{" == MessageFilter().passed(b"\xff{")
 
 
 def test_a_required_field() -> None:
     """It may have any value, null too; the body passes as it is."""
-    wanted = JsonFilter(required="a")
+    wanted = MessageFilter(required="a")
 
     assert b'{ "a": null }' == wanted.passed(b'{ "a": null }')
     assert None is wanted.passed(b'{"b": {"a": 1}}')
@@ -35,7 +35,7 @@ def test_a_required_field() -> None:
 
 def test_a_required_value() -> None:
     """Another value does not pass; no such field at all is an error."""
-    wanted = JsonFilter(required="a", value="x")
+    wanted = MessageFilter(required="a", value="x")
 
     assert b'{"a":"x"}' == wanted.passed(b'{"a":"x"}')
     assert None is wanted.passed(b'{"a":"y"}')
@@ -105,7 +105,7 @@ def test_values_that_are_not(value: object, text: str) -> None:
 )
 def test_a_white_list(body: bytes, passed: bytes) -> None:
     """Only listed fields, keys in order, whole numbers as integers, every character kept."""
-    assert passed == JsonFilter(kept=("b", "a")).passed(body)
+    assert passed == MessageFilter(kept=("b", "a")).passed(body)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_white_list(body: bytes, passed: bytes) -> None:
 )
 def test_what_is_no_object_is_refused(body: bytes, reason: str) -> None:
     """With the reason, whatever filter there is."""
-    for each in (JsonFilter(required="a"), JsonFilter(kept=("a",))):
+    for each in (MessageFilter(required="a"), MessageFilter(kept=("a",))):
         with pytest.raises(NotAnObjectError, match=reason):
             each.passed(body)
 
@@ -146,7 +146,7 @@ JSON = st.recursive(
 @given(st.dictionaries(st.sampled_from("abcde"), JSON), st.sets(st.sampled_from("abcdef")))
 def test_what_passes_is_what_was_there(fields: dict[str, Any], kept: set[str]) -> None:
     """Each listed field with its value, whatever that is, and no other field."""
-    passed = JsonFilter(kept=(*kept, "z")).passed(json.dumps(fields).encode())
+    passed = MessageFilter(kept=(*kept, "z")).passed(json.dumps(fields).encode())
 
     assert {name: value for name, value in fields.items() if name in kept} == json.loads(
         passed or b""
@@ -157,7 +157,7 @@ def test_what_passes_is_what_was_there(fields: dict[str, Any], kept: set[str]) -
 def test_any_bytes_pass_or_are_refused(body: bytes) -> None:
     """Nothing but the documented error comes out."""
     try:
-        passed = JsonFilter(required="a", kept=("a",)).passed(body)
+        passed = MessageFilter(required="a", kept=("a",)).passed(body)
     except NotAnObjectError:
         return
     assert passed is None or "a" in json.loads(passed)

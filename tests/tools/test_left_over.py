@@ -9,7 +9,7 @@ import pytest
 
 from sparq.tools.filename import Template
 from sparq.tools.folder import Folder
-from sparq.tools.output import Output, Rotation, whole_gzip
+from sparq.tools.output import Rotation, TopicOutput, whole_gzip
 from tests.tools.recording import files
 
 TEMPLATE = Template("<TOPIC>/<HOST><REV>.<DATETIME>.<PID>", "%Y", "t.x", "web")
@@ -25,7 +25,7 @@ def left(tmp_path: Path, name: str, data: bytes) -> None:
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
     """Finish what is left; what is in the folder of finished files then."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
-    Output(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).finish_left_over()
+    TopicOutput(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).finish_left_over()
     return files(tmp_path / "done")
 
 
@@ -92,9 +92,9 @@ def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
     """Until it is closed, by its writer or by a kill; nobody else continues it, either."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
-    first, second = (Output(template, work, done, Rotation()) for _ in range(2))
+    first, second = (TopicOutput(template, work, done, Rotation()) for _ in range(2))
     first.write([b"a"], sync=True)
-    Output(template, work, done, Rotation()).finish_left_over()
+    TopicOutput(template, work, done, Rotation()).finish_left_over()
     second.write([b"b"], sync=True)
 
     assert {"f-000000": b"a\n", "f-000001": b"b\n"} == files(tmp_path / "work")

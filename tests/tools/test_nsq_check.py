@@ -8,8 +8,8 @@ from pathlib import Path
 from sparq.log.disk import RealDisk
 from sparq.log.ledger import Ledger
 from sparq.testing import ManualClock
-from tests.go_data import GoQueue, write_metadata
 from tests.log.conversations import commit, open_log
+from tests.support.go_data import GoQueue, write_metadata
 
 
 def run(*arguments: str) -> tuple[int, str, str]:

@@ -15,13 +15,13 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import Failed, UsageError, parse
+from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_stat as main
-from sparq.tools.nsq_stat import Options, Sample, sample_of, stat
-from sparq.tools.pipes import Output
+from sparq.tools.nsq_stat import Options, StatSample, sample_of, stat
+from sparq.tools.pipes import PipeOutput
 from tests.client.certificates import certificates
-from tests.servers import NsqdServer, Server, free_port
-from tests.waiting import until
+from tests.support.servers import NsqdServer, Server, free_port
+from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_stat")
 
@@ -67,7 +67,7 @@ class Stat:
         self.stop = asyncio.Event()
         self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT)
         options = parse(Options, "nsq_stat", ["--channel=c", *words])
-        self.task = asyncio.create_task(stat(options, Output(self._descriptor), self.stop))
+        self.task = asyncio.create_task(stat(options, PipeOutput(self._descriptor), self.stop))
         self.task.add_done_callback(lambda _: os.close(self._descriptor))
 
     @property
@@ -163,7 +163,9 @@ async def test_one_nsqlookupd_that_answers_is_enough(
 
     assert 0 == await running.task
     assert 7 == running.rows[0][9]
-    with pytest.raises(Failed, match=r"failed to get topic producers - 127\S+: connection refused"):
+    with pytest.raises(
+        ToolError, match=r"failed to get topic producers - 127\S+: connection refused"
+    ):
         await Stat(tmp_path, *words).task
 
 
@@ -175,11 +177,11 @@ async def test_what_cannot_be_found(
     source = f"--nsqd-http-address={nsqds[0].http}"
     reason = r"ERROR: failed to find channel\(%s\) in stats metadata for topic\(%s\)"
 
-    with pytest.raises(Failed, match=reason % ("c", "nowhere")):
+    with pytest.raises(ToolError, match=reason % ("c", "nowhere")):
         await Stat(tmp_path, "--topic=nowhere", source).task
-    with pytest.raises(Failed, match=reason % ("d", "there")):
+    with pytest.raises(ToolError, match=reason % ("d", "there")):
         await Stat(tmp_path, "--topic=there", "--channel=d", source).task
-    with pytest.raises(Failed, match=reason % ("c", "nowhere")):
+    with pytest.raises(ToolError, match=reason % ("c", "nowhere")):
         await Stat(tmp_path, "--topic=nowhere", f"--lookupd-http-address={lookupd.http}").task
 
 
@@ -190,7 +192,7 @@ async def test_an_nsqd_that_is_gone_ends_it(
     make("gone", nsqds[0])
     words = [f"--nsqd-http-address={nsqds[0].http}", f"--nsqd-http-address=127.0.0.1:{free_port()}"]
 
-    with pytest.raises(Failed, match=r"failed to get nsqd stats - 127\S+: connection refused"):
+    with pytest.raises(ToolError, match=r"failed to get nsqd stats - 127\S+: connection refused"):
         await Stat(tmp_path, "--topic=gone", *words).task
 
 
@@ -203,7 +205,7 @@ async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
             each.connect_ex(full.getsockname())
         words = ["--http-client-connect-timeout=50ms", "--http-client-request-timeout=60s"]
         words += ["--topic=t", f"--nsqd-http-address=127.0.0.1:{full.getsockname()[1]}"]
-        with pytest.raises(Failed, match="failed to get nsqd stats - "):
+        with pytest.raises(ToolError, match="failed to get nsqd stats - "):
             await asyncio.wait_for(Stat(tmp_path, *words).task, 10)
         for each in waiting:
             each.close()
@@ -214,7 +216,7 @@ async def test_nobody_answers(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ["--http-client-request-timeout=50ms", "--topic=t"]
         address = f"--nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Failed, match="failed to get nsqd stats - "):
+        with pytest.raises(ToolError, match="failed to get nsqd stats - "):
             await asyncio.wait_for(Stat(tmp_path, *words, address).task, 10)
 
 
@@ -246,7 +248,7 @@ async def test_what_cannot_be(tmp_path: Path, words: list[str], reason: str) -> 
 
 def test_rates_are_cut_as_gos() -> None:
     """Towards zero, also below it: counters start anew with their nsqd."""
-    before, now = Sample(message_count=100, depth=7), Sample(message_count=93, depth=7)
+    before, now = StatSample(message_count=100, depth=7), StatSample(message_count=93, depth=7)
 
     assert "     -3      -3 | " == now.row(before, 2.0)[:18]
     assert "      3       3 | " == before.row(now, 2.0)[:18]

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import Failed, UsageError, parse
+from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import nsq_tail as main
 from sparq.tools.nsq_tail import Options, tail
-from sparq.tools.pipes import Output
-from tests.servers import NsqdServer, Server
-from tests.waiting import until
+from sparq.tools.pipes import PipeOutput
+from tests.support.servers import NsqdServer, Server
+from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "nsq_tail")
 
@@ -63,7 +63,7 @@ class Tail:
         # Whoever shares a busy machine may find nsqd slow to take a connection.
         options = parse(Options, "nsq_tail", ("--wait-for-nsqd=1m", *words))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-        self.task = asyncio.create_task(tail(options, Output(self._descriptor), self.stop))
+        self.task = asyncio.create_task(tail(options, PipeOutput(self._descriptor), self.stop))
 
     @property
     def lines(self) -> list[bytes]:
@@ -226,7 +226,7 @@ async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
     reading, writing = os.pipe()
     words = ["--topic=paused", f"--nsqd-tcp-address={nsqd.tcp}", "--n=300", "--channel=c"]
     options = parse(Options, "nsq_tail", [*words, "--consumer-opt=heartbeat_interval,1s"])
-    task = asyncio.create_task(tail(options, Output(writing), asyncio.Event()))
+    task = asyncio.create_task(tail(options, PipeOutput(writing), asyncio.Event()))
     await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
     loop = asyncio.get_running_loop()
     for _ in range(3):  # nsqd ends a connection that is silent for two heartbeats
@@ -252,10 +252,10 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
     reading, writing = os.pipe()
     os.close(reading)
 
-    with pytest.raises(Failed, match=r"failed to write to standard output - No space left"):
-        await tail(options, Output(full), asyncio.Event())
+    with pytest.raises(ToolError, match=r"failed to write to standard output - No space left"):
+        await tail(options, PipeOutput(full), asyncio.Event())
     with pytest.raises(BrokenPipeError):
-        await tail(options, Output(writing), asyncio.Event())
+        await tail(options, PipeOutput(writing), asyncio.Event())
 
     await until(lambda: nsqd.channel("unwritten", "c")["client_count"] == 0)
     channel = nsqd.channel("unwritten", "c")
@@ -287,7 +287,7 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
 async def test_what_cannot_be(words: list[str], reason: str) -> None:
     """The flag or the name is in the reason."""
     with pytest.raises(UsageError, match=reason):
-        await tail(parse(Options, "nsq_tail", words), Output(), asyncio.Event())
+        await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
 
 
 def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:

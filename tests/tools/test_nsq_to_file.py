@@ -22,7 +22,8 @@ from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_file
 from sparq.tools.nsq_to_file import Options
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until
 from tests.tools.killing import ended, start
 from tests.tools.recording import (
     archive,
@@ -34,7 +35,6 @@ from tests.tools.recording import (
     recording,
     until_finished,
 )
-from tests.waiting import until
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sparq.tools import nsq_to_file
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 from tests.tools.forwarding import new_topic
 from tests.tools.killing import SOON, Killer, ended, start
 from tests.tools.recording import files, is_gzip, lines

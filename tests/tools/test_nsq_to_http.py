@@ -15,7 +15,8 @@ from aiohttp import web
 from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_http, relay
 from tests.client.scripted import listening
-from tests.servers import NsqdServer, Server, free_port
+from tests.support.servers import NsqdServer, Server, free_port
+from tests.support.waiting import until_seen
 from tests.tools.forwarding import (
     all_finished,
     log_kept,
@@ -25,7 +26,6 @@ from tests.tools.forwarding import (
     stats,
     web_server,
 )
-from tests.waiting import until_seen
 
 CHANNEL = "nsq_to_http"
 SOON = "--consumer-opt=default_requeue_delay,5ms"

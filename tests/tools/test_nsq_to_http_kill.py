@@ -8,7 +8,7 @@ from collections import Counter
 from aiohttp import web
 
 from sparq.tools import nsq_to_http
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 from tests.tools.forwarding import new_topic, web_server
 from tests.tools.killing import SOON, Killer, ended, start
 

@@ -15,7 +15,8 @@ import pytest
 from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_nsq, relay
 from tests.client.scripted import Peer, ScriptedNsqd, scripted
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.waiting import until, until_seen
 from tests.tools.forwarding import (
     all_finished,
     log_kept,
@@ -25,7 +26,6 @@ from tests.tools.forwarding import (
     running,
     stats,
 )
-from tests.waiting import until, until_seen
 
 CHANNEL = "nsq_to_nsq"
 SOON = "--consumer-opt=default_requeue_delay,5ms"

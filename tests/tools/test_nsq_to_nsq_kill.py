@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from sparq.tools import nsq_to_nsq
-from tests.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.tools.forwarding import new_topic, received
 from tests.tools.killing import SOON, Killer, ended, start
 

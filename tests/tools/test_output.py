@@ -12,7 +12,7 @@ import pytest
 from sparq.tools import output as output_module
 from sparq.tools.filename import Template
 from sparq.tools.folder import Folder
-from sparq.tools.output import Output, Rotation
+from sparq.tools.output import Rotation, TopicOutput
 
 MILLISECOND = 1_000_000
 
@@ -26,9 +26,9 @@ def make(
     size: int = 0,
     interval_ns: int = 0,
     gzip_level: int = 0,
-) -> Output:
+) -> TopicOutput:
     """An output in `tmp_path/work`."""
-    return Output(
+    return TopicOutput(
         Template(name, datetime_format, "t", "host"),
         Folder(str(tmp_path / "work")),
         Folder(str(tmp_path / finished)) if finished else None,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.overview import Gone, Overview, Row, look, overview
+from sparq.tools.overview import Gone, Overview, OverviewRow, look, overview
 
 
 def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_rates_are_growth_by_time() -> None:
 
     seen = between(before, now)
 
-    assert [Row("t", "c", 100.0, 75.0, 89, 10, 1, 2.0, 1.0, 1)] == seen.rows
+    assert [OverviewRow("t", "c", 100.0, 75.0, 89, 10, 1, 2.0, 1.0, 1)] == seen.rows
     assert (1, 1, 100.0) == (seen.nsqds, seen.topics, seen.in_rate)
 
 
@@ -114,11 +114,11 @@ def test_a_topic_has_a_row_where_it_says_something() -> None:
 
 def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
     """Nothing there: none. Nothing finished: for ever."""
-    assert 5.0 == Row("t", "c", out_rate=10.0, depth=40, in_flight=10).lag_seconds
-    assert 0.0 == Row("t", "c").lag_seconds
-    assert math.inf == Row("t", "c", out_rate=0.0, depth=1).lag_seconds
-    assert Row("t", "", depth=1).lag_seconds is None
-    stranded = Row("t", "c", out_rate=10.0, depth=40, in_flight=10, stranded=30)
+    assert 5.0 == OverviewRow("t", "c", out_rate=10.0, depth=40, in_flight=10).lag_seconds
+    assert 0.0 == OverviewRow("t", "c").lag_seconds
+    assert math.inf == OverviewRow("t", "c", out_rate=0.0, depth=1).lag_seconds
+    assert OverviewRow("t", "", depth=1).lag_seconds is None
+    stranded = OverviewRow("t", "c", out_rate=10.0, depth=40, in_flight=10, stranded=30)
     assert 2.0 == stranded.lag_seconds
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from sparq.tools.command_line import Failed
-from sparq.tools.pipes import Input, Output
-from tests.waiting import stays, until
+from sparq.tools.command_line import ToolError
+from sparq.tools.pipes import Input, PipeOutput
+from tests.support.waiting import stays, until
 
 Ends = tuple[int, int]
 
@@ -33,7 +33,7 @@ async def test_what_is_written_is_read(ends: Ends) -> None:
     """More than a pipe holds, in order, then the end."""
     reading, writing = ends
     data = os.urandom(1 << 20)
-    output, source = Output(writing), Input(reading)
+    output, source = PipeOutput(writing), Input(reading)
 
     async def write() -> None:
         for at in range(0, len(data), 300_000):
@@ -55,7 +55,7 @@ async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
     data = bytes(1 << 20)
-    task = asyncio.create_task(Output(writing).write(data))
+    task = asyncio.create_task(PipeOutput(writing).write(data))
     source = Input(reading)
     size = 0
     while size < len(data):
@@ -68,7 +68,7 @@ async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
 async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
     """A write waits in its thread; a read too; the loop is free meanwhile."""
     reading, writing = ends
-    writes = asyncio.create_task(Output(writing).write(bytes(1 << 20)))
+    writes = asyncio.create_task(PipeOutput(writing).write(bytes(1 << 20)))
     other, other_end = os.pipe()
     reads = asyncio.create_task(Input(other).read())
     await stays(lambda: not writes.done() and not reads.done())
@@ -86,9 +86,9 @@ async def test_errors_come_where_they_are_awaited() -> None:
     """A full disk, a folder in place of a file; what came before is not undone."""
     full = os.open("/dev/full", os.O_WRONLY)
     folder = os.open("/", os.O_RDONLY)
-    with pytest.raises(Failed, match="failed to write to standard output - No space left"):
-        await Output(full).write(b"x")
-    with pytest.raises(Failed, match="failed to read standard input - Is a directory"):
+    with pytest.raises(ToolError, match="failed to write to standard output - No space left"):
+        await PipeOutput(full).write(b"x")
+    with pytest.raises(ToolError, match="failed to read standard input - Is a directory"):
         await Input(folder).read()
     os.close(full)
     os.close(folder)
@@ -97,7 +97,7 @@ async def test_errors_come_where_they_are_awaited() -> None:
 async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
     """The next write comes behind it, whole."""
     reading, writing = ends
-    output = Output(writing)
+    output = PipeOutput(writing)
     first = asyncio.create_task(output.write(b"a" * 100_000))
     await until(lambda: select.select([reading], [], [], 0)[0])
     first.cancel()

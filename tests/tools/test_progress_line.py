@@ -11,7 +11,7 @@ import pytest
 
 from sparq.program.logging import set_up
 from sparq.tools.terminal import CLEAR, show_progress
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 async def test_it_is_rewritten_and_gives_way_to_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.tools.to_nsq import Records, RecordTooLongError
+from sparq.tools.to_nsq import RecordSplitter, RecordTooLongError
 
 
 @given(
@@ -18,7 +18,7 @@ from sparq.tools.to_nsq import Records, RecordTooLongError
 )
 def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: bytes) -> None:
     """What lies between delimiters, without empty ones; the last one needs none."""
-    records = Records(delimiter)
+    records = RecordSplitter(delimiter)
     found = []
     places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
     for first, end in itertools.pairwise(places):
@@ -31,7 +31,7 @@ def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: by
 
 def test_a_record_in_many_pieces() -> None:
     """They are joined once it is whole, or asked for."""
-    records = Records(b"\n")
+    records = RecordSplitter(b"\n")
     for _ in range(1000):
         assert [] == records.feed(b"ab")
     assert b"ab" * 1000 == records.rest
@@ -41,7 +41,7 @@ def test_a_record_in_many_pieces() -> None:
 
 def test_a_record_without_an_end() -> None:
     """The limit holds for the record that has begun, not for what is whole."""
-    records = Records(b"\n", bytes_max=10)
+    records = RecordSplitter(b"\n", bytes_max=10)
     assert [b"0123456789"] == records.feed(b"0123456789\n01234")
     records.feed(b"56789")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.overview import Row
+from sparq.tools.overview import OverviewRow
 
 
 @pytest.mark.parametrize(
@@ -34,21 +34,21 @@ from sparq.tools.overview import Row
 )
 def test_a_channel_has_a_word(words: str, facts: dict[str, Any]) -> None:
     """As the table of the module has it."""
-    assert words == Row("t", "c", **facts).state.words
+    assert words == OverviewRow("t", "c", **facts).state.words
 
 
 def test_a_topic_has_a_word() -> None:
     """A topic without a channel keeps its messages for the first one."""
-    assert "no channel" == Row("t").state.words
-    assert "ok" == Row("t", has_channels=True).state.words
-    assert "paused" == Row("t", is_paused=True).state.words
+    assert "no channel" == OverviewRow("t").state.words
+    assert "ok" == OverviewRow("t", has_channels=True).state.words
+    assert "paused" == OverviewRow("t", is_paused=True).state.words
 
 
 def test_the_worst_comes_first() -> None:
     """Rows are sorted by how bad it is; a node that is gone makes each state worse."""
-    stuck = Row("t", "a", clients=1, depth=1, idle_seconds=60.0)
-    gone, partly = Row("t", "b", nsqds=0), Row("t", "c", clients=1, gone=("a:1",))
-    rows = [Row("t", "d", clients=1), partly, Row("t", "e"), gone, stuck]
+    stuck = OverviewRow("t", "a", clients=1, depth=1, idle_seconds=60.0)
+    gone, partly = OverviewRow("t", "b", nsqds=0), OverviewRow("t", "c", clients=1, gone=("a:1",))
+    rows = [OverviewRow("t", "d", clients=1), partly, OverviewRow("t", "e"), gone, stuck]
 
     ordered = sorted(rows, key=lambda row: row.state, reverse=True)
     assert ["b", "a", "e", "c", "d"] == [row.channel for row in ordered]

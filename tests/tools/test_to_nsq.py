@@ -15,12 +15,12 @@ import pytest
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import Failed, UsageError, parse
+from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import to_nsq as main
 from sparq.tools.pipes import Input
-from sparq.tools.to_nsq import Options, Publisher, Records, follow, publish_all, runs
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import until
+from sparq.tools.to_nsq import Options, RecordPublisher, RecordSplitter, follow, publish_all, runs
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import until
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
 
@@ -171,7 +171,9 @@ async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) ->
     await until(lambda: count(strict, "refused") == 1)
     records = [b"b", b"c" * 1001, b"d"]
 
-    with pytest.raises(Failed, match=rf"^record 3 \(1001 bytes\) is not published to {strict.tcp}"):
+    with pytest.raises(
+        ToolError, match=rf"^record 3 \(1001 bytes\) is not published to {strict.tcp}"
+    ):
         await running.end(b"\n".join(records))
     assert [b"a", b"b"] == await bodies(strict, "refused", 2)
 
@@ -199,7 +201,7 @@ async def test_an_nsqd_that_is_not_there() -> None:
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "
 
-    with pytest.raises(Failed, match=reason):
+    with pytest.raises(ToolError, match=reason):
         await Publishing(*words("absent"), *flags).end(b"a\nb\n")
 
 
@@ -223,10 +225,10 @@ async def test_a_record_without_an_end() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"a" * 20)
     stop = asyncio.Event()
-    publisher = Publisher(parse(Options, "to_nsq", []), {}, stop)
+    publisher = RecordPublisher(parse(Options, "to_nsq", []), {}, stop)
 
-    with pytest.raises(Failed, match=r"record 1 is too long: .* check --delimiter"):
-        await follow(Input(reading), Records(b"\n", bytes_max=10), publisher, stop)
+    with pytest.raises(ToolError, match=r"record 1 is too long: .* check --delimiter"):
+        await follow(Input(reading), RecordSplitter(b"\n", bytes_max=10), publisher, stop)
     os.close(writing)
     os.close(reading)
 

@@ -26,11 +26,11 @@ from sparq import connect
 from sparq.cli import main
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
-from sparq.tools.command_line import Failed, UsageError, parse
-from sparq.tools.pipes import Output
+from sparq.tools.command_line import ToolError, UsageError, parse
+from sparq.tools.pipes import PipeOutput
 from sparq.tools.top import Options, watch
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 COMMAND = (sys.executable, "-m", "sparq.cli", "top")
 SECONDS_MAX = 30.0
@@ -80,7 +80,7 @@ async def watched(path: Path, *words: str) -> list[list[str]]:
     """What a run with these flags prints, in words."""
     with (path / "lines").open("wb") as file:
         options = parse(Options, "sparq top", words)
-        assert 0 == await watch(options, Output(file.fileno()), asyncio.Event())
+        assert 0 == await watch(options, PipeOutput(file.fileno()), asyncio.Event())
     return [line.split() for line in (path / "lines").read_text().splitlines()]
 
 
@@ -200,7 +200,7 @@ async def test_an_nsqd_that_is_silent(
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         words = [f"--nsqd-http-address={address}", "--once", "--interval=10ms"]
         words += ["--http-client-request-timeout=100ms", "--http-client-connect-timeout=50ms"]
-        with pytest.raises(Failed, match=f"{address}: no answer in time"):
+        with pytest.raises(ToolError, match=f"{address}: no answer in time"):
             await watched(tmp_path, *words)
         lines = await watched(tmp_path, *words, f"--nsqd-http-address={nsqd.http}")
 
@@ -227,7 +227,7 @@ async def test_an_nsqd_that_is_silent(
 async def test_what_cannot_be(words: list[str], reason: str) -> None:
     """Refused with the flag that is wrong."""
     with pytest.raises(UsageError, match=re.escape(reason)):
-        await watch(parse(Options, "sparq top", words), Output(), asyncio.Event())
+        await watch(parse(Options, "sparq top", words), PipeOutput(), asyncio.Event())
 
 
 def test_nobody_there() -> None:
@@ -459,10 +459,10 @@ async def test_nobody_reads(nsqd: NsqdServer) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     try:
-        assert 1 == await watch(options, Output(writing), asyncio.Event())
+        assert 1 == await watch(options, PipeOutput(writing), asyncio.Event())
     finally:
         os.close(writing)
     full = os.open("/dev/full", os.O_WRONLY)
-    with pytest.raises(Failed, match="No space left on device"):
-        await watch(options, Output(full), asyncio.Event())
+    with pytest.raises(ToolError, match="No space left on device"):
+        await watch(options, PipeOutput(full), asyncio.Event())
     os.close(full)

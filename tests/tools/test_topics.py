@@ -12,7 +12,7 @@ from aiohttp import web
 from sparq.client.config import Config
 from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from sparq.protocol.patterns import Pattern
-from sparq.tools.nsq_to_file import Topics, topics_in
+from sparq.tools.nsq_to_file import TopicFinder, topics_in
 
 
 @asynccontextmanager
@@ -41,9 +41,9 @@ def listing(*topics: object, status: int = 200) -> web.Response:
     return web.json_response({"topics": list(topics)}, status=status)
 
 
-def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> Topics:
+def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
     """Asks these nsqlookupds."""
-    return Topics(
+    return TopicFinder(
         lookupds, Pattern(pattern), config or Config(), connect_seconds=60, request_seconds=60
     )
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sparq.tools import nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import wait_for
 
 WORDS = {
     "nsq_tail": ("--topic=down",),

@@ -9,7 +9,7 @@ import re
 import pytest
 from rich.console import Console
 
-from sparq.tools.overview import Overview, Row
+from sparq.tools.overview import Overview, OverviewRow
 from sparq.tools.screen import COMPLAINTS_MAX, ChannelFacts, Screen, fitting
 from sparq.tools.terminal import keys_in
 from sparq.tools.view import (
@@ -25,9 +25,11 @@ from sparq.tools.view import (
 )
 
 ROWS = [
-    Row("a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2),
-    Row("a", "y", in_rate=None, depth=7, deferred=2, timeout_rate=1.0, is_paused=True),
-    Row(
+    OverviewRow(
+        "a", "x", in_rate=5.0, out_rate=1.0, depth=3, in_flight=1, requeue_rate=9.0, clients=2
+    ),
+    OverviewRow("a", "y", in_rate=None, depth=7, deferred=2, timeout_rate=1.0, is_paused=True),
+    OverviewRow(
         *("b", "x"),
         **{"in_rate": 50.0, "out_rate": 2.0, "depth": 3, "in_flight": 4, "clients": 1},
         oldest_seconds=61.0,
@@ -86,7 +88,7 @@ def test_the_same_key_again_turns_the_order_round() -> None:
 def test_keys_select_within_the_rows() -> None:
     """By one, by a page, to the first and the last; never beyond an end, and always in sight."""
     view = View("topic")
-    rows = [Row("t", f"c{number}") for number in range(10)]
+    rows = [OverviewRow("t", f"c{number}") for number in range(10)]
     view.page(rows, 4)
 
     def selected(key: str) -> str:
@@ -109,8 +111,16 @@ def test_keys_select_within_the_rows() -> None:
 def test_a_selection_follows_its_row() -> None:
     """Rows may change places between two looks; before anybody moves, the first place stays."""
     view = View("depth")
-    before = [Row("t", "a", depth=3), Row("t", "b", depth=2), Row("t", "c", depth=1)]
-    now = [Row("t", "a", depth=3), Row("t", "b", depth=9), Row("t", "c", depth=5)]
+    before = [
+        OverviewRow("t", "a", depth=3),
+        OverviewRow("t", "b", depth=2),
+        OverviewRow("t", "c", depth=1),
+    ]
+    now = [
+        OverviewRow("t", "a", depth=3),
+        OverviewRow("t", "b", depth=9),
+        OverviewRow("t", "c", depth=5),
+    ]
 
     assert "a" == view.page(before, 9)[0].channel
     assert view.is_selected(view.page(now, 9)[0])
@@ -123,7 +133,11 @@ def test_a_selection_follows_its_row() -> None:
 def test_a_filter_is_typed() -> None:
     """Over topic, channel and state, in any case; keys are letters until Enter or Esc."""
     view = View("topic")
-    rows = [Row("clicks", "archive", clients=1), Row("Orders", "mail"), Row("orders", "b2-x#e")]
+    rows = [
+        OverviewRow("clicks", "archive", clients=1),
+        OverviewRow("Orders", "mail"),
+        OverviewRow("orders", "b2-x#e"),
+    ]
 
     def shown(*keys: str) -> list[str]:
         assert all(view.press(key, 9) for key in keys)
@@ -201,7 +215,7 @@ def test_figures_are_short() -> None:
 def drawn(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
     """The screen as text."""
     console = Console(width=width, height=height, color_system=None, force_terminal=False)
-    many = [Row("topic", f"channel{number}") for number in range(rows)]
+    many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
     screen = Screen(View("depth"), "sparq top", console)
     with console.capture() as captured:
         seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
@@ -235,7 +249,7 @@ def test_a_narrow_terminal_does_without_some_columns() -> None:
 
 def test_no_figure_is_cut() -> None:
     """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
-    row = Row("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
+    row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
     for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
         columns = fitting([row], width, BY_NAME[sorted_by])
 
@@ -245,7 +259,9 @@ def test_no_figure_is_cut() -> None:
         assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
     assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
     assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
-    assert fitting([Row("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len("TOPIC ^")
+    assert fitting([OverviewRow("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len(
+        "TOPIC ^"
+    )
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)

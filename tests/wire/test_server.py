@@ -9,14 +9,14 @@ import pytest
 
 from sparq.protocol import commands
 from sparq.protocol.compression import Deflate, Snappy
-from sparq.protocol.identify import Granted, Limits, negotiate
+from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
 from sparq.wire.errors import LayerError
 from sparq.wire.server import (
     MAGIC,
     TRANSITIONS,
-    Event,
+    ConnectionEvent,
+    ConnectionState,
     ServerConnection,
-    State,
     WrongMagicError,
 )
 from tests.client.certificates import Certificates, certificates, server_context
@@ -31,12 +31,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def granted(**asked: bool) -> Granted:
     """What an nsqd that offers everything grants."""
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
-    return negotiate(body, Limits(), {"tls": True})
+    return negotiate(body, IdentifyLimits(), {"tls": True})
 
 
 def opened() -> ServerConnection:
     """A connection behind its magic bytes."""
-    server = ServerConnection(Limits(), needs_tls=True)
+    server = ServerConnection(IdentifyLimits(), needs_tls=True)
     server.feed(MAGIC)
     return server
 
@@ -50,7 +50,7 @@ def read(server: ServerConnection) -> Iterator[object]:
 def test_the_magic_bytes_come_in_any_pieces() -> None:
     """What stands behind them is kept for the parser; nothing is plain before."""
     for cut in range(1, 4):
-        server = ServerConnection(Limits())
+        server = ServerConnection(IdentifyLimits())
         server.feed(MAGIC[:cut])
         assert not server.is_v2
         assert not server.is_plain
@@ -62,30 +62,30 @@ def test_the_magic_bytes_come_in_any_pieces() -> None:
 
 def test_another_protocol_is_refused() -> None:
     """Four bytes are enough to tell."""
-    server = ServerConnection(Limits())
+    server = ServerConnection(IdentifyLimits())
     with pytest.raises(WrongMagicError):
         server.feed(b"GET / HTTP/1.1\r\n")
 
     assert not server.is_v2
-    server.go(Event.END)
-    assert State.ENDED is server.state
+    server.go(ConnectionEvent.END)
+    assert ConnectionState.ENDED is server.state
 
 
 def test_every_state_is_reached_and_left_by_the_table() -> None:
     """What the table does not have cannot happen; any state can end, and none leaves the end."""
-    reached = set(TRANSITIONS.values()) | {State.MAGIC}
-    assert set(State) == reached
-    for state, event in product(State, Event):
-        server = ServerConnection(Limits())
+    reached = set(TRANSITIONS.values()) | {ConnectionState.MAGIC}
+    assert set(ConnectionState) == reached
+    for state, event in product(ConnectionState, ConnectionEvent):
+        server = ServerConnection(IdentifyLimits())
         server.state = state
         if (state, event) in TRANSITIONS:
             server.go(event)
             assert server.state is TRANSITIONS[state, event]
-            assert server.is_plain == (server.state is State.OPEN)
+            assert server.is_plain == (server.state is ConnectionState.OPEN)
         else:
             with pytest.raises(KeyError):
                 server.go(event)
-        assert state is not State.ENDED or server.state is State.ENDED
+        assert state is not ConnectionState.ENDED or server.state is ConnectionState.ENDED
 
 
 @pytest.mark.parametrize("kind", ["snappy", "deflate"])
@@ -98,14 +98,14 @@ def test_what_follows_the_identify_is_the_compressions(kind: str) -> None:
     server.parser.feed(commands.identify(b"{}") + sealed[:5])
     assert isinstance(next(read(server)), commands.Identify)
     server.hold(granted(**{kind: True}))
-    assert State.UPGRADING is server.state
+    assert ConnectionState.UPGRADING is server.state
     server.feed(sealed[5:])
     assert [] == list(read(server))
 
     assert server.finish_upgrade()
-    assert (State.OPEN, False, True) == (server.state, server.is_plain, server.has_layers)
+    assert (ConnectionState.OPEN, False, True) == (server.state, server.is_plain, server.has_layers)
     server.parser.feed(server.layers.read())
-    assert isinstance(next(read(server)), commands.Publish)
+    assert isinstance(next(read(server)), commands.PublishRun)
 
 
 def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
@@ -121,7 +121,7 @@ def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
     server.feed(leaving.read())  # it comes before the reply has left
 
     server.start_tls(server_context(files))
-    assert State.HANDSHAKE is server.state
+    assert ConnectionState.HANDSHAKE is server.state
     assert server.shake_hands() is None
     arrived.write(server.layers.output())
     client.do_handshake()
@@ -135,7 +135,7 @@ def test_tls_stands_below_what_is_granted_with_it(files: Certificates) -> None:
     client.write(Snappy().compress([commands.pub("t", b"x")]))
     server.feed(leaving.read())
     server.parser.feed(server.layers.read())
-    assert isinstance(next(read(server)), commands.Publish)
+    assert isinstance(next(read(server)), commands.PublishRun)
 
 
 def test_a_handshake_that_fails_says_so(files: Certificates) -> None:
@@ -157,14 +157,14 @@ def test_tls_alone_is_an_upgrade_without_compression(files: Certificates) -> Non
     server.start_tls(server_context(files))
 
     assert not server.finish_upgrade()
-    assert State.OPEN is server.state
+    assert ConnectionState.OPEN is server.state
 
 
 def test_no_upgrade_begins_for_a_client_that_has_ended_its_side() -> None:
     """It is owed its answers; what is granted behind its end changes nothing."""
     server = opened()
-    server.go(Event.EOF)
+    server.go(ConnectionEvent.EOF)
     server.hold(granted(deflate=True))
 
-    assert State.HALF_CLOSED is server.state
+    assert ConnectionState.HALF_CLOSED is server.state
     assert not server.has_layers

@@ -80,7 +80,7 @@ def requeue(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
         if len(pending):
             channel.ledger.apart(channel.name, pending)
         channel.ledger.requeued(channel.name, rest, np.zeros(len(rest), np.int64), counts)
-        channel.again.push_many(rest, counts.astype(np.uint16))
+        channel.requeued.push_many(rest, counts.astype(np.uint16))
     return refused
 
 
@@ -89,7 +89,7 @@ def finish(topic: Topic, channel: Channel, indexes: Indexes) -> Refused:
     refused, rest = _seen(topic, channel, indexes)
     flying = channel.in_flight.take(rest)
     channel.returned(flying)
-    again, _ = channel.again.remove(rest)
+    again, _ = channel.requeued.remove(rest)
     delayed = [index for index, _ in channel.delays.take(set(rest.tolist()))]
     pending = _take_apart(channel, rest, channel.start)
     elsewhere = np.concatenate((flying.indexes, again, np.array(delayed, np.int64), pending))
@@ -120,8 +120,8 @@ def cancel_everywhere(topic: Topic, indexes: Indexes) -> Refused:
     """
     wanted = set(indexes.tolist())
     done = topic.stream.due.cancel(wanted)
-    if done and topic.books is not None:
-        topic.books.ledger.apart("", sorted(done))
+    if done and topic.writer is not None:
+        topic.writer.ledger.apart("", sorted(done))
     for channel in topic.channels.values():
         channel.apart -= done
         delayed = sorted(index for index, _ in channel.delays.take(wanted))
@@ -139,7 +139,7 @@ def claim(topic: Topic, channel: Channel, indexes: Indexes, now: Instant) -> Ref
     refused, rest = _seen(topic, channel, indexes)
     held = channel.in_flight.rows_of(rest).indexes
     rest = np.setdiff1d(rest, held)
-    again, counts = channel.again.remove(rest)
+    again, counts = channel.requeued.remove(rest)
     attempts = dict(zip(again.tolist(), counts.tolist(), strict=True))
     attempts |= channel.delays.take(set(rest.tolist()))
     others = np.array([index for index in rest.tolist() if index not in attempts], np.int64)
@@ -202,7 +202,7 @@ def _fresh(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
 
 def _waiting(channel: Channel, indexes: Indexes) -> NDArray[np.bool_]:
     """Which of the indexes are already waiting for delivery."""
-    return np.isin(indexes, channel.again.having(indexes)) | _fresh(channel, indexes)
+    return np.isin(indexes, channel.requeued.having(indexes)) | _fresh(channel, indexes)
 
 
 def _finished(channel: Channel, pending: Indexes, indexes: Indexes) -> None:

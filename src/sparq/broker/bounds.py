@@ -85,7 +85,7 @@ def _fits_alone(topic: Topic, size_bytes: int, messages: int) -> bool:
 def full(topic: Topic, size_bytes: int, messages: int) -> str:
     """Which limit this many more bytes or messages would exceed, as text; empty: none."""
     settings = topic.settings
-    if topic.books is None:
+    if topic.writer is None:
         return ""
     if not topic.trimming.has_room(size_bytes):
         return f"{settings.max_topic_bytes} bytes"

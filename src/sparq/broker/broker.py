@@ -18,31 +18,31 @@ from collections.abc import Iterable, Mapping
 
 from sparq.broker import health
 from sparq.broker.admin import Admin
-from sparq.broker.books import Books
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
 from sparq.broker.latency import Histogram
+from sparq.broker.ledger_writer import LedgerWriter
 from sparq.broker.letters import Letters, Only, settle
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy
 from sparq.broker.publishing import Answered, Change, Outcome, Publish, Ticket, publish_of, refusal
-from sparq.broker.session import Buffer, Session
+from sparq.broker.session import Buffer, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import RunAll, Topics
 from sparq.broker.trimming import Decided
 from sparq.broker.turn import Inspected, Reply, Task, Turn
 from sparq.log.disk import Disk
 from sparq.log.journal import Journal
-from sparq.log.reserve import Room
+from sparq.log.reserve import FinReserve
 from sparq.log.task import Work
 from sparq.protocol import layout
 from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.dead_letters import dead_letter_topic
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
-from sparq.protocol.identify import Limits
+from sparq.protocol.frames import BodySlices
+from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.instant import Instant
 
 TRIM_EVERY_NS = SECOND_NS
@@ -76,7 +76,7 @@ class Broker:
     ) -> None:
         """`server_facts` go to clients (see `protocol.identify`); `seed`: repeatable sampling."""
         self.options = options
-        self.sessions: dict[int, Session] = {}
+        self.sessions: dict[int, V2Session] = {}
         self.turn = turn = Turn(seed)
         self._catalog = Catalog(disk, data_path, options.node_id)
         self._topics = Topics(self._catalog, turn, options)
@@ -129,7 +129,7 @@ class Broker:
         return self._catalog.node_id
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> IdentifyLimits:
         """Limits on what clients may request and send."""
         return self.options.limits
 
@@ -155,14 +155,14 @@ class Broker:
 
     # Connections
 
-    def connect(self, remote_address: str, now: Instant) -> Session:
+    def connect(self, remote_address: str, now: Instant) -> V2Session:
         """Create the session of a client that has sent the V2 magic."""
         self._next_session_id += 1
-        session = Session(self._next_session_id, remote_address, now, self.options)
+        session = V2Session(self._next_session_id, remote_address, now, self.options)
         self.sessions[session.id] = session
         return session
 
-    def disconnect(self, session: Session, now: Instant) -> None:
+    def disconnect(self, session: V2Session, now: Instant) -> None:
         """Remove a session; its messages in flight wait for their timeouts, as in NSQ."""
         turn, commands = self.turn, self._commands
         del self.sessions[session.id]
@@ -181,22 +181,22 @@ class Broker:
             self._topics.delete_channel(topic, channel.name)
             self._topics.forget_if_unused(topic)
 
-    def fail(self, session: Session, error: RemoteError) -> None:
+    def fail(self, session: V2Session, error: RemoteError) -> None:
         """Reply with an error to input that is not a command, after the replies before it."""
         session.reply_error(error)
         self.turn.sessions[session] = None
 
-    def authorize(self, session: Session, permissions: Permissions) -> None:
+    def authorize(self, session: V2Session, permissions: Permissions) -> None:
         """Apply the answer of an authd to the session's AUTH, and reply."""
         self._commands.authorize(session, permissions)
         self.turn.sessions[session] = None
 
-    def names_subscribed(self, session: Session) -> tuple[str, str]:
+    def names_subscribed(self, session: V2Session) -> tuple[str, str]:
         """The names of the topic and the channel that a session has subscribed to."""
         topic, channel = self._commands.subscriptions[session]
         return topic.name, channel.name
 
-    def writable(self, session: Session) -> None:
+    def writable(self, session: V2Session) -> None:
         """The session accepts messages again, or its output has been taken."""
         subscription = self._commands.subscriptions.get(session)
         if subscription is not None:
@@ -205,7 +205,7 @@ class Broker:
             self.turn.wake(topic, channel)
         self._commands.ranges.go_on(session)
 
-    def take_output(self, session: Session) -> list[Buffer]:
+    def take_output(self, session: V2Session) -> list[Buffer]:
         """Return what to send to a session now: replies in order, then messages."""
         has_reads = bool(self._commands.ranges.reads)
         if session.state == STATE_INIT and not has_reads:
@@ -221,7 +221,7 @@ class Broker:
     def publish(
         self,
         topic: str,
-        bodies: Bodies,
+        bodies: BodySlices,
         now: Instant,
         ticket: Ticket,
         *,
@@ -254,10 +254,10 @@ class Broker:
             if served := topic.end_turn(turn.sampler, turn.waited, now):
                 turn.sessions |= served
         for topic in topics:
-            books = topic.books
-            if books is not None and books.ledger.has_news:
-                self._write_ledger(topic, books, now)
-                if books.ledger.has_news:
+            writer = topic.writer
+            if writer is not None and writer.ledger.has_news:
+                self._write_ledger(topic, writer, now)
+                if writer.ledger.has_news:
                     turn.touch(topic)  # retry failed writes in the next turn
             self._take(topic, now)
             if topic.woken or topic.ephemeral or topic.is_deleted:
@@ -274,8 +274,8 @@ class Broker:
         if topic.is_deleted:
             self._topics.go_on(topic)
 
-    def _write_ledger(self, topic: Topic, books: Books, now: Instant) -> None:
-        error = books.write()
+    def _write_ledger(self, topic: Topic, writer: LedgerWriter, now: Instant) -> None:
+        error = writer.write()
         is_full = error is not None and error.is_full
         if is_full and health.make_room(topic, self._topics.all(), now):
             error = None
@@ -379,7 +379,7 @@ class Broker:
         if topic is not None and not channel.is_retired:
             self.turn.wake(topic, channel)
 
-    def take_sessions(self) -> dict[Session, None]:
+    def take_sessions(self) -> dict[V2Session, None]:
         """Return the sessions that may have output or must be closed, since the last call."""
         sessions, self.turn.sessions = self.turn.sessions, {}
         return sessions
@@ -455,7 +455,7 @@ class Broker:
         """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
         return self.turn.health.text(self.room())
 
-    def room(self) -> Room | None:
+    def room(self) -> FinReserve | None:
         """How much space the reserve has for FINs on a full disk; None before `load`."""
         return self._topics.room()
 
@@ -487,9 +487,9 @@ class Broker:
             return False
         for topic in topics:
             topic.sync_file()
-            if topic.books is not None:
+            if topic.writer is not None:
                 # Wait for all records, not only written ones: a failed write must be retried.
-                topic.books.wait_for_sync(Decided([], is_asked=False))
+                topic.writer.wait_for_sync(Decided([], is_asked=False))
         return True
 
     def closed(self) -> None:

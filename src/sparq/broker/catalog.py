@@ -31,8 +31,8 @@ from sparq.broker.policies import Policy
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log.disk import Disk, DiskError, FileSystem
-from sparq.log.facts import FACTS, FORMAT, Facts, FactsError, decode
 from sparq.log.journal import Cleaning, Journal
+from sparq.log.metadata import FACTS, FORMAT, DataPathMetadata, MetadataError, decode
 from sparq.log.reserve import BLOCK_BYTES, Purpose, Reserve, with_reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
@@ -96,7 +96,7 @@ class Catalog:
     def _read(self) -> None:
         try:
             version, self.node_id, self.retired_index = decode(self._contents(FACTS))
-        except FactsError as error:
+        except MetadataError as error:
             raise CatalogError(f"{self._path(FACTS)} is damaged: {error}") from error
         if version != FORMAT:
             raise CatalogError(
@@ -131,7 +131,7 @@ class Catalog:
 
     def facts(self) -> bytes:
         """The contents of `sparq.json`."""
-        return Facts(FORMAT, self.node_id, self.retired_index).encode()
+        return DataPathMetadata(FORMAT, self.node_id, self.retired_index).encode()
 
     def save(self, facts: bytes) -> None:
         """Replace the facts atomically."""

@@ -20,16 +20,16 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.books import Forgetful
 from sparq.broker.dead_letters import BURIAL
 from sparq.broker.fates import Fates
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
-from sparq.broker.latency import OFF, Latency, Outlook, Window, merged
-from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, Settings
-from sparq.broker.session import Session
+from sparq.broker.latency import OFF, Latency, LatencyWindow, Outlook, merged
+from sparq.broker.ledger_writer import NoLedger
+from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, QueueSettings
+from sparq.broker.session import V2Session
 from sparq.broker.slots import ranges_of
 from sparq.broker.stream import Skips, Stream
-from sparq.broker.waiting import Delays, ReadyAgain
+from sparq.broker.waiting import Delays, RequeueQueue
 from sparq.log.ledger import Ledger
 from sparq.log.records import drop_range
 from sparq.protocol.commands import Finish, Requeue, Touch
@@ -46,10 +46,10 @@ LOST_TOLD_NS: Final = 60 * SECOND_NS
 """Minimum time between two notes about messages that a channel has lost."""
 
 
-class Hold(NamedTuple):
+class RangeLease(NamedTuple):
     """The range reader that holds a channel, and the epoch of its attach."""
 
-    session: Session
+    session: V2Session
     epoch: int
 
 
@@ -88,8 +88,8 @@ class Channel:
         self,
         name: str,
         stream: Stream,
-        ledger: Ledger | Forgetful,
-        settings: Settings,
+        ledger: Ledger | NoLedger,
+        settings: QueueSettings,
         *,
         ephemeral: bool,
     ) -> None:
@@ -101,13 +101,13 @@ class Channel:
         self.start = self.cursor = self.noted_cursor = stream.end
         self.cursor_ordinal = self.base_ordinal = stream.ordinal
         self.in_flight = InFlight()
-        self.again = ReadyAgain()
+        self.requeued = RequeueQueue()
         self.delays = Delays()
         self.skips = Skips()
         self.apart: set[int] = set()
-        self.sessions: dict[int, Session] = {}
-        self.ready: dict[Session, None] = {}
-        self.hold: Hold | None = None
+        self.sessions: dict[int, V2Session] = {}
+        self.ready: dict[V2Session, None] = {}
+        self.hold: RangeLease | None = None
         self.range_epoch = 0
         self.kept: int | None = None
         self.committed_mono_ns: int | None = None
@@ -117,7 +117,7 @@ class Channel:
         self.timeout_count = 0
         self.fates = Fates()
         self.redriven: dict[int, int] = {}
-        self.latencies: Window | None = None
+        self.latencies: LatencyWindow | None = None
         self.outlook = Outlook()
         self.finish_count = self.voided_count = self.expired_count = 0
         self.dead_letter_count = self.redriven_count = 0
@@ -130,7 +130,7 @@ class Channel:
 
     # Subscribers
 
-    def subscribe(self, session: Session) -> None:
+    def subscribe(self, session: V2Session) -> None:
         """Add a session to the consumers."""
         if self.range_epoch:
             self.range_epoch = 0
@@ -140,7 +140,7 @@ class Channel:
         session.owner = self._last_owner
         self.sessions[session.owner] = session
 
-    def unsubscribe(self, session: Session, now: Instant, *, requeue: bool) -> None:
+    def unsubscribe(self, session: V2Session, now: Instant, *, requeue: bool) -> None:
         """Remove a session; its messages wait for their timeouts unless they are requeued."""
         if self.sessions.pop(session.owner, None) is None:
             return
@@ -152,14 +152,14 @@ class Channel:
             self._note_fates(expired, now)
             self.take_back(expired)
 
-    def opened(self, session: Session) -> None:
+    def opened(self, session: V2Session) -> None:
         """Mark a session as ready if its window is open."""
         if session not in self.ready and session.window() > 0:
             self.ready[session] = None
 
     # Commands of subscribers
 
-    def finish(self, session: Session, command: Finish, now: Instant) -> None:
+    def finish(self, session: V2Session, command: Finish, now: Instant) -> None:
         """FIN, a run of them; each one that fails is answered with an error."""
         indexes = self._indexes(command.raw_ids)
         if self.latencies is not None:
@@ -192,7 +192,7 @@ class Channel:
             raw = np.arange(raw.start, raw.stop, dtype=np.uint64)
         return (raw - self._raw_base).view(np.int64)
 
-    def requeue(self, session: Session, command: Requeue, now: Instant) -> None:
+    def requeue(self, session: V2Session, command: Requeue, now: Instant) -> None:
         """REQ: make the message ready again, at once or after a delay.
 
         Raises:
@@ -213,10 +213,10 @@ class Channel:
             self.ledger.requeued(self.name, [index], [now.wall_ns + delay_ns], [attempts])
             self.due_ns = min(self.due_ns, now.mono_ns + delay_ns)
         else:
-            self.again.push(index, attempts)
+            self.requeued.push(index, attempts)
         self.opened(session)
 
-    def touch(self, session: Session, command: Touch, now: Instant, cap_ns: int) -> None:
+    def touch(self, session: V2Session, command: Touch, now: Instant, cap_ns: int) -> None:
         """TOUCH: restart the message's timeout, up to `cap_ns` after its delivery.
 
         Raises:
@@ -238,7 +238,7 @@ class Channel:
         self._note_fates(expired, now)
         self.take_back(expired)
         for index, attempts in self.delays.pop_due(now.mono_ns):
-            self.again.push(index, attempts)
+            self.requeued.push(index, attempts)
         self.reschedule()
 
     def _note_fates(self, expired: Expired, now: Instant) -> None:
@@ -252,7 +252,7 @@ class Channel:
     def take_back(self, expired: Expired) -> None:
         """Make returned messages ready for delivery again."""
         if len(expired.indexes):
-            self.again.push_many(expired.indexes, expired.attempts)
+            self.requeued.push_many(expired.indexes, expired.attempts)
             self.returned(expired)
 
     def returned(self, expired: Expired) -> None:
@@ -273,7 +273,8 @@ class Channel:
             concerned = [index for index in concerned if index not in self.apart]
             self.apart.difference_update(due)
         if concerned:
-            self.again.push_many(np.array(concerned, np.int64), np.zeros(len(concerned), np.uint16))
+            attempts = np.zeros(len(concerned), np.uint16)
+            self.requeued.push_many(np.array(concerned, np.int64), attempts)
 
     # Moving the cursor
 
@@ -291,7 +292,7 @@ class Channel:
 
     def depth(self) -> int:
         """Messages that wait for a consumer (decision 17)."""
-        return max(0, self.fresh_count()) + len(self.again)
+        return max(0, self.fresh_count()) + len(self.requeued)
 
     def deferred_count(self) -> int:
         """Messages that wait for a time: REQ delays and the topic's deferred publishes."""
@@ -336,7 +337,7 @@ class Channel:
     def seek(self, index: int) -> None:
         """Restart at an index: everything before it is finished, nothing from it on is."""
         self.in_flight.clear()
-        self.again.clear()
+        self.requeued.clear()
         self.delays.clear()
         self.skips.clear()
         self.apart.clear()
@@ -374,7 +375,7 @@ class Channel:
         self.is_retired = True
         self.due_ns = NEVER
         self.in_flight.clear()
-        self.again.clear()
+        self.requeued.clear()
         self.delays.clear()
         self.ready.clear()
         self.sessions.clear()
@@ -474,7 +475,7 @@ class Channel:
         """Unfinished messages that the cursor has passed or will not deliver itself, ascending."""
         parts = (
             self.in_flight.indexes(),
-            self.again.indexes(),
+            self.requeued.indexes(),
             self.delays.indexes(),
             self.pending_between(self.start, self.cursor),
         )

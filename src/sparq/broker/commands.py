@@ -17,7 +17,7 @@ from sparq.broker.channel import Channel
 from sparq.broker.options import MILLISECOND_NS, BrokerOptions, LimitReached
 from sparq.broker.publishing import Answered, Publish
 from sparq.broker.range_mode import Ranges, commit
-from sparq.broker.session import Nearness, Session
+from sparq.broker.session import Nearness, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.topics import Leaving, Topics
 from sparq.broker.turn import Reply, Turn
@@ -44,15 +44,15 @@ class Commands:
     def __init__(
         self, topics: Topics, turn: Turn, options: BrokerOptions, server_facts: Mapping[str, object]
     ) -> None:
-        self.subscriptions: dict[Session, tuple[Topic, Channel]] = {}
+        self.subscriptions: dict[V2Session, tuple[Topic, Channel]] = {}
         self.ranges = Ranges(turn)
         self._topics = topics
         self._turn = turn
         self._options = options
         self._server_facts = {"auth_required": options.auth_required, **server_facts}
         self._last_epoch = 0
-        self._execute: dict[type, Callable[[Session, Any, Instant], None]] = {
-            commands.Publish: partial(self._send, name="PUB"),
+        self._execute: dict[type, Callable[[V2Session, Any, Instant], None]] = {
+            commands.PublishRun: partial(self._send, name="PUB"),
             commands.Finish: self._finish,
             commands.Ready: self._ready,
             commands.MultiPublish: partial(self._send, name="MPUB"),
@@ -66,12 +66,12 @@ class Commands:
             commands.Close: self._close,
             commands.Nop: self._nop,
             commands.Attach: self._attach,
-            commands.Ends: self._ends,
+            commands.ReadEnds: self._ends,
             commands.Read: self._read,
             commands.CommitRange: self._commit_range,
         }
 
-    def execute(self, session: Session, command: commands.Command, now: Instant) -> None:
+    def execute(self, session: V2Session, command: commands.Command, now: Instant) -> None:
         """Execute a command; replies keep the order of the session's commands."""
         if session.closing:
             return
@@ -83,7 +83,7 @@ class Commands:
 
     # Permissions
 
-    def authorize(self, session: Session, permissions: Permissions) -> None:
+    def authorize(self, session: V2Session, permissions: Permissions) -> None:
         """Apply authd's answer to an AUTH command."""
         if not permissions.count:
             session.reply_error(RemoteError("E_UNAUTHORIZED", "AUTH no authorizations found"))
@@ -95,7 +95,7 @@ class Commands:
         session.reply(layout.response(permissions.reply_data()))
 
     def _authenticate(
-        self, session: Session, _command: commands.Authenticate, _now: Instant
+        self, session: V2Session, _command: commands.Authenticate, _now: Instant
     ) -> None:
         """Refuse an AUTH that needs no request to an authd."""
         if session.permissions is not None:
@@ -103,7 +103,13 @@ class Commands:
         raise RemoteError("E_AUTH_DISABLED", "AUTH disabled")
 
     def _check(
-        self, session: Session, command: str, topic: str, channel: str = "", *, reads: bool = False
+        self,
+        session: V2Session,
+        command: str,
+        topic: str,
+        channel: str = "",
+        *,
+        reads: bool = False,
     ) -> None:
         """Check a permission. An empty channel means publish; `reads` means reading ranges."""
         if not self._options.auth_required:
@@ -153,8 +159,8 @@ class Commands:
 
     def _send(
         self,
-        session: Session,
-        command: commands.Publish | commands.MultiPublish | commands.DeferredPublish,
+        session: V2Session,
+        command: commands.PublishRun | commands.MultiPublish | commands.DeferredPublish,
         now: Instant,
         *,
         name: str,
@@ -173,7 +179,9 @@ class Commands:
         oks = count if name == "PUB" else 1
         self.publish(Publish(topic, name, bodies, count, size_bytes, due, session, slot, oks), now)
 
-    def _topic_needed(self, session: Session, command: commands.TopicNeeded, now: Instant) -> None:
+    def _topic_needed(
+        self, session: V2Session, command: commands.TopicNeeded, now: Instant
+    ) -> None:
         self._check(session, "MPUB", command.topic)
         if command.topic not in self._topics.by_name and not self._topics.drains.refusal(
             command.topic
@@ -185,7 +193,7 @@ class Commands:
 
     # Consuming
 
-    def _subscribe(self, session: Session, command: commands.Subscribe, now: Instant) -> None:
+    def _subscribe(self, session: V2Session, command: commands.Subscribe, now: Instant) -> None:
         if session.heartbeat_interval_ms <= 0:
             raise RemoteError("E_INVALID", HEARTBEATS_OFF)
         self._check(session, "SUB", command.topic, command.channel)
@@ -208,7 +216,7 @@ class Commands:
         self._answer_when_kept(session, topic, is_new, layout.OK, "SUB")
         session.hold_messages()
 
-    def _nearness(self, session: Session) -> Nearness | None:
+    def _nearness(self, session: V2Session) -> Nearness | None:
         """A consumer's location relative to this nsqd; None: delivery does not depend on it."""
         options = self._options
         if not options.topology_aware:
@@ -235,57 +243,57 @@ class Commands:
         return found, channel, is_new
 
     def _answer_when_kept(
-        self, session: Session, topic: Topic, is_new: bool, answer: bytes, command: str
+        self, session: V2Session, topic: Topic, is_new: bool, answer: bytes, command: str
     ) -> None:
         """Answer now, or once the ledger is written; for a new channel, once it is synced."""
-        if topic.books is None or (not is_new and topic.books.is_written()):
+        if topic.writer is None or (not is_new and topic.writer.is_written()):
             session.reply(answer)
             return
         reply = Reply(session, session.slot(), answer, command)
         if is_new:
-            topic.books.wait_for_sync(reply)
+            topic.writer.wait_for_sync(reply)
         else:
-            topic.books.wait_for_write(reply)
+            topic.writer.wait_for_write(reply)
         self._turn.touch(topic)
 
-    def _ready(self, session: Session, command: commands.Ready, _now: Instant) -> None:
+    def _ready(self, session: V2Session, command: commands.Ready, _now: Instant) -> None:
         if session.state == commands.STATE_SUBSCRIBED:
             topic, channel = self.subscriptions[session]
             session.ready_count = command.count
             channel.opened(session)
             self._turn.wake(topic, channel)
 
-    def _finish(self, session: Session, command: commands.Finish, now: Instant) -> None:
+    def _finish(self, session: V2Session, command: commands.Finish, now: Instant) -> None:
         # The parser accepts FIN, REQ and TOUCH only after a SUB.
         topic, channel = self.subscriptions[session]
         channel.finish(session, command, now)
         self._turn.wake(topic, channel)
 
-    def _requeue(self, session: Session, command: commands.Requeue, now: Instant) -> None:
+    def _requeue(self, session: V2Session, command: commands.Requeue, now: Instant) -> None:
         topic, channel = self.subscriptions[session]
         channel.requeue(session, command, now)
         self._turn.wake(topic, channel)
 
-    def _touch(self, session: Session, command: commands.Touch, now: Instant) -> None:
+    def _touch(self, session: V2Session, command: commands.Touch, now: Instant) -> None:
         cap_ns = self._options.limits.max_msg_timeout_ms * MILLISECOND_NS
         self.subscriptions[session][1].touch(session, command, now, cap_ns)
 
-    def _close(self, session: Session, _command: commands.Close, _now: Instant) -> None:
+    def _close(self, session: V2Session, _command: commands.Close, _now: Instant) -> None:
         session.ready_count = 0
         session.state = commands.STATE_CLOSING
         session.reply(layout.CLOSE_WAIT)
 
-    def _nop(self, _session: Session, _command: commands.Nop, _now: Instant) -> None:
+    def _nop(self, _session: V2Session, _command: commands.Nop, _now: Instant) -> None:
         return
 
-    def _identify(self, session: Session, command: commands.Identify, _now: Instant) -> None:
+    def _identify(self, session: V2Session, command: commands.Identify, _now: Instant) -> None:
         granted = negotiate(command.body, self._options.limits, self._server_facts)
         session.identify(granted)
         session.reply(layout.response(granted.reply_data()))
 
     # Range reading
 
-    def _attach(self, session: Session, command: commands.Attach, now: Instant) -> None:
+    def _attach(self, session: V2Session, command: commands.Attach, now: Instant) -> None:
         self._check(session, "ATTACH", command.topic, command.channel)
         topic, channel, created = self._open(command.topic, command.channel, "ATTACH", now)
         epoch = self._last_epoch = max(now.wall_ns, self._last_epoch + 1)
@@ -299,15 +307,17 @@ class Commands:
             raise RemoteError("E_RANGE_FAILED", f"{command} failed topic {name} not found")
         return topic
 
-    def _ends(self, session: Session, command: commands.Ends, _now: Instant) -> None:
+    def _ends(self, session: V2Session, command: commands.ReadEnds, _now: Instant) -> None:
         self._check(session, "ENDS", command.topic, reads=True)
         self.ranges.ends(session, self._range_topic(command.topic, "ENDS"), command)
 
-    def _read(self, session: Session, command: commands.Read, _now: Instant) -> None:
+    def _read(self, session: V2Session, command: commands.Read, _now: Instant) -> None:
         self._check(session, "READ", command.topic, reads=True)
         self.ranges.read(session, self._range_topic(command.topic, "READ"), command)
 
-    def _commit_range(self, session: Session, command: commands.CommitRange, now: Instant) -> None:
+    def _commit_range(
+        self, session: V2Session, command: commands.CommitRange, now: Instant
+    ) -> None:
         self._check(session, "COMMIT", command.topic, command.channel)
         topic = self._topics.by_name.get(command.topic)
         channel = topic.channels.get(command.channel) if topic is not None else None

@@ -19,7 +19,7 @@
    is checked when a message comes up for delivery; messages that no consumer asks for are removed
    in whole files (see `trimming`). If the clock was set, old messages may follow younger ones.
 8. With `max_attempts`, a message that comes up for delivery after that many attempts is a dead
-   letter: it is added to `Handout.letters` and not sent to a consumer.
+   letter: it is added to `DeliveryContext.letters` and not sent to a consumer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from sparq.broker.channel import Channel
 from sparq.broker.latency import Histogram
 from sparq.broker.letters import Letters, bury, letters_of
-from sparq.broker.session import Nearness, Session
+from sparq.broker.session import Nearness, V2Session
 from sparq.broker.shares import SHARERS_MIN, share_block
 from sparq.broker.slots import ranges_of
 from sparq.log.block import Block
@@ -66,7 +66,7 @@ class Sampler:
         return self._random.integers(0, 100, count) <= rate
 
 
-class Handout(NamedTuple):
+class DeliveryContext(NamedTuple):
     """The context of one delivery: the channel, the time, the sampler and the results.
 
     Attributes:
@@ -80,7 +80,7 @@ class Handout(NamedTuple):
     now: Instant
     letters: list[Letters]
 
-    def deadline_ns(self, session: Session) -> int:
+    def deadline_ns(self, session: V2Session) -> int:
         """When messages delivered now to the session time out; updates the channel's `due_ns`."""
         channel = self.channel
         deadline_ns = self.now.mono_ns + session.msg_timeout_ns
@@ -92,15 +92,15 @@ class Handout(NamedTuple):
         return self.now.wall_ns - self.channel.settings.message_ttl_ns
 
 
-def hand_out(handout: Handout) -> dict[Session, None]:
+def hand_out(context: DeliveryContext) -> dict[V2Session, None]:
     """Deliver available messages to ready sessions; returns the sessions that got some."""
-    served: dict[Session, None] = {}
-    channel = handout.channel
+    served: dict[V2Session, None] = {}
+    channel = context.channel
     if channel.paused or channel.hold is not None:
         return served
     while channel.ready:
-        available = channel.fresh_count() + len(channel.again)
-        if available <= 0 or not _round(handout, available, served):
+        available = channel.fresh_count() + len(channel.requeued)
+        if available <= 0 or not _round(context, available, served):
             break
     if channel.cursor != channel.noted_cursor:
         channel.noted_cursor = channel.cursor
@@ -108,22 +108,22 @@ def hand_out(handout: Handout) -> dict[Session, None]:
     return served
 
 
-def _round(handout: Handout, available: int, served: dict[Session, None]) -> int:
+def _round(context: DeliveryContext, available: int, served: dict[V2Session, None]) -> int:
     """Give each ready session one equal share; returns how many messages left the queue."""
-    channel = handout.channel
+    channel = context.channel
     ready = channel.ready
     sessions = nearest(tuple(ready))
     share = -(-available // len(sessions))
     seen = given = 0
-    if len(sessions) >= SHARERS_MIN and not channel.again and sessions[0].nearness is None:
-        seen, given = _give_shares(handout, sessions, (share, available), served)
+    if len(sessions) >= SHARERS_MIN and not channel.requeued and sessions[0].nearness is None:
+        seen, given = _give_shares(context, sessions, (share, available), served)
     for session in sessions[seen:]:
         if given >= available:
             break
         count = min(share, session.window(), available - given)
         if count > 0:
             sent = session.message_count
-            taken = give(handout, session, count)
+            taken = give(context, session, count)
             count_by_place(channel, session, session.message_count - sent)
             if not taken:
                 return 0
@@ -136,23 +136,23 @@ def _round(handout: Handout, available: int, served: dict[Session, None]) -> int
 
 
 def _give_shares(
-    handout: Handout,
-    sessions: Sequence[Session],
+    context: DeliveryContext,
+    sessions: Sequence[V2Session],
     bounds: tuple[int, int],
-    served: dict[Session, None],
+    served: dict[V2Session, None],
 ) -> tuple[int, int]:
     """Serve the first of many sessions at once, each with a slice of one block.
 
     Returns:
         How many sessions had their turn, and how many messages left the queue.
     """
-    channel, now = handout.channel, handout.now
+    channel, now = context.channel, context.now
     shares = share_block(channel, sessions, bounds, now)
     given, block = sum(shares.counts), shares.block
     if block is not None and given:
         end = shares.first + given
         frame = block.slice(shares.first, shares.first + 1)
-        handout.waited.observe(now.wall_ns - int.from_bytes(frame[TIMESTAMP]), given)
+        context.waited.observe(now.wall_ns - int.from_bytes(frame[TIMESTAMP]), given)
         served.update(dict.fromkeys(shares.sessions))
         channel.global_count += given
         channel.cursor, channel.cursor_ordinal = end, block.ordinal + (end - block.first)
@@ -161,28 +161,28 @@ def _give_shares(
     return shares.seen, given
 
 
-def give(handout: Handout, session: Session, count: int) -> int:
+def give(context: DeliveryContext, session: V2Session, count: int) -> int:
     """Give a session up to `count` messages; returns how many left the channel's queue."""
-    channel = handout.channel
-    waiting = len(channel.again)
+    channel = context.channel
+    waiting = len(channel.requeued)
     if not waiting:
-        return give_fresh(handout, session, count)
+        return give_fresh(context, session, count)
     quota = count
     if channel.fresh_count() > 0:
         quota = count // 2
         if count == 1:
             channel.again_next = not channel.again_next
             quota = int(channel.again_next)
-    given = give_again(handout, session, min(quota, waiting))
-    given += give_fresh(handout, session, count - given)
+    given = give_again(context, session, min(quota, waiting))
+    given += give_fresh(context, session, count - given)
     if given < count:
-        given += give_again(handout, session, min(count - given, len(channel.again)))
+        given += give_again(context, session, min(count - given, len(channel.requeued)))
     return given
 
 
-def give_fresh(handout: Handout, session: Session, count: int) -> int:
+def give_fresh(context: DeliveryContext, session: V2Session, count: int) -> int:
     """Give a session the next messages of the log; returns how many left the queue."""
-    channel = handout.channel
+    channel = context.channel
     given = 0
     while given < count and session.room_bytes() > 0:
         end = channel.run_end()
@@ -195,15 +195,15 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
                 continue
             channel.stream.want_next(first, channel.name)
             break
-        if channel.settings.message_ttl_ns and block.oldest_ns() < handout.oldest_ns():
-            end = _young_end(handout, block, (first, end))
+        if channel.settings.message_ttl_ns and block.oldest_ns() < context.oldest_ns():
+            end = _young_end(context, block, (first, end))
             if end == first:
                 continue
         end, frames = _run_within(block, first, min(end, first + count - given), session)
         if session.sample_rate:
-            _send_sample(handout, session, block, (first, end))
+            _send_sample(context, session, block, (first, end))
         else:
-            _send(handout, session, frames, (first, end))
+            _send(context, session, frames, (first, end))
         if channel.latencies is not None:
             indexes = np.arange(first, end)
             channel.in_flight.note_published(indexes, block.timestamps(indexes))
@@ -215,15 +215,15 @@ def give_fresh(handout: Handout, session: Session, count: int) -> int:
     return given
 
 
-def _young_end(handout: Handout, block: Block, run: tuple[int, int]) -> int:
+def _young_end(context: DeliveryContext, block: Block, run: tuple[int, int]) -> int:
     """Where the run must end before a message that is too old; expires such messages at its start.
 
     Returns `first` if messages were expired: the cursor has moved past them.
     """
-    channel = handout.channel
+    channel = context.channel
     first, end = run
     indexes = np.arange(first, min(end, block.end), dtype=np.int64)
-    alive = block.timestamps(indexes) >= handout.oldest_ns()
+    alive = block.timestamps(indexes) >= context.oldest_ns()
     if alive[0]:
         return end if alive.all() else first + int(alive.argmin())
     count = int(alive.argmax()) if alive.any() else len(indexes)
@@ -233,7 +233,7 @@ def _young_end(handout: Handout, block: Block, run: tuple[int, int]) -> int:
     return first
 
 
-def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
+def nearest(sessions: tuple[V2Session, ...]) -> tuple[V2Session, ...]:
     """The nearest sessions; all of them if location is not used."""
     if sessions[0].nearness is None:
         return sessions
@@ -241,7 +241,7 @@ def nearest(sessions: tuple[Session, ...]) -> tuple[Session, ...]:
     return tuple(session for session in sessions if session.nearness == least)
 
 
-def count_by_place(channel: Channel, session: Session, messages: int) -> None:
+def count_by_place(channel: Channel, session: V2Session, messages: int) -> None:
     """Count deliveries by the consumer's location; as global if location is not used."""
     if session.nearness is Nearness.ZONE:
         channel.zone_local_count += messages
@@ -260,7 +260,7 @@ def _read_ahead(channel: Channel) -> None:
             stream.want_next(following, channel.name)
 
 
-def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[int, memoryview]:
+def _run_within(block: Block, first: int, end: int, session: V2Session) -> tuple[int, memoryview]:
     """The end of a run from `first`, and its frames.
 
     The run ends at `end`, at the block's end, or with the message that fills the output.
@@ -276,28 +276,32 @@ def _run_within(block: Block, first: int, end: int, session: Session) -> tuple[i
     return block.first + high, memoryview(block.frames)[start:stop]
 
 
-def _send(handout: Handout, session: Session, frames: memoryview, run: tuple[int, int]) -> None:
+def _send(
+    context: DeliveryContext, session: V2Session, frames: memoryview, run: tuple[int, int]
+) -> None:
     first, end = run
     session.send(frames, len(frames), end - first)
     # All count as the first, which waited longest: a run must not cost more than one message.
-    waited_ns = handout.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
-    handout.waited.observe(waited_ns, end - first)
-    deadline_ns = handout.deadline_ns(session)
-    handout.channel.in_flight.note_run(
-        first, end, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
+    waited_ns = context.now.wall_ns - int.from_bytes(frames[TIMESTAMP])
+    context.waited.observe(waited_ns, end - first)
+    deadline_ns = context.deadline_ns(session)
+    context.channel.in_flight.note_run(
+        first, end, session.owner, now_ns=context.now.mono_ns, deadline_ns=deadline_ns
     )
 
 
-def _send_sample(handout: Handout, session: Session, block: Block, run: tuple[int, int]) -> None:
+def _send_sample(
+    context: DeliveryContext, session: V2Session, block: Block, run: tuple[int, int]
+) -> None:
     indexes = np.arange(*run, dtype=np.int64)
-    keeps = handout.sampler.keeps(len(indexes), session.sample_rate)
+    keeps = context.sampler.keeps(len(indexes), session.sample_rate)
     if not keeps.all():
-        handout.channel.ledger.finished(handout.channel.name, *ranges_of(indexes[~keeps]))
+        context.channel.ledger.finished(context.channel.name, *ranges_of(indexes[~keeps]))
     for kept in zip(*ranges_of(indexes[keeps]), strict=True):
-        _send(handout, session, block.slice(*kept), kept)
+        _send(context, session, block.slice(*kept), kept)
 
 
-class Run(NamedTuple):
+class DeliveryRun(NamedTuple):
     """Messages of one block for one session."""
 
     block: Block
@@ -305,7 +309,7 @@ class Run(NamedTuple):
     attempts: Attempts
 
 
-def give_again(handout: Handout, session: Session, count: int) -> int:
+def give_again(context: DeliveryContext, session: V2Session, count: int) -> int:
     """Redeliver up to `count` waiting messages to a session.
 
     Messages that are not in memory are requested and keep waiting; messages that the log has lost
@@ -313,36 +317,36 @@ def give_again(handout: Handout, session: Session, count: int) -> int:
     """
     if count <= 0 or session.room_bytes() <= 0:
         return 0
-    channel = handout.channel
-    indexes, attempts = channel.again.take(count)
+    channel = context.channel
+    indexes, attempts = channel.requeued.take(count)
     order = np.argsort(indexes)
     indexes, attempts = indexes[order], attempts[order]
-    runs, waits = _collect(handout, session, indexes, attempts)
+    runs, waits = _collect(context, session, indexes, attempts)
     if runs and channel.settings.message_ttl_ns:
-        runs = _without_expired(handout, runs)
+        runs = _without_expired(context, runs)
     if runs and channel.settings.max_attempts:
-        runs = _without_dead(handout, runs)
+        runs = _without_dead(context, runs)
     if runs:
-        _send_again(handout, session, runs)
-    channel.again.push_front(indexes[waits], attempts[waits])
+        _send_again(context, session, runs)
+    channel.requeued.push_front(indexes[waits], attempts[waits])
     return len(indexes) - int(waits.sum())
 
 
 def _collect(
-    handout: Handout, session: Session, indexes: Indexes, attempts: Attempts
-) -> tuple[list[Run], NDArray[np.bool_]]:
+    context: DeliveryContext, session: V2Session, indexes: Indexes, attempts: Attempts
+) -> tuple[list[DeliveryRun], NDArray[np.bool_]]:
     """Return the runs that are in memory and fit, and a mask of the messages that must wait.
 
     Messages that are not in memory are requested, up to `READS_MAX` extents at a time. While those
     reads are pending, at most `READS_MAX` misses are looked at: the queue may be long, and this
     runs in each turn.
     """
-    channel = handout.channel
+    channel = context.channel
     stream, log = channel.stream, channel.stream.log
     looks_max = READS_MAX if stream.is_gathering(channel.name) else len(indexes)
     may_read = not (stream.is_gathering(channel.name) or stream.is_failing(channel.name))
     waits = np.zeros(len(indexes), np.bool_)
-    runs: list[Run] = []
+    runs: list[DeliveryRun] = []
     reads: list[BlockRead] = []
     room_bytes = session.room_bytes()
     misses = read_bytes = at = 0
@@ -358,7 +362,7 @@ def _collect(
             fits, size = _fitting(block, indexes[at:end], room_bytes)
             end = at + fits
             room_bytes -= size
-            runs.append(Run(block, indexes[at:end], attempts[at:end]))
+            runs.append(DeliveryRun(block, indexes[at:end], attempts[at:end]))
             at = end
             continue
         misses += 1
@@ -399,10 +403,10 @@ def _fitting(block: Block, indexes: Indexes, room_bytes: int) -> tuple[int, int]
     return count, int(filled[count - 1])
 
 
-def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
-    channel = handout.channel
+def _send_again(context: DeliveryContext, session: V2Session, runs: list[DeliveryRun]) -> None:
+    channel = context.channel
     if session.sample_rate:
-        runs = _sample_again(handout, session, runs)
+        runs = _sample_again(context, session, runs)
         if not runs:
             return
     indexes = np.concatenate([run.indexes for run in runs])
@@ -410,9 +414,9 @@ def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
     raised = np.minimum(attempts.astype(np.int64) + 1, ATTEMPTS_MAX)
     frames = copy_runs([(run.block, run.indexes) for run in runs], raised)
     session.send(frames, len(frames), len(indexes))
-    deadline_ns = handout.deadline_ns(session)
+    deadline_ns = context.deadline_ns(session)
     channel.in_flight.note_many(
-        indexes, raised, session.owner, now_ns=handout.now.mono_ns, deadline_ns=deadline_ns
+        indexes, raised, session.owner, now_ns=context.now.mono_ns, deadline_ns=deadline_ns
     )
     if channel.latencies is not None:
         published = np.concatenate([run.block.timestamps(run.indexes) for run in runs])
@@ -420,44 +424,46 @@ def _send_again(handout: Handout, session: Session, runs: list[Run]) -> None:
     channel.ledger.requeued(channel.name, indexes, np.zeros(len(indexes), np.int64), raised)
 
 
-def _without_expired(handout: Handout, runs: list[Run]) -> list[Run]:
+def _without_expired(context: DeliveryContext, runs: list[DeliveryRun]) -> list[DeliveryRun]:
     """Finish the messages that are too old; returns the runs without them."""
     kept = []
     for run in runs:
-        alive = run.block.timestamps(run.indexes) >= handout.oldest_ns()
+        alive = run.block.timestamps(run.indexes) >= context.oldest_ns()
         if not alive.all():
-            handout.channel.expire(run.indexes[~alive])
+            context.channel.expire(run.indexes[~alive])
         if alive.any():
-            kept.append(Run(run.block, run.indexes[alive], run.attempts[alive]))
+            kept.append(DeliveryRun(run.block, run.indexes[alive], run.attempts[alive]))
     return kept
 
 
-def _without_dead(handout: Handout, runs: list[Run]) -> list[Run]:
+def _without_dead(context: DeliveryContext, runs: list[DeliveryRun]) -> list[DeliveryRun]:
     """Take out the messages that become dead letters; returns the runs without them."""
-    channel = handout.channel
+    channel = context.channel
     kept = []
     for block, indexes, attempts in runs:
         dead = attempts >= channel.settings.max_attempts
         if channel.fates.by_index:
             dead |= channel.fates.is_killer(indexes)
         if dead.any():
-            bury(channel, indexes[dead], attempts[dead], handout.now)
-            handout.letters.append(letters_of(channel, block, indexes[dead], attempts[dead]))
+            bury(channel, indexes[dead], attempts[dead], context.now)
+            context.letters.append(letters_of(channel, block, indexes[dead], attempts[dead]))
         if not dead.all():
-            kept.append(Run(block, indexes[~dead], attempts[~dead]))
+            kept.append(DeliveryRun(block, indexes[~dead], attempts[~dead]))
     return kept
 
 
-def _sample_again(handout: Handout, session: Session, runs: list[Run]) -> list[Run]:
+def _sample_again(
+    context: DeliveryContext, session: V2Session, runs: list[DeliveryRun]
+) -> list[DeliveryRun]:
     """Select a sampling client's messages from the runs and finish the rest (decision 15)."""
     kept = []
     for run in runs:
-        keeps = handout.sampler.keeps(len(run.indexes), session.sample_rate)
+        keeps = context.sampler.keeps(len(run.indexes), session.sample_rate)
         if not keeps.all():
             finished = ranges_of(run.indexes[~keeps])
-            handout.channel.ledger.finished(handout.channel.name, *finished)
+            context.channel.ledger.finished(context.channel.name, *finished)
         if keeps.any():
-            kept.append(Run(run.block, run.indexes[keeps], run.attempts[keeps]))
+            kept.append(DeliveryRun(run.block, run.indexes[keeps], run.attempts[keeps]))
     return kept
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.in_flight import Expired
-from sparq.broker.session import Session
+from sparq.broker.session import V2Session
 from sparq.log.records import drop_range
 from sparq.protocol.dead_letters import TEXT_SIZE_MAX
 
@@ -50,7 +50,7 @@ class Fate(NamedTuple):
     lost: int = 0
 
 
-def told(session: Session) -> str:
+def told(session: V2Session) -> str:
     """Describe a consumer for a letter."""
     name = f"{session.client_id}@{session.hostname} ({session.remote_address})"
     return name[:TEXT_SIZE_MAX]
@@ -71,11 +71,11 @@ class Fates:
         """How a message's last delivery ended; None: unknown."""
         return self.by_index.get(index)
 
-    def requeued(self, index: int, session: Session, wall_ns: int) -> None:
+    def requeued(self, index: int, session: V2Session, wall_ns: int) -> None:
         """A consumer has requeued a message."""
         self._note(index, Fate(REQUEUED, told(session), wall_ns))
 
-    def left(self, session: Session) -> None:
+    def left(self, session: V2Session) -> None:
         """A consumer has disconnected; its messages in flight come back later."""
         gone = self._gone
         gone[session.owner] = told(session)
@@ -83,7 +83,7 @@ class Fates:
             del gone[next(iter(gone))]
 
     def expired(
-        self, expired: Expired, sessions: Mapping[int, Session], most: int, wall_ns: int
+        self, expired: Expired, sessions: Mapping[int, V2Session], most: int, wall_ns: int
     ) -> None:
         """Messages came back unanswered: they timed out, or their consumer has disconnected.
 

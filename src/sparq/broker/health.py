@@ -23,7 +23,7 @@ from typing import Final
 
 from sparq.broker.topic import Topic
 from sparq.log.disk import DiskError
-from sparq.log.reserve import BLOCK_BYTES, Reserve, Room
+from sparq.log.reserve import BLOCK_BYTES, FinReserve, Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.instant import Instant
 
@@ -64,7 +64,7 @@ class Health:
         """Whether the last disk error was a lack of space."""
         return self.failure is not None and self._number == errno.ENOSPC
 
-    def text(self, room: Room | None) -> str:
+    def text(self, room: FinReserve | None) -> str:
         """ "OK", or "NOK - " and the last disk error; on a full disk also what to do."""
         if self.failure is None:
             return "OK"
@@ -87,7 +87,7 @@ def make_room(needy: Topic, topics: Iterable[Topic], now: Instant) -> bool:
     if _ledger_bytes(needy) > largest and needy.shrink_ledger(now):
         return True
     for topic in large:
-        if topic.shrink_ledger(now) and needy.books is not None and needy.books.write() is None:
+        if topic.shrink_ledger(now) and needy.writer is not None and needy.writer.write() is None:
             return True
     return needy.shrink_ledger(now)
 
@@ -108,11 +108,11 @@ def shrink_largest(topics: Iterable[Topic], now: Instant) -> None:
 
 
 def _ledger_bytes(topic: Topic) -> int:
-    return 0 if topic.books is None else topic.books.ledger.account.ledger_bytes
+    return 0 if topic.writer is None else topic.writer.ledger.account.ledger_bytes
 
 
 def _state_bytes(topic: Topic) -> int:
-    return 0 if topic.books is None else topic.books.ledger.account.state_bytes
+    return 0 if topic.writer is None else topic.writer.ledger.account.state_bytes
 
 
 class SpaceWatch:

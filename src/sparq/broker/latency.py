@@ -1,7 +1,7 @@
 """Message latency from publish to FIN or first delivery, and the lag of a channel.
 
-`Window` computes NSQ's rolling percentiles for a channel. It has two halves: samples go into the
-newer one, which replaces the older one when half of the window's time has passed.
+`LatencyWindow` computes NSQ's rolling percentiles for a channel. It has two halves: samples go into
+the newer one, which replaces the older one when half of the window's time has passed.
 
 1. Memory is bounded: a half is one array of counts, however many messages there are, and exists
    only once it has a sample. Neighboring bins differ by 2 %, so a percentile is off by 1 %.
@@ -76,7 +76,7 @@ def value_of(position: int) -> int:
     return round(UNIT_NS * 2 * GROWTH**position / (GROWTH + 1)) if position else UNIT_NS
 
 
-class Window:
+class LatencyWindow:
     """One channel's samples of the last `window_ns`, accurate to half of that."""
 
     def __init__(self, quantiles: Sequence[float], window_ns: int) -> None:
@@ -114,7 +114,7 @@ class Window:
         self._turns_ns = (mono_ns if late else self._turns_ns) + self._half_ns
 
 
-def merged(windows: Iterable[Window], quantiles: Sequence[float], mono_ns: int) -> Latency:
+def merged(windows: Iterable[LatencyWindow], quantiles: Sequence[float], mono_ns: int) -> Latency:
     """The percentiles over all windows together."""
     halves = [half for window in windows for half in window.counts(mono_ns)]
     if not halves:

@@ -24,7 +24,7 @@ from sparq.broker.fates import UNKNOWN, Fate
 from sparq.broker.in_flight import Expired
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.log.block import Block
-from sparq.protocol.dead_letters import History
+from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
 
@@ -83,7 +83,7 @@ def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attem
     stamps = block.timestamps(indexes).tolist()
     for index, count, published_ns in zip(indexes.tolist(), attempts.tolist(), stamps, strict=True):
         fate = channel.fates.get(index) or Fate(UNKNOWN, "", 0)
-        history = History(
+        history = DeadLetterHistory(
             topic=channel.stream.topic,
             channel=channel.name,
             id=channel.id_of(index),
@@ -135,7 +135,7 @@ def not_buried(channel: Channel, indexes: Indexes, now: Instant) -> None:
 def unclaim(channel: Channel, indexes: Indexes) -> None:
     """Make claimed messages wait for delivery as before."""
     ours = _take(channel, indexes)
-    channel.again.push_many(ours.indexes, ours.attempts)
+    channel.requeued.push_many(ours.indexes, ours.attempts)
 
 
 def _take(channel: Channel, indexes: Indexes) -> Expired:

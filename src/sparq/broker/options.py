@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from sparq.protocol.identify import Limits
+from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.layout import ATTEMPTS_MAX
 from sparq.protocol.option import option
 
@@ -43,7 +43,7 @@ def check_limit(count: int, most: int, what: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class QueueSettings:
     """Settings of a topic or a channel: flags set them for all, policies for some.
 
     Attributes:
@@ -153,7 +153,7 @@ class BrokerOptions:
         cache_bytes: size of the shared cache of verified blocks (decision 21).
     """
 
-    limits: Limits = field(default_factory=Limits)
+    limits: IdentifyLimits = field(default_factory=IdentifyLimits)
     mem_queue_size: int = option(
         10_000, "maximum number of messages in a queue without a log (#ephemeral)", least=0
     )
@@ -185,7 +185,7 @@ class BrokerOptions:
         name="e2e-processing-latency-window-time",
         least=MILLISECOND_NS,
     )
-    settings: Settings = field(default_factory=Settings)
+    settings: QueueSettings = field(default_factory=QueueSettings)
     node_id: int = 0
     auth_required: bool = False
     topology_aware: bool = False

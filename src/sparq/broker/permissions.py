@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from sparq.broker.options import SECOND_NS
 from sparq.protocol.names import NAME_SIZE_MAX
-from sparq.protocol.patterns import Patience, Pattern, PatternError, TooLong
+from sparq.protocol.patterns import Pattern, PatternError, StepBudget, TooLong
 
 AUTHORIZATIONS_MAX: Final = 1_000
 PATTERNS_MAX: Final = 5_000
@@ -59,7 +59,9 @@ class Authorization:
     channels: tuple[Pattern, ...]
     permissions: frozenset[str]
 
-    def allows(self, permission: str, topic: str, channel: str | None, patience: Patience) -> bool:
+    def allows(
+        self, permission: str, topic: str, channel: str | None, patience: StepBudget
+    ) -> bool:
         """Whether this entry grants the permission; channel "": publishing, None: any channel.
 
         Raises:
@@ -121,7 +123,7 @@ class Permissions:
 
     def _ask(self, topic: str, channel: str | None) -> bool:
         permission = PUBLISH if channel == "" else SUBSCRIBE
-        patience = Patience(QUESTION_STEPS_MAX)
+        patience = StepBudget(QUESTION_STEPS_MAX)
         try:
             return any(e.allows(permission, topic, channel, patience) for e in self._entries)
         except TooLong:

@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 
 from xxhash import xxh3_64_hexdigest
 
-from sparq.broker.options import TOPIC_SETTINGS, Settings
+from sparq.broker.options import TOPIC_SETTINGS, QueueSettings
 from sparq.protocol.dead_letters import is_dead_letter_topic
 from sparq.protocol.names import NAME_SIZE_MAX
 
@@ -30,7 +30,7 @@ PATTERNS_MAX: Final = 100
 """Maximum number of policies with a wildcard topic: each is compared with each topic's name."""
 
 FORMAT: Final = 1
-NAMES: Final = frozenset(field.name for field in fields(Settings))
+NAMES: Final = frozenset(field.name for field in fields(QueueSettings))
 VALUE_MAX: Final = (1 << 63) - 1
 _PATTERN: Final = re.compile(r"[.a-zA-Z0-9_*?-]+(#ephemeral)?")
 _WILD: Final = re.compile(r"[*?]")
@@ -46,7 +46,7 @@ class Policy(NamedTuple):
     Attributes:
         topic: a name pattern.
         channel: a name pattern; empty: the policy applies to the topics and all their channels.
-        settings: fields of `Settings` with their values, in the fields' units.
+        settings: fields of `QueueSettings` with their values, in the fields' units.
     """
 
     topic: str
@@ -58,7 +58,7 @@ class Origin(NamedTuple):
     """A setting's value, and the policy that defines it.
 
     Attributes:
-        value: in the unit of the field of `Settings`.
+        value: in the unit of the field of `QueueSettings`.
         place: index of the policy (from 0) in `Policies.all`.
     """
 
@@ -66,7 +66,7 @@ class Origin(NamedTuple):
     place: int
 
 
-class Change(NamedTuple):
+class PolicyChange(NamedTuple):
     """A setting that new policies change for a topic (`channel` is None) or for a channel."""
 
     topic: str
@@ -85,7 +85,7 @@ class Scope:
     """
 
     def __init__(
-        self, topic: str, default: Settings, policies: Sequence[tuple[int, Policy]]
+        self, topic: str, default: QueueSettings, policies: Sequence[tuple[int, Policy]]
     ) -> None:
         """`policies`: the policies that match the topic, each with its place, in order."""
         if is_dead_letter_topic(topic):
@@ -99,7 +99,7 @@ class Scope:
         rates = (settings.max_publish_rate, settings.max_client_publish_rate)
         self.is_limited = any((*limits, *rates))
 
-    def channel(self, name: str) -> Settings:
+    def channel(self, name: str) -> QueueSettings:
         """The settings of a channel."""
         return self._settings(self.origins(name)) if self._has_channels else self.topic
 
@@ -113,7 +113,7 @@ class Scope:
                         decided[name] = Origin(value, place)
         return decided
 
-    def _settings(self, origins: Mapping[str, Origin]) -> Settings:
+    def _settings(self, origins: Mapping[str, Origin]) -> QueueSettings:
         if not origins:
             return self._default
         values: dict[str, Any] = {name: found.value for name, found in origins.items()}
@@ -130,7 +130,10 @@ class Policies:
     """
 
     def __init__(
-        self, default: Settings, configured: Iterable[Policy] = (), chosen: Iterable[Policy] = ()
+        self,
+        default: QueueSettings,
+        configured: Iterable[Policy] = (),
+        chosen: Iterable[Policy] = (),
     ) -> None:
         self.default = default
         self.configured, self.chosen = tuple(configured), tuple(chosen)
@@ -173,7 +176,7 @@ def fits(pattern: str, name: str) -> bool:
 
 def changes(
     before: Policies, after: Policies, names: Mapping[str, Iterable[str]]
-) -> Iterator[Change]:
+) -> Iterator[PolicyChange]:
     """Find the settings that new policies change for existing topics and channels.
 
     Args:
@@ -191,14 +194,14 @@ def changes(
 
 
 def _differences(
-    topic: str, channel: str | None, before: Settings, after: Settings
-) -> Iterator[Change]:
+    topic: str, channel: str | None, before: QueueSettings, after: QueueSettings
+) -> Iterator[PolicyChange]:
     if before == after:
         return
     for name in sorted(NAMES):
         old, new = getattr(before, name), getattr(after, name)
         if old != new and (channel is not None or name in TOPIC_SETTINGS):
-            yield Change(topic, channel, name, old, new)
+            yield PolicyChange(topic, channel, name, old, new)
 
 
 def check(policies: Sequence[Policy]) -> None:

@@ -7,9 +7,9 @@
 3. An ephemeral topic's log is memory: its commits finish at once, and messages that do not fit are
    dropped silently, as in NSQ.
 
-`Outcome` collects a topic's results since the broker last took them, answered publishes included.
-A topic never calls the layer above it: `Broker.end_turn` takes the outcome and handles each part
-once.
+`Outcome` collects a topic's results since the broker last took them, answered publishes
+included. A topic never calls the layer above it: `Broker.end_turn` takes the outcome and handles
+each part once.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from collections import deque
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
-from sparq.broker.books import Ended
+from sparq.broker.ledger_writer import Ended
 from sparq.broker.letters import Letters, Only
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
-from sparq.broker.session import Session, Slot
+from sparq.broker.session import Slot, V2Session
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.log.task import Work
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import Instant
 
 LIMITED_TOLD_NS: Final = 60 * SECOND_NS
@@ -60,11 +60,11 @@ class Publish(NamedTuple):
 
     topic: str
     command: str
-    bodies: Bodies
+    bodies: BodySlices
     messages: int
     size_bytes: int
     due: Instant | None = None
-    session: Session | None = None
+    session: V2Session | None = None
     slot: Slot | None = None
     oks: int = 1
     ticket: Ticket | None = None
@@ -74,7 +74,7 @@ class Publish(NamedTuple):
 
 def publish_of(letters: Letters, topic: str, ticket: Ticket | None = None) -> Publish:
     """Make a publish of dead letters, or of messages sent back from there."""
-    bodies = Bodies.of(letters.bodies)
+    bodies = BodySlices.of(letters.bodies)
     count, size_bytes = len(bodies), bodies.size_bytes
     return Publish(
         topic, "PUB", bodies, count, size_bytes, ticket=ticket, letters=letters, only=letters.only
@@ -175,10 +175,10 @@ class Publishing:
         Due times are not stored: deferred messages are lost when the process ends.
         """
         batch = self.batch = self._next_batch()
-        pieces: list[Bodies] = []
+        pieces: list[BodySlices] = []
         for publish in batch:
             bodies = publish.bodies
-            kept = Bodies(bodies.buffer, bodies.starts[:room], bodies.sizes[:room])
+            kept = BodySlices(bodies.buffer, bodies.starts[:room], bodies.sizes[:room])
             pieces.append(kept)
             room -= len(kept)
         commit = self.commit = log.begin(pieces, now)

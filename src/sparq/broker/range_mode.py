@@ -18,15 +18,15 @@ import struct
 from collections import deque
 from typing import Final, NamedTuple, NoReturn
 
-from sparq.broker.channel import Channel, Hold
-from sparq.broker.session import Session, Slot
+from sparq.broker.channel import Channel, RangeLease
+from sparq.broker.session import Slot, V2Session
 from sparq.broker.topic import Topic
 from sparq.broker.turn import Turn
 from sparq.log.disk import DiskError
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead, RangeRead
 from sparq.protocol import layout
-from sparq.protocol.commands import CommitRange, Ends, Read
+from sparq.protocol.commands import CommitRange, Read, ReadEnds
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
 
@@ -95,10 +95,10 @@ class EndsAsked(NamedTuple):
     """The continuation of an ENDS whose answer needs a disk read."""
 
     ranges: Ranges
-    session: Session
+    session: V2Session
     slot: Slot
     topic: Topic
-    command: Ends
+    command: ReadEnds
     read: BlockRead
 
     def finish(self, _turn: Turn, _now: Instant) -> None:
@@ -114,7 +114,7 @@ class ReadAsked(NamedTuple):
     """The continuation of a READ after its range was read."""
 
     ranges: Ranges
-    session: Session
+    session: V2Session
     slot: Slot
     work: RangeRead
 
@@ -123,7 +123,7 @@ class ReadAsked(NamedTuple):
         self.ranges.have_read(self)
 
 
-class Reads:
+class SessionReads:
     """One session's waiting READs, and whether one is running."""
 
     def __init__(self) -> None:
@@ -140,11 +140,11 @@ class Ranges:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._holds: dict[Session, list[tuple[Topic, Channel]]] = {}
-        self.reads: dict[Session, Reads] = {}
+        self._holds: dict[V2Session, list[tuple[Topic, Channel]]] = {}
+        self.reads: dict[V2Session, SessionReads] = {}
 
     def attach(
-        self, topic: Topic, channel: Channel, session: Session, epoch: int, *, created: bool
+        self, topic: Topic, channel: Channel, session: V2Session, epoch: int, *, created: bool
     ) -> bytes:
         """Hold a channel, which this attach may have created; returns the answer.
 
@@ -155,7 +155,7 @@ class Ranges:
         if channel.sessions:
             held_by = f"{topic.name}:{channel.name} has {len(channel.sessions)} consumers"
             raise RemoteError("E_ATTACH_FAILED", f"ATTACH failed channel {held_by}")
-        channel.hold = Hold(session, epoch)
+        channel.hold = RangeLease(session, epoch)
         channel.range_epoch = epoch
         held = self._holds.get(session, [])
         mine = [one for one in held if one[1] is not channel and _holds(one[1], session)]
@@ -166,7 +166,7 @@ class Ranges:
         answer = {"epoch": epoch, **_described(topic, channel), "created": created}
         return json.dumps(answer).encode()
 
-    def release(self, session: Session) -> None:
+    def release(self, session: V2Session) -> None:
         """Drop the holds and waiting READs of a connection that ends."""
         self.reads.pop(session, None)
         for topic, channel in self._holds.pop(session, []):
@@ -176,12 +176,12 @@ class Ranges:
 
     # ENDS and READ: the answer may need a disk read
 
-    def ends(self, session: Session, topic: Topic, command: Ends) -> None:
+    def ends(self, session: V2Session, topic: Topic, command: ReadEnds) -> None:
         """ENDS: first and end index, and the index for a time, a message count or a size."""
         _log(topic, "ENDS")
         self.answer_ends(session, session.slot(), topic, command)
 
-    def answer_ends(self, session: Session, slot: Slot, topic: Topic, command: Ends) -> None:
+    def answer_ends(self, session: V2Session, slot: Slot, topic: Topic, command: ReadEnds) -> None:
         """Answer an ENDS, or first read what its time needs from disk."""
         log = topic.stream.log
         at: int | None = None
@@ -197,18 +197,18 @@ class Ranges:
         data = json.dumps(_ends(topic, command, at)).encode()
         self._answer(session, slot, layout.response(data))
 
-    def read(self, session: Session, topic: Topic, command: Read) -> None:
+    def read(self, session: V2Session, topic: Topic, command: Read) -> None:
         """READ: the stored batches of a range.
 
         Raises:
             RemoteError: the log id differs, or the log does not (or no longer) hold the range.
         """
         _check_range(topic, command)
-        reads = self.reads.setdefault(session, Reads())
+        reads = self.reads.setdefault(session, SessionReads())
         reads.waiting.append((topic, command, session.slot()))
         self.go_on(session)
 
-    def go_on(self, session: Session) -> None:
+    def go_on(self, session: V2Session) -> None:
         """Begin the session's next READ if its previous answer was taken and it reads output."""
         reads = self.reads.get(session)
         if reads is None or not reads.waiting or reads.is_reading:
@@ -241,21 +241,21 @@ class Ranges:
         slot.more = work.batches
         self._answer(session, slot, _FRAME.pack(4 + size, layout.FRAME_RANGE) + head)
 
-    def _answer(self, session: Session, slot: Slot, data: bytes) -> None:
+    def _answer(self, session: V2Session, slot: Slot, data: bytes) -> None:
         slot.data = data
         self._turn.sessions[session] = None
 
-    def fail(self, session: Session, slot: Slot, command: str, error: DiskError) -> None:
+    def fail(self, session: V2Session, slot: Slot, command: str, error: DiskError) -> None:
         """Answer with the disk error that prevents the result."""
         refused = RemoteError("E_RANGE_FAILED", f"{command} failed {error.reason}")
         self._answer(session, slot, layout.error(refused.frame_text()))
 
 
-def _holds(channel: Channel, session: Session) -> bool:
+def _holds(channel: Channel, session: V2Session) -> bool:
     return channel.hold is not None and channel.hold.session is session
 
 
-def _ends(topic: Topic, command: Ends, at: int | None) -> dict[str, object]:
+def _ends(topic: Topic, command: ReadEnds, at: int | None) -> dict[str, object]:
     log, end, size = topic.stream.log, readable_end(topic), 0
     if command.kind == "within":
         first = max(command.value, log.first_index)

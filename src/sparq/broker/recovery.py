@@ -69,7 +69,7 @@ def restore(channel: Channel, state: ChannelState, past_due: Indexes, now: Insta
     indexes = np.concatenate((requeued[is_ready], fresh, due))
     counts = np.repeat([1, 0], [len(fresh), len(due)])
     order = np.argsort(indexes)
-    channel.again.push_many(
+    channel.requeued.push_many(
         indexes[order], np.concatenate((attempts[is_ready], counts))[order].astype(np.uint16)
     )
     _skip_ahead(channel, done, requeued[requeued >= channel.cursor])
@@ -243,7 +243,7 @@ def _cut_out(ranges: list[tuple[int, int]], indexes: list[int]) -> list[tuple[in
 def _requeued(channel: Channel, now: Instant) -> dict[int, tuple[int, int]]:
     """Messages for which the cursor is not enough: with delays, or with a known attempts count."""
     requeued: dict[int, tuple[int, int]] = {}
-    for indexes, attempts in (channel.in_flight.all(), channel.again.all()):
+    for indexes, attempts in (channel.in_flight.all(), channel.requeued.all()):
         for index, count in zip(indexes.tolist(), attempts.tolist(), strict=True):
             told = count == 1 and index < channel.cursor and not channel.stream.due.contains(index)
             # Unrecorded, a restart would take it for a message that is only deferred, or cancelled.

@@ -61,7 +61,7 @@ class TlsFacts(NamedTuple):
     """Common name of the client's verified certificate."""
 
 
-class Session:
+class V2Session:
     """A connected client.
 
     Attributes:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from sparq.broker.channel import Channel
-from sparq.broker.session import Session
+from sparq.broker.session import V2Session
 from sparq.broker.slots import PAGE_MASK
 from sparq.log.block import Block
 from sparq.protocol.instant import Instant
@@ -32,13 +32,13 @@ class Shares(NamedTuple):
     first: int
     block: Block | None
     seen: int
-    sessions: list[Session]
+    sessions: list[V2Session]
     counts: list[int]
     deadlines: list[int]
 
 
 def share_block(
-    channel: Channel, sessions: Sequence[Session], bounds: tuple[int, int], now: Instant
+    channel: Channel, sessions: Sequence[V2Session], bounds: tuple[int, int], now: Instant
 ) -> Shares:
     """Give each session its share of the next messages, within one block and one page.
 

@@ -1,15 +1,16 @@
 """Storage for a channel's messages in flight: dense ones in pages, sparse ones in `Scattered`.
 
 `in_flight` keeps neighboring indexes in pages of 4,096 slots, which cost 80 KiB even for a single
-message (`Page`). When most of a page is finished, the rest moves to `Scattered`, at about 180 bytes
-per message, wherever their indexes are: a dictionary maps an index to a row, and the columns of the
-rows are arrays. Invariants of `Scattered`:
+message (`Page`). When most of a page is finished, the rest moves to `Scattered`, at about 180
+bytes per message, wherever their indexes are: a dictionary maps an index to a row, and the columns
+of the rows are arrays. Invariants of `Scattered`:
 
 1. `owner[row] == 0` exactly for free rows: those listed in `free`, and all from `used` on.
 2. `deadline_min` is never above the earliest deadline of its messages.
 3. Memory is released once more than half of the rows are free.
 
-Messages from pages and from `Scattered` are both returned as `Rows`: a copy, ascending by index.
+Messages from pages and from `Scattered` are both returned as `Rows`: a copy, ascending by
+index.
 """
 
 from __future__ import annotations

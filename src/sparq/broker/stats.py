@@ -22,7 +22,7 @@ LOOKS_MAX: Final = 64
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
     from sparq.broker.channel import Channel
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
     from sparq.broker.topic import Topic
     from sparq.protocol.instant import Instant
 
@@ -71,7 +71,7 @@ class ClientStats:
 class ChannelStats:
     """One channel; depth as in decision 17. `ready_count` is the sum over its clients.
 
-    For some fields after `voided_count`, see `Channel.outlook` and `channel.Hold`.
+    For some fields after `voided_count`, see `Channel.outlook` and `channel.RangeLease`.
     """
 
     channel_name: str
@@ -144,7 +144,7 @@ def channels_of(topic: Topic, channel_name: str | None) -> list[Channel]:
     return [] if channel is None else [channel]
 
 
-def producers_of(broker: Broker) -> list[Session]:
+def producers_of(broker: Broker) -> list[V2Session]:
     """The sessions that have published."""
     return [session for session in broker.sessions.values() if session.pub_counts]
 
@@ -240,7 +240,7 @@ def clients_of(channel: Channel, topic_name: str | None) -> Iterator[ClientStats
         yield of_client(session, topic_name)
 
 
-def of_client(session: Session, topic_name: str | None) -> ClientStats:
+def of_client(session: V2Session, topic_name: str | None) -> ClientStats:
     """One connection's statistics; with `topic_name`, only its publishes to that topic."""
     counts = [
         PubCount(topic, count)
@@ -280,7 +280,7 @@ def of_client(session: Session, topic_name: str | None) -> ClientStats:
 
 def oldest_waiting(channel: Channel) -> int | None:
     """The index of the oldest waiting message; None: none waits, or it takes too long to find."""
-    again = channel.again.oldest()
+    again = channel.requeued.oldest()
     fresh = _oldest_fresh(channel) if channel.fresh_count() > 0 else None
     if fresh is None or again is None:
         return again if fresh is None else fresh

@@ -121,7 +121,7 @@ READ_AGAIN_NS: Final = SECOND_NS
 """Delay before a failed read is retried."""
 
 
-class Reads:
+class ExtentReads:
     """Work: reads several extents, one after another; each keeps its own error."""
 
     kind: Final = TaskKind.READ
@@ -158,7 +158,7 @@ class Stream:
         self.due = DueList()
         self.end = 0
         self.ordinal = 0
-        self.reads: list[Reads] = []
+        self.reads: list[ExtentReads] = []
         self.due_ns = NEVER
         self.gather_bytes_max = min(GATHER_BYTES_MAX, cache_bytes // GATHER_CACHE_PARTS)
         self._readers: dict[int, dict[str, None]] = {}
@@ -218,9 +218,9 @@ class Stream:
                 begun.append(read)
             readers[channel] = None
         if begun:
-            self.reads.append(Reads(begun))
+            self.reads.append(ExtentReads(begun))
 
-    def loaded(self, work: Reads, now: Instant) -> tuple[list[str], list[str]]:
+    def loaded(self, work: ExtentReads, now: Instant) -> tuple[list[str], list[str]]:
         """Take over what was read.
 
         Returns:

@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from sparq.broker.books import Books, Ended, Forgetful
 from sparq.broker.channel import Channel
-from sparq.broker.delivery import Handout, Sampler, hand_out
-from sparq.broker.latency import Histogram, Window
+from sparq.broker.delivery import DeliveryContext, Sampler, hand_out
+from sparq.broker.latency import Histogram, LatencyWindow
+from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
 from sparq.broker.letters import for_one
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing
 from sparq.broker.recovery import recover_due, restore, seen_end, topic_state
-from sparq.broker.session import Session
-from sparq.broker.stream import Reads, Stream
+from sparq.broker.session import V2Session
+from sparq.broker.stream import ExtentReads, Stream
 from sparq.broker.trimming import Decided, Trimming
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
@@ -46,7 +46,7 @@ class Topic:
     """One topic.
 
     Attributes:
-        books: writes the ledger; None for an ephemeral topic.
+        writer: writes the ledger; None for an ephemeral topic.
         scope: the settings of its channels and, as `settings`, its own.
         waits_for_lookup: whether nsqlookupd's answer about channels is still pending.
         flows: whether channels may see newly published messages.
@@ -68,8 +68,8 @@ class Topic:
         self.stream = Stream(log, options.cache_bytes, name)
         self.channels: dict[str, Channel] = {}
         self.publishing = Publishing(options)
-        self.books = None if ledger is None else Books(ledger, options.sync_timeout_ns)
-        self.trimming = Trimming(self.stream, self.channels, self.books, scope.topic)
+        self.writer = None if ledger is None else LedgerWriter(ledger, options.sync_timeout_ns)
+        self.trimming = Trimming(self.stream, self.channels, self.writer, scope.topic)
         self.paused = self.waits_for_lookup = self.flows = False
         self.had_channel = self.is_deleted = self.is_closed = False
         self.message_count = self.message_bytes = 0
@@ -115,7 +115,7 @@ class Topic:
         """Make sure that `on_time` runs at this time (mono ns) at the latest."""
         self.due_ns = min(self.due_ns, at_ns)
 
-    def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[Session, None]:
+    def end_turn(self, sampler: Sampler, waited: Histogram, now: Instant) -> dict[V2Session, None]:
         """Begin the next commit and deliver messages; returns the sessions that got some."""
         log, publishing = self.stream.log, self.publishing
         if publishing.waiting and log.flight is None:
@@ -123,11 +123,12 @@ class Topic:
                 self._commit_bounded(now)
             else:
                 self.outcome.works.append(publishing.begin(log, now))
-        served: dict[Session, None] = {}
+        served: dict[V2Session, None] = {}
+        letters = self.outcome.letters
         if self.woken:
             woken, self.woken = self.woken, {}
             for channel in woken:
-                served |= hand_out(Handout(channel, sampler, waited, now, self.outcome.letters))
+                served |= hand_out(DeliveryContext(channel, sampler, waited, now, letters))
                 if channel.ephemeral:
                     channel.bound(self.options.mem_queue_size)
                 self.due_ns = min(self.due_ns, channel.due_ns)
@@ -156,7 +157,7 @@ class Topic:
         if take := self._TAKEN.get(type(work)):
             take(self, work, now)
         waits = self.woken or self.publishing.waiting or self.is_deleted
-        return bool(waits) or (self.books is not None and self.books.ledger.has_news)
+        return bool(waits) or (self.writer is not None and self.writer.ledger.has_news)
 
     def _take_commit(self, commit: Commit, now: Instant) -> None:
         """Handle a finished commit: answer its publishes, and let channels see more."""
@@ -205,7 +206,7 @@ class Topic:
             self.stream.due.add(due.mono_ns, index)
         self.expect(due.mono_ns)
 
-    def _take_reads(self, reads: Reads, now: Instant) -> None:
+    def _take_reads(self, reads: ExtentReads, now: Instant) -> None:
         woken, notes = self.stream.loaded(reads, now)
         self._wake_named(woken)
         self.outcome.notes += notes
@@ -235,8 +236,8 @@ class Topic:
 
     def _set_mark(self, index: int) -> None:
         self.stream.end, self.stream.ordinal = index, self.stream.log.ordinal_at(index)
-        if self.books is not None:
-            self.books.ledger.mark(index)
+        if self.writer is not None:
+            self.writer.ledger.mark(index)
 
     def depth(self) -> int:
         """Messages that no channel sees yet."""
@@ -255,21 +256,21 @@ class Topic:
             check_limit(len(self.channels), self.settings.max_channels, "channels")
             channel = self.channels[name] = self._make_channel(name)
             self.had_channel = True
-            if self.books is not None and not channel.ephemeral:
-                self.books.ledger.created(name, channel.start)
+            if self.writer is not None and not channel.ephemeral:
+                self.writer.ledger.created(name, channel.start)
             self.outcome.changes.append(("created", self.name, name))
             self._open_or_close()
         return channel
 
     def _make_channel(self, name: str) -> Channel:
         ephemeral = self.ephemeral or is_ephemeral(name)
-        ledger = Forgetful() if ephemeral or self.books is None else self.books.ledger
+        ledger = NoLedger() if ephemeral or self.writer is None else self.writer.ledger
         channel = Channel(name, self.stream, ledger, self.scope.channel(name), ephemeral=ephemeral)
         if quantiles := self.options.e2e_percentiles:
-            channel.latencies = Window(quantiles, self.options.e2e_window_ns)
+            channel.latencies = LatencyWindow(quantiles, self.options.e2e_window_ns)
         return channel
 
-    def delete_channel(self, name: str) -> list[Session]:
+    def delete_channel(self, name: str) -> list[V2Session]:
         """Delete a channel; returns the sessions of its consumers, which must be closed."""
         channel = self.channels.pop(name)
         consumers = list(channel.sessions.values())
@@ -277,8 +278,8 @@ class Topic:
             session.closing = True
         self.woken.pop(channel, None)
         channel.retire()
-        if self.books is not None and not is_ephemeral(name):
-            self.books.ledger.deleted(name)
+        if self.writer is not None and not is_ephemeral(name):
+            self.writer.ledger.deleted(name)
         if not self.channels:
             self._set_mark(self.stream.end)  # P stops here; a restart must find it
             self.flows = False
@@ -306,8 +307,8 @@ class Topic:
         if paused == self.paused:
             return
         self.paused = paused
-        if self.books is not None:
-            self.books.ledger.paused(None, paused)
+        if self.writer is not None:
+            self.writer.ledger.paused(None, paused)
         if paused:
             self._set_mark(self.stream.end)  # P stops here; a restart must find it
         self._open_or_close()
@@ -365,10 +366,10 @@ class Topic:
             self.expect(self._lookup_deadline_ns)
         if stream.log.unsynced.count:
             self.expect(self._sync_log(now))
-        if (books := self.books) is not None:
-            if books.on_time(now):
-                self._work_on_ledger(books, now, to_sync=True)
-            self.expect(books.due_ns)
+        if (writer := self.writer) is not None:
+            if writer.on_time(now):
+                self._work_on_ledger(writer, now, to_sync=True)
+            self.expect(writer.due_ns)
 
     def _sync_log(self, now: Instant) -> int:
         """Sync the log if a sync is due; returns when (mono ns) to check again."""
@@ -390,40 +391,40 @@ class Topic:
 
     def ledger_written(self, error: DiskError | None, now: Instant) -> None:
         """Handle the result of the turn's ledger write, and answer the waiters it completes."""
-        books = self.books
-        if books is None:
+        writer = self.writer
+        if writer is None:
             return
         if error is not None:
             self.outcome.fail(f"writing a ledger failed: {error}", error)
-        elif books.has_failed:
+        elif writer.has_failed:
             self.outcome.has_recovered = True
-        if ended := books.written(error, now):
+        if ended := writer.written(error, now):
             self._end_waits(ended, now)
-        if error is None and books.needs_work():
-            self._work_on_ledger(books, now, to_sync=books.is_awaited)
-        self.due_ns = min(self.due_ns, books.due_ns)
+        if error is None and writer.needs_work():
+            self._work_on_ledger(writer, now, to_sync=writer.is_awaited)
+        self.due_ns = min(self.due_ns, writer.due_ns)
 
-    def _work_on_ledger(self, books: Books, now: Instant, *, to_sync: bool) -> None:
+    def _work_on_ledger(self, writer: LedgerWriter, now: Instant, *, to_sync: bool) -> None:
         """Submit the sync or checkpoint that the ledger needs, unless one is running."""
-        work: LedgerSync | Checkpoint | None = books.sync() if to_sync else None
-        if work is None and books.needs_checkpoint(to_sync=to_sync):
+        work: LedgerSync | Checkpoint | None = writer.sync() if to_sync else None
+        if work is None and writer.needs_checkpoint(to_sync=to_sync):
             try:
-                work = books.checkpoint(self.state(now))
+                work = writer.checkpoint(self.state(now))
             except DiskError as error:
                 self.outcome.fail(f"writing a ledger failed: {error}", error)
-                self._end_waits(books.refused(error, now), now)
+                self._end_waits(writer.refused(error, now), now)
         if work is not None:
             self.outcome.works.append(work)
 
     def _take_ledger_work(self, work: LedgerSync | Checkpoint, now: Instant) -> None:
         if work.error is not None:
             self.outcome.fail(f"writing a ledger failed: {work.error}", work.error)
-        if self.books is not None:
-            self._end_waits(self.books.finish(work), now)
+        if self.writer is not None:
+            self._end_waits(self.writer.finish(work), now)
 
     def shrink_ledger(self, now: Instant) -> bool:
         """Replace the ledger's records by their state at once; False: it was not possible."""
-        return self.books is not None and self.books.shrink(self.state(now))
+        return self.writer is not None and self.writer.shrink(self.state(now))
 
     def _end_waits(self, ended: Ended, now: Instant) -> None:
         for waiter, error in ended:
@@ -440,11 +441,11 @@ class Topic:
 
     def trim(self, now: Instant) -> bool:
         """Delete files that no channel needs and no rule keeps; False: nothing to do."""
-        outcome, books = self.outcome, self.books
+        outcome, writer = self.outcome, self.writer
         self._keep_up()
         outcome.notes += self.trimming.limit_lag(self.name, now)
         outcome.works += self.trimming.trim(now)
-        return bool(outcome.works or outcome.notes or (books is not None and books.ledger.has_news))
+        return bool(outcome.works or outcome.notes or (writer and writer.ledger.has_news))
 
     def _take_drop(self, drop: Drop, _now: Instant) -> None:
         self.outcome.notes += self.trimming.dropped(drop)
@@ -470,8 +471,8 @@ class Topic:
         """Close the files."""
         self.is_closed, self.due_ns = True, NEVER
         self.stream.log.close()
-        if self.books is not None:
-            self.books.ledger.close()
+        if self.writer is not None:
+            self.writer.ledger.close()
 
     def state(self, now: Instant) -> TopicState:
         """Return the topic's state for a ledger checkpoint."""
@@ -489,7 +490,7 @@ class Topic:
 
     _TAKEN: ClassVar[dict[type, Callable[[Topic, Any, Instant], None]]] = {
         Commit: _take_commit,
-        Reads: _take_reads,
+        ExtentReads: _take_reads,
         LedgerSync: _take_ledger_work,
         Checkpoint: _take_ledger_work,
         Drop: _take_drop,

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from sparq.broker.catalog import Catalog, PolicySave, Removal
 from sparq.broker.draining import Drains
 from sparq.broker.health import SpaceWatch
-from sparq.broker.options import BrokerOptions, Settings, check_limit, file_bytes
+from sparq.broker.options import BrokerOptions, QueueSettings, check_limit, file_bytes
 from sparq.broker.policies import Policies
 from sparq.broker.publishing import Ticket
 from sparq.broker.topic import Topic
@@ -30,7 +30,7 @@ from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.memory_log import MemoryLog
 from sparq.log.records import TopicState
-from sparq.log.reserve import Reserve, Room
+from sparq.log.reserve import FinReserve, Reserve
 from sparq.log.task import TaskKind
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
@@ -299,7 +299,7 @@ class Topics:
             if not topic.ephemeral:
                 topic.stream.log.limit_files(self._file_bytes(topic.settings))
 
-    def _file_bytes(self, settings: Settings) -> int:
+    def _file_bytes(self, settings: QueueSettings) -> int:
         return file_bytes(self._options.max_bytes_per_file, settings.max_topic_bytes)
 
     def all(self) -> list[Topic]:
@@ -339,7 +339,7 @@ class Topics:
         """Whether a failed operation must be retried."""
         return bool(self._again)
 
-    def room(self) -> Room | None:
+    def room(self) -> FinReserve | None:
         """How much space there is for FINs; None before `load`."""
         return None if self._reserve is None else self._reserve.room()
 

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sparq.broker.books import Books
 from sparq.broker.channel import Channel
-from sparq.broker.options import Settings
+from sparq.broker.ledger_writer import LedgerWriter
+from sparq.broker.options import QueueSettings
 from sparq.broker.stream import Stream
 from sparq.log.commit import Commit
 from sparq.log.disk import DiskError
@@ -63,13 +63,13 @@ class Trimming:
         self,
         stream: Stream,
         channels: dict[str, Channel],
-        books: Books | None,
-        settings: Settings,
+        writer: LedgerWriter | None,
+        settings: QueueSettings,
     ) -> None:
-        """`books` is None for an ephemeral topic; retention and lag do not apply to it."""
+        """`writer` is None for an ephemeral topic; retention and lag do not apply to it."""
         self._stream = stream
         self._channels = channels
-        self._books = books
+        self._writer = writer
         self.settings = settings
         self._drops = 0
         self._noted_end = 0
@@ -90,21 +90,21 @@ class Trimming:
     def settle(self, now: Instant, *, frees: bool) -> Works:
         """Have noted records synced; `frees`: delete files that became unneeded, too."""
         finished = self.finished(now, ends_file=True) if frees else []
-        if self._books is None:
+        if self._writer is None:
             return self._drop(finished)
         finished = self._with_indexes(finished)
         self._undecided += 1
-        self._books.wait_for_sync(Decided(finished, is_asked=True))
+        self._writer.wait_for_sync(Decided(finished, is_asked=True))
         return []
 
     def trim(self, now: Instant) -> Works:
         """Delete unneeded files that no rule keeps, now or once the ledger is synced."""
         finished = self._with_indexes(self.finished(now, ends_file=self.is_short))
-        if finished and (self._books is None or self._books.is_synced()):
+        if finished and (self._writer is None or self._writer.is_synced()):
             return self._drop(finished)
-        if finished and self._books is not None and not self._is_waiting:
+        if finished and self._writer is not None and not self._is_waiting:
             self._is_waiting = True
-            self._books.wait_for_sync(Decided(finished, is_asked=False))
+            self._writer.wait_for_sync(Decided(finished, is_asked=False))
         return []
 
     def decided(self, decided: Decided, error: DiskError | None, *, is_closed: bool) -> Works:
@@ -116,9 +116,9 @@ class Trimming:
             self._is_waiting = False
         if is_closed:
             return []
-        if decided.is_asked and error is not None and self._books is not None:
+        if decided.is_asked and error is not None and self._writer is not None:
             self._undecided += 1
-            self._books.wait_for_sync(Decided([], is_asked=True))
+            self._writer.wait_for_sync(Decided([], is_asked=True))
         return self._drop(decided.finished) if error is None or error.is_full else []
 
     def dropped(self, drop: Drop) -> list[str]:
@@ -138,7 +138,7 @@ class Trimming:
         """Unneeded files that no rule keeps; `ends_file`: may include the active file."""
         segments = self._stream.log.segments()
         unneeded = self.unneeded([found for found in segments if found.sealed or ends_file])
-        if self._books is None:
+        if self._writer is None:
             return unneeded
         kept = [c.kept for c in self._channels.values() if c.kept is not None]
         if kept and not self.is_short:
@@ -171,9 +171,9 @@ class Trimming:
         nothing else in the ledger shows that: after the clock is set back their indexes would be
         used again.
         """
-        stream, books = self._stream, self._books
+        stream, writer = self._stream, self._writer
         log, end = stream.log, stream.log.end_index
-        if not finished or books is None or len(finished) < len(log.segments()):
+        if not finished or writer is None or len(finished) < len(log.segments()):
             return finished
         if log.flight is not None:
             return []  # the file that the commit begins may not exist yet
@@ -181,7 +181,7 @@ class Trimming:
             self._noted_end = end
             log.pass_over()
             stream.end, stream.ordinal = end, log.ordinal_at(end)
-            books.ledger.mark(end)
+            writer.ledger.mark(end)
         return finished
 
     def _drop(self, finished: Sequence[SegmentInfo]) -> Works:
@@ -210,7 +210,7 @@ class Trimming:
         """Whether the topic may grow by this many bytes (see `bounds`)."""
         most = self.settings.max_topic_bytes
         log = self._stream.log
-        if most <= 0 or self._books is None or log.size_bytes + wanted_bytes <= most:
+        if most <= 0 or self._writer is None or log.size_bytes + wanted_bytes <= most:
             return True
         free = sum(segment.size_bytes for segment in self.unneeded(log.segments()))
         return log.size_bytes - free + wanted_bytes <= most
@@ -218,7 +218,7 @@ class Trimming:
     def limit_lag(self, topic: str, now: Instant) -> list[str]:
         """Void unread messages beyond the channels' limits; returns notes for the operator."""
         notes: list[str] = []
-        if self._books is None:
+        if self._writer is None:
             return notes
         for channel in self._channels.values():
             if has_lag_limit(channel):
@@ -239,7 +239,7 @@ class Trimming:
 def expired(
     unneeded: Sequence[SegmentInfo],
     segments: Sequence[SegmentInfo],
-    settings: Settings,
+    settings: QueueSettings,
     now: Instant,
 ) -> list[SegmentInfo]:
     """Filter the unneeded files: return those that retention does not keep.

@@ -28,7 +28,7 @@ from sparq.broker.health import Health
 from sparq.broker.latency import Histogram
 from sparq.broker.options import NEVER
 from sparq.broker.publishing import Answered, Change, Ticket
-from sparq.broker.session import Session, Slot
+from sparq.broker.session import Slot, V2Session
 from sparq.broker.topic import Topic
 from sparq.log.disk import DiskError
 from sparq.log.task import Work
@@ -105,7 +105,7 @@ class Timers(Generic[T]):
         return self._heap[0][0] if self._heap else NEVER
 
 
-class Request(Protocol):
+class ContinuedRequest(Protocol):
     """An operation that continues after its work has run: a seek, a range read, a checkpoint."""
 
     def finish(self, turn: Turn, now: Instant) -> None:
@@ -122,7 +122,7 @@ class Task(NamedTuple):
 
     work: Work
     topic: Topic | None = None
-    request: Request | None = None
+    request: ContinuedRequest | None = None
 
 
 class Inspected(NamedTuple):
@@ -138,12 +138,12 @@ class Inspected(NamedTuple):
 class Reply(NamedTuple):
     """The answer to a command that waits for the ledger."""
 
-    session: Session
+    session: V2Session
     slot: Slot
     answer: bytes
     command: str
 
-    def settle(self, error: DiskError | None) -> Session:
+    def settle(self, error: DiskError | None) -> V2Session:
         """Fill the slot after the ledger was written or has failed; returns the session."""
         if error is None:
             self.slot.data = self.answer
@@ -175,7 +175,7 @@ class Turn:
 
     def __init__(self, seed: int | None = None) -> None:
         self.topics: dict[Topic, None] = {}
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[V2Session, None] = {}
         self.tasks: list[Task] = []
         self.answers: list[Answered] = []
         self.published: list[tuple[Ticket, RemoteError | None]] = []
@@ -198,13 +198,15 @@ class Turn:
         topic.woken[channel] = None
         self.topics[topic] = None
 
-    def submit(self, work: Work, topic: Topic | None, request: Request | None = None) -> None:
+    def submit(
+        self, work: Work, topic: Topic | None, request: ContinuedRequest | None = None
+    ) -> None:
         """Hand out work at the end of the turn."""
         if topic is not None:
             topic.under_way += 1
         self.tasks.append(Task(work, topic, request))
 
-    def end_sessions(self, sessions: list[Session]) -> None:
+    def end_sessions(self, sessions: list[V2Session]) -> None:
         """Have connections closed."""
         for session in sessions:
             self.sessions[session] = None

@@ -1,6 +1,6 @@
 """Messages that wait outside a cursor's path: ready again, delayed by REQ, or deferred by DPUB.
 
-`ReadyAgain` is a channel's FIFO of indexes with their deliveries so far: requeued, timed-out and
+`RequeueQueue` is a channel's FIFO of indexes with their deliveries so far: requeued, timed-out and
 due messages (decision 12), and those that a restart found unfinished. A burst is kept as the arrays
 it came in; single messages are in plain lists until they are taken. So half a million timeouts cost
 10 bytes each.
@@ -33,7 +33,7 @@ Attempts = NDArray[np.uint16]
 Chunk = tuple[Indexes, Attempts]
 
 
-class ReadyAgain:
+class RequeueQueue:
     """A FIFO of messages ready for redelivery; `len` is their number."""
 
     def __init__(self) -> None:

@@ -30,7 +30,7 @@ from sparq.wire.errors import RefusedError
 if TYPE_CHECKING:
     from sparq.client.batch import Batch
     from sparq.client.blocking.consumer import BlockingConsumer
-    from sparq.client.blocking.crossing import BlockingBatch
+    from sparq.client.blocking.message_proxy import BlockingBatch
     from sparq.client.blocking.producer import BlockingProducer
     from sparq.client.blocking.session import Session
     from sparq.client.consumer import Consumer
@@ -66,7 +66,7 @@ __all__ = [
 
 _ON_DEMAND: Final = {
     "Batch": "sparq.client.batch",
-    "BlockingBatch": "sparq.client.blocking.crossing",
+    "BlockingBatch": "sparq.client.blocking.message_proxy",
     "BlockingConsumer": "sparq.client.blocking.consumer",
     "BlockingProducer": "sparq.client.blocking.producer",
     "Consumer": "sparq.client.consumer",

@@ -23,7 +23,7 @@ import math
 import random
 
 
-class Outcome(enum.Enum):
+class BackoffSignal(enum.Enum):
     """The meaning of a response for the backoff."""
 
     SUCCESS = enum.auto()
@@ -31,7 +31,7 @@ class Outcome(enum.Enum):
     NEUTRAL = enum.auto()
 
 
-class State(enum.Enum):
+class BackoffState(enum.Enum):
     """The backoff state of a consumer."""
 
     CLEAR = enum.auto()
@@ -45,7 +45,7 @@ class Backoff:
     def __init__(
         self, strategy: str, multiplier: float, max_duration: float, rng: random.Random
     ) -> None:
-        self.state = State.CLEAR
+        self.state = BackoffState.CLEAR
         self.level = 0
         self._jittered = strategy == "full_jitter"
         self._multiplier = multiplier
@@ -53,23 +53,23 @@ class Backoff:
         self._level_max = _highest_useful_level(multiplier, self._max_duration)
         self._rng = rng
 
-    def result(self, outcome: Outcome) -> bool:
+    def result(self, outcome: BackoffSignal) -> bool:
         """Note a message's outcome; return True if the state has changed."""
-        if self.state is State.BLOCKED or not self._max_duration:
+        if self.state is BackoffState.BLOCKED or not self._max_duration:
             return False
-        if outcome is Outcome.FAILURE:
+        if outcome is BackoffSignal.FAILURE:
             self.level = min(self.level + 1, self._level_max)
-        elif self.state is State.CLEAR:
+        elif self.state is BackoffState.CLEAR:
             return False
-        elif outcome is Outcome.SUCCESS:
+        elif outcome is BackoffSignal.SUCCESS:
             self.level -= 1
-        self.state = State.BLOCKED if self.level else State.CLEAR
+        self.state = BackoffState.BLOCKED if self.level else BackoffState.CLEAR
         return True
 
     def block_over(self) -> None:
         """End a block after ``duration``: start to probe with one message."""
-        assert self.state is State.BLOCKED, self.state
-        self.state = State.PROBING
+        assert self.state is BackoffState.BLOCKED, self.state
+        self.state = BackoffState.PROBING
 
     def duration(self) -> float:
         """Return the length in seconds of a block at the current level."""

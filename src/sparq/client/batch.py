@@ -18,9 +18,9 @@ from sparq.client.connection import DONE
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of
 from sparq.client.message import Message
-from sparq.client.subscription import Received
+from sparq.client.subscription import ReceivedMessages
 
-Answer = Callable[[Received | Message, bool], Awaitable[None]]
+Answer = Callable[[ReceivedMessages | Message, bool], Awaitable[None]]
 """Responds to a part of a batch; the bool is True for the first part."""
 
 
@@ -37,7 +37,7 @@ class Batch(Sequence[Message]):
 
     __slots__ = ("_messages", "_parts", "responded")
 
-    def __init__(self, parts: Iterable[Received | Message]) -> None:
+    def __init__(self, parts: Iterable[ReceivedMessages | Message]) -> None:
         self.responded = False
         self._parts = list(parts)
         self._messages: list[Message] | None = None
@@ -62,7 +62,7 @@ class Batch(Sequence[Message]):
         """The published bytes of each message."""
         found: list[bytes] = []
         for part in self._parts:
-            found += part.bodies() if isinstance(part, Received) else (part.body,)
+            found += part.bodies() if isinstance(part, ReceivedMessages) else (part.body,)
         return found
 
     @property
@@ -126,7 +126,7 @@ class Batch(Sequence[Message]):
         if self._messages is None:
             messages: list[Message] = []
             for part in self._parts:
-                messages += part.open() if isinstance(part, Received) else (part,)
+                messages += part.open() if isinstance(part, ReceivedMessages) else (part,)
             self._parts = list(messages)
             self._messages = messages
         return self._messages

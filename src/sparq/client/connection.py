@@ -27,7 +27,7 @@ from sparq.client.address import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
-from sparq.client.requests import OK, Awaited, Request, Requests
+from sparq.client.requests import OK, Awaited, PendingRequest, PendingRequests
 from sparq.client.watchdog import WriteWatch
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
@@ -92,7 +92,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, address: str, config: Config) -> None:
         self.address = address
-        self.requests = Requests()
+        self.requests = PendingRequests()
         self.refused_responses = 0
         self.live = True
         self.on_messages: Callable[[MessageRun], None] = lambda run: None
@@ -156,7 +156,7 @@ class Connection(asyncio.Protocol):
         self.ask(command, Awaited(len(command), self._loop.time(), answer))
         return answer
 
-    def ask(self, command: bytes, request: Request) -> None:
+    def ask(self, command: bytes, request: PendingRequest) -> None:
         """Send a command; its answer is passed to ``request``.
 
         Raises:

@@ -23,7 +23,7 @@ from sparq.client.arguments import check_name
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from sparq.client.dead_letters import DeadLetters
+from sparq.client.dead_letters import DeadLetterPublisher
 from sparq.client.discovery import Connecting, Discovery, Filter
 from sparq.client.errors import ClosedError, ConnectionLostError
 from sparq.client.flow import Flow
@@ -151,7 +151,7 @@ class Consumer(Connecting):
             rng=rng,
         )
 
-        self._dead_letters: DeadLetters | None = None
+        self._dead_letters: DeadLetterPublisher | None = None
         if dead_letter:
             producer = Producer(
                 given,
@@ -160,7 +160,7 @@ class Consumer(Connecting):
                 config=self.config,
             )
             who = f"{self.config.client_id}@{self.config.hostname}"
-            self._dead_letters = DeadLetters(dead_letter, producer, (topic, channel), who)
+            self._dead_letters = DeadLetterPublisher(dead_letter, producer, (topic, channel), who)
             self._on_giving_up = self._dead_letters.take
 
     def __repr__(self) -> str:

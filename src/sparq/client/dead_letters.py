@@ -19,7 +19,7 @@ from sparq.client.errors import SparqClientError
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message
 from sparq.client.producer import Producer
-from sparq.protocol.dead_letters import History, is_dead_letter_topic
+from sparq.protocol.dead_letters import DeadLetterHistory, is_dead_letter_topic
 from sparq.protocol.errors import RemoteError
 
 GIVEN_UP = "given up by the client"
@@ -28,7 +28,7 @@ GIVEN_UP = "given up by the client"
 log = FieldLogger(__name__)
 
 
-class DeadLetters:
+class DeadLetterPublisher:
     """Publishes dead letters.
 
     Attributes:
@@ -66,7 +66,7 @@ class DeadLetters:
         if not self._keeps_history:
             return message.body
         topic, channel = self._origin
-        history = History(
+        history = DeadLetterHistory(
             topic=topic,
             channel=channel,
             id=message.id,

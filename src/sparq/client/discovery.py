@@ -33,7 +33,7 @@ from sparq.client.address import parse_addresses
 from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import Pool, background
-from sparq.protocol.lookup import Producer, producers, question, shown
+from sparq.protocol.lookup import ListedNsqd, producers, question, shown
 
 if TYPE_CHECKING:
     from sparq.client.lookup import Asker
@@ -235,7 +235,7 @@ class _Poll:
         return min(wait * (1 + self._jitter * self._rng.random()), self._interval)
 
 
-def producers_in(answer: Any) -> list[Producer]:
+def producers_in(answer: Any) -> list[ListedNsqd]:
     """Return the nsqds that an nsqlookupd's answer lists.
 
     Raises:

@@ -42,8 +42,8 @@ from sparq.client.errors import (
     WrongPeerError,
 )
 from sparq.client.log_fields import FieldLogger
-from sparq.client.publish import Moved, Publish, Receipt
-from sparq.client.requests import Request
+from sparq.client.publish import Moved, PendingPublish, Receipt
+from sparq.client.requests import PendingRequest
 from sparq.client.silence import LOOK_SECONDS, Silence
 from sparq.protocol.errors import DRAINING, RemoteError
 
@@ -100,7 +100,7 @@ class Dispatcher:
         self._config = config
         self._errors = errors
         self._turn = 0
-        self._line: OrderedDict[Publish, None] = OrderedDict()
+        self._line: OrderedDict[PendingPublish, None] = OrderedDict()
         self._line_bytes = 0
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
@@ -110,8 +110,8 @@ class Dispatcher:
 
     # Called by a producer
 
-    def submit(self, publish: Publish) -> None:
-        """Send a publish or queue it; its teller gets the outcome."""
+    def submit(self, publish: PendingPublish) -> None:
+        """Send a publish or queue it; its sink gets the outcome."""
         publish.dispatcher = self
         if not self.under_way:
             self.idle.clear()
@@ -137,13 +137,13 @@ class Dispatcher:
                 + self._reasons()
             )
 
-    def forget(self, publish: Publish) -> None:
+    def forget(self, publish: PendingPublish) -> None:
         """Drop a publish whose caller was cancelled."""
         if publish in self._line:
             self._leave_line(publish)
         self._settle(publish)
 
-    def expire_in(self, publish: Publish) -> None:
+    def expire_in(self, publish: PendingPublish) -> None:
         """Start the timer that fails a publish at its deadline."""
         if publish.timer is None:
             loop = asyncio.get_running_loop()
@@ -175,7 +175,7 @@ class Dispatcher:
 
     # Called by a connection
 
-    def confirmed(self, publishes: Sequence[Publish]) -> None:
+    def confirmed(self, publishes: Sequence[PendingPublish]) -> None:
         """Handle OK for publishes on one connection."""
         link = publishes[0].link
         assert link is not None
@@ -184,36 +184,36 @@ class Dispatcher:
         if self.drained:
             self.drained.took(link.address)
         for publish in publishes:
-            if publish.teller.done():
+            if publish.sink.done():
                 continue  # cancelled, or failed at its deadline
             self.published += publish.message_count
             if publish.timer is not None:
                 publish.timer.cancel()
-            # Before the teller runs: it may publish the next message, which is then lone, too.
+            # Before the sink runs: it may publish the next message, which is then lone, too.
             self.under_way -= 1
             if publish.attempts == 1:
-                publish.teller.set_result(at_once)
+                publish.sink.set_result(at_once)
             else:
-                publish.teller.set_result(Receipt(link.address, publish.attempts, publish.resent))
+                publish.sink.set_result(Receipt(link.address, publish.attempts, publish.resent))
         if not self.under_way:
             self.idle.set()
 
-    def confirmed_late(self, publish: Publish, address: str) -> None:
+    def confirmed_late(self, publish: PendingPublish, address: str) -> None:
         """Handle OK from the first nsqd, after the publish was sent to another one as well."""
         if publish in self._line:
             self._leave_line(publish)
         self.published += publish.message_count
-        publish.teller.set_result(Receipt(address, publish.attempts, publish.resent))
+        publish.sink.set_result(Receipt(address, publish.attempts, publish.resent))
         self._settle(publish)
 
-    def misunderstood(self, publish: Publish, data: bytes) -> None:
+    def misunderstood(self, publish: PendingPublish, data: bytes) -> None:
         """Close a connection whose peer is not an nsqd, and send the publish again."""
         link = publish.link
         assert link is not None
         link.fail(WrongPeerError(f"{link.address} answered a publish with {data[:80]!r}"))
         self._unanswered(publish)
 
-    def failed_one(self, publish: Publish, error: Exception) -> None:
+    def failed_one(self, publish: PendingPublish, error: Exception) -> None:
         """Handle a refusal or a lost connection: send again, unless the publish is at fault."""
         if isinstance(error, RemoteError):
             self._refused(publish, error)
@@ -223,12 +223,12 @@ class Dispatcher:
         else:
             self._unanswered(publish)
 
-    def _unanswered(self, publish: Publish) -> None:
+    def _unanswered(self, publish: PendingPublish) -> None:
         """Send again a publish that may be stored or not."""
         publish.unanswered += 1
         self._send_again(publish)
 
-    def _refused(self, publish: Publish, error: RemoteError) -> None:
+    def _refused(self, publish: PendingPublish, error: RemoteError) -> None:
         link = publish.link
         assert link is not None
         if error.drained:
@@ -249,7 +249,7 @@ class Dispatcher:
             return
         self._send_again(publish)
 
-    def _send_again(self, publish: Publish) -> None:
+    def _send_again(self, publish: PendingPublish) -> None:
         publish.link = None
         tried = publish.attempts - publish.spared
         late = asyncio.get_running_loop().time() >= publish.deadline
@@ -261,7 +261,7 @@ class Dispatcher:
 
     # Sending
 
-    def _dispatch(self, publish: Publish) -> None:
+    def _dispatch(self, publish: PendingPublish) -> None:
         """Send, queue or fail a publish that was queued or sent before."""
         if self._ended:
             sent = publish.attempts
@@ -274,7 +274,7 @@ class Dispatcher:
         else:
             self._stand_in_line(publish)
 
-    def _dispatch_refused(self, publish: Publish, refusal: RemoteError) -> None:
+    def _dispatch_refused(self, publish: PendingPublish, refusal: RemoteError) -> None:
         # Sent even without room, which is rare: in the queue it could wait for its own refusal.
         for link in self._without_drained() or ():
             if link.address not in publish.refused_by:
@@ -282,7 +282,7 @@ class Dispatcher:
                 return
         self._fail(publish, _with_doubt(refusal, publish))
 
-    def _next_link(self, publish: Publish) -> Connection | None:
+    def _next_link(self, publish: PendingPublish) -> Connection | None:
         """Return the next connection in turn that has room for a publish; None: it must wait."""
         links, taken, silent = self.links, self._taken, self._silence.links
         if self.drained:
@@ -313,7 +313,7 @@ class Dispatcher:
             return found
         return None
 
-    def _send(self, publish: Publish, link: Connection) -> None:
+    def _send(self, publish: PendingPublish, link: Connection) -> None:
         if self.drained:
             self.drained.sent(link.address, asyncio.get_running_loop().time())
         if publish.unanswered or self._taken:
@@ -322,11 +322,11 @@ class Dispatcher:
         publish.link = link
         link.ask(publish.command, publish)
 
-    def _send_late(self, publish: Publish, link: Connection) -> None:
+    def _send_late(self, publish: PendingPublish, link: Connection) -> None:
         publish.asked_at = asyncio.get_running_loop().time()
         self._send(publish, link)
 
-    def _note_doubt(self, publish: Publish, link: Connection) -> None:
+    def _note_doubt(self, publish: PendingPublish, link: Connection) -> None:
         self.resent += publish.message_count * (publish.unanswered - publish.resent)
         publish.resent = publish.unanswered
         if publish.unanswered - publish.moved >= SUSPECT:
@@ -354,7 +354,7 @@ class Dispatcher:
 
     def _move_overdue(self, silent: Connection, now: float) -> None:
         """Send publishes that are overdue on a silent connection on other ones as well."""
-        moved: dict[Request, Request] = {}
+        moved: dict[PendingRequest, PendingRequest] = {}
         for publish in self._silence.overdue(silent, now):
             link = self._next_link(publish)
             if link is None or link in self._silence.links:
@@ -375,13 +375,13 @@ class Dispatcher:
 
     # The queue
 
-    def _stand_in_line(self, publish: Publish) -> None:
+    def _stand_in_line(self, publish: PendingPublish) -> None:
         self.expire_in(publish)
         self._line[publish] = None
         self._line_bytes += publish.size
         self.roomy.clear()
 
-    def _leave_line(self, publish: Publish) -> None:
+    def _leave_line(self, publish: PendingPublish) -> None:
         del self._line[publish]
         self._line_bytes -= publish.size
         if not self._line:
@@ -398,28 +398,28 @@ class Dispatcher:
 
     # Outcomes
 
-    def _settle(self, publish: Publish) -> None:
-        # After the teller ran: if it has published the next message, ``idle`` stays unset.
+    def _settle(self, publish: PendingPublish) -> None:
+        # After the sink ran: if it has published the next message, ``idle`` stays unset.
         if publish.timer is not None:
             publish.timer.cancel()
         self.under_way -= 1
         if not self.under_way:
             self.idle.set()
 
-    def _fail(self, publish: Publish, error: Exception) -> None:
+    def _fail(self, publish: PendingPublish, error: Exception) -> None:
         self.failed += publish.message_count
-        publish.teller.set_exception(error)
+        publish.sink.set_exception(error)
         self._settle(publish)
 
-    def _expire(self, publish: Publish) -> None:
-        if publish.teller.done():
+    def _expire(self, publish: PendingPublish) -> None:
+        if publish.sink.done():
             return  # its task was cancelled in this loop iteration
         if publish in self._line:
             self._leave_line(publish)
         publish.unanswered += publish.link is not None
         self._fail(publish, self._given_up(publish, LATE))
 
-    def _given_up(self, publish: Publish, why: str) -> PublishError:
+    def _given_up(self, publish: PendingPublish, why: str) -> PublishError:
         sent = f"sent {publish.attempts} times, {publish.unanswered} without an answer"
         text = f"{why}: {sent}" if publish.attempts else "publish timed out, never sent"
         error = PublishError(
@@ -437,7 +437,7 @@ class Dispatcher:
         return f" ({reasons})" if reasons else ""
 
 
-def _with_doubt(error: RemoteError, publish: Publish) -> RemoteError:
+def _with_doubt(error: RemoteError, publish: PendingPublish) -> RemoteError:
     if publish.unanswered:
         error.add_note(f"{publish.unanswered} earlier sends had no answer and may be stored")
     return error

@@ -17,9 +17,9 @@ import random
 import time
 from collections.abc import Awaitable
 
-from sparq.client.backoff import Backoff, Outcome, State
+from sparq.client.backoff import Backoff, BackoffSignal, BackoffState
 from sparq.client.config import Config
-from sparq.client.rdy import Distributor, Window
+from sparq.client.rdy import Distributor, RdyWindow
 from sparq.client.subscription import Subscription
 
 
@@ -32,9 +32,9 @@ class Flow:
     """
 
     def __init__(self, config: Config, rng: random.Random) -> None:
-        self.subscriptions: dict[Window, Subscription] = {}
+        self.subscriptions: dict[RdyWindow, Subscription] = {}
         self.drained = asyncio.Event()
-        self._left: dict[Window, asyncio.Event] = {}
+        self._left: dict[RdyWindow, asyncio.Event] = {}
         self._stopping = False
         self._plan_due = False
         self._redistribute_interval = config.rdy_redistribute_interval
@@ -117,27 +117,27 @@ class Flow:
         else:
             self._plan_soon()
 
-    def answering(self, outcome: Outcome) -> None:
+    def answering(self, outcome: BackoffSignal) -> None:
         """Note a response that is about to be sent."""
         if self._left:
             self._check_left()
         if self._stopping:
             self._check_drained()
             return
-        if outcome is not Outcome.SUCCESS or self._backoff.state is not State.CLEAR:
+        if outcome is not BackoffSignal.SUCCESS or self._backoff.state is not BackoffState.CLEAR:
             self._note(outcome)
         self._plan_soon()
 
     def _plan_soon(self) -> None:
         """Plan at the end of this loop iteration, if some RDY could not be granted."""
-        if self._distributor.hungry and not self._plan_due:
+        if self._distributor.needs_more_rdy and not self._plan_due:
             self._plan_due = True
             asyncio.get_running_loop().call_soon(self._plan)
 
-    def _note(self, outcome: Outcome) -> None:
+    def _note(self, outcome: BackoffSignal) -> None:
         if not self._backoff.result(outcome):
             return
-        if self._backoff.state is State.BLOCKED:
+        if self._backoff.state is BackoffState.BLOCKED:
             loop = asyncio.get_running_loop()
             self._block = loop.call_later(self._backoff.duration(), self._block_over)
         self._distributor.state = self._backoff.state
@@ -153,14 +153,14 @@ class Flow:
         if not self._stopping:
             self._distributor.plan(time.monotonic())
 
-    def _send(self, window: Window, count: int) -> None:
+    def _send(self, window: RdyWindow, count: int) -> None:
         self.subscriptions[window].ready(count)
 
     def _tick(self) -> None:
         now = time.monotonic()
         self.expire(now)
         self._distributor.rotate(now)
-        if self._distributor.hungry:
+        if self._distributor.needs_more_rdy:
             self._plan()
         loop = asyncio.get_running_loop()
         self._ticking = loop.call_later(self._redistribute_interval, self._tick)

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from sparq.client.message import Message
-from sparq.client.subscription import Received
+from sparq.client.subscription import ReceivedMessages
 
 
 class Inbox:
@@ -33,11 +33,11 @@ class Inbox:
         self.ended = False
         self._expire = expire
         self._hurried = False
-        self._arrived: deque[Received] = deque()
+        self._arrived: deque[ReceivedMessages] = deque()
         self._opened: deque[Message] = deque()
         self._takers: deque[asyncio.Future[None]] = deque()
 
-    def put(self, received: Received) -> None:
+    def put(self, received: ReceivedMessages) -> None:
         """Add received messages."""
         self._arrived.append(received)
         self._wake(len(received))
@@ -72,9 +72,9 @@ class Inbox:
             opened.extend(self._arrived.popleft().open())
         return None
 
-    def take_many(self, count: int) -> list[Received | Message]:
+    def take_many(self, count: int) -> list[ReceivedMessages | Message]:
         """Return up to ``count`` of the messages present, without waiting."""
-        found: list[Received | Message] = []
+        found: list[ReceivedMessages | Message] = []
         now = time.monotonic()
         while count and self._opened:
             message = self._opened.popleft()
@@ -94,7 +94,7 @@ class Inbox:
 
     async def gather(
         self, count: int, wait_seconds: float, is_full: Callable[[], bool]
-    ) -> list[Received | Message]:
+    ) -> list[ReceivedMessages | Message]:
         """Wait for up to ``count`` messages and return them.
 
         The wait ends after ``wait_seconds``, or when ``is_full`` reports that no more will arrive.
@@ -127,16 +127,16 @@ class Inbox:
         for each in self.take_many(size_of(self._arrived) + len(self._opened)):
             each.requeue(0, backoff=False)
 
-    def _is_fresh(self, each: Received | Message, now: float) -> bool:
+    def _is_fresh(self, each: ReceivedMessages | Message, now: float) -> bool:
         """Whether nsqd still waits for a response."""
         if not each.stale and each.expires_at <= now:
             self._expire(now)
             each.stale = True
         return not each.stale
 
-    def _put_back(self, found: list[Received | Message]) -> None:
+    def _put_back(self, found: list[ReceivedMessages | Message]) -> None:
         for each in reversed(found):
-            if isinstance(each, Received):
+            if isinstance(each, ReceivedMessages):
                 self._arrived.appendleft(each)
             else:
                 self._opened.appendleft(each)
@@ -172,6 +172,6 @@ class Inbox:
                 count -= 1
 
 
-def size_of(parts: Iterable[Received | Message]) -> int:
+def size_of(parts: Iterable[ReceivedMessages | Message]) -> int:
     """Return the total number of messages."""
-    return sum(len(each) if isinstance(each, Received) else 1 for each in parts)
+    return sum(len(each) if isinstance(each, ReceivedMessages) else 1 for each in parts)

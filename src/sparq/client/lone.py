@@ -31,7 +31,7 @@ _CANCELLED: Final = 2
 
 
 class Lone:
-    """A ``Teller`` that one task awaits."""
+    """A ``ResultSink`` that one task awaits."""
 
     __slots__ = (
         *("_asyncio_future_blocking", "_context", "_error"),

@@ -37,9 +37,9 @@ from sparq.client.publish import (
     Callback,
     OnDone,
     Outcome,
-    Publish,
+    PendingPublish,
     Receipt,
-    Teller,
+    ResultSink,
     multi_publish_command,
     publish_command,
     publish_deferred_command,
@@ -187,17 +187,17 @@ class Producer(Connecting):
         loop: asyncio.AbstractEventLoop,
         command: bytes,
         count: int,
-        teller: Teller,
+        sink: ResultSink,
         seconds: float | None,
-    ) -> Publish:
+    ) -> PendingPublish:
         now = loop.time()
         if seconds is None:
             deadline = now + self.config.publish_timeout
-            publish = Publish(command, count, teller, now, deadline)
+            publish = PendingPublish(command, count, sink, now, deadline)
         else:
             if not seconds > 0:
                 raise ValueError(f"timeout_seconds must be above 0, not {seconds}")
-            publish = Publish(command, count, teller, now, now + seconds)
+            publish = PendingPublish(command, count, sink, now, now + seconds)
             self._dispatcher.expire_in(publish)
         self._dispatcher.submit(publish)
         return publish

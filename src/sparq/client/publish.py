@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import milliseconds
-from sparq.client.requests import Request
+from sparq.client.requests import PendingRequest
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Outcome = Receipt | Exception
 OnDone = Callable[[Outcome], object]
 
 
-class Teller(Protocol):
+class ResultSink(Protocol):
     """The receiver of an outcome: a future that a task awaits, or a ``Callback``."""
 
     def done(self) -> bool:
@@ -94,27 +94,27 @@ class Callback:
 class Outcomes(Protocol):
     """The sender of publishes, which handles nsqd's answers to them: a dispatcher."""
 
-    def confirmed(self, publishes: Sequence[Publish]) -> None:
+    def confirmed(self, publishes: Sequence[PendingPublish]) -> None:
         """Handle OK for each of these, on one connection."""
 
-    def confirmed_late(self, publish: Publish, address: str) -> None:
+    def confirmed_late(self, publish: PendingPublish, address: str) -> None:
         """Handle OK from the nsqd at this address, after the publish was sent to another one."""
 
-    def misunderstood(self, publish: Publish, data: bytes) -> None:
+    def misunderstood(self, publish: PendingPublish, data: bytes) -> None:
         """Handle an answer that no nsqd gives to a publish."""
 
-    def failed_one(self, publish: Publish, error: Exception) -> None:
+    def failed_one(self, publish: PendingPublish, error: Exception) -> None:
         """Handle a refusal, or the loss of the connection."""
 
 
-class Publish(Request):
+class PendingPublish(PendingRequest):
     """One pending publish; its connection passes it nsqd's answer.
 
     Attributes:
         dispatcher: sends it and handles nsqd's answers.
         command: the bytes to send.
         message_count: number of messages that it publishes.
-        teller: receives the outcome.
+        sink: receives the outcome.
         deadline: when it is given up; loop time.
         link: the connection of the last send; None: it waits to be sent.
         attempts: number of sends.
@@ -142,12 +142,12 @@ class Publish(Request):
     timer: asyncio.TimerHandle | None = None
 
     def __init__(
-        self, command: bytes, message_count: int, teller: Teller, asked_at: float, deadline: float
+        self, command: bytes, message_count: int, sink: ResultSink, asked_at: float, deadline: float
     ) -> None:
         self.command = command
         self.size = len(command)
         self.message_count = message_count
-        self.teller = teller
+        self.sink = sink
         self.asked_at = asked_at
         self.deadline = deadline
 
@@ -156,27 +156,27 @@ class Publish(Request):
         self.dispatcher.confirmed((self,))
 
     @classmethod
-    def confirm_all(cls, requests: Sequence[Publish]) -> None:
+    def confirm_all(cls, requests: Sequence[PendingPublish]) -> None:
         """Handle OK for several publishes, in one call of the dispatcher that they share."""
         requests[0].dispatcher.confirmed(requests)
 
     def respond(self, data: bytes) -> None:
         """Handle an answer that no nsqd gives to a publish."""
-        if not self.teller.done():
+        if not self.sink.done():
             self.dispatcher.misunderstood(self, data)
 
     def fail(self, error: Exception) -> None:
         """Handle a refusal, or the loss of the connection."""
-        if not self.teller.done():
+        if not self.sink.done():
             self.dispatcher.failed_one(self, error)
 
 
-class Moved(Request):
+class Moved(PendingRequest):
     """Takes the place of a publish on a silent connection, once it was sent on another as well."""
 
     __slots__ = ("_link", "_publish")
 
-    def __init__(self, publish: Publish, link: Connection) -> None:
+    def __init__(self, publish: PendingPublish, link: Connection) -> None:
         self.size = publish.size
         self.asked_at = publish.asked_at
         self._publish = publish
@@ -184,7 +184,7 @@ class Moved(Request):
 
     def confirm(self) -> None:
         """Handle a late OK, unless the publish already has an outcome."""
-        if not self._publish.teller.done():
+        if not self._publish.sink.done():
             self._publish.dispatcher.confirmed_late(self._publish, self._link.address)
 
     def respond(self, data: bytes) -> None:

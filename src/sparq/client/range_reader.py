@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sparq.client.blocking.connection import Connection, Parts
+from sparq.client.blocking.connection import BlockingConnection, Parts
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
@@ -130,7 +130,7 @@ class RangeReader:
         self.address = address
         self._user_agent = user_agent
         self._layers = layers
-        self._connection: Connection | None = None
+        self._connection: BlockingConnection | None = None
 
     # Commands
 
@@ -213,7 +213,7 @@ class RangeReader:
     def _send(self, command: bytes) -> None:
         self._answered(lambda open_: open_.send(command))
 
-    def _answered(self, question: Callable[[Connection], Answer]) -> Answer:
+    def _answered(self, question: Callable[[BlockingConnection], Answer]) -> Answer:
         """Send a command and return its answer; close the connection after a fatal error."""
         try:
             return question(self._connected())
@@ -225,9 +225,11 @@ class RangeReader:
             self.close()
             raise
 
-    def _connected(self) -> Connection:
+    def _connected(self) -> BlockingConnection:
         if self._connection is None:
-            connection = Connection(self.address, user_agent=self._user_agent, layers=self._layers)
+            connection = BlockingConnection(
+                self.address, user_agent=self._user_agent, layers=self._layers
+            )
             if not connection.identity.get(RANGE_FEATURE):
                 connection.close()
                 version = connection.identity.get("version", "unknown")
@@ -248,7 +250,7 @@ class RangeReader:
             raise WrongPeerError(f"{self.address} answered with {answer}: {error!r}") from None
 
 
-def _receive_range(connection: Connection) -> RangeData:
+def _receive_range(connection: BlockingConnection) -> RangeData:
     frame_type, data = connection.receive()
     if frame_type != FRAME_RANGE or len(data) < _RANGE_HEADER.size:
         raise WrongPeerError(

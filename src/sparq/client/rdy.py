@@ -6,11 +6,11 @@ RDY is a window: nsqd delivers to a connection while fewer than RDY of its messa
 2. A connection is charged with its RDY or its messages in flight, whichever is more. RDY is raised
    only by the part of ``max_in_flight`` that is not charged. So moving RDY from one connection to
    another never puts more than ``max_in_flight`` messages in flight.
-3. RDY is lowered first, then raised. If some RDY could not be raised yet, ``hungry`` is set: plan
-   again after a message was responded to.
+3. RDY is lowered first, then raised. If some RDY could not be raised yet, ``needs_more_rdy`` is
+   set: plan again after a message was responded to.
 4. A connection being left has RDY 0, but is charged until it is closed.
 5. nsqd may redeliver messages that timed out, so up to twice the highest RDY, plus `SURPLUS`, may
-   arrive. An nsqd that sends more (`Window.most`) ignores RDY and would fill the memory.
+   arrive. An nsqd that sends more (`RdyWindow.most`) ignores RDY and would fill the memory.
 6. If there are fewer seats (RDY 1) than connections, because ``max_in_flight`` is lower or because
    backoff probes, the seats rotate: a connection that is idle, or has had its seat for long, passes
    it to the one that has waited longest.
@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from sparq.client.backoff import State
+from sparq.client.backoff import BackoffState
 
 STARVED_PART: Final = 0.85
 """As in NSQ's clients."""
@@ -35,7 +35,7 @@ SURPLUS: Final = 100
 
 
 @dataclass(slots=True, eq=False)
-class Window:
+class RdyWindow:
     """One connection's RDY and number of messages in flight; times are monotonic seconds."""
 
     max_rdy_count: int
@@ -64,32 +64,32 @@ class Distributor:
     def __init__(
         self,
         max_in_flight: int,
-        send: Callable[[Window, int], None],
+        send: Callable[[RdyWindow, int], None],
         *,
         idle_timeout: float,
         hold_timeout: float,
         rng: random.Random,
     ) -> None:
         self.max_in_flight = max_in_flight
-        self.state = State.CLEAR
-        self.windows: list[Window] = []
-        self.hungry = False
+        self.state = BackoffState.CLEAR
+        self.windows: list[RdyWindow] = []
+        self.needs_more_rdy = False
         self._send = send
         self._idle_timeout = idle_timeout
         self._hold_timeout = hold_timeout
         self._rng = rng
 
-    def add(self, window: Window, now: float) -> None:
+    def add(self, window: RdyWindow, now: float) -> None:
         """Add a subscribed connection."""
         self.windows.append(window)
         self.plan(now)
 
-    def remove(self, window: Window, now: float) -> None:
+    def remove(self, window: RdyWindow, now: float) -> None:
         """Remove a lost connection and its messages in flight."""
         self.windows.remove(window)
         self.plan(now)
 
-    def leave(self, window: Window, now: float) -> None:
+    def leave(self, window: RdyWindow, now: float) -> None:
         """Set a connection's RDY to 0 permanently; its share goes to the others."""
         window.leaving = True
         self.plan(now)
@@ -101,12 +101,12 @@ class Distributor:
             if target < window.ready:
                 self._set(window, target, now)
         spare = self.max_in_flight - sum(window.charge for window in self.windows)
-        self.hungry = False
+        self.needs_more_rdy = False
         for window, target in targets:
             if target > window.ready:
                 charge = window.charge
                 granted = min(target, charge + spare)
-                self.hungry |= granted < target
+                self.needs_more_rdy |= granted < target
                 if granted > window.ready:
                     self._set(window, granted, now)
                     spare -= window.charge - charge
@@ -123,7 +123,7 @@ class Distributor:
                 self._set(window, 0, now)
         self.plan(now)
 
-    def _set(self, window: Window, ready: int, now: float) -> None:
+    def _set(self, window: RdyWindow, ready: int, now: float) -> None:
         if ready == 0:
             window.resting_since = now
         elif window.ready == 0:
@@ -132,18 +132,18 @@ class Distributor:
         window.most = max(window.most, 2 * ready + SURPLUS)
         self._send(window, ready)
 
-    def _staying(self) -> list[Window]:
+    def _staying(self) -> list[RdyWindow]:
         return [window for window in self.windows if not window.leaving]
 
     def _seats(self, count: int) -> int | None:
         """Return the number of seats (RDY 1) for ``count`` connections; None: share equally."""
-        if self.state is State.BLOCKED:
+        if self.state is BackoffState.BLOCKED:
             return 0
-        if self.state is State.PROBING:
+        if self.state is BackoffState.PROBING:
             return min(1, self.max_in_flight)
         return self.max_in_flight if count > self.max_in_flight else None
 
-    def _targets(self) -> list[tuple[Window, int]]:
+    def _targets(self) -> list[tuple[RdyWindow, int]]:
         staying = self._staying()
         targets = [(window, 0) for window in self.windows if window.leaving]
         seats = self._seats(len(staying))
@@ -152,7 +152,7 @@ class Distributor:
             return targets + [(window, int(window in seated)) for window in staying]
         return targets + self._shares(staying)
 
-    def _shares(self, windows: list[Window]) -> list[tuple[Window, int]]:
+    def _shares(self, windows: list[RdyWindow]) -> list[tuple[RdyWindow, int]]:
         """Return equal shares; what exceeds one's ``max_rdy_count`` goes to the others."""
         left, shares = self.max_in_flight, []
         narrow_first = sorted(windows, key=lambda window: window.max_rdy_count)
@@ -162,7 +162,7 @@ class Distributor:
             left -= shares[-1][1]
         return shares
 
-    def _seated(self, windows: list[Window], seats: int) -> set[Window]:
+    def _seated(self, windows: list[RdyWindow], seats: int) -> set[RdyWindow]:
         """Return the windows with a seat: current holders first, then the longest waiting."""
         holders = [window for window in windows if window.ready][:seats]
         waiting = [window for window in windows if not window.ready]

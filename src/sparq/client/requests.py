@@ -20,7 +20,7 @@ from sparq.client.errors import ConnectionLostError
 OK: Final = b"OK"
 
 
-class Request(ABC):
+class PendingRequest(ABC):
     """One pending request; its methods handle the answer.
 
     Attributes:
@@ -52,7 +52,7 @@ class Request(ABC):
         """Handle a refusal (``RemoteError``) or a lost connection (``ConnectionLostError``)."""
 
 
-class Awaited(Request):
+class Awaited(PendingRequest):
     """A request whose answer becomes the result of a future, unless that was cancelled."""
 
     __slots__ = ("_future",)
@@ -77,7 +77,7 @@ class Awaited(Request):
             self._future.set_exception(error)
 
 
-class Requests:
+class PendingRequests:
     """The pending requests of one connection, oldest first.
 
     Attributes:
@@ -89,7 +89,7 @@ class Requests:
 
     def __init__(self) -> None:
         self.size = 0
-        self.waiting: deque[Request] = deque()
+        self.waiting: deque[PendingRequest] = deque()
 
     def __len__(self) -> int:
         return len(self.waiting)
@@ -99,7 +99,7 @@ class Requests:
         """When the oldest pending request was sent; None: none is pending."""
         return self.waiting[0].asked_at if self.waiting else None
 
-    def replace(self, others: Mapping[Request, Request]) -> None:
+    def replace(self, others: Mapping[PendingRequest, PendingRequest]) -> None:
         """Replace some pending requests with others of the same size, in the same places."""
         self.waiting = deque([others.get(request, request) for request in self.waiting])
 
@@ -113,12 +113,12 @@ class Requests:
         take = self.waiting.popleft
         confirmed = [take() for _ in range(min(count, len(self.waiting)))]
         self.size -= sum([request.size for request in confirmed])
-        kind: type[Request]
+        kind: type[PendingRequest]
         for kind, alike in groupby(confirmed, type):
             kind.confirm_all(list(alike))
         return count - len(confirmed)
 
-    def next(self) -> Request | None:
+    def next(self) -> PendingRequest | None:
         """Remove and return the oldest request; None: none is pending."""
         if not self.waiting:
             return None

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from sparq.client.publish import Publish
+from sparq.client.publish import PendingPublish
 
 if TYPE_CHECKING:
     from sparq.client.connection import Connection
@@ -64,19 +64,19 @@ class Silence:
         self._waiting.pop(link, None)
         self.links -= {link}
 
-    def overdue(self, link: Connection, now: float) -> list[Publish]:
+    def overdue(self, link: Connection, now: float) -> list[PendingPublish]:
         """Return publishes on a silent connection that should be sent to another nsqd as well."""
-        found: list[Publish] = []
+        found: list[PendingPublish] = []
         heard_at = self._waiting[link]
         for request in link.requests.waiting:
-            if isinstance(request, Publish) and self._is_overdue(request, heard_at, now):
+            if isinstance(request, PendingPublish) and self._is_overdue(request, heard_at, now):
                 found.append(request)
                 if len(found) == OVERDUE_MAX:
                     break
         return found
 
-    def _is_overdue(self, publish: Publish, heard_at: float, now: float) -> bool:
-        if publish.teller.done():
+    def _is_overdue(self, publish: PendingPublish, heard_at: float, now: float) -> bool:
+        if publish.sink.done():
             return False
         seconds = publish.deadline - publish.asked_at
         silent = now - max(publish.asked_at, heard_at)

@@ -1,8 +1,8 @@
 """A subscription: one connection of a consumer.
 
 1. It tracks messages in flight and sends the responses. Messages that arrive together are kept
-   together (`Received`) until the program accesses one of them: counting, expiring and responding
-   to a thousand messages costs as much as for one.
+   together (`ReceivedMessages`) until the program accesses one of them: counting, expiring and
+   responding to a thousand messages costs as much as for one.
 2. It reports each response to the consumer (backoff, RDY) *before* it sends the response, so that
    nsqd sees ``RDY 0`` before the ``REQ`` that caused it.
 """
@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sparq.client.backoff import Outcome
+from sparq.client.backoff import BackoffSignal
 from sparq.client.config import Config, milliseconds
 from sparq.client.connection import DONE, Connection
 from sparq.client.errors import ConnectionLostError, WrongPeerError
 from sparq.client.message import Message
-from sparq.client.rdy import Window
+from sparq.client.rdy import RdyWindow
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.errors import RemoteError
@@ -55,7 +55,7 @@ class Counters:
     lost: int = 0
 
 
-class Received:
+class ReceivedMessages:
     """Messages of one connection that arrived together and are handled as one unit.
 
     They are one entry in the consumer's queue: counted, expired and responded to together. ``open``
@@ -91,9 +91,9 @@ class Received:
         bodies = self._run.bodies()
         return [unseal(body)[1] for body in bodies] if self._subscription.has_letters else bodies
 
-    def split(self, count: int) -> Received:
-        """Remove the first ``count`` messages and return them as a new ``Received``."""
-        first = Received(self._subscription, self._run.split(count), self.untouched_until)
+    def split(self, count: int) -> ReceivedMessages:
+        """Remove the first ``count`` messages and return them as a new ``ReceivedMessages``."""
+        first = ReceivedMessages(self._subscription, self._run.split(count), self.untouched_until)
         first.expires_at, first.stale = self.expires_at, self.stale
         if not self.stale:
             self._subscription.unopened[first] = None
@@ -110,7 +110,9 @@ class Received:
     def finish(self) -> Awaitable[None]:
         """Send FIN for all."""
         self.responded = True
-        return self._subscription.answer_all(self, commands.fins(self._run.ids()), Outcome.SUCCESS)
+        return self._subscription.answer_all(
+            self, commands.fins(self._run.ids()), BackoffSignal.SUCCESS
+        )
 
     def requeue(self, delay: float | None = None, *, backoff: bool = True) -> Awaitable[None]:
         """Send REQ for all; in the backoff they count as one failure."""
@@ -118,7 +120,7 @@ class Received:
         subscription = self._subscription
         delay_ms = milliseconds(subscription.requeue_delay(delay, self.attempts))
         command = b"".join(commands.req(raw_id, delay_ms) for raw_id in self._run.ids())
-        outcome = Outcome.FAILURE if backoff else Outcome.NEUTRAL
+        outcome = BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
         return subscription.answer_all(self, command, outcome)
 
     def touch(self) -> Awaitable[None]:
@@ -141,16 +143,16 @@ class Subscription:
         connection: Connection,
         config: Config,
         counters: Counters,
-        received: Callable[[Received], None],
-        answering: Callable[[Outcome], None],
+        received: Callable[[ReceivedMessages], None],
+        answering: Callable[[BackoffSignal], None],
     ) -> None:
         self.connection = connection
         self.address = connection.address
         facts = connection.facts
-        self.window = Window(max_rdy_count=_number(facts, "max_rdy_count", RDY_COUNT_MAX))
+        self.window = RdyWindow(max_rdy_count=_number(facts, "max_rdy_count", RDY_COUNT_MAX))
         self.outstanding: dict[bytes, Message] = {}
         self.has_letters = False
-        self.unopened: dict[Received, None] = {}
+        self.unopened: dict[ReceivedMessages, None] = {}
         self._timeout = _number(facts, "msg_timeout", 0) / 1000 or NEVER
         longest = _number(facts, "max_msg_timeout", 0) / 1000 or NEVER
         self._touchable = NEVER if NEVER in (self._timeout, longest) else longest - self._timeout
@@ -172,7 +174,7 @@ class Subscription:
 
     def _messages_received(self, run: MessageRun) -> None:
         now = time.monotonic()
-        received = Received(self, run, now + self._timeout)
+        received = ReceivedMessages(self, run, now + self._timeout)
         self.unopened[received] = None
         self.window.in_flight += len(run)
         self.window.last_message = now
@@ -188,7 +190,7 @@ class Subscription:
             text = f"{self.window.in_flight} messages received, far more than RDY allows"
             self.connection.fail(WrongPeerError(text))
 
-    def open(self, received: Received, run: MessageRun) -> list[Message]:
+    def open(self, received: ReceivedMessages, run: MessageRun) -> list[Message]:
         """Make the ``Message`` objects of a received group."""
         expires_at = received.untouched_until
         messages = [Message(self, expires_at, decoded) for decoded in run.messages()]
@@ -218,7 +220,7 @@ class Subscription:
         if not connection.live:
             return DONE
         self._counters.finished += 1
-        self._answering(Outcome.SUCCESS)
+        self._answering(BackoffSignal.SUCCESS)
         connection.send(commands.fin(raw_id))
         return connection.drained()
 
@@ -226,7 +228,9 @@ class Subscription:
         """Send REQ; ``delay`` is in seconds; None: the default delay."""
         delay = self.requeue_delay(delay, message.attempts)
         command = commands.req(message.raw_id, milliseconds(delay))
-        return self._answer(message, command, Outcome.FAILURE if backoff else Outcome.NEUTRAL)
+        return self._answer(
+            message, command, BackoffSignal.FAILURE if backoff else BackoffSignal.NEUTRAL
+        )
 
     def touch(self, message: Message) -> Awaitable[None]:
         """Send TOUCH."""
@@ -237,12 +241,12 @@ class Subscription:
         self.connection.send(commands.touch(message.raw_id))
         return self.connection.drained()
 
-    def _touched(self, each: Message | Received) -> None:
+    def _touched(self, each: Message | ReceivedMessages) -> None:
         """Restart the message timeout, within nsqd's ``--max-msg-timeout``."""
         latest = each.untouched_until + self._touchable
         each.expires_at = min(time.monotonic() + self._timeout, latest)
 
-    def _answer(self, message: Message, command: bytes, outcome: Outcome) -> Awaitable[None]:
+    def _answer(self, message: Message, command: bytes, outcome: BackoffSignal) -> Awaitable[None]:
         outstanding = self.outstanding
         if outstanding.get(message.raw_id) is message:
             del outstanding[message.raw_id]
@@ -250,7 +254,7 @@ class Subscription:
         connection = self.connection
         if not connection.live:
             return DONE
-        if outcome is Outcome.SUCCESS:
+        if outcome is BackoffSignal.SUCCESS:
             self._counters.finished += 1
         else:
             self._counters.requeued += 1
@@ -267,7 +271,9 @@ class Subscription:
 
     # Responses to an unopened group
 
-    def answer_all(self, received: Received, command: bytes, outcome: Outcome) -> Awaitable[None]:
+    def answer_all(
+        self, received: ReceivedMessages, command: bytes, outcome: BackoffSignal
+    ) -> Awaitable[None]:
         """Send the responses to an unopened group; in the backoff they are one outcome."""
         count = len(received)
         if received in self.unopened:
@@ -275,7 +281,7 @@ class Subscription:
             self.window.in_flight -= count
         if not self.live:
             return DONE
-        if outcome is Outcome.SUCCESS:
+        if outcome is BackoffSignal.SUCCESS:
             self._counters.finished += count
         else:
             self._counters.requeued += count
@@ -283,7 +289,7 @@ class Subscription:
         self.connection.send(command)
         return self.connection.drained()
 
-    def touch_all(self, received: Received, ids: list[bytes]) -> Awaitable[None]:
+    def touch_all(self, received: ReceivedMessages, ids: list[bytes]) -> Awaitable[None]:
         """Send TOUCH for an unopened group."""
         if not self.live:
             return DONE

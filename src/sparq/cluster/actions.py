@@ -24,7 +24,7 @@ IDS_MAX: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """The outcome of one step at one daemon.
 
     Attributes:
@@ -50,17 +50,17 @@ class Report:
         failed: why the action stopped before or between steps; "": all steps were sent.
     """
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[StepOutcome] = field(default_factory=list)
     warnings: dict[str, str] = field(default_factory=dict)
     failed: str = ""
 
     @property
-    def done(self) -> list[Outcome]:
+    def done(self) -> list[StepOutcome]:
         """The steps that succeeded."""
         return [one for one in self.outcomes if not one.error]
 
     @property
-    def errors(self) -> list[Outcome]:
+    def errors(self) -> list[StepOutcome]:
         """The steps that failed."""
         return [one for one in self.outcomes if one.error]
 
@@ -91,7 +91,7 @@ class Report:
     ) -> None:
         """Record the outcome of a step at each of these daemons."""
         self.outcomes += [
-            Outcome(address, step, errors.get(address, ""), answers.get(address))
+            StepOutcome(address, step, errors.get(address, ""), answers.get(address))
             for address in addresses
         ]
 

@@ -39,21 +39,21 @@ class Client(msgspec.Struct, gc=False):
     topology_region: str = ""
 
 
-class _Channel(msgspec.Struct, gc=False):
+class _ClientsOfChannel(msgspec.Struct, gc=False):
     channel_name: str
     clients: list[Client] | None = None
 
 
-class _Topic(msgspec.Struct, gc=False):
+class _ClientsOfTopic(msgspec.Struct, gc=False):
     topic_name: str
-    channels: list[_Channel] | None = None
+    channels: list[_ClientsOfChannel] | None = None
 
 
-class _Document(msgspec.Struct, gc=False):
-    topics: list[_Topic] | None = None
+class _ClientsDocument(msgspec.Struct, gc=False):
+    topics: list[_ClientsOfTopic] | None = None
 
 
-_document = msgspec.json.Decoder(_Document)
+_document = msgspec.json.Decoder(_ClientsDocument)
 
 
 def read_clients(answer: bytes) -> list[tuple[str, str, Client]]:
@@ -95,7 +95,7 @@ def clients_in(stats: Mapping[str, Any], topic: str, channel: str) -> list[Clien
         ValueError: the document has another form.
     """
     try:
-        topics = msgspec.convert(stats, _Document).topics or ()
+        topics = msgspec.convert(stats, _ClientsDocument).topics or ()
     except msgspec.ValidationError as error:
         raise ValueError(f"invalid list of clients: {error}") from None
     channels = (ch for t in topics if t.topic_name == topic for ch in t.channels or ())

@@ -21,7 +21,7 @@ COUNT_MAX: Final = 1 << 53
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class NodeRemainder:
     """The messages left in a channel of a node, or in a topic.
 
     Attributes:
@@ -42,7 +42,7 @@ class Left:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DrainProgress:
     """The progress of an nsqd's drain.
 
     Attributes:
@@ -65,7 +65,7 @@ class Progress:
     depth: int = 0
     in_flight: int = 0
     deferred: int = 0
-    left: list[Left] = field(default_factory=list)
+    left: list[NodeRemainder] = field(default_factory=list)
 
     @property
     def messages(self) -> int:
@@ -73,17 +73,17 @@ class Progress:
         return self.depth + self.in_flight + self.deferred
 
     @property
-    def held_up(self) -> list[Left]:
+    def held_up(self) -> list[NodeRemainder]:
         """The entries of `left` that no consumer can process."""
         return [one for one in self.left if one.held_up]
 
 
-def read(answer: Any) -> Progress:
+def read(answer: Any) -> DrainProgress:
     """Parse an answer of `/drain`, without malformed entries. Raises ValueError: it is not one."""
     if not isinstance(answer, dict) or not isinstance(answer.get("draining"), bool):
         raise ValueError("answer is not a drain status")
     counts = ("refused", "topics", "channels", "depth", "in_flight", "deferred")
-    return Progress(
+    return DrainProgress(
         draining=answer["draining"],
         since=_text(answer, "since"),
         by=_text(answer, "by"),
@@ -94,7 +94,7 @@ def read(answer: Any) -> Progress:
     )
 
 
-def _left(listed: Any) -> list[Left]:
+def _left(listed: Any) -> list[NodeRemainder]:
     entries = listed[:LEFT_MAX] if isinstance(listed, list) else ()
     found = []
     for one in entries:
@@ -105,7 +105,7 @@ def _left(listed: Any) -> list[Left]:
         if not is_named or (channel and not is_name(channel)):
             continue
         messages = sum(_count(one, name) for name in ("depth", "in_flight", "deferred"))
-        found.append(Left(str(topic), channel, messages, _text(one, "held_up")))
+        found.append(NodeRemainder(str(topic), channel, messages, _text(one, "held_up")))
     return found
 
 
@@ -119,7 +119,7 @@ def _count(told: Mapping[str, Any], key: str) -> int:
     return min(max(value, 0), COUNT_MAX) if type(value) is int else 0
 
 
-async def progress(fleet: Fleet, node: Node) -> Progress:
+async def progress(fleet: Fleet, node: Node) -> DrainProgress:
     """The progress of a node's drain.
 
     Raises:

@@ -15,8 +15,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, TypeVar
 
+from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.nodes import NODES_MAX, Node, given_address, is_name, merged, read_node
-from sparq.cluster.reach import Reach
 from sparq.cluster.upstream import Upstream, UpstreamError, told
 from sparq.protocol import lookup
 from sparq.protocol.address import lookupd_url
@@ -71,7 +71,8 @@ class Fleet:
         upstream: the HTTP client for this cluster only; the fleet sets which addresses it may call.
         nsqds: HTTP addresses of nsqds, if there is no nsqlookupd.
         lookupds: HTTP addresses of nsqlookupds, `host:port` or URL.
-        reach: restricts the addresses of nodes that nsqlookupds list; None: `Reach`'s default rule.
+        reach: restricts the addresses of nodes that nsqlookupds list; None: `AddressRule`'s default
+            rule.
 
     Raises:
         ValueError: an address is invalid.
@@ -83,7 +84,7 @@ class Fleet:
         *,
         nsqds: Iterable[str] = (),
         lookupds: Iterable[str] = (),
-        reach: Reach | None = None,
+        reach: AddressRule | None = None,
     ) -> None:
         self.upstream = upstream
         self.nsqds = tuple(dict.fromkeys(nsqds))
@@ -102,7 +103,7 @@ class Fleet:
         for address in (*self.nsqds, *lookupds):
             lookupd_url(address)
         self.lookupds = lookupds
-        self._reach = self._given_reach or Reach(lookupds)
+        self._reach = self._given_reach or AddressRule(lookupds)
         self.upstream.reach = self._reach
         self.upstream.own((*self.nsqds, *lookupds))
 

@@ -26,7 +26,7 @@ ROUNDS_A_SECOND: Final = 10
 
 
 @dataclass(slots=True)
-class Progress:
+class RedriveProgress:
     """The progress at one nsqd.
 
     Attributes:
@@ -49,7 +49,7 @@ class Progress:
 
 async def redrive(
     fleet: Fleet, node: Node, query: dict[str, str], total: int, rate: float
-) -> AsyncIterator[Progress]:
+) -> AsyncIterator[RedriveProgress]:
     """Redrive the dead letters that wait at one nsqd; yields the progress after each request.
 
     Args:
@@ -59,7 +59,7 @@ async def redrive(
         total: maximum number of letters.
         rate: letters per second; 0: no limit.
     """
-    progress = Progress(total)
+    progress = RedriveProgress(total)
     began, after = time.monotonic(), None
     most = IDS_MAX if not rate else min(IDS_MAX, max(1, int(rate / ROUNDS_A_SECOND)))
     while progress.left:
@@ -79,7 +79,7 @@ async def redrive(
             await asyncio.sleep(max(0.0, began + looked_at / rate - time.monotonic()))
 
 
-def _take(progress: Progress, answer: Any) -> str | None:
+def _take(progress: RedriveProgress, answer: Any) -> str | None:
     """Count an answer's letters; returns where the next request begins, None at the end."""
     told = answer if isinstance(answer, dict) else {}
     done = [one for one in told.get("done") or () if isinstance(one, str)]

@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from sparq.client.reasons import http_reason, one_line
-from sparq.cluster.reach import GuardedResolver, Reach
+from sparq.cluster.address_rule import AddressRule, GuardedResolver
 from sparq.protocol import lookup
 from sparq.protocol.address import PORT_MAX, lookupd_url
 from sparq.protocol.bounded import collected
@@ -92,7 +92,7 @@ class Upstream:
         tls: ssl.SSLContext | None = None,
         token: str = "",
     ) -> None:
-        self.reach = Reach()
+        self.reach = AddressRule()
         self.calls = 0
         self.failures = 0
         self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)

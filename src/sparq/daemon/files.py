@@ -24,7 +24,7 @@ UNLIMITED = 1 << 20
 """The limit to use if the system has none."""
 
 
-class Shares(NamedTuple):
+class FileShares(NamedTuple):
     """The numbers of open files for logs and ledgers, for HTTP and for V2 clients."""
 
     logs: int
@@ -40,9 +40,9 @@ def raise_limit() -> int:
     return hard
 
 
-def shares(limit: int) -> Shares:
+def shares(limit: int) -> FileShares:
     """Divide `limit` open files; there is always room for at least one client."""
     if limit == resource.RLIM_INFINITY:
         limit = UNLIMITED
     part = max(PART_MIN, limit // PART)
-    return Shares(part, part, max(1, limit - OWN - SPARE - 2 * part))
+    return FileShares(part, part, max(1, limit - OWN - SPARE - 2 * part))

@@ -41,7 +41,7 @@ from sparq.daemon.call import (
     topic_channel,
     unquote_path,
 )
-from sparq.daemon.routes import Methods, Result, Route, Table
+from sparq.daemon.routes import Methods, Result, Route, RouteTable
 
 if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
@@ -124,7 +124,7 @@ def refusal(error: HttpError, *, plain: bool = False) -> web.Response:
     return web.Response(status=error.status, body=to_json({"message": error.code}), headers=headers)
 
 
-class Refusal(asyncio.Protocol):
+class ConnectionRefusal(asyncio.Protocol):
     """A connection above the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -182,7 +182,7 @@ class _Connection(web.RequestHandler):
         return response
 
 
-class ShortWay(Protocol):
+class FastPath(Protocol):
     """A daemon's own protocol in front of aiohttp's, for requests that must be fast."""
 
     @property
@@ -228,28 +228,28 @@ class Site:
         self._body_seconds = request_seconds or None
         self._connections_max = connections_max
         self._is_full = False
-        self._table = Table(routes, base)
+        self._table = RouteTable(routes, base)
         self._headers = {**PLAIN_HEADER, **(headers or {})}
         self._compresses = compresses
         self._words = words
         self._server: web.Server | None = None
-        self._short_way: ShortWay | None = None
+        self._fast_path: FastPath | None = None
 
     async def start(
         self,
         listener: Listener,
         tls: ssl.SSLContext | None = None,
-        short_way: ShortWay | None = None,
+        fast_path: FastPath | None = None,
     ) -> None:
         """Serve on a listening socket, with `tls` over HTTPS. May be called for several listeners.
 
-        With `short_way`, connections of this listener begin with its protocol, which may hand
+        With `fast_path`, connections of this listener begin with its protocol, which may hand
         them over to one made by `protocol`.
         """
         if self._server is None:
             self._server = web.Server(self.respond)
-        self._short_way = short_way or self._short_way
-        enter = self.protocol if short_way is None else short_way.enter
+        self._fast_path = fast_path or self._fast_path
+        enter = self.protocol if fast_path is None else fast_path.enter
         await listener.serve(lambda: self._admit(enter), tls)
 
     def protocol(self) -> asyncio.Protocol:
@@ -260,8 +260,8 @@ class Site:
     def _admit(self, enter: Callable[[], asyncio.BaseProtocol]) -> asyncio.BaseProtocol:
         assert self._server is not None
         count = len(self._server.connections)
-        if self._short_way is not None:
-            count += len(self._short_way.connections)
+        if self._fast_path is not None:
+            count += len(self._fast_path.connections)
         was_full, self._is_full = self._is_full, count >= self._connections_max
         if not self._is_full:
             return enter()
@@ -270,12 +270,12 @@ class Site:
                 "HTTP: refusing connections: the limit of %d clients is reached",
                 self._connections_max,
             )
-        return Refusal()
+        return ConnectionRefusal()
 
     async def stop(self) -> None:
         """Finish requests in progress, then close all connections. Close the listeners first."""
-        if self._short_way is not None:
-            self._short_way.stop()
+        if self._fast_path is not None:
+            self._fast_path.stop()
         if self._server is not None:
             self._server.pre_shutdown()
             await self._server.shutdown(SHUTDOWN_SECONDS)

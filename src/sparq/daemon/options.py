@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sparq.program.kinds import LEVEL, choice
+from sparq.program.flag_types import LEVEL, choice
 from sparq.program.logging import FORMATS, LEVELS
 from sparq.protocol.option import option
 
 
 @dataclass(frozen=True, slots=True)
-class LogOptions:
+class LoggingOptions:
     """Level and format of the program's log. Flags that begin with `log-`."""
 
     level: int = option(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from operator import attrgetter
 from typing import Any, TypeVar
 
-from sparq.daemon.options import LogOptions
+from sparq.daemon.options import LoggingOptions
 from sparq.program.flags import FileError, Flag, differing, replaced
 from sparq.program.logging import chosen_level, set_level
 
@@ -40,7 +40,7 @@ def take(running: T, wanted: T, live: Collection[str]) -> T:
     Returns:
         The options in force from now on.
     """
-    log: LogOptions = attrgetter("log")(wanted)
+    log: LoggingOptions = attrgetter("log")(wanted)
     level = chosen_level(log.level, log.verbose)
     # The change is logged at the more verbose of the two levels.
     set_level(min(level, logging.getLogger().level))

@@ -40,14 +40,14 @@ class Route(NamedTuple):
 Methods: TypeAlias = "dict[str, Route]"
 
 
-class Found(NamedTuple):
+class RouteMatch(NamedTuple):
     """The result of a look-up: the path's routes by method, and the values of its parameters."""
 
     methods: Methods
     parameters: Mapping[str, str]
 
 
-class Table:
+class RouteTable:
     """All routes of a site, below `base`: "", or a path with a leading and no trailing slash."""
 
     def __init__(self, routes: Iterable[Route], base: str = "") -> None:
@@ -67,15 +67,15 @@ class Table:
         # Go's router ignores case and trailing slashes when it looks for the intended path.
         self._folded = {_folded(path): path for path in self._exact}
 
-    def find(self, path: str) -> Found | None:
+    def find(self, path: str) -> RouteMatch | None:
         """Look up an unescaped path; None: no route matches."""
         methods = self._exact.get(path)
         if methods is not None:
-            return Found(methods, {})
+            return RouteMatch(methods, {})
         parts = path.split("/")
         for pattern, methods in self._open.get(len(parts), {}).items():
             if _fits(pattern, parts):
-                return Found(methods, _parameters(pattern, parts))
+                return RouteMatch(methods, _parameters(pattern, parts))
         return None
 
     def meant(self, path: str, method: str) -> str | None:

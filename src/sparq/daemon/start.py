@@ -14,10 +14,10 @@ from importlib import import_module
 from operator import attrgetter
 from typing import TypeVar
 
-from sparq.daemon.options import LogOptions
+from sparq.daemon.options import LoggingOptions
 from sparq.program import flags, lifecycle
 from sparq.program import logging as log_lines
-from sparq.program.saying import version_line
+from sparq.program.stdout import version_line
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ def main(
     words = sys.argv[1:] if arguments is None else arguments
     version = version_line(program)
     options = flags.parse(options_class, program, version, words)
-    log: LogOptions = attrgetter("log")(options)
+    log: LoggingOptions = attrgetter("log")(options)
     level = log_lines.chosen_level(log.level, log.verbose)
     log_lines.set_up(log.prefix, level, log.format, utc=log.utc, repeats=log.repeats)
     logger.info("%s", version)

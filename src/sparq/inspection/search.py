@@ -27,15 +27,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.inspection import json_path
-from sparq.inspection.picture import UNKNOWN, Picture, State
+from sparq.inspection.snapshot import UNKNOWN, ChannelSnapshot, MessageState
 from sparq.log.block import Block, Buffer
 from sparq.log.disk import DiskError
-from sparq.log.looking import Looking, Part, Stored, stored_at
+from sparq.log.looking import LogPart, Looking, StoredMessage, stored_at
 from sparq.log.reading import pieces_of, read_extent
 from sparq.log.task import TaskKind
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.layout import FRAME_OVERHEAD
-from sparq.protocol.patterns import Patience, TooLong
+from sparq.protocol.patterns import StepBudget, TooLong
 
 if TYPE_CHECKING:
     from sparq.inspection.json_path import JsonFilter
@@ -114,7 +114,7 @@ class Criteria:
     json: JsonFilter | None = None
     regex: Pattern | None = None
     attempts: tuple[str, int] | None = None
-    state: State | None = None
+    state: MessageState | None = None
 
     def needles(self) -> list[tuple[bytes, ...]]:
         """Return groups of needles; data with a match holds at least one of each group."""
@@ -140,7 +140,7 @@ class Search:
 
     Attributes:
         position: the index where it is; `end`: where it ends.
-        picture: a snapshot of the channel, if a state or attempts are a criterion.
+        snapshot: a snapshot of the channel, if a state or attempts are a criterion.
         limit: maximum number of matches; `body_bytes`: maximum bytes of each body.
         found: the matches, ascending.
         scanned, scanned_bytes: the number of messages searched, and the bytes of their frames.
@@ -154,15 +154,15 @@ class Search:
     criteria: Criteria
     position: int
     end: int
-    picture: Picture | None = None
+    snapshot: ChannelSnapshot | None = None
     limit: int = 50
     body_bytes: int = 65_536
-    found: list[Stored] = field(default_factory=list)
+    found: list[StoredMessage] = field(default_factory=list)
     found_bytes: int = 0
     scanned: int = 0
     scanned_bytes: int = 0
     unsearched: int = 0
-    failed: list[tuple[Part, DiskError]] = field(default_factory=list)
+    failed: list[tuple[LogPart, DiskError]] = field(default_factory=list)
     candidates: Indexes | None = None
     work: Iterator[None] | None = None
 
@@ -178,20 +178,20 @@ class Search:
 
     def prepare(self) -> None:
         """Find the candidates, if only certain messages can match; runs in a thread."""
-        picture, criteria = self.picture, self.criteria
-        if picture is None:
+        snapshot, criteria = self.snapshot, self.criteria
+        if snapshot is None:
             return
-        flying, deferred = picture.in_flight.indexes, picture.deferred
-        if criteria.state is State.IN_FLIGHT:
+        flying, deferred = snapshot.in_flight.indexes, snapshot.deferred
+        if criteria.state is MessageState.IN_FLIGHT:
             self.candidates = flying
-        elif criteria.state is State.DEFERRED:
+        elif criteria.state is MessageState.DEFERRED:
             self.candidates = deferred.indexes
         elif criteria.attempts is not None and not criteria.wants(*_fresh()).any():
-            known = np.concatenate((flying, deferred.indexes, picture.again[0]))
+            known = np.concatenate((flying, deferred.indexes, snapshot.again[0]))
             self.candidates = np.sort(known)
-        elif criteria.state is State.WAITING:
-            lowest = picture.again[0][:1].tolist()
-            self.position = max(self.position, min([picture.cursor, *lowest]))
+        elif criteria.state is MessageState.WAITING:
+            lowest = snapshot.again[0][:1].tolist()
+            self.position = max(self.position, min([snapshot.cursor, *lowest]))
 
     def next_step(self, going: Going) -> Step | None:
         """Return the next step; None: nothing is left, the search is over."""
@@ -204,10 +204,10 @@ class Search:
         if not parts:
             self.position = self.end
             return None
-        self.work = Look(self).into(parts)
+        self.work = PartSearch(self).into(parts)
         return Step(self, self.work, going)
 
-    def _parts_of(self, candidates: Indexes) -> Iterator[Part]:
+    def _parts_of(self, candidates: Indexes) -> Iterator[LogPart]:
         at = int(np.searchsorted(candidates, self.position))
         for _ in range(PARTS_MAX):
             part = None
@@ -222,7 +222,7 @@ class Search:
 
 def _fresh() -> tuple[NDArray[np.uint8], Indexes]:
     """Return state and attempts of a message that was never delivered, as columns."""
-    return np.array([State.WAITING], np.uint8), np.zeros(1, np.int64)
+    return np.array([MessageState.WAITING], np.uint8), np.zeros(1, np.int64)
 
 
 @dataclass(eq=False)
@@ -243,13 +243,13 @@ class Step:
         self.search.work = None
 
 
-class Look:
+class PartSearch:
     """Searches parts. Methods that return an iterator yield after each piece of work."""
 
     def __init__(self, search: Search) -> None:
         self.search = search
 
-    def into(self, parts: Sequence[Part]) -> Iterator[None]:
+    def into(self, parts: Sequence[LogPart]) -> Iterator[None]:
         """Search these parts, until the search is full."""
         for part in parts:
             yield from self._into_part(part)
@@ -257,7 +257,7 @@ class Look:
                 return
             yield
 
-    def _into_part(self, part: Part) -> Iterator[None]:
+    def _into_part(self, part: LogPart) -> Iterator[None]:
         search = self.search
         first = max(search.position, part.first)
         end = min(part.end, search.end)
@@ -332,15 +332,15 @@ class Look:
 
     def _candidates(self, chunk: Block) -> Iterable[int]:
         """Return the indexes of a chunk's messages that may match by text and state."""
-        picture, criteria = self.search.picture, self.search.criteria
+        snapshot, criteria = self.search.snapshot, self.search.criteria
         text = criteria.text
         if not text and criteria.json is not None and criteria.json.value_needle():
             is_plain = not _holds(chunk.frames, json_path.ESCAPE, 0, len(chunk.frames))
             text = criteria.json.value_needle() if is_plain else b""
-        if picture is None or (criteria.state is None and criteria.attempts is None):
+        if snapshot is None or (criteria.state is None and criteria.attempts is None):
             return text_hits(chunk, text) if text else range(chunk.first, chunk.end)
         indexes = np.arange(chunk.first, chunk.end)
-        chosen: list[int] = indexes[criteria.wants(*picture.states(indexes))].tolist()
+        chosen: list[int] = indexes[criteria.wants(*snapshot.states(indexes))].tolist()
         if not text:
             return chosen
         hits = set(text_hits(chunk, text))
@@ -362,7 +362,7 @@ class Look:
     def _is_like(self, pattern: Pattern, body: bytes) -> bool:
         """Whether a pattern, which is limited to ASCII, matches somewhere in the body."""
         try:
-            return pattern.search(body.decode("latin-1"), Patience(PATTERN_STEPS_MAX))
+            return pattern.search(body.decode("latin-1"), StepBudget(PATTERN_STEPS_MAX))
         except TooLong:
             self.search.unsearched += 1
             return False

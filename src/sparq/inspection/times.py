@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log.disk import DiskError
-from sparq.log.looking import Curve, Looking, Part, blocks_of
+from sparq.log.looking import Curve, LogPart, Looking, blocks_of
 from sparq.log.task import TaskKind
 
 Indexes = NDArray[np.int64]
@@ -27,7 +27,7 @@ PARTS_MAX: Final = 256
 
 
 @dataclass(eq=False)
-class Columns:
+class CurveCount:
     """Work that counts the messages of a curve.
 
     Attributes:
@@ -40,7 +40,7 @@ class Columns:
     looking: Looking
     curve: Curve
     edges: Indexes
-    parts: dict[int, Part]
+    parts: dict[int, LogPart]
     counts: Indexes
     indexes: Indexes
     kind: TaskKind = TaskKind.INSPECT
@@ -87,7 +87,7 @@ class Columns:
         self.indexes = np.minimum.accumulate(lowest[::-1])[::-1]
 
 
-def columns_of(looking: Looking, count: int) -> Columns | None:
+def columns_of(looking: Looking, count: int) -> CurveCount | None:
     """Return work for `count` columns of equal width; None: the log has no message."""
     curve = looking.curve()
     if not len(curve.firsts):
@@ -96,7 +96,7 @@ def columns_of(looking: Looking, count: int) -> Columns | None:
     width = max(1, -(-(end - begin + 1) // count))
     edges = begin + np.arange(count + 1, dtype=np.int64) * width
     spans = (curve.ends - begin) // width != (curve.begins - begin) // width
-    parts: dict[int, Part] = {}
+    parts: dict[int, LogPart] = {}
     size = 0
     for row in np.flatnonzero(spans).tolist():
         part = looking.part(int(curve.firsts[row]))
@@ -106,4 +106,4 @@ def columns_of(looking: Looking, count: int) -> Columns | None:
                 break
             parts[row] = part
     nothing = np.empty(0, np.int64)
-    return Columns(looking, curve, edges, parts, nothing, nothing)
+    return CurveCount(looking, curve, edges, parts, nothing, nothing)

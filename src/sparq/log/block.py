@@ -135,7 +135,7 @@ Key = tuple[int, int]
 """(the log's number from `new_owner`, first index of the extent)"""
 
 
-class Entry:
+class CachedBlocks:
     """The blocks of one extent, ascending.
 
     Attributes:
@@ -152,9 +152,9 @@ class Entry:
         self.evicted = False
 
 
-def nothing() -> Entry:
+def nothing() -> CachedBlocks:
     """Return an empty entry that belongs to no cache."""
-    entry = Entry([])
+    entry = CachedBlocks([])
     entry.evicted = True
     return entry
 
@@ -165,34 +165,34 @@ class BlockCache:
     def __init__(self, limit_bytes: int = CACHE_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.size_bytes = 0
-        self._entries: OrderedDict[Key, Entry] = OrderedDict()
+        self._entries: OrderedDict[Key, CachedBlocks] = OrderedDict()
         self._owners = count(1)
 
     def new_owner(self) -> int:
         """Return a number for one log's keys; may be called from any thread."""
         return next(self._owners)
 
-    def get(self, key: Key) -> Entry | None:
+    def get(self, key: Key) -> CachedBlocks | None:
         """Return the entry and mark it as the most recently used."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
-    def peek(self, key: Key) -> Entry | None:
+    def peek(self, key: Key) -> CachedBlocks | None:
         """Return the entry without marking it as used."""
         return self._entries.get(key)
 
-    def put(self, key: Key, blocks: list[Block]) -> Entry:
+    def put(self, key: Key, blocks: list[Block]) -> CachedBlocks:
         """Store an entry of these blocks, replacing the one with the same key."""
         self.discard(key)
-        entry = Entry(blocks)
+        entry = CachedBlocks(blocks)
         self._entries[key] = entry
         self.size_bytes += entry.cost_bytes
         self._shrink()
         return entry
 
-    def grow(self, key: Key, entry: Entry, growth_bytes: int) -> None:
+    def grow(self, key: Key, entry: CachedBlocks, growth_bytes: int) -> None:
         """Add `growth_bytes` to the cost of an entry in the cache, and mark it as used."""
         entry.cost_bytes += growth_bytes
         self.size_bytes += growth_bytes
@@ -215,7 +215,7 @@ class BlockCache:
         while self.size_bytes > self.limit_bytes and len(self._entries) > 1:
             self._let_go(self._entries.popitem(last=False)[1])
 
-    def _let_go(self, entry: Entry) -> None:
+    def _let_go(self, entry: CachedBlocks) -> None:
         self.size_bytes -= entry.cost_bytes
         entry.evicted = True
 

@@ -15,11 +15,11 @@ import numpy as np
 from sparq.log import journal
 from sparq.log.block import BlockCache
 from sparq.log.disk import Disk, DiskError
-from sparq.log.facts import FACTS, FactsError, decode
 from sparq.log.go_queue import GoDataError, GoQueue, GoTopic, go_files, read_queue, survey
 from sparq.log.go_records import BadBytes
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.log.metadata import FACTS, MetadataError, decode
 from sparq.log.records import ChannelState, TopicState
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import topic_of_directory
@@ -35,7 +35,7 @@ Progress = Callable[[int], None]
 
 
 @dataclass(slots=True)
-class Row:
+class CheckRow:
     """The contents of one topic or channel.
 
     Attributes:
@@ -59,7 +59,7 @@ class Row:
 
 
 @dataclass(slots=True)
-class Findings:
+class CheckReport:
     """The contents of a data path.
 
     Attributes:
@@ -67,7 +67,7 @@ class Findings:
     """
 
     kind: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CheckRow] = field(default_factory=list)
     damage: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -81,11 +81,11 @@ class Findings:
         return [*self.notes, *own]
 
 
-def _name(row: Row) -> str:
+def _name(row: CheckRow) -> str:
     return f"{row.topic}:{row.channel}" if row.channel else row.topic
 
 
-def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findings | None:
+def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> CheckReport | None:
     """Inspect a data path; None: it has no files of sparq's nsqd or of Go's.
 
     Raises:
@@ -96,7 +96,7 @@ def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> Findi
     is_sparq = disk.exists(f"{data_path}/{FACTS}") or disk.exists(f"{data_path}/{TOPICS}")
     if not is_go and not is_sparq and not is_imported:
         return None
-    findings = Findings("go" if is_go else "sparq")
+    findings = CheckReport("go" if is_go else "sparq")
     if disk.exists(f"{data_path}/{UNFINISHED}"):
         findings.notes.append("an import was interrupted: nsqd will restart it")
     if is_sparq:
@@ -148,7 +148,7 @@ def _file_size(disk: Disk, path: str) -> int:
 # Data paths of Go's nsqd
 
 
-def _check_go(disk: Disk, data_path: str, progress: Progress, findings: Findings) -> None:
+def _check_go(disk: Disk, data_path: str, progress: Progress, findings: CheckReport) -> None:
     try:
         data = survey(disk, data_path)
     except GoDataError as error:
@@ -159,12 +159,12 @@ def _check_go(disk: Disk, data_path: str, progress: Progress, findings: Findings
         findings.rows += _go_rows(disk, data_path, topic, progress)
 
 
-def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> Iterator[Row]:
-    own = Row(topic.name, "", topic.paused)
+def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> Iterator[CheckRow]:
+    own = CheckRow(topic.name, "", topic.paused)
     _count_queue(disk, data_path, topic.queue, own, progress)
     rows = []
     for channel in topic.channels.values():
-        row = Row(topic.name, channel.name, channel.paused)
+        row = CheckRow(topic.name, channel.name, channel.paused)
         _count_queue(disk, data_path, channel.queue, row, progress)
         rows.append(row)
     if rows and not topic.paused:
@@ -179,7 +179,9 @@ def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> 
     yield from rows
 
 
-def _count_queue(disk: Disk, data_path: str, queue: GoQueue, row: Row, progress: Progress) -> None:
+def _count_queue(
+    disk: Disk, data_path: str, queue: GoQueue, row: CheckRow, progress: Progress
+) -> None:
     row.notes += queue.notes
     row.size_bytes = queue.size_bytes
     for found in read_queue(disk, data_path, queue):
@@ -197,7 +199,7 @@ def _count_queue(disk: Disk, data_path: str, queue: GoQueue, row: Row, progress:
 # Data paths of sparq's nsqd
 
 
-def _check_facts(disk: Disk, data_path: str, findings: Findings) -> None:
+def _check_facts(disk: Disk, data_path: str, findings: CheckReport) -> None:
     path = f"{data_path}/{FACTS}"
     if not disk.exists(path):
         findings.damage.append(f"{path} is missing")
@@ -206,14 +208,14 @@ def _check_facts(disk: Disk, data_path: str, findings: Findings) -> None:
     try:
         facts = decode(file.pread(file.size(), 0))
         findings.notes.append(f"format {facts.format}, node id {facts.node_id}")
-    except FactsError as error:
+    except MetadataError as error:
         findings.damage.append(f"{path} is damaged: {error}")
     finally:
         file.close()
 
 
 def _check_topics(
-    disk: Disk, home: str, now: Instant, progress: Progress, findings: Findings
+    disk: Disk, home: str, now: Instant, progress: Progress, findings: CheckReport
 ) -> None:
     for folder in disk.listdir(home) if disk.exists(home) else ():
         name = topic_of_directory(folder)
@@ -228,7 +230,7 @@ def _check_topics(
 
 def _sparq_rows(
     disk: Disk, folder: str, name: str, now: Instant, progress: Progress
-) -> Iterator[Row]:
+) -> Iterator[CheckRow]:
     state, said = Ledger.read(disk, folder)
     log = Log.open(
         disk,
@@ -240,7 +242,7 @@ def _sparq_rows(
         cache=BlockCache(CACHE_BYTES),
         believes_indexes=False,
     )
-    own = Row(name, "", state.paused, size_bytes=log.size_bytes)
+    own = CheckRow(name, "", state.paused, size_bytes=log.size_bytes)
     for text in said:
         # An unfinished write is left by a kill; it is not damage.
         (own.notes if text.endswith("(torn)") else own.damage).append(text)
@@ -254,7 +256,7 @@ def _sparq_rows(
     yield own
     dues = {index for index, due_ns in log.due_entries if due_ns > now.wall_ns}
     for channel_name, channel in state.channels.items():
-        row = Row(name, channel_name, channel.paused)
+        row = CheckRow(name, channel_name, channel.paused)
         _count_channel(channel, log, mark, dues, row)
         waiting = [due_ns > now.wall_ns for due_ns, _ in channel.requeued.values()]
         row.deferred += sum(waiting)
@@ -284,7 +286,9 @@ def _mark(log: Log, state: TopicState) -> int:
     return max([mark, *(channel.cursor for channel in state.channels.values())])
 
 
-def _count_channel(channel: ChannelState, log: Log, mark: int, dues: set[int], row: Row) -> None:
+def _count_channel(
+    channel: ChannelState, log: Log, mark: int, dues: set[int], row: CheckRow
+) -> None:
     """Count the channel's unfinished messages, and which of them were published as deferred."""
     done = [(first, min(end, mark)) for first, end in channel.finished if first < mark]
     row.depth = log.messages_between(channel.start, mark)

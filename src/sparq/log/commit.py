@@ -25,7 +25,7 @@ from sparq.log import segment as segments
 from sparq.log.block import Block, Buffer
 from sparq.log.disk import PAGE_BYTES, DiskError
 from sparq.log.reserve import BLOCK_BYTES
-from sparq.log.segment import DATA_START, FILLING, ActiveSegment, Place, Segment
+from sparq.log.segment import DATA_START, FILLING, ActiveSegment, LogDir, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
 from sparq.protocol.frames import patch_timestamps
@@ -36,7 +36,7 @@ NEW_FILE_BYTES: Final = 4 * BLOCK_BYTES
 
 # Not frozen: setting frozen fields costs a microsecond more.
 @dataclass(slots=True, eq=False)
-class Batch:
+class PendingBatch:
     """Messages that have their indexes and are about to be stored.
 
     Attributes:
@@ -60,7 +60,7 @@ class Batch:
         self.block = replace(block, frames=frames, oldest_published_ns=oldest_ns)
 
 
-class State(Enum):
+class CommitState(Enum):
     """The state of a commit."""
 
     # Every commit hashes members, and Enum's own hash is a Python function, which is slower.
@@ -76,7 +76,7 @@ class State(Enum):
     LOST = "nothing is stored, but a file still has data that could not be truncated or deleted"
 
 
-class Event(Enum):
+class CommitEvent(Enum):
     """An event that changes a commit's state."""
 
     __hash__ = object.__hash__
@@ -90,24 +90,24 @@ class Event(Enum):
     SPOIL = "it fails and leaves data in a file"
 
 
-TRANSITIONS: Final[dict[tuple[State, Event], State]] = {
-    (State.BEGUN, Event.WRITE): State.WRITTEN,
-    (State.BEGUN, Event.SYNC): State.SYNCED,
-    (State.BEGUN, Event.SYNC_FAILED): State.POISONED,
-    (State.BEGUN, Event.MOVE): State.MOVED,
-    (State.BEGUN, Event.FAIL): State.REFUSED,
-    (State.BEGUN, Event.SPOIL): State.LOST,
-    (State.WRITTEN, Event.SHARE): State.JOURNALED,
-    (State.WRITTEN, Event.SYNC): State.SYNCED,
-    (State.WRITTEN, Event.SYNC_FAILED): State.POISONED,
-    (State.POISONED, Event.MOVE): State.MOVED,
-    (State.POISONED, Event.FAIL): State.POISONED,
-    (State.POISONED, Event.SPOIL): State.LOST,
+TRANSITIONS: Final[dict[tuple[CommitState, CommitEvent], CommitState]] = {
+    (CommitState.BEGUN, CommitEvent.WRITE): CommitState.WRITTEN,
+    (CommitState.BEGUN, CommitEvent.SYNC): CommitState.SYNCED,
+    (CommitState.BEGUN, CommitEvent.SYNC_FAILED): CommitState.POISONED,
+    (CommitState.BEGUN, CommitEvent.MOVE): CommitState.MOVED,
+    (CommitState.BEGUN, CommitEvent.FAIL): CommitState.REFUSED,
+    (CommitState.BEGUN, CommitEvent.SPOIL): CommitState.LOST,
+    (CommitState.WRITTEN, CommitEvent.SHARE): CommitState.JOURNALED,
+    (CommitState.WRITTEN, CommitEvent.SYNC): CommitState.SYNCED,
+    (CommitState.WRITTEN, CommitEvent.SYNC_FAILED): CommitState.POISONED,
+    (CommitState.POISONED, CommitEvent.MOVE): CommitState.MOVED,
+    (CommitState.POISONED, CommitEvent.FAIL): CommitState.POISONED,
+    (CommitState.POISONED, CommitEvent.SPOIL): CommitState.LOST,
 }
 
-ON_DISK: Final = frozenset((State.SYNCED, State.MOVED))
+ON_DISK: Final = frozenset((CommitState.SYNCED, CommitState.MOVED))
 """Everything written before the commit is on the disk, too."""
-SPOILT: Final = frozenset((State.POISONED, State.LOST))
+SPOILT: Final = frozenset((CommitState.POISONED, CommitState.LOST))
 """Nothing more may be appended to the file."""
 
 
@@ -115,7 +115,7 @@ class Stored(NamedTuple):
     """A batch that a commit has written, and its place."""
 
     segment: Segment
-    batch: Batch
+    batch: PendingBatch
     offset: int
 
 
@@ -147,10 +147,10 @@ class Commit:
         journals_ended: nothing more is added to the journals up to this number.
     """
 
-    place: Place
-    batch: Batch | None
+    place: LogDir
+    batch: PendingBatch | None
     active: ActiveSegment | None
-    unsynced: list[Batch]
+    unsynced: list[PendingBatch]
     shares: bool
     roll: bool
     owed: bool
@@ -162,7 +162,7 @@ class Commit:
     now_ns: int
     end_index: int
     spare: str | None = None
-    state: State = State.BEGUN
+    state: CommitState = CommitState.BEGUN
     error: DiskError | None = None
     notes: list[str] = field(default_factory=list)
     created: ActiveSegment | None = None
@@ -177,7 +177,7 @@ class Commit:
         """The index of the first message; without a batch, `end_index`."""
         return self.batch.block.first if self.batch is not None else self.end_index
 
-    def go(self, event: Event) -> None:
+    def go(self, event: CommitEvent) -> None:
         """Change the state according to TRANSITIONS."""
         self.state = TRANSITIONS[self.state, event]
 
@@ -204,7 +204,7 @@ class Commit:
                     return
             if appended is not None:
                 self.append(target, appended, target.segment.size)
-                self.state = TRANSITIONS[self.state, Event.WRITE]  # `go`, without a call
+                self.state = TRANSITIONS[self.state, CommitEvent.WRITE]  # `go`, without a call
             if self.sync:
                 self.sync_alone(target)
         except DiskError as error:
@@ -213,7 +213,7 @@ class Commit:
     def fail(self, error: DiskError) -> None:
         """Record an error: nothing is stored."""
         self.error = error
-        self.go(Event.FAIL if error.restored else Event.SPOIL)
+        self.go(CommitEvent.FAIL if error.restored else CommitEvent.SPOIL)
 
     def _next_file(self) -> ActiveSegment | None:
         """Begin the next file; None: the last one's sync failed, so a fresh file has it all."""
@@ -234,7 +234,7 @@ class Commit:
             DiskError: neither could be synced.
         """
         if self._sync(target):
-            self.go(Event.SYNC)
+            self.go(CommitEvent.SYNC)
         else:
             self._poisoned()
 
@@ -257,7 +257,7 @@ class Commit:
                 self.notes.append(f"{error}; the unused new file could not be deleted durably")
             raise
 
-    def append(self, target: ActiveSegment, appended: Batch, offset: int) -> list[Buffer]:
+    def append(self, target: ActiveSegment, appended: PendingBatch, offset: int) -> list[Buffer]:
         """Write a batch at this offset of the file; return its bytes.
 
         Raises:
@@ -303,7 +303,7 @@ class Commit:
 
     def _poisoned(self) -> None:
         """Move the unsynced batches: no later sync of their file would report their loss."""
-        self.go(Event.SYNC_FAILED)
+        self.go(CommitEvent.SYNC_FAILED)
         self._move()
 
     def _move(self) -> None:
@@ -337,7 +337,7 @@ class Commit:
             error.restored = self._give_up(fresh)
             raise
         self.created = fresh
-        self.go(Event.MOVE)
+        self.go(CommitEvent.MOVE)
 
     def _give_up(self, fresh: ActiveSegment | None) -> bool:
         """Remove the refused batch from both files, since the fresh file failed too.
@@ -360,7 +360,7 @@ class Shared:
         data: the bytes that were written.
     """
 
-    def __init__(self, commit: Commit, appended: Batch, target: ActiveSegment) -> None:
+    def __init__(self, commit: Commit, appended: PendingBatch, target: ActiveSegment) -> None:
         self.commit, self.batch, self.target = commit, appended, target
         self.data = b""
 
@@ -385,7 +385,7 @@ class Shared:
         except DiskError as error:
             commit.fail(error)
             return False
-        commit.go(Event.WRITE)
+        commit.go(CommitEvent.WRITE)
         return True
 
     def sync_alone(self) -> None:
@@ -410,14 +410,14 @@ class Unsynced:
         since_mono_ns: publish time of the oldest of those, on the mono clock.
     """
 
-    batches: list[Batch] = field(default_factory=list)
+    batches: list[PendingBatch] = field(default_factory=list)
     journal: int = 0
     wants_own_sync: bool = False
     count: int = 0
     size_bytes: int = 0
     since_mono_ns: int = 0
 
-    def add(self, written: Batch, journal: int = 0) -> None:
+    def add(self, written: PendingBatch, journal: int = 0) -> None:
         """Add a written batch; if a journal has it, journals have all batches before it, too."""
         self.batches.append(written)
         if journal:

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparq.log.disk import Disk, read_bytes
-from sparq.log.go_records import BadBytes, Records, read_records
+from sparq.log.go_records import BadBytes, GoRecords, read_records
 from sparq.protocol.names import is_ephemeral, is_valid_name
 
 METADATA: Final = "nsqd.dat"
@@ -52,7 +52,7 @@ class Position(NamedTuple):
     offset: int
 
 
-class Positions(NamedTuple):
+class GoQueuePositions(NamedTuple):
     """The contents of a queue's metadata file."""
 
     depth: int
@@ -90,7 +90,7 @@ class GoQueue:
     """
 
     name: str
-    positions: Positions | None = None
+    positions: GoQueuePositions | None = None
     files: list[DataFile] = field(default_factory=list)
     missing: list[BadBytes] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -293,7 +293,7 @@ def _take_positions(disk: Disk, data_path: str, queue: GoQueue, name: str) -> No
         queue.missing.append(BadBytes(f"{data_path}/{name}", 0, len(text), reason))
         return
     depth, *places = map(int, match.groups())
-    queue.positions = Positions(depth, Position(*places[:2]), Position(*places[2:]))
+    queue.positions = GoQueuePositions(depth, Position(*places[:2]), Position(*places[2:]))
 
 
 def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
@@ -321,7 +321,9 @@ def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
     queue.files.append(file._replace(start=min(file.start, file.size)))
 
 
-def _note_missing(queue: GoQueue, data_path: str, positions: Positions, numbers: set[int]) -> None:
+def _note_missing(
+    queue: GoQueue, data_path: str, positions: GoQueuePositions, numbers: set[int]
+) -> None:
     """Record files that are missing between the read and the write position."""
     read, write = positions.read, positions.write
     after = sorted({number for number in numbers if number > read.number} | {write.number})
@@ -345,7 +347,7 @@ def _note_missing(queue: GoQueue, data_path: str, positions: Positions, numbers:
         queue.missing.append(BadBytes(f"{data_path}/{queue.name}", 0, write.offset, reason))
 
 
-def read_queue(disk: Disk, data_path: str, queue: GoQueue) -> Iterator[Records | BadBytes]:
+def read_queue(disk: Disk, data_path: str, queue: GoQueue) -> Iterator[GoRecords | BadBytes]:
     """Yield a queue's messages in order, and the parts of it that cannot be read.
 
     Raises:

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.log.disk import File, read_bytes
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 
 LENGTH_SIZE: Final = 4
 FIXED_SIZE: Final = 26
@@ -59,7 +59,7 @@ _WRONG_CLOCK: Final = 0x08
 Offsets = NDArray[np.int64]
 
 
-class Records(NamedTuple):
+class GoRecords(NamedTuple):
     """Messages that follow each other.
 
     Attributes:
@@ -75,9 +75,9 @@ class Records(NamedTuple):
     def __len__(self) -> int:
         return len(self.starts)
 
-    def bodies(self) -> Bodies:
+    def bodies(self) -> BodySlices:
         """Return the bodies, without copying them."""
-        return Bodies(self.data, self.starts + FIXED_SIZE, self.sizes - FIXED_SIZE)
+        return BodySlices(self.data, self.starts + FIXED_SIZE, self.sizes - FIXED_SIZE)
 
     def timestamps(self) -> NDArray[np.int64]:
         """Return the publish times, ns since 1970."""
@@ -91,9 +91,9 @@ class Records(NamedTuple):
         counts: NDArray[np.uint16] = cells[self.starts[:, None] + _ATTEMPTS].view(">u2").ravel()
         return counts.astype(np.int64)
 
-    def part(self, first: int, end: int) -> "Records":
+    def part(self, first: int, end: int) -> "GoRecords":
         """Return the records [first, end)."""
-        return Records(self.data, self.starts[first:end], self.sizes[first:end])
+        return GoRecords(self.data, self.starts[first:end], self.sizes[first:end])
 
 
 class BadBytes(NamedTuple):
@@ -110,7 +110,7 @@ class BadBytes(NamedTuple):
 
 def read_records(
     file: File, start: int, size: int, written: int = -1
-) -> Iterator[Records | BadBytes]:
+) -> Iterator[GoRecords | BadBytes]:
     """Yield the contents of a data file from `start` on, in order.
 
     Args:
@@ -124,7 +124,7 @@ def read_records(
     """
     if start >= size:
         return
-    reader = _Reader(file, size, written)
+    reader = _FileWindow(file, size, written)
     reader.look_at_clock(start)
     at = start
     while at < size:
@@ -138,7 +138,7 @@ def read_records(
         at = reader.next_at
 
 
-class _Reader:
+class _FileWindow:
     """A window on the file, moved as needed.
 
     Attributes:
@@ -168,7 +168,7 @@ class _Reader:
 
     # Fast path: a whole chunk at once, if nothing in it is in doubt
 
-    def run(self, at: int) -> Records | None:
+    def run(self, at: int) -> GoRecords | None:
         """Return the records from here to the end of a chunk; None: `step` reads the first one."""
         if at < self._slow_until:
             return None
@@ -186,7 +186,7 @@ class _Reader:
             self._slow_bytes = min(2 * self._slow_bytes, CHUNK_BYTES)
             return None
         self._slow_bytes = 1
-        return Records(self.data, heads[:count] + LENGTH_SIZE, np.diff(heads[: count + 1]) - 4)
+        return GoRecords(self.data, heads[:count] + LENGTH_SIZE, np.diff(heads[: count + 1]) - 4)
 
     def _count_without_swallowed(self, heads: Offsets) -> int:
         """Count the records before the first one that has swallowed others."""
@@ -233,7 +233,7 @@ class _Reader:
 
     # Slow path: record by record
 
-    def step(self, at: int) -> Records | BadBytes:
+    def step(self, at: int) -> GoRecords | BadBytes:
         """Return the record here, or the bytes up to the next one; sets `next_at`."""
         length = self._length(at)
         end = at + LENGTH_SIZE + length
@@ -244,7 +244,7 @@ class _Reader:
                 self.next_at = end
                 self._show(at, end - at)
                 start = at - self.base + LENGTH_SIZE
-                return Records(self.data, np.array([start]), np.array([length]))
+                return GoRecords(self.data, np.array([start]), np.array([length]))
             self.next_at = swallowed
             return self._bad(at, "its length field points past the next record")
         found = self._find(at + HEAD_SIZE if self._is_head(at) else at + 1)

@@ -49,7 +49,7 @@ Dues = list[tuple[int, int]]
 """(index, due time in ns since 1970)"""
 
 
-class Contents(NamedTuple):
+class IndexContents(NamedTuple):
     """The contents of an index file.
 
     Attributes:
@@ -99,7 +99,7 @@ def _decode(payload: memoryview) -> tuple[Rows, Dues, int] | None:
     return rows, list(zip(indexes, times, strict=True)), first_time_ns
 
 
-def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None:
+def read(disk: Disk, segment: Segment, size: int, limit: int) -> IndexContents | None:
     """Read a segment's index file; None: it is missing or cannot be trusted.
 
     Args:
@@ -126,7 +126,7 @@ def read(disk: Disk, segment: Segment, size: int, limit: int) -> Contents | None
         return None
 
 
-def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
+def _parse(data: bytes, header: SegmentHeader) -> IndexContents | None:
     """Parse the whole blocks of an index file; None: it is not this segment's, or is malformed."""
     if data[: _HEADER.size] != encode_header(header):
         return None
@@ -142,7 +142,7 @@ def _parse(data: bytes, header: SegmentHeader) -> Contents | None:
         first_time_ns = first_time_ns or block[2]
         at += 16 + len(payload)
         at += -at % ALIGNMENT
-    return Contents(np.concatenate(parts, axis=1), dues, first_time_ns, at) if parts else None
+    return IndexContents(np.concatenate(parts, axis=1), dues, first_time_ns, at) if parts else None
 
 
 def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
@@ -168,7 +168,7 @@ def follows(rows: Rows, offset: int, ordinal: int, index: int) -> bool:
     )
 
 
-def _is_sound(contents: Contents, segment: Segment, size: int, limit: int) -> bool:
+def _is_sound(contents: IndexContents, segment: Segment, size: int, limit: int) -> bool:
     """Whether a segment of this size, with messages below `limit`, can have these contents."""
     rows, header = contents.rows, segment.header
     counted = int(rows[2, -1] + rows[1, -1] - rows[0, -1])
@@ -180,7 +180,7 @@ def _is_sound(contents: Contents, segment: Segment, size: int, limit: int) -> bo
     )
 
 
-def _last_is_there(disk: Disk, segment: Segment, contents: Contents) -> bool:
+def _last_is_there(disk: Disk, segment: Segment, contents: IndexContents) -> bool:
     """Whether the segment has the batch that begins the last extent."""
     first, _, ordinal, offset, _, _ = map(int, contents.rows[:, -1])
     file = disk.open(segment.path)

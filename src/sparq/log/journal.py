@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sparq.log import ledger_file
-from sparq.log.commit import Commit, Event, Shared
+from sparq.log.commit import Commit, CommitEvent, Shared
 from sparq.log.disk import Disk, DiskError, File, read_bytes
 from sparq.log.ledger_file import DATA_START, LedgerHeader
 from sparq.log.segment import DATA_START as SEGMENT_DATA_START
@@ -54,7 +54,7 @@ _ENTRY: Final = struct.Struct("<HQQI")
 _NO_LOG: Final = bytes(16)
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """Bytes of one file.
 
     Attributes:
@@ -68,7 +68,7 @@ class Entry(NamedTuple):
     data: bytes
 
 
-def encode(entries: Iterable[Entry]) -> bytes:
+def encode(entries: Iterable[JournalEntry]) -> bytes:
     """Encode a block's records."""
     parts: list[bytes] = []
     for entry in entries:
@@ -77,7 +77,7 @@ def encode(entries: Iterable[Entry]) -> bytes:
     return b"".join(parts)
 
 
-def decode(records: memoryview) -> Iterator[Entry]:
+def decode(records: memoryview) -> Iterator[JournalEntry]:
     """Decode the entries of a whole block."""
     at = 0
     while at < len(records):
@@ -85,7 +85,7 @@ def decode(records: memoryview) -> Iterator[Entry]:
         at += _ENTRY.size
         path = bytes(records[at : at + path_size]).decode()
         at += path_size
-        yield Entry(path, salt, offset, bytes(records[at : at + size]))
+        yield JournalEntry(path, salt, offset, bytes(records[at : at + size]))
         at += size
 
 
@@ -180,14 +180,14 @@ class Journal:
                 share.sync_alone()
             return
         for share in written:
-            share.commit.go(Event.SHARE)
+            share.commit.go(CommitEvent.SHARE)
             share.commit.journal = self.number
             share.commit.journals_ended = self.number - 1
 
-    def _entry(self, share: Shared) -> Entry:
+    def _entry(self, share: Shared) -> JournalEntry:
         segment = share.target.segment
         path = segment.path.removeprefix(f"{self._data_path}/")
-        return Entry(path, segment.key.salt, segment.size, share.data)
+        return JournalEntry(path, segment.key.salt, segment.size, share.data)
 
     def _append(self, entries: bytes) -> None:
         file = self._file
@@ -343,9 +343,9 @@ def recover(disk: Disk, data_path: str, journal: Journal) -> PutBack:
 
 def _by_file(
     disk: Disk, numbers: list[int], journal: Journal, outcome: PutBack
-) -> dict[tuple[str, int], list[Entry]]:
+) -> dict[tuple[str, int], list[JournalEntry]]:
     """Group all entries by (path, salt), in the order in which they were written."""
-    entries: dict[tuple[str, int], list[Entry]] = {}
+    entries: dict[tuple[str, int], list[JournalEntry]] = {}
     for number in numbers:
         contents = ledger_file.read(disk, journal.path(number))
         for block in contents.blocks:
@@ -357,7 +357,7 @@ def _by_file(
     return entries
 
 
-def _put_back(disk: Disk, path: str, salt: int, entries: list[Entry]) -> int:
+def _put_back(disk: Disk, path: str, salt: int, entries: list[JournalEntry]) -> int:
     """Write all entries to the file and sync it; return how many batches it did not have."""
     file = _file(disk, path, salt)
     if file is None:

@@ -31,7 +31,7 @@ from sparq.log.ledger_file import (
     ledger_path,
     parse_name,
 )
-from sparq.log.records import Indexes, Kind, Replay, TopicState
+from sparq.log.records import Indexes, RecordKind, Replay, TopicState
 from sparq.log.reserve import BLOCK_BYTES, LEDGER_BYTES_MIN, Account, Purpose, Reserve, with_reserve
 
 LedgerWork = LedgerSync | Checkpoint
@@ -143,20 +143,20 @@ class Ledger:
 
     def created(self, channel: str, start: int) -> None:
         """Note that a channel exists, and that its messages begin at index `start`."""
-        self._append(records.encode_index(Kind.CREATED, channel, start))
+        self._append(records.encode_index(RecordKind.CREATED, channel, start))
         self._twice = True
 
     def deleted(self, channel: str) -> None:
         """Note that a channel was deleted."""
-        self._append(records.encode(Kind.DELETED, channel))
+        self._append(records.encode(RecordKind.DELETED, channel))
 
     def paused(self, channel: str | None, flag: bool) -> None:
         """Note that a channel, or the topic, was paused or unpaused."""
-        self._append(records.encode(Kind.PAUSED, channel or "", flag=flag))
+        self._append(records.encode(RecordKind.PAUSED, channel or "", flag=flag))
 
     def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
         """The messages of these ranges [start, end) are done with."""
-        self._append(records.encode_ranges(Kind.FINISHED, channel, starts, ends))
+        self._append(records.encode_ranges(RecordKind.FINISHED, channel, starts, ends))
 
     def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
         """Note messages as unfinished, with their due times (wall clock, ns) and attempts."""
@@ -164,19 +164,19 @@ class Ledger:
 
     def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
         """Note the messages of ranges [start, end) as done, although no consumer has got them."""
-        self._append(records.encode_ranges(Kind.VOIDED, channel, starts, ends))
+        self._append(records.encode_ranges(RecordKind.VOIDED, channel, starts, ends))
 
     def seek(self, channel: str, index: int) -> None:
         """Restart the channel at `index`: no message is finished, none requeued."""
-        self._append(records.encode_index(Kind.SEEK, channel, index))
+        self._append(records.encode_index(RecordKind.SEEK, channel, index))
 
     def cursor(self, channel: str, index: int) -> None:
         """Note that the messages below `index` have been delivered at least once."""
-        self._append(records.encode_index(Kind.CURSOR, channel, index))
+        self._append(records.encode_index(RecordKind.CURSOR, channel, index))
 
     def kept(self, channel: str, index: int | None) -> None:
         """Note that the log keeps messages read by a range reader from `index` on; None: none."""
-        self._append(records.encode_index(Kind.KEPT, channel, -1 if index is None else index))
+        self._append(records.encode_index(RecordKind.KEPT, channel, -1 if index is None else index))
 
     def apart(self, channel: str, indexes: Indexes) -> None:
         """Note deferred publishes that the channel no longer waits for; no name: none does."""
@@ -188,7 +188,7 @@ class Ledger:
 
     def mark(self, index: int) -> None:
         """Note P, the end of the messages that the topic's channels may see."""
-        self._append(records.encode_index(Kind.MARK, "", index))
+        self._append(records.encode_index(RecordKind.MARK, "", index))
 
     def _append(self, record: bytes) -> None:
         self._parts.append(record)
@@ -431,7 +431,7 @@ class Ledger:
             )
         return replay.state()
 
-    def _note_damage(self, path: str, contents: ledger_file.Contents) -> None:
+    def _note_damage(self, path: str, contents: ledger_file.LedgerContents) -> None:
         if contents.header is None and contents.size > DATA_START:
             self.damage.append(f"{path}: no readable file header, {contents.size} bytes lost")
         elif contents.damaged_bytes:
@@ -440,7 +440,7 @@ class Ledger:
             torn = contents.size - contents.end
             self.damage.append(f"{path}: {torn} bytes after the last whole block (torn)")
 
-    def _continue(self, path: str, contents: ledger_file.Contents) -> None:
+    def _continue(self, path: str, contents: ledger_file.LedgerContents) -> None:
         """Append to the newest file if it ends with a whole block; otherwise a new one is begun."""
         # The records of a file that is no longer appended to count, too: it has to be synced.
         self._found.append((path, 0))

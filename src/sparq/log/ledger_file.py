@@ -56,7 +56,7 @@ class LedgerHeader(NamedTuple):
     generation: int
 
 
-class Contents(NamedTuple):
+class LedgerContents(NamedTuple):
     """The contents of a file.
 
     Attributes:
@@ -122,7 +122,7 @@ def _blocks(data: bytes, salt: int) -> Iterator[tuple[int, memoryview]]:
             return
 
 
-def read(disk: Disk, path: str) -> Contents:
+def read(disk: Disk, path: str) -> LedgerContents:
     """Read a file and find out which of its blocks are whole.
 
     Raises:
@@ -135,7 +135,7 @@ def read(disk: Disk, path: str) -> Contents:
         file.close()
     header = decode_header(data[:DATA_START])
     if header is None:
-        return Contents(None, [], 0, len(data), 0)
+        return LedgerContents(None, [], 0, len(data), 0)
     blocks: list[memoryview] = []
     end, damaged = DATA_START, 0
     for offset, records in _blocks(data, header.salt):
@@ -143,7 +143,7 @@ def read(disk: Disk, path: str) -> Contents:
         blocks.append(records)
         end = offset + _BLOCK.size + len(records)
         end += -end % ALIGNMENT
-    return Contents(header, blocks, end, len(data), damaged)
+    return LedgerContents(header, blocks, end, len(data), damaged)
 
 
 # File names, and work that runs outside the event loop

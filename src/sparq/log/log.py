@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final
 
 from sparq.log.block import Block, BlockCache, Tail
-from sparq.log.commit import ON_DISK, SPOILT, Batch, Commit, State, Stored, Unsynced
+from sparq.log.commit import ON_DISK, SPOILT, Commit, CommitState, PendingBatch, Stored, Unsynced
 from sparq.log.disk import Disk, FileSystem, ensure_directory
 from sparq.log.extents import Extent
 from sparq.log.index import Index, Indexes, place_of
@@ -31,11 +31,11 @@ from sparq.log.looking import Looking
 from sparq.log.reading import BlockRead, RangeRead, Rescan
 from sparq.log.recovery import Recovered, recover, scan_again, settle, sync_found
 from sparq.log.reserve import Reserve
-from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, Place, Segment, SegmentInfo
+from sparq.log.segment import CEILING_SPAN, DATA_START, ActiveSegment, LogDir, Segment, SegmentInfo
 from sparq.log.task import TaskKind
 from sparq.log.upkeep import Drop, Upkeep
 from sparq.protocol import batch
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import INDEX_EPOCH_NS, Instant, clock_index
 
 SECOND_NS: Final = 10**9
@@ -82,7 +82,7 @@ class Log:
 
     def __init__(
         self,
-        place: Place,
+        place: LogDir,
         options: LogOptions,
         found: Recovered,
         cache: BlockCache,
@@ -156,7 +156,7 @@ class Log:
         found = recover(disk, directory, log_id, believes_indexes=believes_indexes)
         id_ = found.log_id or log_id or secrets.token_bytes(LOG_ID_SIZE)
         seconds = max(0, now.wall_ns - INDEX_EPOCH_NS) // SECOND_NS
-        place = Place(disk, directory, id_, node_id, max(found.epoch + 1, seconds), reserve)
+        place = LogDir(disk, directory, id_, node_id, max(found.epoch + 1, seconds), reserve)
         settle(place, found.segments)
         sync_found(disk, directory, found.segments, file_system)
         return cls(place, options, found, cache or BlockCache(), now=now, floor_index=floor_index)
@@ -190,7 +190,7 @@ class Log:
 
     def begin(
         self,
-        pieces: list[Bodies],
+        pieces: list[BodySlices],
         now: Instant,
         dues: list[tuple[int, int]] | None = None,
         sync: bool | None = None,
@@ -225,7 +225,7 @@ class Log:
         if sync is None:
             is_due = unsynced.count + count >= options.sync_every
             sync = is_due or unsynced.size_bytes + size > options.unsynced_bytes_max
-        return self._start(Batch(block, end, wall_ns, dues, size), sync)
+        return self._start(PendingBatch(block, end, wall_ns, dues, size), sync)
 
     def limit_files(self, max_bytes_per_file: int) -> None:
         """Limit files to this size from now on (see `LogOptions`)."""
@@ -233,7 +233,7 @@ class Log:
             self.options = replace(self.options, max_bytes_per_file=max_bytes_per_file)
             self.upkeep.prepare_at(max_bytes_per_file)
 
-    def _start(self, appended: Batch | None, sync: bool) -> Commit:
+    def _start(self, appended: PendingBatch | None, sync: bool) -> Commit:
         active, unsynced, segments = self.active, self.unsynced, self._index.segments
         first, roll = self.end_index, False
         if appended is not None:
@@ -293,11 +293,11 @@ class Log:
         if commit.error is not None:
             self._refused(commit)
         else:
-            self._owed &= state is not State.MOVED
+            self._owed &= state is not CommitState.MOVED
             for stored in commit.written:
                 self._stored(commit, stored)
             self.written_end = max(self.written_end, commit.end_index)
-            if is_on_disk or state is State.JOURNALED:
+            if is_on_disk or state is CommitState.JOURNALED:
                 self.synced_end = self.written_end
             if commit.batch is not None and not is_on_disk:
                 self.unsynced.add(commit.batch, commit.journal)
@@ -317,7 +317,7 @@ class Log:
         self._tail.forget()
 
     def _refused(self, commit: Commit) -> None:
-        if commit.state is State.LOST:
+        if commit.state is CommitState.LOST:
             # It may be the new file; a power cut could bring it back and undo a spare's renaming.
             self._leave_active()
             self.upkeep.spare = None

@@ -35,7 +35,7 @@ SEGMENTS_MAX: Final = 256
 """With more files than this, `curve` has only the first and last publish time of each."""
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """A stretch of messages without a gap.
 
     Attributes:
@@ -63,7 +63,7 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredMessage:
     """One message.
 
     Attributes:
@@ -96,11 +96,11 @@ class Curve(NamedTuple):
     sizes: Indexes
 
 
-def stored_at(block: Block, index: int, body_bytes: int) -> Stored:
+def stored_at(block: Block, index: int, body_bytes: int) -> StoredMessage:
     """Return a message of a block, with at most `body_bytes` of its body."""
     start, end = block.start_of(index), block.start_of(index + 1)
     body = start + FRAME_OVERHEAD
-    return Stored(
+    return StoredMessage(
         index,
         int.from_bytes(block.frames[start + 8 : start + 16], "big"),
         end - body,
@@ -119,22 +119,22 @@ class Looking:
         self._cache = cache
         self._owner = owner
 
-    def part(self, index: int) -> Part | None:
+    def part(self, index: int) -> LogPart | None:
         """Return the part with this index; None: it is not stored."""
         found = self._index.locate(index)
         return None if found is None else self._part(found[0], found[0].extents[found[1]])
 
-    def _part(self, segment: Segment, extent: Extent) -> Part:
+    def _part(self, segment: Segment, extent: Extent) -> LogPart:
         entry = self._cache.peek((self._owner, extent.first))
-        return Part(place_of(segment, extent), () if entry is None else tuple(entry.blocks))
+        return LogPart(place_of(segment, extent), () if entry is None else tuple(entry.blocks))
 
-    def has(self, part: Part) -> bool:
+    def has(self, part: LogPart) -> bool:
         """Whether the log still has the file of a part."""
         return any(segment.path == part.place.path for segment in self._index.segments)
 
-    def parts(self, first: int, end: int, count_max: int) -> list[Part]:
+    def parts(self, first: int, end: int, count_max: int) -> list[LogPart]:
         """List up to `count_max` parts that overlap [first, end), in order."""
-        parts: list[Part] = []
+        parts: list[LogPart] = []
         for segment, extent in self._index.extents_from(first):
             if extent.first >= end:
                 break
@@ -187,7 +187,7 @@ class Looking:
         return Curve(*joined)
 
 
-def _joined(left: Part, right: Part) -> Part | None:
+def _joined(left: LogPart, right: LogPart) -> LogPart | None:
     """Join two parts into one read; None: they are not adjacent, too large, or in memory."""
     one, other = left.place.extent, right.place.extent
     if left.blocks or right.blocks or one.size + other.size > JOIN_BYTES:
@@ -197,7 +197,7 @@ def _joined(left: Part, right: Part) -> Part | None:
         return None
     size, time_ns = one.size + other.size, max(one.time_max_ns, other.time_max_ns)
     extent = one._replace(end=other.end, size=size, time_max_ns=time_ns)
-    return Part(left.place._replace(extent=extent), ())
+    return LogPart(left.place._replace(extent=extent), ())
 
 
 def _whole(segment: Segment) -> Indexes:
@@ -220,7 +220,7 @@ def _extents(segment: Segment) -> Indexes:
     return np.array([firsts, ends - firsts, np.minimum(begins, times), times, sizes])
 
 
-def blocks_of(disk: Disk, part: Part) -> list[Block]:
+def blocks_of(disk: Disk, part: LogPart) -> list[Block]:
     """Read a part's messages from memory or the disk; those that fail verification are omitted.
 
     Raises:
@@ -245,11 +245,11 @@ class Glance:
     """
 
     disk: Disk
-    wanted: list[tuple[Part, list[int]]]
+    wanted: list[tuple[LogPart, list[int]]]
     body_bytes: int
-    found: dict[int, Stored] = field(default_factory=dict)
+    found: dict[int, StoredMessage] = field(default_factory=dict)
     left: set[int] = field(default_factory=set)
-    failed: list[tuple[Part, DiskError]] = field(default_factory=list)
+    failed: list[tuple[LogPart, DiskError]] = field(default_factory=list)
     kind: TaskKind = TaskKind.INSPECT
     error: DiskError | None = None
 
@@ -273,7 +273,7 @@ class Glance:
                 room -= len(stored.body)
 
 
-def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[Stored]:
+def _pick(blocks: list[Block], indexes: list[int], body_bytes: int) -> Iterator[StoredMessage]:
     at = 0
     for index in indexes:
         while at < len(blocks) and blocks[at].end <= index:
@@ -301,15 +301,15 @@ class Errand:
 
 def wanted_parts(
     looking: Looking, indexes: Sequence[int], bytes_max: int
-) -> tuple[list[tuple[Part, list[int]]], int]:
+) -> tuple[list[tuple[LogPart, list[int]]], int]:
     """Find the parts with these messages, up to `bytes_max` to be read, but at least one.
 
     Returns:
         Each part with its messages, ascending, and how many of `indexes`, from the first on, are
         covered, including those that are not stored.
     """
-    wanted: dict[int, tuple[Part, list[int]]] = {}
-    part: Part | None = None
+    wanted: dict[int, tuple[LogPart, list[int]]] = {}
+    part: LogPart | None = None
     size = 0
     for at, index in enumerate(indexes):
         if part is None or not part.first <= index < part.end:
@@ -325,5 +325,5 @@ def wanted_parts(
     return _sorted(wanted), len(indexes)
 
 
-def _sorted(wanted: dict[int, tuple[Part, list[int]]]) -> list[tuple[Part, list[int]]]:
+def _sorted(wanted: dict[int, tuple[LogPart, list[int]]]) -> list[tuple[LogPart, list[int]]]:
     return [(part, sorted(indexes)) for part, indexes in wanted.values()]

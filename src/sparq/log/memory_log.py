@@ -12,7 +12,7 @@ from sparq.log.block import BlockCache
 from sparq.log.disk import Buffer, DiskError, File
 from sparq.log.log import LOG_ID_SIZE, Log, LogOptions
 from sparq.log.recovery import Recovered
-from sparq.log.segment import Place
+from sparq.log.segment import LogDir
 from sparq.protocol.instant import Instant
 
 SEGMENT_BYTES: Final = 1 << 20
@@ -112,7 +112,7 @@ class MemoryLog(Log):
             node_id: 0 to 1,023, part of each message's id.
             now: the time; the first index is derived from it.
         """
-        place = Place(VoidDisk(), "", secrets.token_bytes(LOG_ID_SIZE), node_id, 1)
+        place = LogDir(VoidDisk(), "", secrets.token_bytes(LOG_ID_SIZE), node_id, 1)
         super().__init__(
             place,
             LogOptions(max_bytes_per_file=SEGMENT_BYTES),

@@ -23,7 +23,7 @@ from sparq.log.disk import PAGE_BYTES, Buffer, Disk, DiskError, File, read_bytes
 from sparq.log.extents import BatchKey, Extent, Extents, Stretch, runs_of
 from sparq.log.task import TaskKind
 from sparq.protocol import batch
-from sparq.protocol.batch import ALIGNMENT, HEADER_SIZE, MAGIC, Header
+from sparq.protocol.batch import ALIGNMENT, HEADER_SIZE, MAGIC, BatchHeader
 
 CHUNK_BYTES: Final = 1 << 20
 SKIP_BYTES: Final = 64 << 10
@@ -55,7 +55,7 @@ class Damage(NamedTuple):
         )
 
 
-def read_header(buffer: Buffer, at: int, file_offset: int, key: BatchKey) -> Header | None:
+def read_header(buffer: Buffer, at: int, file_offset: int, key: BatchKey) -> BatchHeader | None:
     """Parse the header at `at`; None: there is none that is valid for this place of the file."""
     header = batch.parse_header(buffer, at)
     if (
@@ -83,15 +83,15 @@ def find_header(buffer: bytes, at: int, base: int, key: BatchKey) -> int:
     return -1
 
 
-class Found(NamedTuple):
+class FoundBatch(NamedTuple):
     """A batch, or the bytes before the next one (header None)."""
 
     offset: int
     size: int
-    header: Header | None
+    header: BatchHeader | None
 
 
-def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[Found]:
+def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[FoundBatch]:
     """Yield the batches of a file by their headers, and the stretches without a batch between them.
 
     Args:
@@ -111,14 +111,14 @@ def headers(file: File, start: int, size: int, key: BatchKey) -> Iterator[Found]
             header = read_header(chunk, 0, at, key)
         if header is None or at + header.total_size > size:
             found = _resync(file, at + ALIGNMENT, size, key)
-            yield Found(at, found - at, None)
+            yield FoundBatch(at, found - at, None)
             at = found
             continue
-        yield Found(at, header.total_size, header)
+        yield FoundBatch(at, header.total_size, header)
         at += header.total_size
         length = CHUNK_BYTES if header.total_size < SKIP_BYTES else PAGE_BYTES
     if at < size:
-        yield Found(at, size - at, None)
+        yield FoundBatch(at, size - at, None)
 
 
 def _resync(file: File, at: int, size: int, key: BatchKey) -> int:
@@ -140,7 +140,7 @@ class Piece(NamedTuple):
     block: Block
 
 
-def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, Header]]:
+def verified(data: bytes, place: Stretch) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the whole batches in an extent's bytes, as (position in `data`, header)."""
     base = place.extent.offset
     at = 0
@@ -174,7 +174,7 @@ def read_extent(disk: Disk, place: Stretch) -> bytes:
 def pieces_of(data: bytes, place: Stretch) -> list[Piece]:
     """Return the extent's verified messages: one piece, or several with damage between them."""
     pieces: list[Piece] = []
-    run: list[tuple[int, Header]] = []
+    run: list[tuple[int, BatchHeader]] = []
     for at, header in verified(data, place):
         if run and not _follows(run, at, header):
             pieces.append(_piece(data, place, run))
@@ -185,12 +185,12 @@ def pieces_of(data: bytes, place: Stretch) -> list[Piece]:
     return pieces
 
 
-def _follows(run: list[tuple[int, Header]], at: int, header: Header) -> bool:
+def _follows(run: list[tuple[int, BatchHeader]], at: int, header: BatchHeader) -> bool:
     last_at, last = run[-1]
     return at == last_at + last.total_size and header.first_index == last.end_index
 
 
-def _piece(data: bytes, place: Stretch, run: list[tuple[int, Header]]) -> Piece:
+def _piece(data: bytes, place: Stretch, run: list[tuple[int, BatchHeader]]) -> Piece:
     """Make one piece of batches that follow each other."""
     first_at, first = run[0]
     last_at, last = run[-1]
@@ -208,12 +208,12 @@ def _piece(data: bytes, place: Stretch, run: list[tuple[int, Header]]) -> Piece:
     return Piece(extent, _join(data, run))
 
 
-def _block(data: bytes, at: int, header: Header) -> Block:
+def _block(data: bytes, at: int, header: BatchHeader) -> Block:
     stored = batch.decode(data, at, header)
     return Block(header.first_index, header.messages, stored.ends, stored.frames, header.ordinal)
 
 
-def _join(data: bytes, run: list[tuple[int, Header]]) -> Block:
+def _join(data: bytes, run: list[tuple[int, BatchHeader]]) -> Block:
     """Join batches into one block; if each holds one message, without intermediate arrays."""
     if any(header.messages > 1 for _, header in run):
         return merge([_block(data, at, header) for at, header in run])

@@ -60,7 +60,7 @@ RUN_MIN: Final = 16
 """With this many records of one shape or more, arrays are faster than single records."""
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """The kind of a record."""
 
     CREATED = 1
@@ -127,25 +127,25 @@ class TopicState:
 # Writing
 
 
-def encode(kind: Kind, channel: str = "", data: bytes = b"", *, flag: bool = False) -> bytes:
+def encode(kind: RecordKind, channel: str = "", data: bytes = b"", *, flag: bool = False) -> bytes:
     """Encode one record."""
     name = channel.encode()
     return _RECORD.pack(kind, len(name), flag, len(name) + len(data)) + name + data
 
 
 @lru_cache(HEADS_KEPT)
-def _head(kind: Kind, channel: str, size: int) -> bytes:
+def _head(kind: RecordKind, channel: str, size: int) -> bytes:
     """Encode the head of a record of a kind that is written in every turn."""
     name = channel.encode()
     return _RECORD.pack(kind, len(name), False, len(name) + size) + name
 
 
-def encode_index(kind: Kind, channel: str, index: int) -> bytes:
+def encode_index(kind: RecordKind, channel: str, index: int) -> bytes:
     """Encode a record with one index."""
     return _head(kind, channel, _INDEX.size) + _INDEX.pack(index)
 
 
-def encode_ranges(kind: Kind, channel: str, firsts: Indexes, ends: Indexes) -> bytes:
+def encode_ranges(kind: RecordKind, channel: str, firsts: Indexes, ends: Indexes) -> bytes:
     """Encode a record of ranges."""
     if len(firsts) == 1:
         return _head(kind, channel, _RANGE.size) + _RANGE.pack(firsts[0], ends[0])
@@ -155,17 +155,19 @@ def encode_ranges(kind: Kind, channel: str, firsts: Indexes, ends: Indexes) -> b
 def encode_requeued(channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> bytes:
     """Encode a record of requeued messages."""
     counts = np.asarray(attempts, "<u4").tobytes()
-    return encode(Kind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
+    return encode(RecordKind.REQUEUED, channel, _longs(indexes) + _longs(dues) + counts)
 
 
 def encode_apart(channel: str, indexes: Indexes) -> bytes:
     """Encode deferred publishes that a channel no longer waits for; no name: no channel does."""
-    return encode(Kind.APART, channel, _longs(indexes))
+    return encode(RecordKind.APART, channel, _longs(indexes))
 
 
 def encode_redriven(channel: str, indexes: Indexes, times: Sequence[int]) -> bytes:
     """Encode a record of dead letters that were sent back."""
-    return encode(Kind.REDRIVEN, channel, _longs(indexes) + np.asarray(times, "<u4").tobytes())
+    return encode(
+        RecordKind.REDRIVEN, channel, _longs(indexes) + np.asarray(times, "<u4").tobytes()
+    )
 
 
 def _longs(numbers: Indexes) -> bytes:
@@ -177,26 +179,26 @@ def _longs(numbers: Indexes) -> bytes:
 def encode_state(state: TopicState) -> Iterator[bytes]:
     """Yield the records that lead from nothing to this state."""
     if state.mark is not None:
-        yield encode_index(Kind.MARK, "", state.mark)
+        yield encode_index(RecordKind.MARK, "", state.mark)
     if state.paused:
-        yield encode(Kind.PAUSED, flag=True)
+        yield encode(RecordKind.PAUSED, flag=True)
     if state.cancelled:
         yield encode_apart("", sorted(state.cancelled))
     for name, channel in state.channels.items():
-        yield encode_index(Kind.CREATED, name, channel.start)
-        yield encode_index(Kind.CURSOR, name, channel.cursor)
+        yield encode_index(RecordKind.CREATED, name, channel.start)
+        yield encode_index(RecordKind.CURSOR, name, channel.cursor)
         if channel.finished:
             firsts, ends = zip(*channel.finished, strict=True)
-            yield encode_ranges(Kind.FINISHED, name, firsts, ends)
+            yield encode_ranges(RecordKind.FINISHED, name, firsts, ends)
         if channel.requeued:
             dues, attempts = zip(*channel.requeued.values(), strict=True)
             yield encode_requeued(name, list(channel.requeued), dues, attempts)
         if channel.paused:
-            yield encode(Kind.PAUSED, name, flag=True)
+            yield encode(RecordKind.PAUSED, name, flag=True)
         if channel.apart:
             yield encode_apart(name, sorted(channel.apart))
         if channel.kept is not None:
-            yield encode_index(Kind.KEPT, name, channel.kept)
+            yield encode_index(RecordKind.KEPT, name, channel.kept)
         if channel.redriven:
             yield encode_redriven(name, list(channel.redriven), list(channel.redriven.values()))
 
@@ -223,7 +225,7 @@ class Replay:
         while at + _RECORD.size <= len(payload):
             kind, name_size, flag, size = _RECORD.unpack_from(payload, at)
             is_one = size == name_size + _REQUEUED_SIZE and at + _RECORD.size + size <= len(payload)
-            if kind == Kind.REQUEUED and name_size and is_one:
+            if kind == RecordKind.REQUEUED and name_size and is_one:
                 at += self._requeue_each(payload, at, name_size)
                 continue
             at += _RECORD.size
@@ -236,35 +238,35 @@ class Replay:
                 self._apply_topic(kind, data, bool(flag))
 
     def _apply_topic(self, kind: int, data: memoryview, flag: bool) -> None:
-        if kind == Kind.MARK:
+        if kind == RecordKind.MARK:
             self._state.mark = self._index(data)
-        elif kind == Kind.PAUSED:
+        elif kind == RecordKind.PAUSED:
             self._state.paused = flag
-        elif kind == Kind.APART:
+        elif kind == RecordKind.APART:
             self._state.cancelled.update(self._indexes(data))
         else:
             self.unknown += 1
 
     def _apply_channel(self, kind: int, name: str, data: memoryview, flag: bool) -> None:
-        if kind in (Kind.CREATED, Kind.SEEK):
-            self._begin(name, self._index(data), keep_paused=kind == Kind.SEEK)
-        elif kind == Kind.DELETED:
+        if kind in (RecordKind.CREATED, RecordKind.SEEK):
+            self._begin(name, self._index(data), keep_paused=kind == RecordKind.SEEK)
+        elif kind == RecordKind.DELETED:
             self._state.channels.pop(name, None)
             self._ranges.pop(name, None)
-        elif kind == Kind.PAUSED:
+        elif kind == RecordKind.PAUSED:
             self._channel(name).paused = flag
-        elif kind in (Kind.FINISHED, Kind.VOIDED):
+        elif kind in (RecordKind.FINISHED, RecordKind.VOIDED):
             self._finish(name, np.frombuffer(data, "<i8").reshape(2, -1))
-        elif kind == Kind.REQUEUED:
+        elif kind == RecordKind.REQUEUED:
             self._requeue(name, data)
-        elif kind == Kind.CURSOR:
+        elif kind == RecordKind.CURSOR:
             self._channel(name).cursor = self._index(data)
-        elif kind == Kind.APART:
+        elif kind == RecordKind.APART:
             self._channel(name).apart.update(self._indexes(data))
-        elif kind == Kind.KEPT:
+        elif kind == RecordKind.KEPT:
             index = self._index(data)
             self._channel(name).kept = index if index >= 0 else None
-        elif kind == Kind.REDRIVEN:
+        elif kind == RecordKind.REDRIVEN:
             count = len(data) // _REDRIVEN_SIZE
             times = np.frombuffer(data, "<u4", count, 8 * count).tolist()
             indexes = self._indexes(data[: 8 * count])

@@ -37,7 +37,7 @@ from sparq.log.segment import (
     FILLING,
     NEXT,
     SUFFIX,
-    Place,
+    LogDir,
     Segment,
     SegmentHeader,
     decode_header,
@@ -46,7 +46,7 @@ from sparq.log.segment import (
 )
 from sparq.log.upkeep import GONE
 from sparq.protocol import batch
-from sparq.protocol.batch import HAS_DUES, Header
+from sparq.protocol.batch import HAS_DUES, BatchHeader
 
 VERIFY_BYTES: Final = 16 << 20
 NO_HEADER: Final = "no readable file header"
@@ -209,7 +209,7 @@ def _scan(disk: Disk, segment: Segment, limit: int, found: Recovered, believes_i
         _read_headers(disk, segment, (segment.size, file_size), limit, found)
 
 
-def _take_index(segment: Segment, index: index_file.Contents, found: Recovered) -> None:
+def _take_index(segment: Segment, index: index_file.IndexContents, found: Recovered) -> None:
     """Use the contents of an index file."""
     segment.extents.extend(index.rows)
     segment.size = index.end_offset
@@ -278,7 +278,7 @@ def scan_again(disk: Disk, segment: Segment, limit: int) -> Rescan:
     return Rescan(fresh.extents, found.damage)
 
 
-def _take(file: File, segment: Segment, offset: int, header: Header, found: Recovered) -> None:
+def _take(file: File, segment: Segment, offset: int, header: BatchHeader, found: Recovered) -> None:
     """Add a batch."""
     segment.extents.append(
         Extent(
@@ -358,7 +358,7 @@ def _read_strictly(disk: Disk, place: Stretch) -> bytes | None:
         file.close()
 
 
-def settle(place: Place, segments: list[Segment]) -> None:
+def settle(place: LogDir, segments: list[Segment]) -> None:
     """Rename files that a crash has left with the names under which they were made."""
     for segment in segments:
         if segment.path.endswith(NEXT):

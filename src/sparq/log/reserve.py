@@ -78,7 +78,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FinReserve:
     """The space for FINs on a full disk.
 
     Attributes:
@@ -275,10 +275,10 @@ class Reserve:
         most = max(self._room_bytes // 2, self.held_bytes)
         self.target_bytes = max(self._share_bytes, min(wanted, most))
 
-    def room(self) -> Room:
+    def room(self) -> FinReserve:
         """Return the space for FINs as last known, without querying the disk."""
         spare = max(0, self.held_bytes - self.floor_bytes)
-        return Room(
+        return FinReserve(
             self.held_bytes,
             self.target_bytes,
             len(self._accounts),

@@ -229,7 +229,7 @@ class ActiveSegment:
         self.file.close()
 
 
-class Place(NamedTuple):
+class LogDir(NamedTuple):
     """The place of a log's files, and the values that all files of one run share."""
 
     disk: Disk
@@ -241,7 +241,7 @@ class Place(NamedTuple):
 
 
 def create(
-    place: Place,
+    place: LogDir,
     first_index: int,
     base_ordinal: int,
     created_ns: int,
@@ -294,7 +294,7 @@ def create(
     return active
 
 
-def _new_name(place: Place, header: SegmentHeader) -> tuple[str, SegmentHeader]:
+def _new_name(place: LogDir, header: SegmentHeader) -> tuple[str, SegmentHeader]:
     """Return an unused path, and the header with the path's generation."""
     while True:
         path = f"{place.directory}/{file_name(header.first_index, header.generation)}"
@@ -333,7 +333,7 @@ def complete(bare: ActiveSegment) -> None:
     bare.file.sync()
 
 
-def settle_name(place: Place, segment: Segment) -> None:
+def settle_name(place: LogDir, segment: Segment) -> None:
     """Rename a file that a crash has left with the name under which it was made.
 
     Raises:

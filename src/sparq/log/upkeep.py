@@ -14,7 +14,7 @@ from typing import Final
 
 from sparq.log.disk import Disk, DiskError
 from sparq.log.index_file import IndexWrite, path_of
-from sparq.log.segment import CEILING_SPAN, NEXT, ActiveSegment, Place, Segment
+from sparq.log.segment import CEILING_SPAN, NEXT, ActiveSegment, LogDir, Segment
 from sparq.log.task import TaskKind
 from sparq.protocol.layout import FRAME_OVERHEAD
 
@@ -44,7 +44,7 @@ def erase(disk: Disk, path: str) -> None:
 class Drop:
     """Work that deletes the files of a segment that the log has forgotten."""
 
-    place: Place
+    place: LogDir
     path: str
     size_bytes: int
     error: DiskError | None = None
@@ -77,7 +77,7 @@ class Drop:
 class Sweep:
     """Work that deletes files left by earlier runs."""
 
-    place: Place
+    place: LogDir
     paths: list[str]
     error: DiskError | None = None
 
@@ -107,7 +107,7 @@ class Prepare:
 
     kind: Final = TaskKind.HOUSEKEEPING
 
-    def __init__(self, place: Place, first_index: int) -> None:
+    def __init__(self, place: LogDir, first_index: int) -> None:
         """`first_index`: of the segment before it; used only for the file's name."""
         self._place = place
         self._first_index = first_index
@@ -149,7 +149,7 @@ class Upkeep:
             that was begun already, or the log is in memory.
     """
 
-    def __init__(self, place: Place, leftovers: list[str], max_bytes_per_file: int) -> None:
+    def __init__(self, place: LogDir, leftovers: list[str], max_bytes_per_file: int) -> None:
         self.spare: str | None = None
         self.spare_due_size = NEVER
         self._place = place

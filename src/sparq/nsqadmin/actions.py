@@ -21,14 +21,14 @@ from aiohttp import web
 
 from sparq.cluster import actions as cluster
 from sparq.cluster import draining
-from sparq.cluster.actions import Outcome as Step
 from sparq.cluster.actions import Report
+from sparq.cluster.actions import StepOutcome as Step
 from sparq.cluster.fleet import Fleet, UnknownNode
-from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.access.audit_file import Outcome
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin import policies
-from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.access import AdminAccess
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Identity, Role
 from sparq.nsqadmin.notify import Notifier
 from sparq.protocol.names import is_valid_name
@@ -51,7 +51,7 @@ CHANNEL: Final = "_channel"
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ActionRequest:
     """An action that a user requests.
 
     Attributes:
@@ -75,20 +75,22 @@ class Order:
     document: bytes = b""
 
 
-Do = Callable[[Fleet, Order], Awaitable[Report]]
+Do = Callable[[Fleet, ActionRequest], Awaitable[Report]]
 
 
 class Actions:
     """Performs actions on one cluster."""
 
-    def __init__(self, fleet: Fleet, access: Access, audit: Audit, notifier: Notifier) -> None:
+    def __init__(
+        self, fleet: Fleet, access: AdminAccess, audit: AuditLog, notifier: Notifier
+    ) -> None:
         self._fleet = fleet
         self._access = access
         self._audit = audit
         self._notifier = notifier
 
     async def perform(
-        self, request: web.BaseRequest, order: Order, *, must_type: bool = True
+        self, request: web.BaseRequest, order: ActionRequest, *, must_type: bool = True
     ) -> Report:
         """Perform an action; returns a report of its steps.
 
@@ -122,13 +124,15 @@ class Actions:
         return report
 
     async def _write_down(
-        self, request: web.BaseRequest, order: Order, outcome: Outcome, detail: str
+        self, request: web.BaseRequest, order: ActionRequest, outcome: Outcome, detail: str
     ) -> None:
         about = {name: getattr(order, name) for name in ("topic", "channel", "node", "arguments")}
         entry = self._access.entry(request, order.action, outcome, detail=detail, **about)
         await self._audit.record(entry)
 
-    def _tell(self, request: web.BaseRequest, who: Identity, order: Order, report: Report) -> None:
+    def _tell(
+        self, request: web.BaseRequest, who: Identity, order: ActionRequest, report: Report
+    ) -> None:
         if report.failed and not order.action.startswith(ALWAYS_TOLD):
             return
         told = [order.action]
@@ -152,14 +156,14 @@ def error_of(step: Step) -> str:
     return policies.GO_NODE if is_gos else step.error
 
 
-def _written(order: Order, report: Report) -> Order:
+def _written(order: ActionRequest, report: Report) -> ActionRequest:
     """The order for the audit log; for policies with the number of changed settings."""
     if order.action not in OF_POLICIES:
         return order
     return replace(order, arguments={**order.arguments, "changes": policies.changed(report)})
 
 
-def _mistake(order: Order, must_type: bool) -> str:
+def _mistake(order: ActionRequest, must_type: bool) -> str:
     """Return the error code of an invalid order; "" if it is valid."""
     if order.action in OF_POLICIES:
         return "NAME_NOT_TYPED" if must_type and order.typed != POLICIES else ""
@@ -179,20 +183,20 @@ def _mistake(order: Order, must_type: bool) -> str:
 
 
 def _named(do: Callable[[Fleet, str, str], Awaitable[Report]], *, of_channel: bool) -> Do:
-    def run(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    def run(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
         return do(fleet, order.topic, order.channel if of_channel else "")
 
     return run
 
 
-def _seek(fleet: Fleet, order: Order) -> Awaitable[Report]:
+def _seek(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     to, nodes = order.arguments.get("to"), order.arguments.get("nodes", ())
     if not isinstance(to, str) or not to or isinstance(nodes, str):
         raise ValueError("seek_channel needs `to` and optionally `nodes`, a list")
     return cluster.seek(fleet, order.topic, order.channel, to, nodes=nodes)
 
 
-def _drain(fleet: Fleet, order: Order) -> Awaitable[Report]:
+def _drain(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     leave = order.arguments.get("exit", False)
     if not isinstance(leave, bool):
         raise ValueError("`exit` must be true or false")
@@ -200,7 +204,7 @@ def _drain(fleet: Fleet, order: Order) -> Awaitable[Report]:
 
 
 def _messages(verb: str) -> Do:
-    def run(fleet: Fleet, order: Order) -> Awaitable[Report]:
+    def run(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
         ids, to = order.arguments.get("ids"), order.arguments.get("to", "")
         if not isinstance(ids, dict) or not ids or not isinstance(to, str):
             raise ValueError("`ids` must map nodes to message ids")
@@ -211,7 +215,7 @@ def _messages(verb: str) -> Do:
     return run
 
 
-def _set_policies(fleet: Fleet, order: Order) -> Awaitable[Report]:
+def _set_policies(fleet: Fleet, order: ActionRequest) -> Awaitable[Report]:
     if POLICIES not in order.arguments:
         raise ValueError("the document with the policies is missing")
     return policies.put(fleet, order.document)

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from sparq.cluster import figures
+from sparq.cluster import cluster_stats
 from sparq.cluster.fleet import Gathered
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.daemon.token import hidden, public
-from sparq.nsqadmin.actions import Order
-from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.actions import ActionRequest
 from sparq.nsqadmin.graphite import Graphite
-from sparq.nsqadmin.options import Options, base_of
+from sparq.nsqadmin.options import NsqadminOptions, base_of
+from sparq.nsqadmin.services import Services
 from sparq.program import logging as log_lines
 from sparq.program.flags import flags_of, replaced
 from sparq.program.logging import LEVELS, parse_level
@@ -39,7 +39,7 @@ BODY_BYTES_MAX: Final = 1 << 20
 ACTIONS: Final = ("pause", "unpause", "empty")
 LOOKUPDS: Final = "nsqlookupd_http_addresses"
 
-_FLAGS: Final = {flag.key: flag for flag in flags_of(Options) if flag.key != "verbose"}
+_FLAGS: Final = {flag.key: flag for flag in flags_of(NsqadminOptions) if flag.key != "verbose"}
 """Flags by NSQ's names, without `verbose`, which Go's nsqadmin does not show."""
 
 _LEVEL_NUMBERS = {level: number for number, level in enumerate(LEVELS.values(), 1)}
@@ -53,27 +53,27 @@ _SHOWN: dict[str, Callable[[Any], Any]] = {
 logger = logging.getLogger(__name__)
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """List the routes of NSQ's API."""
-    options = desk.options
+    options = services.options
     connect_seconds = options.http_client_connect_timeout_ns / SECOND
     graphite = Graphite(options.graphite_url, connect_seconds) if options.graphite_url else None
     table = [
-        Route("GET", "/api/topics", partial(_topics, desk)),
-        Route("GET", "/api/topics/:topic", partial(_topic, desk)),
-        Route("GET", "/api/topics/:topic/:channel", partial(_channel, desk)),
-        Route("GET", "/api/nodes", partial(_nodes, desk)),
-        Route("GET", "/api/nodes/:node", partial(_node, desk)),
-        Route("GET", "/api/counter", partial(_counter, desk)),
-        Route("GET", "/api/graphite", partial(_rate, desk, graphite)),
-        Route("POST", "/api/topics", partial(_create, desk)),
-        Route("POST", "/api/topics/:topic", partial(_act, desk)),
-        Route("POST", "/api/topics/:topic/:channel", partial(_act, desk)),
-        Route("DELETE", "/api/topics/:topic", partial(_delete, desk)),
-        Route("DELETE", "/api/topics/:topic/:channel", partial(_delete, desk)),
-        Route("DELETE", "/api/nodes/:node", partial(_tombstone, desk)),
-        Route("GET", "/config/:opt", partial(_option, desk)),
-        Route("PUT", "/config/:opt", partial(_set_option, desk)),
+        Route("GET", "/api/topics", partial(_topics, services)),
+        Route("GET", "/api/topics/:topic", partial(_topic, services)),
+        Route("GET", "/api/topics/:topic/:channel", partial(_channel, services)),
+        Route("GET", "/api/nodes", partial(_nodes, services)),
+        Route("GET", "/api/nodes/:node", partial(_node, services)),
+        Route("GET", "/api/counter", partial(_counter, services)),
+        Route("GET", "/api/graphite", partial(_rate, services, graphite)),
+        Route("POST", "/api/topics", partial(_create, services)),
+        Route("POST", "/api/topics/:topic", partial(_act, services)),
+        Route("POST", "/api/topics/:topic/:channel", partial(_act, services)),
+        Route("DELETE", "/api/topics/:topic", partial(_delete, services)),
+        Route("DELETE", "/api/topics/:topic/:channel", partial(_delete, services)),
+        Route("DELETE", "/api/nodes/:node", partial(_tombstone, services)),
+        Route("GET", "/config/:opt", partial(_option, services)),
+        Route("PUT", "/config/:opt", partial(_set_option, services)),
     ]
     if options.proxy_graphite and graphite is not None:
         table.append(Route("GET", "/render", lambda call: graphite.render(call.raw_query)))
@@ -83,48 +83,48 @@ def routes(desk: Desk) -> list[Route]:
 # Reads
 
 
-async def _topics(desk: Desk, call: Call) -> dict[str, Any]:
+async def _topics(services: Services, call: Call) -> dict[str, Any]:
     """List topic names; with `inactive=true` topics that no node has, with their channels."""
     if call.query.get("inactive") == "true":
-        idle = _needed(await desk.fleet.without_producers())
+        idle = _needed(await services.fleet.without_producers())
         named = {topic: channels or None for topic, channels in idle.value.items()}
         return {"topics": named, "message": _warning(idle.text)}
-    names = _needed(await desk.fleet.topics())
+    names = _needed(await services.fleet.topics())
     return {"topics": names.value or None, "message": _warning(names.text)}
 
 
-async def _topic(desk: Desk, call: Call) -> dict[str, Any]:
+async def _topic(services: Services, call: Call) -> dict[str, Any]:
     topic = call.parameters["topic"]
-    producers = _needed(await desk.fleet.producers(topic))
-    stats = _needed(await desk.fleet.stats(topic, nodes=producers.value))
-    found = figures.topic_of(topic, producers.value, stats.value, time.time())
+    producers = _needed(await services.fleet.producers(topic))
+    stats = _needed(await services.fleet.stats(topic, nodes=producers.value))
+    found = cluster_stats.topic_of(topic, producers.value, stats.value, time.time())
     return {**found.document(), "message": _warning(producers.text, stats.text)}
 
 
-async def _channel(desk: Desk, call: Call) -> dict[str, Any]:
+async def _channel(services: Services, call: Call) -> dict[str, Any]:
     topic, channel = call.parameters["topic"], call.parameters["channel"]
-    producers = _needed(await desk.fleet.producers(topic))
-    stats = _needed(await desk.fleet.stats(topic, channel, clients=True, nodes=producers.value))
-    found = figures.channel_of(topic, channel, producers.value, stats.value, time.time())
+    producers = _needed(await services.fleet.producers(topic))
+    stats = _needed(await services.fleet.stats(topic, channel, clients=True, nodes=producers.value))
+    found = cluster_stats.channel_of(topic, channel, producers.value, stats.value, time.time())
     if found is None:
         raise HttpError(404, "CHANNEL_NOT_FOUND")
     return {**found.document(), "message": _warning(producers.text, stats.text)}
 
 
-async def _nodes(desk: Desk, _call: Call) -> dict[str, Any]:
-    found = _needed(await desk.fleet.nodes())
+async def _nodes(services: Services, _call: Call) -> dict[str, Any]:
+    found = _needed(await services.fleet.nodes())
     listed = [node.document() for node in found.value]
     return {"nodes": listed or None, "message": _warning(found.text)}
 
 
-async def _node(desk: Desk, call: Call) -> dict[str, Any]:
+async def _node(services: Services, call: Call) -> dict[str, Any]:
     address = call.parameters["node"]
-    found = _needed(await desk.fleet.nodes())
+    found = _needed(await services.fleet.nodes())
     nodes = [node for node in found.value if node.address == address]
     if not nodes:
         raise HttpError(404, "NODE_NOT_FOUND")
-    stats = _needed(await desk.fleet.stats(clients=True, nodes=nodes))
-    topics = figures.topics_at(nodes[0], stats.value[address], time.time())
+    stats = _needed(await services.fleet.stats(clients=True, nodes=nodes))
+    topics = cluster_stats.topics_at(nodes[0], stats.value[address], time.time())
     channels = [channel for topic in topics for channel in topic.channels]
     return {
         "node": address,
@@ -135,16 +135,16 @@ async def _node(desk: Desk, call: Call) -> dict[str, Any]:
     }
 
 
-async def _counter(desk: Desk, _call: Call) -> dict[str, Any]:
+async def _counter(services: Services, _call: Call) -> dict[str, Any]:
     """Message count of each channel at each node."""
-    nodes = _needed(await desk.fleet.nodes())
-    stats = _needed(await desk.fleet.stats(nodes=nodes.value))
+    nodes = _needed(await services.fleet.nodes())
+    stats = _needed(await services.fleet.stats(nodes=nodes.value))
     counted = {
         f"{topic['topic_name']}:{channel['channel_name']}:{address}": {
             "node": address,
             "topic_name": topic["topic_name"],
             "channel_name": channel["channel_name"],
-            "message_count": figures.number(channel, "message_count"),
+            "message_count": cluster_stats.number(channel, "message_count"),
         }
         for address, document in stats.value.items()
         for topic in document["topics"]
@@ -153,7 +153,7 @@ async def _counter(desk: Desk, _call: Call) -> dict[str, Any]:
     return {"stats": counted, "message": _warning(nodes.text, stats.text)}
 
 
-async def _rate(desk: Desk, graphite: Graphite | None, call: Call) -> dict[str, str]:
+async def _rate(services: Services, graphite: Graphite | None, call: Call) -> dict[str, str]:
     """Fetch a rate from graphite."""
     if call.query.get("metric") != "rate":
         raise HttpError(400, "INVALID_ARG_METRIC")
@@ -162,7 +162,7 @@ async def _rate(desk: Desk, graphite: Graphite | None, call: Call) -> dict[str, 
         raise HttpError(400, "INVALID_ARG_TARGET")
     if graphite is None:
         raise HttpError(500, "INTERNAL_ERROR")
-    return {"rate": await graphite.rate(target, desk.options.statsd.interval_ns // SECOND)}
+    return {"rate": await graphite.rate(target, services.options.statsd.interval_ns // SECOND)}
 
 
 def _needed(found: Gathered[T]) -> Gathered[T]:
@@ -189,30 +189,30 @@ def _warning(*texts: str) -> str:
 # Actions
 
 
-async def _create(desk: Desk, call: Call) -> dict[str, str]:
+async def _create(services: Services, call: Call) -> dict[str, str]:
     topic, channel = await _fields(call, "topic", "channel")
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_TOPIC")
     if channel and not is_valid_name(channel):
         raise HttpError(400, "INVALID_CHANNEL")
-    return await _done(desk, call, Order(f"create_{_kind(channel)}", topic, channel))
+    return await _done(services, call, ActionRequest(f"create_{_kind(channel)}", topic, channel))
 
 
-async def _act(desk: Desk, call: Call) -> dict[str, str]:
+async def _act(services: Services, call: Call) -> dict[str, str]:
     """Pause, unpause or empty a topic or a channel."""
     topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
     (action,) = await _fields(call, "action")
     if action not in ACTIONS:
         raise HttpError(400, "INVALID_ACTION")
-    return await _done(desk, call, Order(f"{action}_{_kind(channel)}", topic, channel))
+    return await _done(services, call, ActionRequest(f"{action}_{_kind(channel)}", topic, channel))
 
 
-async def _delete(desk: Desk, call: Call) -> dict[str, str]:
+async def _delete(services: Services, call: Call) -> dict[str, str]:
     topic, channel = call.parameters["topic"], call.parameters.get("channel", "")
-    return await _done(desk, call, Order(f"delete_{_kind(channel)}", topic, channel))
+    return await _done(services, call, ActionRequest(f"delete_{_kind(channel)}", topic, channel))
 
 
-async def _tombstone(desk: Desk, call: Call) -> dict[str, str]:
+async def _tombstone(services: Services, call: Call) -> dict[str, str]:
     """Hide a node from a topic's consumers, and delete the topic there."""
     try:
         (topic,) = await _fields(call, "topic")
@@ -220,12 +220,12 @@ async def _tombstone(desk: Desk, call: Call) -> dict[str, str]:
         raise HttpError(error.status, "INVALID_BODY") from None
     if not is_valid_name(topic):
         raise HttpError(400, "INVALID_TOPIC")
-    order = Order("tombstone_topic_producer", topic, node=call.parameters["node"])
-    return await _done(desk, call, order)
+    order = ActionRequest("tombstone_topic_producer", topic, node=call.parameters["node"])
+    return await _done(services, call, order)
 
 
-async def _done(desk: Desk, call: Call, order: Order) -> dict[str, str]:
-    report = await desk.actions.perform(call.request, order, must_type=False)
+async def _done(services: Services, call: Call, order: ActionRequest) -> dict[str, str]:
+    report = await services.actions.perform(call.request, order, must_type=False)
     if report.failed:
         raise _upstream_error(report.failed)
     return {"message": _warning(report.text)}
@@ -263,39 +263,41 @@ async def _fields(call: Call, *names: str) -> list[str]:
 # Options
 
 
-def _option(desk: Desk, call: Call) -> Any:
-    return _value(desk.options, call.parameters["opt"])
+def _option(services: Services, call: Call) -> Any:
+    return _value(services.options, call.parameters["opt"])
 
 
-async def _set_option(desk: Desk, call: Call) -> Any:
+async def _set_option(services: Services, call: Call) -> Any:
     """Change an option; returns its new value."""
     name = call.parameters["opt"]
     body = await call.body(BODY_BYTES_MAX, "INVALID_VALUE")
     if not body:
         raise HttpError(413, "INVALID_VALUE")
-    if await desk.audit.unavailable():
+    if await services.audit.unavailable():
         raise HttpError(503, "AUDIT_UNAVAILABLE")
     if name not in (LOOKUPDS, "log_level"):
         raise HttpError(400, "INVALID_OPTION")
     try:
         if name == LOOKUPDS:
             addresses = _addresses(body)
-            desk.fleet.look_at(addresses)
-            desk.options = replaced(desk.options, {"lookupd_http_addresses": addresses})
+            services.fleet.look_at(addresses)
+            services.options = replaced(services.options, {"lookupd_http_addresses": addresses})
         else:
             level = parse_level(body.decode())
             log_lines.set_level(level)
-            desk.options = replaced(desk.options, {"log.level": level})
+            services.options = replaced(services.options, {"log.level": level})
     except (ValueError, RecursionError):
         raise HttpError(400, "INVALID_VALUE") from None
-    value = _value(desk.options, name)
+    value = _value(services.options, name)
     logger.warning("HTTP: %s is now %s", name, value)
-    entry = desk.access.entry(call.request, f"config_{name}", "done", arguments={"value": value})
-    await desk.audit.record(entry)
+    entry = services.access.entry(
+        call.request, f"config_{name}", "done", arguments={"value": value}
+    )
+    await services.audit.record(entry)
     return value
 
 
-def _value(options: Options, name: str) -> Any:
+def _value(options: NsqadminOptions, name: str) -> Any:
     if name == "base_path":
         return base_of(options) or "/"
     if name not in _FLAGS:

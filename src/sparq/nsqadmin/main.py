@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparq.daemon import address, start
-from sparq.nsqadmin.options import Options, check
+from sparq.nsqadmin.options import NsqadminOptions, check
 
 
-def listen(options: Options) -> address.Listener:
+def listen(options: NsqadminOptions) -> address.Listener:
     """Check the options and open the listener. Raises StartError if either fails."""
     check(options)
     return address.listen(options.http_address)
@@ -16,4 +16,4 @@ def listen(options: Options) -> address.Listener:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; returns the exit status."""
-    return start.main("nsqadmin", Options, listen, "sparq.nsqadmin.server", arguments)
+    return start.main("nsqadmin", NsqadminOptions, listen, "sparq.nsqadmin.server", arguments)

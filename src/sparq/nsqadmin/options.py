@@ -12,15 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from sparq.daemon.options import LogOptions, go_compatible
-from sparq.program.kinds import LISTEN
+from sparq.daemon.options import LoggingOptions, go_compatible
+from sparq.program.flag_types import LISTEN
 from sparq.program.lifecycle import StartError
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.option import option
 
 
 @dataclass(frozen=True, slots=True)
-class StatsdOptions:
+class NsqdStatsdOptions:
     """The values of nsqd's statsd flags; nsqadmin's flags also begin with `statsd-`."""
 
     prefix: str = option("nsq.%s", "value of the nsqds' --statsd-prefix; %s: host and port")
@@ -28,7 +28,7 @@ class StatsdOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqadminOptions:
     """All options of nsqadmin."""
 
     # The cluster
@@ -155,19 +155,21 @@ class Options:
         "stats.counters.%s.count", "statsd's name of a counter; %s: its key"
     )
     statsd_gauge_format: str = option("stats.gauges.%s", "statsd's name of a gauge; %s: its key")
-    statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
+    statsd: NsqdStatsdOptions = field(
+        default_factory=NsqdStatsdOptions, metadata={"prefix": "statsd-"}
+    )
 
     # Start and logging
     go_compatible: bool = go_compatible("nsqadmin")
-    log: LogOptions = field(
-        default_factory=lambda: LogOptions(prefix="[nsqadmin] "), metadata={"prefix": "log-"}
+    log: LoggingOptions = field(
+        default_factory=lambda: LoggingOptions(prefix="[nsqadmin] "), metadata={"prefix": "log-"}
     )
 
 
 Resolve = Callable[[str, int], object]
 
 
-def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
+def check(options: NsqadminOptions, resolve: Resolve = socket.getaddrinfo) -> None:
     """Check options against each other, as NSQ does at start.
 
     `resolve` looks up a host and raises OSError if it does not exist.
@@ -194,7 +196,7 @@ def check(options: Options, resolve: Resolve = socket.getaddrinfo) -> None:
         _check_url(flag, url)
 
 
-def base_of(options: Options) -> str:
+def base_of(options: NsqadminOptions) -> str:
     """Prefix of every path: "" or `/a/b`."""
     cleaned = posixpath.normpath("/" + options.base_path.lstrip("/"))
     return "" if cleaned == "/" else cleaned

@@ -46,7 +46,7 @@ class NotTaken(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class NodePolicies:
     """One nsqd's policies by source, and its flags: the settings that apply without policies."""
 
     by_source: Mapping[str, list[Policy]]
@@ -54,7 +54,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClusterPolicies:
     """The policies of all nsqds.
 
     Attributes:
@@ -63,7 +63,7 @@ class Found:
         unable: addresses of Go nsqds, which have no policies.
     """
 
-    nodes: dict[str, Held]
+    nodes: dict[str, NodePolicies]
     errors: dict[str, str]
     unable: list[str]
 
@@ -88,17 +88,17 @@ class Holding:
     unable: list[str] = field(default_factory=list)
 
 
-async def look(fleet: Fleet) -> Found:
+async def look(fleet: Fleet) -> ClusterPolicies:
     """Fetch the policies of all nsqds."""
     read = await cluster.read(fleet)
     nodes = {
-        address: Held(
+        address: NodePolicies(
             {source: _policies(answer.get(source)) for source in SOURCES},
             _settings(answer.get("flags")),
         )
         for address, answer in read.value.items()
     }
-    return Found(nodes, *_apart(read.errors))
+    return ClusterPolicies(nodes, *_apart(read.errors))
 
 
 async def holding(fleet: Fleet, topic: str, channel: str = "") -> Holding:

@@ -20,30 +20,30 @@ import aiohttp
 from aiohttp import web
 from prometheus_client import generate_latest
 
+from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.fleet import Fleet
-from sparq.cluster.reach import Reach
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.daemon import files, token
 from sparq.daemon import reload as hangup
-from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.address import Listener, listen
-from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, Site
+from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
 from sparq.nsqadmin import api
-from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.access import AdminAccess
 from sparq.nsqadmin.access.hosts import SECURE_HEADERS
 from sparq.nsqadmin.access.roles import right_of
 from sparq.nsqadmin.actions import Actions
-from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.messages.dead_letters import DeadLetters
+from sparq.nsqadmin.messages.dead_letters import DeadLetterList
 from sparq.nsqadmin.notify import Notifier
-from sparq.nsqadmin.options import Options, base_of, check
+from sparq.nsqadmin.options import NsqadminOptions, base_of, check
 from sparq.nsqadmin.pages import site as pages
+from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2 import site as v2
-from sparq.nsqadmin.watch.watch import Watch
+from sparq.nsqadmin.watch.watch import ClusterWatch
 from sparq.program import lifecycle
 from sparq.program.lifecycle import StartError
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name
@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 class Nsqadmin:
     """One nsqadmin, from `start` to `stop`."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: NsqadminOptions) -> None:
         """Raises StartError if nsqadmin cannot run with an option."""
         seconds = options.http_client_request_timeout_ns / SECOND
         connect = options.http_client_connect_timeout_ns / SECOND
@@ -74,13 +74,15 @@ class Nsqadmin:
             token=token.resolve(options.upstream_token, "--upstream-token"),
         )
         fleet = _fleet(upstream, options)
-        audit = Audit(options.audit_log, _publisher(fleet, options.audit_topic))
-        access = Access(options, audit)
+        audit = AuditLog(options.audit_log, _publisher(fleet, options.audit_topic))
+        access = AdminAccess(options, audit)
         timeout = aiohttp.ClientTimeout(total=seconds, connect=connect)
         self._notifier = Notifier(options.notification_http_endpoint, timeout, tls)
         actions = Actions(fleet, access, audit, self._notifier)
-        letters = DeadLetters(fleet, audit)
-        self.desk = Desk(options, upstream, fleet, access, audit, actions, Watch(fleet), letters)
+        letters = DeadLetterList(fleet, audit)
+        self.services = Services(
+            options, upstream, fleet, access, audit, actions, ClusterWatch(fleet), letters
+        )
         self._stack = contextlib.AsyncExitStack()
         self._listener: Listener | None = None
         self.site: Site | None = None
@@ -92,20 +94,20 @@ class Nsqadmin:
         Raises:
             ListenError: the address is not available.
         """
-        desk, options = self.desk, self.desk.options
+        services, options = self.services, self.services.options
         self._listener = listener or listen(options.http_address)
         self.http_port = self._listener.port
-        await self._stack.enter_async_context(desk.upstream)
-        await self._stack.enter_async_context(desk.watch)
+        await self._stack.enter_async_context(services.upstream)
+        await self._stack.enter_async_context(services.watch)
         self.site = Site(
-            routes(desk),
-            desk.access.gate,
+            routes(services),
+            services.access.gate,
             options.http_connections or _connections(),
             request_seconds=options.http_request_timeout_ns / SECOND,
             base=base_of(options),
             headers=SECURE_HEADERS,
             compresses=True,
-            words=lambda request, error: _page_of(desk, request, error),
+            words=lambda request, error: _page_of(services, request, error),
         )
         await self.site.start(self._listener)
         logger.info("HTTP: listening on %s", self._listener.text)
@@ -117,69 +119,69 @@ class Nsqadmin:
         if self.site is not None:
             await self.site.stop()
         await self._notifier.close()
-        await self.desk.audit.close()
+        await self.services.audit.close()
         await self._stack.aclose()
         logger.info("bye")
 
-    def reload(self, wanted: Options) -> None:
+    def reload(self, wanted: NsqadminOptions) -> None:
         """Apply the options of the changed configuration file."""
         try:
             check(wanted)
         except StartError as error:
             logger.error("SIGHUP: nothing is changed: %s", error)
             return
-        desk = self.desk
-        rights = ("rights",) if desk.access.reload(wanted) else ()
-        desk.options = hangup.take(desk.options, wanted, ("log", "lookupds", *rights))
-        desk.fleet.look_at(desk.options.lookupd_http_addresses)
+        services = self.services
+        rights = ("rights",) if services.access.reload(wanted) else ()
+        services.options = hangup.take(services.options, wanted, ("log", "lookupds", *rights))
+        services.fleet.look_at(services.options.lookupd_http_addresses)
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """All routes, each with a check of its right.
 
     Raises:
         LookupError: a route has no row in the table of rights.
     """
-    access = desk.access
+    access = services.access
     own = [
         Route("GET", "/ping", lambda _call: "OK", plain=True, log=False),
-        Route("GET", "/metrics", lambda _call: exposition(desk), plain=True, log=False),
+        Route("GET", "/metrics", lambda _call: exposition(services), plain=True, log=False),
         Route("POST", "/signin", lambda call: access.sign_in(call.request)),
         Route("POST", "/signout", lambda call: access.sign_out(call.request)),
     ]
-    found = [*own, *api.routes(desk), *v2.routes(desk), *pages.routes(desk)]
+    found = [*own, *api.routes(services), *v2.routes(services), *pages.routes(services)]
     return [_guarded(route, access) for route in found]
 
 
-def exposition(desk: Desk) -> Content:
+def exposition(services: Services) -> Content:
     """`/metrics`: the load that nsqadmin puts on its daemons (docs/monitoring.md)."""
     build = Family("nsqadmin_build_info", "gauge", "Build information, always 1")
     build.add(1, labels(version=NSQ_VERSION, sparq_version=sparq_version()))
     calls = Family(
         "nsqadmin_upstream_requests_total", "counter", "Requests to nsqds and nsqlookupds"
     )
-    calls.add(desk.upstream.calls)
+    calls.add(services.upstream.calls)
     failures = Family(
         "nsqadmin_upstream_failures_total",
         "counter",
         "Requests to nsqds and nsqlookupds that failed",
     )
-    failures.add(desk.upstream.failures)
+    failures.add(services.upstream.failures)
     rounds = Family("nsqadmin_watch_rounds_total", "counter", "Rounds of fetching all figures")
-    rounds.add(desk.watch.rounds)
+    rounds.add(services.watch.rounds)
     text = "".join(family.text() for family in (build, calls, failures, rounds))
     return Content(text.encode() + generate_latest(REGISTRY), CONTENT_TYPE)
 
 
-def _page_of(desk: Desk, request: web.BaseRequest, error: HttpError) -> web.Response | None:
+def _page_of(services: Services, request: web.BaseRequest, error: HttpError) -> web.Response | None:
     """Error page for a browser's refused request; None if NSQ's JSON is the answer."""
-    path = request.path.removeprefix(base_of(desk.options))
+    path = request.path.removeprefix(base_of(services.options))
     if "text/html" not in request.headers.get("Accept", "") or path.startswith(NOT_HTML):
         return None
-    return pages.error(desk, request, error.status, error.code)
+    return pages.error(services, request, error.status, error.code)
 
 
-def _guarded(route: Route, access: Access) -> Route:
+def _guarded(route: Route, access: AdminAccess) -> Route:
     right = right_of(route.method, route.path)
 
     async def handle(call: Call) -> Any:
@@ -193,10 +195,10 @@ def _guarded(route: Route, access: Access) -> Route:
     return route._replace(handler=handle)
 
 
-def _fleet(upstream: Upstream, options: Options) -> Fleet:
+def _fleet(upstream: Upstream, options: NsqadminOptions) -> Fleet:
     lookupds, allowed = options.lookupd_http_addresses, options.allowed_nodes
     try:
-        reach = Reach(lookupds, allowed) if allowed else None
+        reach = AddressRule(lookupds, allowed) if allowed else None
     except ValueError as error:
         raise StartError(f"--allow-node-address: {error}") from None
     try:
@@ -205,7 +207,7 @@ def _fleet(upstream: Upstream, options: Options) -> Fleet:
         raise StartError(str(error)) from None
 
 
-def upstream_tls(options: Options) -> ssl.SSLContext:
+def upstream_tls(options: NsqadminOptions) -> ssl.SSLContext:
     """TLS context for requests to nsqds: authorities to verify them, and a client certificate.
 
     Raises:
@@ -256,7 +258,10 @@ def _connections() -> int:
 
 
 async def serve(
-    options: Options, listener: Listener, read_again: Callable[[], Options], stop: asyncio.Event
+    options: NsqadminOptions,
+    listener: Listener,
+    read_again: Callable[[], NsqadminOptions],
+    stop: asyncio.Event,
 ) -> None:
     """Run one nsqadmin until the event is set; SIGHUP reloads its options.
 

@@ -34,7 +34,7 @@ from sparq.broker.permissions import AnswerError, Permissions
 from sparq.daemon.access.access import EXPIRED
 from sparq.daemon.token import public
 from sparq.nsqd.options import http_timeouts
-from sparq.nsqd.shown_token import ShownToken
+from sparq.nsqd.shown_token import ConnectionToken
 from sparq.nsqd.tls import VERSIONS
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands
@@ -42,9 +42,9 @@ from sparq.protocol.bounded import collected
 from sparq.protocol.errors import RemoteError
 
 if TYPE_CHECKING:
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
     from sparq.daemon.access.access import Access
-    from sparq.nsqd.options import Options
+    from sparq.nsqd.options import NsqdOptions
     from sparq.nsqd.turns import Turns
     from sparq.protocol.instant import Instant
 
@@ -57,12 +57,12 @@ PAUSES: Final = 4
 ACCEPT: Final = {"Accept": "application/vnd.nsq; version=1.0"}
 
 NAMES: Final = {
-    commands.Publish: "PUB",
+    commands.PublishRun: "PUB",
     commands.TopicNeeded: "MPUB",
     commands.DeferredPublish: "DPUB",
     commands.Subscribe: "SUB",
     commands.Attach: "ATTACH",
-    commands.Ends: "ENDS",
+    commands.ReadEnds: "ENDS",
     commands.Read: "READ",
     commands.CommitRange: "COMMIT",
 }
@@ -76,7 +76,7 @@ class AuthError(Exception):
     """No authd gave a valid answer; the text says why, without the secret."""
 
 
-class Client(NamedTuple):
+class AuthdQuery(NamedTuple):
     """The data about a client that is sent to an authd."""
 
     common_name: str
@@ -102,7 +102,7 @@ class Authenticator:
         admissions: one for each open connection.
     """
 
-    def __init__(self, options: Options, access: Access | None = None) -> None:
+    def __init__(self, options: NsqdOptions, access: Access | None = None) -> None:
         """Raises StartError: the root CA for authds cannot be used."""
         self.access = access
         self.admissions: set[Admission] = set()
@@ -113,7 +113,7 @@ class Authenticator:
         self._http: aiohttp.ClientSession | None = None
         self._looking = asyncio.Lock()
 
-    def load(self, options: Options) -> None:
+    def load(self, options: NsqdOptions) -> None:
         """Read the root CA file again and trust it from now on.
 
         Raises:
@@ -121,7 +121,7 @@ class Authenticator:
         """
         self._context = client_context(options)
 
-    async def ask(self, client: Client) -> Permissions:
+    async def ask(self, client: AuthdQuery) -> Permissions:
         """Return the client's permissions.
 
         Raises:
@@ -152,7 +152,7 @@ class Authenticator:
         """Whether any authd is configured."""
         return bool(self._urls)
 
-    def admission(self, turns: Turns, session: Session, go_on: Callable[[], None]) -> Admission:
+    def admission(self, turns: Turns, session: V2Session, go_on: Callable[[], None]) -> Admission:
         """Make a new connection's `Admission`; `go_on` is called after a held command is done."""
         made = Admission(turns, self, session, go_on)
         self.admissions.add(made)
@@ -168,7 +168,7 @@ class Authenticator:
         if self._http is not None:
             await self._http.close()
 
-    async def _ask_one(self, url: URL, client: Client) -> Permissions:
+    async def _ask_one(self, url: URL, client: AuthdQuery) -> Permissions:
         status, body = await self._request(url, client)
         if status == 403 and url.scheme != "https":
             status, body = await self._request(
@@ -178,7 +178,7 @@ class Authenticator:
             raise AnswerError(f"got response {status}")
         return await asyncio.to_thread(permissions.read, body)
 
-    async def _request(self, url: URL, client: Client) -> tuple[int, bytes]:
+    async def _request(self, url: URL, client: AuthdQuery) -> tuple[int, bytes]:
         if self._http is None:
             connector = aiohttp.TCPConnector(force_close=True)
             self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeouts)
@@ -198,7 +198,7 @@ class Admission:
         self,
         turns: Turns,
         authenticator: Authenticator,
-        session: Session,
+        session: V2Session,
         go_on: Callable[[], None],
     ) -> None:
         """`go_on` is called after the held command is done."""
@@ -208,7 +208,7 @@ class Admission:
         self._go_on = go_on
         self._secret = b""
         access = authenticator.access
-        self._shown = None if access is None else ShownToken(access, turns, session)
+        self._shown = None if access is None else ConnectionToken(access, turns, session)
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -292,12 +292,12 @@ class Admission:
         found.begin(self._turns.runner.now().mono_ns)
         return found
 
-    def _client(self) -> Client:
+    def _client(self) -> AuthdQuery:
         session = self._session
         host = session.remote_address.rpartition(":")[0].strip("[]")
         tls = session.tls
         common_name = "" if tls is None else tls.common_name
-        return Client(common_name, host, self._secret, "false" if tls is None else "true")
+        return AuthdQuery(common_name, host, self._secret, "false" if tls is None else "true")
 
 
 def _must_wait(known: Permissions, command: commands.Command, now: Instant) -> bool:
@@ -311,9 +311,9 @@ def needed(command: commands.Command) -> tuple[str, str | None]:
     match command:
         case commands.Subscribe() | commands.Attach() | commands.CommitRange():
             return command.topic, command.channel
-        case commands.Ends() | commands.Read():
+        case commands.ReadEnds() | commands.Read():
             return command.topic, None
-        case commands.Publish() | commands.TopicNeeded() | commands.DeferredPublish():
+        case commands.PublishRun() | commands.TopicNeeded() | commands.DeferredPublish():
             return command.topic, ""
     raise AssertionError(command)
 
@@ -335,7 +335,7 @@ def url_of(address: str) -> URL:
     )
 
 
-def client_context(options: Options) -> ssl.SSLContext:
+def client_context(options: NsqdOptions) -> ssl.SSLContext:
     """Return the TLS context for authds; the CA is `tls_root_ca_file`, or the system's without one.
 
     Raises:

@@ -16,8 +16,8 @@ from sparq.daemon import files
 if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
     from sparq.nsqd.auth import Authenticator
-    from sparq.nsqd.options import Options
-    from sparq.nsqd.tls import Tls
+    from sparq.nsqd.options import NsqdOptions
+    from sparq.nsqd.tls import Certificates
     from sparq.nsqd.turns import Turns, V2Connection
 
 STOP_SECONDS = 1.0
@@ -37,7 +37,7 @@ class Clients:
         tls: the certificates; None: no TLS.
     """
 
-    def __init__(self, options: Options, turns: Turns, access: Access | None = None) -> None:
+    def __init__(self, options: NsqdOptions, turns: Turns, access: Access | None = None) -> None:
         self.options = options
         self.turns = turns
         self.connections: set[V2Connection] = set()
@@ -46,7 +46,7 @@ class Clients:
         tokens = access if options.access.token_file else None
         if options.auth.http_addresses or tokens is not None:
             self.authenticator = import_module("sparq.nsqd.auth").Authenticator(options, tokens)
-        self.tls: Tls | None = None
+        self.tls: Certificates | None = None
         self._is_full = False
         self._all_gone = asyncio.Event()
 

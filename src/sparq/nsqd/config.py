@@ -41,7 +41,7 @@ NOT_IN_GO = ("verbose", "worker_id")
 """Flags of Go's nsqd that are not options in Go: 400 INVALID_OPTION, here too."""
 
 
-class Config:
+class ConfigRoutes:
     """The `/config` handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:

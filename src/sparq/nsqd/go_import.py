@@ -21,7 +21,7 @@ import numpy as np
 from sparq.log.block import BlockCache
 from sparq.log.disk import Disk
 from sparq.log.go_queue import GoQueue, GoTopic, read_queue
-from sparq.log.go_records import LENGTH_SIZE, BadBytes, Records
+from sparq.log.go_records import LENGTH_SIZE, BadBytes, GoRecords
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.protocol.instant import Instant
@@ -109,7 +109,7 @@ class Target:
             cache=BlockCache(CACHE_BYTES),
         )
 
-    def append(self, records: list[Records]) -> int:
+    def append(self, records: list[GoRecords]) -> int:
         """Store messages as one batch; return the first one's index. Raises DiskError."""
         stamps = np.concatenate([piece.timestamps() for piece in records])
         now = self._clock()
@@ -182,13 +182,13 @@ def import_topic(disk: Disk, data_path: str, topic: GoTopic, target: Target, tal
 
 def _append(
     disk: Disk, data_path: str, queue: GoQueue, target: Target, tally: Tally
-) -> Iterator[tuple[int, list[Records]]]:
+) -> Iterator[tuple[int, list[GoRecords]]]:
     """Append a queue's messages; yield each batch and its first index once it is written."""
     for note in queue.notes:
         logger.info("%s: %s", queue.name, note)
     before, damaged = tally.messages, tally.damaged
 
-    def whole() -> Iterator[Records]:
+    def whole() -> Iterator[GoRecords]:
         for found in read_queue(disk, data_path, queue):
             if isinstance(found, BadBytes):
                 tally.damaged += 1
@@ -211,9 +211,9 @@ def _append(
         logger.info(text, queue.name, queue.positions.depth, messages)
 
 
-def batches(pieces: Iterable[Records]) -> Iterator[list[Records]]:
+def batches(pieces: Iterable[GoRecords]) -> Iterator[list[GoRecords]]:
     """Group the messages into batches of a commit's size; a larger message gets its own batch."""
-    waiting: list[Records] = []
+    waiting: list[GoRecords] = []
     size = count = 0
     for piece in pieces:
         for part in _parts(piece):
@@ -227,7 +227,7 @@ def batches(pieces: Iterable[Records]) -> Iterator[list[Records]]:
         yield waiting
 
 
-def _parts(piece: Records) -> Iterator[Records]:
+def _parts(piece: GoRecords) -> Iterator[GoRecords]:
     """Split a piece into runs of at most BATCH_COUNT messages; several: at most BATCH_BYTES."""
     filled = np.cumsum(piece.sizes)
     first = 0

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from sparq.daemon.debug import Debug
-from sparq.daemon.exposition import CONTENT_TYPE
 from sparq.daemon.http import JSON, TEXT, Call, Content, HttpError, Route, topic_channel
-from sparq.nsqd import figures, metrics, seeking
-from sparq.nsqd.config import Config
+from sparq.daemon.prometheus_text import CONTENT_TYPE
+from sparq.nsqd import metrics, seeking, stats_format
+from sparq.nsqd.config import ConfigRoutes
 from sparq.nsqd.draining import DrainRoutes
 from sparq.nsqd.inspection import Inspection
 from sparq.nsqd.message_actions import MessageActions
@@ -31,7 +31,7 @@ from sparq.nsqd.policies import PolicyRoutes
 from sparq.nsqd.redriving import Redriving
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.errors import DRAINING, RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.mpub import walk_whole
 from sparq.protocol.names import is_valid_name
@@ -53,7 +53,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Endpoints:
+class NsqdEndpoints:
     """The HTTP handlers of one nsqd."""
 
     def __init__(self, nsqd: Nsqd, reloader: Reloader) -> None:
@@ -90,7 +90,7 @@ class Endpoints:
             *Redriving(self._nsqd, self._inspection).routes(),
             *PolicyRoutes(self._nsqd).routes(),
             *DrainRoutes(self._nsqd).routes(),
-            *Config(self._nsqd, self._reloader).routes(),
+            *ConfigRoutes(self._nsqd, self._reloader).routes(),
             *(self.debug.all_routes() if self._nsqd.options.http.debug_routes else ()),
         ]
 
@@ -124,7 +124,7 @@ class Endpoints:
     async def stats(self, call: Call) -> Content:
         """Return the statistics of topics, channels and clients."""
         query = call.query
-        wanted = figures.Wanted(
+        wanted = stats_format.Wanted(
             query.get("topic") or None,
             query.get("channel") or None,
             call.flag("include_clients", True),
@@ -132,15 +132,15 @@ class Endpoints:
             self._start_ns,
         )
         as_json = query.get("format") == "json"
-        pieces = (figures.json_pieces if as_json else figures.text_pieces)(
+        pieces = (stats_format.json_pieces if as_json else stats_format.text_pieces)(
             self._broker, wanted, self._now()
         )
-        return Content(await figures.gathered(pieces), JSON if as_json else TEXT)
+        return Content(await stats_format.gathered(pieces), JSON if as_json else TEXT)
 
     async def metrics(self, _call: Call) -> Content:
         """Return the figures for Prometheus."""
         pieces = metrics.pieces(self._nsqd, self._start_ns, self._now())
-        return Content(await figures.gathered(pieces), CONTENT_TYPE)
+        return Content(await stats_format.gathered(pieces), CONTENT_TYPE)
 
     # Publishing
 
@@ -150,7 +150,7 @@ class Endpoints:
         if not body:
             raise HttpError(400, "MSG_EMPTY")
         topic = valid_topic(call)
-        return await self._publish(topic, Bodies.of([body]), self._defer_ms(call))
+        return await self._publish(topic, BodySlices.of([body]), self._defer_ms(call))
 
     async def multi_publish(self, call: Call) -> str:
         """Publish many messages: one per line, or in MPUB's binary form."""
@@ -171,19 +171,19 @@ class Endpoints:
     def _defer_ms(self, call: Call) -> int:
         return defer_of(call.query, self._limits.max_req_timeout_ms)
 
-    def _read_binary(self, body: bytes) -> Bodies:
+    def _read_binary(self, body: bytes) -> BodySlices:
         try:
             return walk_whole(body, self._limits.max_msg_size, self._limits.max_body_size)
         except RemoteError as error:
             raise HttpError(413, error.code.removeprefix("E_")) from error
 
-    def _read_lines(self, body: bytes) -> Bodies:
+    def _read_lines(self, body: bytes) -> BodySlices:
         bodies = lines_of(body)
         if len(bodies) and int(np.max(bodies.sizes)) > self._limits.max_msg_size:
             raise HttpError(413, "MSG_TOO_BIG")
         return bodies
 
-    async def _publish(self, topic: str, bodies: Bodies, defer_ms: int) -> str:
+    async def _publish(self, topic: str, bodies: BodySlices, defer_ms: int) -> str:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
@@ -192,7 +192,7 @@ class Endpoints:
             raise publish_error(error) from error
         return "OK"
 
-    async def _publish_to_channel(self, name: str, channel: str, bodies: Bodies) -> str:
+    async def _publish_to_channel(self, name: str, channel: str, bodies: BodySlices) -> str:
         """Publish to one channel only, for a topic that moves here (see `sparq admin move`)."""
         topic = self._broker.topics.get(name)
         if topic is None or channel not in topic.channels:
@@ -349,13 +349,13 @@ def is_binary(call: Call) -> bool:
     return binary
 
 
-def lines_of(body: bytes) -> Bodies:
+def lines_of(body: bytes) -> BodySlices:
     """Split a body at newlines (only those) into messages; empty lines are left out."""
     breaks = np.flatnonzero(np.frombuffer(body, np.uint8) == _NEWLINE)
     starts = np.concatenate(([0], breaks + 1)).astype(np.int64)
     sizes = np.concatenate((breaks, [len(body)])).astype(np.int64) - starts
     filled = sizes > 0
-    return Bodies(body, starts[filled], sizes[filled])
+    return BodySlices(body, starts[filled], sizes[filled])
 
 
 def publish_error(error: RemoteError) -> HttpError:

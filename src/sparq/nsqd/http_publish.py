@@ -28,7 +28,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from sparq.daemon.http import IDLE_SECONDS, JSON, TEXT, HttpError, parse_query
 from sparq.nsqd.http import defer_of, lines_of, publish_error
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from sparq.protocol.names import is_valid_name
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ END: Final = b"\r\n\r\n"
 PLAIN_HEADERS: Final = frozenset(
     ("host", "user-agent", "accept", "accept-encoding", "content-length", "content-type")
 )
-"""Headers without effect here; `Connection: keep-alive` is the only other one accepted."""
+"""Headers without effect here; `PublishConnection: keep-alive` is the only other one accepted."""
 
 
 class Head(NamedTuple):
@@ -69,7 +69,7 @@ class Head(NamedTuple):
     defer_ms: int
 
 
-class Door:
+class FastPublishPath:
     """State shared by the connections of one listener.
 
     Attributes:
@@ -80,14 +80,14 @@ class Door:
         """`to_aiohttp` makes the protocol that takes over a connection."""
         self.nsqd = nsqd
         self.to_aiohttp = to_aiohttp
-        self.connections: set[Connection] = set()
+        self.connections: set[PublishConnection] = set()
         self._heads: dict[bytes, Head | None] = {}
         self._ok = b""
         self._ok_second = 0
 
-    def enter(self) -> Connection:
+    def enter(self) -> PublishConnection:
         """Make the protocol of a new connection."""
-        return Connection(self)
+        return PublishConnection(self)
 
     def read(self, head: bytes) -> Head | None:
         """Parse a head; None: the request is not plain."""
@@ -113,7 +113,7 @@ class Door:
         size = message.headers.get("Content-Length", "")
         path, _, raw_query = message.path.partition("?")
         names = {name.lower() for name in message.headers}
-        if "connection" in names and message.headers["Connection"].lower() == "keep-alive":
+        if "connection" in names and message.headers["PublishConnection"].lower() == "keep-alive":
             names.discard("connection")
         plain = (
             message.method == "POST"
@@ -160,11 +160,11 @@ def _answer(status: str, content_type: str, body: bytes) -> bytes:
     return head.encode() + body
 
 
-class Connection(asyncio.Protocol):
+class PublishConnection(asyncio.Protocol):
     """A client of the HTTP port, as long as it only publishes."""
 
-    def __init__(self, door: Door) -> None:
-        self._door = door
+    def __init__(self, path: FastPublishPath) -> None:
+        self._path = path
         self._transport: asyncio.Transport
         self._received = b""
         self._at = 0
@@ -178,7 +178,7 @@ class Connection(asyncio.Protocol):
         """Wait for a request, with a deadline."""
         # uvloop's transports are not registered as asyncio's.
         self._transport = cast(asyncio.Transport, transport)
-        self._door.connections.add(self)
+        self._path.connections.add(self)
         self._heard_at = time.monotonic()
         self._watch(IDLE_SECONDS)
 
@@ -188,12 +188,12 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._ending = True
-        self._door.connections.discard(self)
+        self._path.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
 
     def _watch(self, seconds: float) -> None:
-        self._timer = self._door.nsqd.loop.call_later(seconds, self._look)
+        self._timer = self._path.nsqd.loop.call_later(seconds, self._look)
 
     def _look(self) -> None:
         """Close a connection that has sent no whole request for `IDLE_SECONDS`."""
@@ -249,14 +249,14 @@ class Connection(asyncio.Protocol):
             if not is_post or len(received) - at >= HEAD_BYTES_MAX:
                 self._hand_over()
             return
-        head = self._door.read(received[at:body_at])
+        head = self._path.read(received[at:body_at])
         if head is None:
             self._hand_over()
             return
         body = received[body_at : body_at + head.size]
         if len(body) != head.size:
             return
-        bodies = lines_of(body) if head.many else Bodies(body, [0], [len(body)])
+        bodies = lines_of(body) if head.many else BodySlices(body, [0], [len(body)])
         if not len(bodies):  # line ends alone
             self._hand_over()
             return
@@ -264,8 +264,8 @@ class Connection(asyncio.Protocol):
         self._heard_at = time.monotonic()
         self._publish(head, bodies)
 
-    def _publish(self, head: Head, bodies: Bodies) -> None:
-        nsqd = self._door.nsqd
+    def _publish(self, head: Head, bodies: BodySlices) -> None:
+        nsqd = self._path.nsqd
         self._waits = True
         if nsqd.exiting:
             self.answered(RemoteError("E_PUB_FAILED", "PUB failed exiting"))
@@ -278,7 +278,7 @@ class Connection(asyncio.Protocol):
         if self._transport.is_closing():
             return
         if error is None:
-            self._transport.write(self._door.ok())
+            self._transport.write(self._path.ok())
         else:
             code = publish_error(error).code
             body = json.dumps({"message": code}, separators=(",", ":")).encode()
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
         if self._ending:
             self._transport.close()
         elif self._at < len(self._received):
-            self._door.nsqd.loop.call_soon(self._go_on)
+            self._path.nsqd.loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
         if not (self._waits or self._is_slow or self._ending or self._transport.is_closing()):
@@ -298,7 +298,7 @@ class Connection(asyncio.Protocol):
         """Hand the connection and its unanswered input over to aiohttp."""
         self._leave()
         received, self._received = self._received[self._at :], b""
-        protocol = self._door.to_aiohttp()
+        protocol = self._path.to_aiohttp()
         self._transport.set_protocol(protocol)
         protocol.connection_made(self._transport)
         protocol.data_received(received)

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from sparq.broker import seeking
 from sparq.daemon.http import JSON, Call, Content, HttpError, Route, topic_channel
-from sparq.inspection import picture as pictures
+from sparq.inspection import snapshot as pictures
 from sparq.inspection import times
-from sparq.inspection.picture import Picture, Standing, State
 from sparq.inspection.search import Search
-from sparq.log.looking import Errand, Glance, Part, wanted_parts
+from sparq.inspection.snapshot import ChannelSnapshot, MessageState, Standing
+from sparq.log.looking import Errand, Glance, LogPart, wanted_parts
 from sparq.nsqd import parameters
-from sparq.nsqd.figures import encoded
 from sparq.nsqd.message_json import (
     Pieces,
     bodies_of,
@@ -33,6 +32,7 @@ from sparq.nsqd.message_json import (
     unsealed,
 )
 from sparq.nsqd.seeking import shown_time, target_of
+from sparq.nsqd.stats_format import encoded
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.envelope import ENVELOPE_BYTES_MAX
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from sparq.broker.channel import Channel
     from sparq.broker.topic import Topic
     from sparq.log.disk import DiskError
-    from sparq.log.looking import Stored
+    from sparq.log.looking import StoredMessage
     from sparq.log.task import Work
     from sparq.nsqd.server import Nsqd
 
@@ -64,7 +64,7 @@ PLACE_READS_MAX: Final = 8
 BYTES: Final = "application/octet-stream"
 
 T = TypeVar("T")
-Seen = tuple["Channel", "Picture", dict[int, "Standing"]]
+Seen = tuple["Channel", "ChannelSnapshot", dict[int, "Standing"]]
 """A channel, a snapshot of it, and the messages' states in the snapshot, by index."""
 
 
@@ -147,7 +147,7 @@ class Inspection:
 
     async def read(
         self, topic: Topic, indexes: Sequence[int], body_bytes: int
-    ) -> tuple[dict[int, Stored], int]:
+    ) -> tuple[dict[int, StoredMessage], int]:
         """Read messages; return those found by index, and how many of `indexes` were processed."""
         looking = topic.stream.log.looking
         wanted, covered = wanted_parts(looking, indexes, READ_BYTES_MAX)
@@ -176,8 +176,8 @@ class Inspection:
     async def channel_messages(self, call: Call) -> Content:
         """Return a page of messages that wait, are in flight, or are deferred."""
         topic_name, _ = topic_channel(call)
-        states = State.WAITING, State.IN_FLIGHT, State.DEFERRED
-        state = parameters.state_of(call, State.WAITING, *states)
+        states = MessageState.WAITING, MessageState.IN_FLIGHT, MessageState.DEFERRED
+        state = parameters.state_of(call, MessageState.WAITING, *states)
         limit = parameters.number_of(call, "limit", parameters.LIMIT, parameters.LIMIT_MAX)
         body_bytes = parameters.body_bytes_of(call)
         after = parameters.token_of(call, 2)
@@ -186,8 +186,8 @@ class Inspection:
         assert channel is not None
         assert state is not None
         totals = (channel.depth(), channel.in_flight.count, channel.deferred_count())
-        picture = pictures.take(channel, self._nsqd.runner.now())
-        page = Page(channel, picture, state, after, limit)
+        snapshot = pictures.take(channel, self._nsqd.runner.now())
+        page = ChannelPage(channel, snapshot, state, after, limit)
         await self.compute(topic, page.fill)
         found, covered = await self.read(topic, page.indexes, room_of(topic, body_bytes))
         head = {
@@ -197,7 +197,7 @@ class Inspection:
             "total": totals[state],
         }
         shown = [found[index] for index in page.indexes[:covered] if index in found]
-        seen = channel, picture, page.standings
+        seen = channel, snapshot, page.standings
         tail = {"next": page.token(covered), "unreadable": page.lost(found, covered)}
         messages = await self._messages(topic, shown, seen, body_bytes)
         return await self._document(topic, head, messages, tail)
@@ -211,7 +211,7 @@ class Inspection:
         return Content(await self._aside(topic, size, lambda: b"".join(pieces)), JSON)
 
     async def _messages(
-        self, topic: Topic, found: Sequence[Stored], seen: Seen | None, body_bytes: int
+        self, topic: Topic, found: Sequence[StoredMessage], seen: Seen | None, body_bytes: int
     ) -> Iterator[Pieces]:
         """Yield messages as JSON, one by one; with `seen`, including their state on a channel."""
         bodies: dict[int, bytes] = {}
@@ -224,7 +224,7 @@ class Inspection:
             size = sum(len(stored.body) for stored in found)
             bodies = await self._aside(topic, size, lambda: bodies_of(found))
 
-        def message(stored: Stored) -> Pieces:
+        def message(stored: StoredMessage) -> Pieces:
             standing = None if seen is None else seen[2][stored.index]
             behind: dict[str, Any] = {}
             if seen is not None and standing is not None:
@@ -250,10 +250,10 @@ class Inspection:
         """Return the messages' states on a channel; None if no channel is named."""
         if channel is None:
             return None
-        picture = pictures.take(channel, self._nsqd.runner.now())
+        snapshot = pictures.take(channel, self._nsqd.runner.now())
         standings: dict[int, Standing] = {}
-        await self.compute(topic, lambda: standings.update(picture.standings(indexes)))
-        return channel, picture, standings
+        await self.compute(topic, lambda: standings.update(snapshot.standings(indexes)))
+        return channel, snapshot, standings
 
     # A topic's messages
 
@@ -292,7 +292,7 @@ class Inspection:
         index = parameters.index_of(text, topic.stream.log.node_id)
         if index is None:
             raise HttpError(404, "MESSAGE_NOT_FOUND: the id belongs to another node or topic")
-        found: dict[int, Stored] = {}
+        found: dict[int, StoredMessage] = {}
         if index < topic.stream.log.written_end:
             size = room_of(topic, self._broker.limits.max_body_size if raw else body_bytes)
             found, _ = await self.read(topic, [index], size)
@@ -321,21 +321,21 @@ class Inspection:
         topic = self.topic_of(name)
         channel = self.channel_of(topic, call)
         first, position, end = after or await self._range(topic, call)
-        picture = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
+        snapshot = None if channel is None else pictures.take(channel, self._nsqd.runner.now())
         looking = topic.stream.log.looking
         search = Search(
-            looking, criteria, position, end, picture, limit, room_of(topic, body_bytes)
+            looking, criteria, position, end, snapshot, limit, room_of(topic, body_bytes)
         )
-        if picture is not None:
+        if snapshot is not None:
             await self.compute(topic, search.prepare)
         async with self._searches:
             await self._look(topic, search, budget_ms * MILLISECOND / SECOND)
         seen = None
-        if channel is not None and picture is not None:
+        if channel is not None and snapshot is not None:
             standings: dict[int, Standing] = {}
             indexes = [stored.index for stored in search.found]
-            await self.compute(topic, lambda: standings.update(picture.standings(indexes)))
-            seen = channel, picture, standings
+            await self.compute(topic, lambda: standings.update(snapshot.standings(indexes)))
+            seen = channel, snapshot, standings
         messages = await self._messages(topic, search.found, seen, body_bytes)
         tail = _outcome(topic, search, first)
         return await self._document(topic, {"topic": name}, messages, tail)
@@ -400,7 +400,7 @@ def room_of(topic: Topic, body_bytes: int) -> int:
     return max(0, body_bytes) + (ENVELOPE_BYTES_MAX if topic.stream.has_letters else 0)
 
 
-class Page:
+class ChannelPage:
     """A page of a channel's messages.
 
     Attributes:
@@ -409,30 +409,35 @@ class Page:
     """
 
     def __init__(
-        self, channel: Channel, picture: Picture, state: State, after: list[int] | None, limit: int
+        self,
+        channel: Channel,
+        snapshot: ChannelSnapshot,
+        state: MessageState,
+        after: list[int] | None,
+        limit: int,
     ) -> None:
         """`after`: (key, index) of the last message of the previous page, as in its `next`."""
         self.indexes: list[int] = []
         self.standings: dict[int, Standing] = {}
-        self._picture, self._state, self._limit = picture, state, limit
+        self._picture, self._state, self._limit = snapshot, state, limit
         self._after = (-(1 << 62), -1) if after is None else (after[0], after[1])
         self._fresh: list[int] = []
-        if state is State.WAITING:
+        if state is MessageState.WAITING:
             self._fresh = pictures.fresh_after(channel, self._after[1], limit)
 
     def fill(self) -> None:
         """Find the messages; runs in the inspection thread."""
-        picture, after, limit = self._picture, self._after, self._limit
-        if self._state is State.WAITING:
-            again = picture.again_after(after[1], limit).tolist()
+        snapshot, after, limit = self._picture, self._after, self._limit
+        if self._state is MessageState.WAITING:
+            again = snapshot.again_after(after[1], limit).tolist()
             self.indexes = sorted({*self._fresh, *again})[:limit]
-        elif self._state is State.IN_FLIGHT:
-            flying = picture.in_flight.indexes
+        elif self._state is MessageState.IN_FLIGHT:
+            flying = snapshot.in_flight.indexes
             low = int(flying.searchsorted(after[1], "right"))
             self.indexes = flying[low : low + limit].tolist()
         else:
-            self.indexes = picture.due_after(after, limit)[0].tolist()
-        self.standings = picture.standings(self.indexes)
+            self.indexes = snapshot.due_after(after, limit)[0].tolist()
+        self.standings = snapshot.standings(self.indexes)
 
     def token(self, covered: int) -> str | None:
         """Return where the next page begins; None: this is the last page."""
@@ -441,12 +446,12 @@ class Page:
         last = self.indexes[covered - 1]
         return f"{self.standings[last].due_ns}.{last}"
 
-    def lost(self, found: dict[int, Stored], covered: int) -> int:
+    def lost(self, found: dict[int, StoredMessage], covered: int) -> int:
         """Return how many of the messages could not be read."""
         return sum(index not in found for index in self.indexes[:covered])
 
 
-def check_failed(topic: Topic, failed: list[tuple[Part, DiskError]]) -> None:
+def check_failed(topic: Topic, failed: list[tuple[LogPart, DiskError]]) -> None:
     """Raise HttpError 500 if a read failed, unless its part of the log was deleted meanwhile."""
     for part, error in failed:
         if topic.stream.log.looking.has(part):

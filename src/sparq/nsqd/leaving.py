@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sparq.broker.drain_file import Drain, Draining
-from sparq.nsqd.figures import SLICE_SECONDS, standing
+from sparq.nsqd.stats_format import SLICE_SECONDS, standing
 from sparq.protocol.durations import SECOND
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import rfc3339
@@ -39,7 +39,7 @@ NO_CHANNEL, NO_CONSUMERS = "no channel", "no consumers"
 logger = logging.getLogger(__name__)
 
 
-class Left(NamedTuple):
+class QueueRemainder(NamedTuple):
     """Messages left in a channel, or in a topic itself.
 
     Attributes:
@@ -60,11 +60,11 @@ class Left(NamedTuple):
         return self.depth + self.in_flight + self.deferred
 
 
-def left_in(topic: Topic) -> Iterator[Left]:
+def left_in(topic: Topic) -> Iterator[QueueRemainder]:
     """Yield the messages left in a topic and its channels; places without any are skipped."""
     if depth := topic.depth() + topic.publishing.pending_messages:
         why = NO_CHANNEL if not topic.channels else TOPIC_PAUSED if topic.paused else ""
-        yield Left(topic.name, None, depth, 0, 0, why)
+        yield QueueRemainder(topic.name, None, depth, 0, 0, why)
     for channel in tuple(topic.channels.values()):
         found = channel.depth(), channel.in_flight.count, channel.deferred_count()
         if not any(found):
@@ -74,7 +74,7 @@ def left_in(topic: Topic) -> Iterator[Left]:
             why = PAUSED if channel.paused else TOPIC_PAUSED
         elif not channel.sessions and channel.hold is None:
             why = NO_CONSUMERS
-        yield Left(topic.name, channel.name, *found, why)
+        yield QueueRemainder(topic.name, channel.name, *found, why)
 
 
 def has_nothing_left(broker: Broker) -> bool:
@@ -82,9 +82,9 @@ def has_nothing_left(broker: Broker) -> bool:
     return not any(True for topic in broker.topics.values() for _ in left_in(topic))
 
 
-async def looked(broker: Broker) -> list[Left]:
+async def looked(broker: Broker) -> list[QueueRemainder]:
     """Return the messages left, largest first; the event loop runs in between."""
-    found: list[Left] = []
+    found: list[QueueRemainder] = []
     until = time.perf_counter() + SLICE_SECONDS
     for topic in standing(broker, list(broker.topics.values())):
         found += left_in(topic)

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from sparq.daemon import address, files, start
 from sparq.log.disk import DiskError, File, RealDisk
-from sparq.nsqd import checks
-from sparq.nsqd.options import Options
+from sparq.nsqd import option_checks
+from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
-    from sparq.nsqd.tls import Tls
+    from sparq.nsqd.tls import Certificates
 
 
 def lock(disk: RealDisk, data_path: Path) -> File:
@@ -53,7 +53,7 @@ class Listeners(NamedTuple):
     https: address.Listener | None
 
 
-def listen(options: Options, *, has_tls: bool = False) -> Listeners:
+def listen(options: NsqdOptions, *, has_tls: bool = False) -> Listeners:
     """Open all listeners.
 
     Raises:
@@ -72,13 +72,13 @@ class Beginning(NamedTuple):
     """Resources acquired before the rest of nsqd is loaded; `certificates` is None without TLS."""
 
     data_path: Path
-    share: files.Shares
+    share: files.FileShares
     held: File
-    certificates: Tls | None
+    certificates: Certificates | None
     listeners: Listeners
 
 
-def begin(options: Options) -> Beginning:
+def begin(options: NsqdOptions) -> Beginning:
     """Lock the data path, check the options, then listen, in NSQ's order.
 
     Raises:
@@ -88,12 +88,12 @@ def begin(options: Options) -> Beginning:
     data_path = Path(options.data_path or ".").resolve()
     share = files.shares(files.raise_limit())
     held = lock(RealDisk(), data_path)
-    certificates = checks.check(options, build_tls)
+    certificates = option_checks.check(options, build_tls)
     listeners = listen(options, has_tls=certificates is not None)
     return Beginning(data_path, share, held, certificates, listeners)
 
 
-def build_tls(options: Options) -> Tls | None:
+def build_tls(options: NsqdOptions) -> Certificates | None:
     """Load the certificates; the TLS module is imported only if the flags name a certificate.
 
     Raises:
@@ -101,10 +101,10 @@ def build_tls(options: Options) -> Tls | None:
     """
     if not (options.tls.cert or options.tls.key):
         return None
-    made: Tls = import_module("sparq.nsqd.tls").build(options)
+    made: Certificates = import_module("sparq.nsqd.tls").build(options)
     return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit status."""
-    return start.main("nsqd", Options, begin, "sparq.nsqd.serving", arguments)
+    return start.main("nsqd", NsqdOptions, begin, "sparq.nsqd.serving", arguments)

@@ -18,7 +18,7 @@ from sparq.nsqd import parameters
 from sparq.nsqd.inspection import room_of
 from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 
 if TYPE_CHECKING:
     from sparq.nsqd.inspection import Inspection
@@ -98,7 +98,7 @@ class MessageActions:
         if self._nsqd.exiting:
             raise HttpError(503, "EXITING")
         try:
-            await self._nsqd.publish(topic, Bodies.of(bodies))
+            await self._nsqd.publish(topic, BodySlices.of(bodies))
         except RemoteError as error:
             return error.text.removeprefix("PUB failed ") or error.code
         return None

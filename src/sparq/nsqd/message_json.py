@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.inspection.picture import Standing, State
-from sparq.log.looking import Stored
+from sparq.inspection.snapshot import MessageState, Standing
+from sparq.log.looking import StoredMessage
 from sparq.nsqd.seeking import shown_time
 from sparq.protocol.dead_letters import unseal
 from sparq.protocol.durations import SECOND
@@ -33,7 +33,7 @@ def id_of(index: int, node_id: int) -> str:
     return f"{node_id << INDEX_BITS | index:016x}"
 
 
-def body_of(stored: Stored) -> dict[str, Any]:
+def body_of(stored: StoredMessage) -> dict[str, Any]:
     """Return a body's JSON members; a body cut within a UTF-8 character still counts as text."""
     body, cut = stored.body, len(stored.body) < stored.size
     for less in range(UTF8_BYTES_MAX if cut else 1):
@@ -45,21 +45,21 @@ def body_of(stored: Stored) -> dict[str, Any]:
     return {"body": base64.b64encode(body).decode(), "encoding": "base64", "cut": cut}
 
 
-def bodies_of(found: Iterable[Stored]) -> dict[int, bytes]:
+def bodies_of(found: Iterable[StoredMessage]) -> dict[int, bytes]:
     """Return `body_of` each message as JSON members without the braces, by index."""
     return {
         stored.index: to_text(body_of(stored))[1:-1].encode("utf-8", "replace") for stored in found
     }
 
 
-def unsealed(stored: Stored, body_bytes: int) -> tuple[Stored, Mapping[str, str]]:
+def unsealed(stored: StoredMessage, body_bytes: int) -> tuple[StoredMessage, Mapping[str, str]]:
     """Split a dead letter into its message, cut to `body_bytes`, and its history (may be empty)."""
     fields, body = unseal(stored.body)
     size = stored.size - (len(stored.body) - len(body))
-    return Stored(stored.index, stored.time_ns, size, body[: max(0, body_bytes)]), fields
+    return StoredMessage(stored.index, stored.time_ns, size, body[: max(0, body_bytes)]), fields
 
 
-def message_of(stored: Stored, node_id: int, standing: Standing | None) -> dict[str, Any]:
+def message_of(stored: StoredMessage, node_id: int, standing: Standing | None) -> dict[str, Any]:
     """Return a message's JSON members before its body; `standing`: its state on a channel."""
     return {
         "id": id_of(stored.index, node_id),
@@ -77,7 +77,7 @@ def standing_of(standing: Standing, channel: Channel, now: Instant) -> dict[str,
 
 
 def _whereabouts(standing: Standing, channel: Channel, now: Instant) -> dict[str, Any]:
-    if standing.state is State.IN_FLIGHT:
+    if standing.state is MessageState.IN_FLIGHT:
         session = channel.sessions.get(standing.owner)
         return {
             "client": None
@@ -92,7 +92,7 @@ def _whereabouts(standing: Standing, channel: Channel, now: Instant) -> dict[str
             "deadline": _moment(standing.deadline_ns, now),
             "in_flight_seconds": _seconds(now.mono_ns - standing.since_ns),
         }
-    if standing.state is State.DEFERRED:
+    if standing.state is MessageState.DEFERRED:
         return {
             "due": _moment(standing.due_ns, now),
             "due_seconds": _seconds(max(0, standing.due_ns - now.mono_ns)),

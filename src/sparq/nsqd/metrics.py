@@ -19,10 +19,10 @@ from prometheus_client import generate_latest
 
 from sparq.broker import stats
 from sparq.daemon.access.figures import families
-from sparq.daemon.exposition import Family, labels, process_registry
-from sparq.nsqd.figures import standing
+from sparq.daemon.prometheus_text import Family, labels, process_registry
+from sparq.nsqd.stats_format import standing
 from sparq.nsqd.timings import COMMITS, SYNCS
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 
@@ -37,7 +37,7 @@ REGISTRY: Final = process_registry()
 """Prometheus' figures about the process."""
 
 
-class Shown(NamedTuple):
+class MetricForm(NamedTuple):
     """How a figure of `broker/stats.py` is shown as a metric."""
 
     figure: str
@@ -47,19 +47,27 @@ class Shown(NamedTuple):
 
 
 _TOPIC = (
-    Shown("message_count", "messages_total", "counter", "Messages published"),
-    Shown("message_bytes", "message_bytes_total", "counter", "Bytes of published message bodies"),
-    Shown("depth", "depth", "gauge", "Messages not yet visible to any channel"),
-    Shown("backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"),
-    Shown("paused", "paused", "gauge", "1 while the topic is paused"),
-    Shown("log_messages", "log_messages", "gauge", "Messages in the log"),
-    Shown("log_bytes", "log_bytes", "gauge", "Bytes of the log on disk"),
-    Shown("unsynced_messages", "unsynced_messages", "gauge", "Messages written but not synced"),
-    Shown("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
-    Shown("damaged_messages", "damaged_messages", "gauge", "Messages found to be unreadable"),
-    Shown("refused_count", "refused_total", "counter", "Messages refused by a limit of the topic"),
-    Shown("held_count", "held_total", "counter", "Messages delayed by a publish rate limit"),
-    Shown(
+    MetricForm("message_count", "messages_total", "counter", "Messages published"),
+    MetricForm(
+        "message_bytes", "message_bytes_total", "counter", "Bytes of published message bodies"
+    ),
+    MetricForm("depth", "depth", "gauge", "Messages not yet visible to any channel"),
+    MetricForm(
+        "backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"
+    ),
+    MetricForm("paused", "paused", "gauge", "1 while the topic is paused"),
+    MetricForm("log_messages", "log_messages", "gauge", "Messages in the log"),
+    MetricForm("log_bytes", "log_bytes", "gauge", "Bytes of the log on disk"),
+    MetricForm(
+        "unsynced_messages", "unsynced_messages", "gauge", "Messages written but not synced"
+    ),
+    MetricForm("unsynced_bytes", "unsynced_bytes", "gauge", "Bytes written but not synced"),
+    MetricForm("damaged_messages", "damaged_messages", "gauge", "Messages found to be unreadable"),
+    MetricForm(
+        "refused_count", "refused_total", "counter", "Messages refused by a limit of the topic"
+    ),
+    MetricForm("held_count", "held_total", "counter", "Messages delayed by a publish rate limit"),
+    MetricForm(
         "given_up_count",
         "given_up_total",
         "counter",
@@ -67,36 +75,40 @@ _TOPIC = (
     ),
 )
 _CHANNEL = (
-    Shown("message_count", "messages_total", "counter", "Messages added to the channel"),
-    Shown("finish_count", "finished_total", "counter", "Messages finished by consumers"),
-    Shown("requeue_count", "requeued_total", "counter", "Messages requeued by consumers"),
-    Shown("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
-    Shown("voided_count", "voided_total", "counter", "Unread messages dropped by a limit"),
-    Shown("expired_count", "expired_total", "counter", "Messages that expired before delivery"),
-    Shown(
+    MetricForm("message_count", "messages_total", "counter", "Messages added to the channel"),
+    MetricForm("finish_count", "finished_total", "counter", "Messages finished by consumers"),
+    MetricForm("requeue_count", "requeued_total", "counter", "Messages requeued by consumers"),
+    MetricForm("timeout_count", "timed_out_total", "counter", "Messages that timed out in flight"),
+    MetricForm("voided_count", "voided_total", "counter", "Unread messages dropped by a limit"),
+    MetricForm(
+        "expired_count", "expired_total", "counter", "Messages that expired before delivery"
+    ),
+    MetricForm(
         "dead_letter_count",
         "dead_letters_total",
         "counter",
         "Messages moved to the dead-letter topic",
     ),
-    Shown("redriven_count", "redriven_total", "counter", "Dead letters sent back"),
-    Shown("depth", "depth", "gauge", "Messages waiting for delivery"),
-    Shown("backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"),
-    Shown("in_flight_count", "in_flight", "gauge", "Messages in flight to consumers"),
-    Shown("deferred_count", "deferred", "gauge", "Deferred messages"),
-    Shown("client_count", "clients", "gauge", "Connected consumers"),
-    Shown("ready_count", "ready", "gauge", "Sum of the consumers' RDY counts"),
-    Shown("paused", "paused", "gauge", "1 while the channel is paused"),
-    Shown(
+    MetricForm("redriven_count", "redriven_total", "counter", "Dead letters sent back"),
+    MetricForm("depth", "depth", "gauge", "Messages waiting for delivery"),
+    MetricForm(
+        "backend_depth", "backend_depth", "gauge", "Part of the depth beyond --mem-queue-size"
+    ),
+    MetricForm("in_flight_count", "in_flight", "gauge", "Messages in flight to consumers"),
+    MetricForm("deferred_count", "deferred", "gauge", "Deferred messages"),
+    MetricForm("client_count", "clients", "gauge", "Connected consumers"),
+    MetricForm("ready_count", "ready", "gauge", "Sum of the consumers' RDY counts"),
+    MetricForm("paused", "paused", "gauge", "1 while the channel is paused"),
+    MetricForm(
         "oldest_waiting_seconds",
         "oldest_waiting_seconds",
         "gauge",
         "Age of the message that has waited longest",
     ),
-    Shown(
+    MetricForm(
         "clear_seconds", "clear_seconds", "gauge", "Time until the depth is 0 at its present rate"
     ),
-    Shown(
+    MetricForm(
         "range_commit_seconds",
         "range_commit_seconds",
         "gauge",
@@ -114,7 +126,7 @@ _STATES = {0: "init", 3: "subscribed", 4: "closing"}
 class _Table:
     """The metric families of all topics, or of all channels."""
 
-    def __init__(self, prefix: str, shown: tuple[Shown, ...]) -> None:
+    def __init__(self, prefix: str, shown: tuple[MetricForm, ...]) -> None:
         self._families = [(s.figure, Family(f"{prefix}_{s.name}", s.kind, s.text)) for s in shown]
         name = f"{prefix}_e2e_processing_latency"
         self._quantiles = Family(

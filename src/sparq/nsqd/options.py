@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparq.broker.options import BrokerOptions
-from sparq.daemon.options import AccessOptions, HttpOptions, LogOptions, go_compatible
-from sparq.program.kinds import (
+from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
+from sparq.program.flag_types import (
     LISTEN,
     PEER,
     PORT_MAX,
@@ -184,7 +184,7 @@ class StatsdOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqdOptions:
     """All options of nsqd."""
 
     listen: ListenOptions = field(default_factory=ListenOptions)
@@ -199,8 +199,8 @@ class Options:
     tls: TlsOptions = field(default_factory=TlsOptions, metadata={"prefix": "tls-"})
     statsd: StatsdOptions = field(default_factory=StatsdOptions, metadata={"prefix": "statsd-"})
     broker: BrokerOptions = field(default_factory=BrokerOptions)
-    log: LogOptions = field(
-        default_factory=lambda: LogOptions(prefix="[nsqd] "), metadata={"prefix": "log-"}
+    log: LoggingOptions = field(
+        default_factory=lambda: LoggingOptions(prefix="[nsqd] "), metadata={"prefix": "log-"}
     )
     data_path: str = option("", "folder of the message logs (empty: the working directory)")
     node_id: int | None = option(
@@ -223,7 +223,7 @@ class Options:
     queue_scan_selection_count: int = option(20, "accepted and ignored: sparq does not scan queues")
 
 
-def http_timeouts(options: Options) -> aiohttp.ClientTimeout:
+def http_timeouts(options: NsqdOptions) -> aiohttp.ClientTimeout:
     """Return the timeouts for nsqd's own HTTP requests."""
     made: aiohttp.ClientTimeout = import_module("aiohttp").ClientTimeout(
         total=options.http_client.request_timeout_ns / SECOND,
@@ -232,7 +232,7 @@ def http_timeouts(options: Options) -> aiohttp.ClientTimeout:
     return made
 
 
-def default_node_id(options: Options) -> int:
+def default_node_id(options: NsqdOptions) -> int:
     """Return the node id for a new data path without `--node-id` (decision 33).
 
     It is a hash of host name, data path and TCP address, so several nsqds on one host most likely

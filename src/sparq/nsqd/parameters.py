@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from sparq.broker.admin import IDS_MAX
 from sparq.daemon.http import HttpError
 from sparq.inspection.json_path import FilterError, parse
-from sparq.inspection.picture import State
 from sparq.inspection.search import COMPARED, Criteria
+from sparq.inspection.snapshot import MessageState
 from sparq.protocol.layout import INDEX_BITS, INDEX_LIMIT
 from sparq.protocol.names import is_valid_name
 from sparq.protocol.patterns import Pattern, PatternError
@@ -89,7 +89,9 @@ def token_of(call: Call, count: int) -> list[int] | None:
     return numbers
 
 
-def state_of(call: Call, default: State | None, *allowed: State) -> State | None:
+def state_of(
+    call: Call, default: MessageState | None, *allowed: MessageState
+) -> MessageState | None:
     """Return the `state` parameter, one of `allowed`, or `default` if it is missing."""
     text = call.query.get("state")
     if text is None:
@@ -117,7 +119,7 @@ def criteria_of(call: Call) -> Criteria:
         regex = None if pattern is None else Pattern(pattern)
     except PatternError as error:
         raise refused("regex", str(error)) from error
-    state = state_of(call, None, *State)
+    state = state_of(call, None, *MessageState)
     attempts = None
     if "attempts" in query:
         found = _ATTEMPTS.fullmatch(query["attempts"])

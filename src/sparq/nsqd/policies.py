@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from sparq.broker.options import TOPIC_SETTINGS
-from sparq.broker.policies import Change, Policies, changes
+from sparq.broker.policies import Policies, PolicyChange, changes
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.nsqd import parameters, policy_document
 from sparq.nsqd.policy_document import DocumentError
@@ -99,9 +99,9 @@ class PolicyRoutes:
             "changes": [_shown(change) for change in islice(found, CHANGES_SHOWN)],
         }
 
-    async def _compared(self, before: Policies, after: Policies) -> list[Change]:
+    async def _compared(self, before: Policies, after: Policies) -> list[PolicyChange]:
         """Return the changes that new policies make to existing topics; the loop runs between."""
-        found: list[Change] = []
+        found: list[PolicyChange] = []
         names = list(self._broker.topics)
         for at in range(0, len(names), BREATH):
             batch = self._channels_of(names[at : at + BREATH])
@@ -136,7 +136,7 @@ def holding(policies: Policies, topic: str, channel: str | None) -> dict[str, An
     return {"topic": topic, "channel": channel, "settings": shown}
 
 
-def _shown(change: Change) -> dict[str, Any]:
+def _shown(change: PolicyChange) -> dict[str, Any]:
     return {
         "topic": change.topic,
         "channel": change.channel,

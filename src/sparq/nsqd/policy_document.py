@@ -18,20 +18,20 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
-from sparq.broker.options import Settings
+from sparq.broker.options import QueueSettings
 from sparq.broker.policies import Policy, PolicyError, check
+from sparq.program.flag_types import Flag
 from sparq.program.flags import flags_of
-from sparq.program.kinds import Flag
 from sparq.program.mistakes import nearest, shown
 
 BYTES_MAX: Final = 256 << 10
 """Maximum size of a document."""
 
 KEY: Final = "policies"
-FLAGS: Final = {flag.key: flag for flag in flags_of(Settings)}
+FLAGS: Final = {flag.key: flag for flag in flags_of(QueueSettings)}
 _BY_FIELD: Final = {flag.field: flag for flag in FLAGS.values()}
 FIELDS: Final = tuple(_BY_FIELD)
-"""The fields of `Settings`, in the order of their keys."""
+"""The fields of `QueueSettings`, in the order of their keys."""
 _PATTERNS: Final = ("topic", "channel")
 
 
@@ -135,7 +135,7 @@ def values(settings: Mapping[str, int]) -> dict[str, Any]:
 
 
 def key_of(field: str) -> str:
-    """Return the document key of a field of `Settings`."""
+    """Return the document key of a field of `QueueSettings`."""
     return _BY_FIELD[field].key
 
 

@@ -24,7 +24,7 @@ from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
     from sparq.nsqd.lookup_peers import LookupPeers
-    from sparq.nsqd.options import Options
+    from sparq.nsqd.options import NsqdOptions
     from sparq.nsqd.server import Nsqd
 
 logger = logging.getLogger(__name__)
@@ -38,9 +38,9 @@ class Reloader:
             StartError if they cannot be used. None: nsqd was started without TLS.
     """
 
-    def __init__(self, nsqd: Nsqd, peers: LookupPeers, read: Callable[[], Options]) -> None:
+    def __init__(self, nsqd: Nsqd, peers: LookupPeers, read: Callable[[], NsqdOptions]) -> None:
         """`read` parses the command line and the configuration file again (flags.parse_again)."""
-        self.load_certificates: Callable[[Options], None] | None = None
+        self.load_certificates: Callable[[NsqdOptions], None] | None = None
         self._nsqd = nsqd
         self._peers = peers
         self._read = read
@@ -73,7 +73,7 @@ class Reloader:
         if access is not None and access.reload() and authenticator is not None:
             authenticator.review()
 
-    def _take_lookupd_token(self, wanted: Options) -> tuple[str, ...]:
+    def _take_lookupd_token(self, wanted: NsqdOptions) -> tuple[str, ...]:
         """Replace the token for nsqlookupds, from the next connection on."""
         try:
             found = token.resolve(wanted.lookupd.token, "--lookupd-token")
@@ -83,7 +83,7 @@ class Reloader:
         self._nsqd.lookupd_token = found
         return ("lookupd token",)
 
-    def _take_policies(self, wanted: Options) -> tuple[str, ...]:
+    def _take_policies(self, wanted: NsqdOptions) -> tuple[str, ...]:
         """Apply the policies of the file; return the `live` names of the changed options."""
         try:
             found = policy_document.read_file(wanted.policies)
@@ -96,7 +96,7 @@ class Reloader:
             logger.info("SIGHUP: policies read from the file: %d", len(found))
         return ("policies",)
 
-    def _take_certificates(self, wanted: Options) -> tuple[str, ...]:
+    def _take_certificates(self, wanted: NsqdOptions) -> tuple[str, ...]:
         """Load the certificates again; return the `live` names of the options now in force."""
         authenticator = self._nsqd.clients.authenticator
         taken: tuple[str, ...] = ()

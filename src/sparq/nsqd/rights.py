@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sparq.daemon.access.access import Access
-    from sparq.nsqd.options import Options
+    from sparq.nsqd.options import NsqdOptions
 
 _FOR_BOTH: Final = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
 
@@ -92,7 +92,7 @@ def permissions(granted: Iterable[Grant]) -> list[tuple[str, str]]:
     ]
 
 
-def access_of(options: Options) -> Access | None:
+def access_of(options: NsqdOptions) -> Access | None:
     """Make the access rights for these options; None: no checks and no audit log.
 
     Raises:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sparq.daemon import files, token
 from sparq.nsqd.clients import Clients
 from sparq.nsqd.rights import access_of
-from sparq.nsqd.tcp import Connection
+from sparq.nsqd.tcp import TcpConnection
 from sparq.nsqd.turns import Turns
 from sparq.protocol.errors import RemoteError
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from sparq.broker.topic import Topic
     from sparq.daemon.address import Listener
     from sparq.log.task import Work
-    from sparq.nsqd.options import Options
-    from sparq.protocol.frames import Bodies
+    from sparq.nsqd.options import NsqdOptions
+    from sparq.protocol.frames import BodySlices
 
 
 class Waiting:
@@ -60,7 +60,9 @@ class Nsqd:
         lookupd_token: token sent to nsqlookupds; "": none.
     """
 
-    def __init__(self, options: Options, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, options: NsqdOptions, broker: Broker, loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.options = options
         self.broker = broker
         self.limits = broker.limits
@@ -78,13 +80,15 @@ class Nsqd:
 
     # Publishing and settling, for HTTP
 
-    async def publish(self, topic: str, bodies: Bodies, defer_ms: int = 0) -> None:
+    async def publish(self, topic: str, bodies: BodySlices, defer_ms: int = 0) -> None:
         """Publish; return once the messages are stored. Raises RemoteError if they are refused."""
         waiting = Waiting(self.loop)
         self.begin_publish(topic, bodies, waiting, defer_ms)
         await waiting.future
 
-    def begin_publish(self, topic: str, bodies: Bodies, ticket: Ticket, defer_ms: int = 0) -> None:
+    def begin_publish(
+        self, topic: str, bodies: BodySlices, ticket: Ticket, defer_ms: int = 0
+    ) -> None:
         """Start a publish; the ticket is answered once, with the error or None."""
         self.broker.publish(topic, bodies, self.runner.now(), ticket, defer_ms=defer_ms)
         self.turns.schedule()
@@ -100,7 +104,7 @@ class Nsqd:
         self.turns.schedule()
         await waiting.future
 
-    async def publish_to_channel(self, topic: Topic, channel: str, bodies: Bodies) -> None:
+    async def publish_to_channel(self, topic: Topic, channel: str, bodies: BodySlices) -> None:
         """Publish to one channel of a topic; return once the messages are stored.
 
         Raises:
@@ -162,7 +166,7 @@ class Nsqd:
     async def start(self, listener: Listener) -> None:
         """Accept clients on a listening socket and start the tick timer."""
         self._listener = listener
-        await listener.serve(lambda: Connection(self.clients))
+        await listener.serve(lambda: TcpConnection(self.clients))
         self.turns.start()
 
     async def stop(self) -> None:

@@ -22,19 +22,19 @@ from sparq.broker.options import BrokerOptions
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd import policy_document
-from sparq.nsqd.commit import instant
+from sparq.nsqd.disk_threads import instant
 from sparq.nsqd.go_import import ImportStopped
 from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.leaving import Leave
 from sparq.nsqd.lookup_peers import LookupPeers
-from sparq.nsqd.options import TOPOLOGY, Options, default_node_id
+from sparq.nsqd.options import TOPOLOGY, NsqdOptions, default_node_id
 from sparq.nsqd.policy_document import DocumentError
 from sparq.nsqd.reload import Reloader
 from sparq.nsqd.server import Nsqd
 from sparq.nsqd.statsd import Statsd
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.program import lifecycle
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 from sparq.protocol.instant import Instant
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ READING = ("open", "read", "list", "stat")
 logger = logging.getLogger(__name__)
 
 
-def broker_options(options: Options) -> BrokerOptions:
+def broker_options(options: NsqdOptions) -> BrokerOptions:
     """Return the broker's options, completed from the other groups of options."""
     return dataclasses.replace(
         options.broker,
@@ -84,7 +84,7 @@ def broker_options(options: Options) -> BrokerOptions:
     )
 
 
-def open_broker(options: Options, disk: RealDisk, data_path: Path) -> Broker:
+def open_broker(options: NsqdOptions, disk: RealDisk, data_path: Path) -> Broker:
     """Recover the data path, and log what an operator should know about it.
 
     Raises:
@@ -137,7 +137,9 @@ def _load(broker: Broker, now: Instant) -> list[str]:
         gc.enable()
 
 
-async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asyncio.Event) -> bool:
+async def take_over(
+    options: NsqdOptions, disk: RealDisk, data_path: Path, stop: asyncio.Event
+) -> bool:
     """Import data of Go's nsqd from the data path, if there is any; False: stopped meanwhile.
 
     Raises:
@@ -161,7 +163,10 @@ async def take_over(options: Options, disk: RealDisk, data_path: Path, stop: asy
 
 
 async def serve(
-    options: Options, beginning: Beginning, read_again: Callable[[], Options], stop: asyncio.Event
+    options: NsqdOptions,
+    beginning: Beginning,
+    read_again: Callable[[], NsqdOptions],
+    stop: asyncio.Event,
 ) -> None:
     """Run one nsqd until the event is set.
 

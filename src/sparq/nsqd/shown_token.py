@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from sparq.broker.permissions import Permissions, granted
 from sparq.daemon.access.access import FORBIDDEN, UNAUTHORISED
-from sparq.daemon.access.audit_file import Entry
+from sparq.daemon.access.audit_file import AuditEntry
 from sparq.nsqd.rights import permissions
 from sparq.protocol.commands import STATE_SUBSCRIBED
 from sparq.protocol.durations import SECOND
@@ -23,7 +23,7 @@ from sparq.protocol.errors import RemoteError
 if TYPE_CHECKING:
     import asyncio
 
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
     from sparq.daemon.access.access import Access
     from sparq.daemon.access.tokens import Token
     from sparq.nsqd.turns import Turns
@@ -34,10 +34,10 @@ LOOK_SECONDS: Final = 60.0
 FOREVER_SECONDS: Final = 1e9
 
 
-class ShownToken:
+class ConnectionToken:
     """The token that one connection has shown, if it is in the token file."""
 
-    def __init__(self, access: Access, turns: Turns, session: Session) -> None:
+    def __init__(self, access: Access, turns: Turns, session: V2Session) -> None:
         self._access = access
         self._turns = turns
         self._session = session
@@ -93,7 +93,7 @@ class ShownToken:
         session = self._session
         if not reason:
             reason = FORBIDDEN if code == "E_UNAUTHORIZED" else UNAUTHORISED
-        entry = Entry(
+        entry = AuditEntry(
             self._name,
             "token" if self._name else "nobody",
             session.remote_address,

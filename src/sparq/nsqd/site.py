@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from sparq.daemon.http import Gate, Site
-from sparq.nsqd.http import Endpoints
-from sparq.nsqd.http_publish import Door
-from sparq.nsqd.options import Options
+from sparq.nsqd.http import NsqdEndpoints
+from sparq.nsqd.http_publish import FastPublishPath
+from sparq.nsqd.options import NsqdOptions
 from sparq.protocol.durations import SECOND
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ HEADERS = {
 }
 
 
-def gate_of(options: Options, https_port: int) -> Gate | None:
+def gate_of(options: NsqdOptions, https_port: int) -> Gate | None:
     """Return the check that answers plain HTTP with 403 if TLS is required (docs/http.md).
 
     The answer names the HTTPS port. Every plain request is refused, including /ping, before the
@@ -60,7 +60,7 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
     gate = gate_of(nsqd.options, nsqd.https_port)
     options = nsqd.options
     site = Site(
-        Endpoints(nsqd, reloader).routes(),
+        NsqdEndpoints(nsqd, reloader).routes(),
         gate,
         nsqd.http_connections_max,
         nsqd.access,
@@ -70,7 +70,7 @@ async def start_http(nsqd: Nsqd, reloader: Reloader, listeners: Listeners) -> Si
         # Requests that need a check (TLS gate, token, timeout) go through aiohttp's handlers.
         asks = nsqd.access is not None and nsqd.access.asks
         is_open = gate is None and not asks and not options.http.request_timeout_ns
-        await site.start(http, short_way=Door(nsqd, site.protocol) if is_open else None)
+        await site.start(http, fast_path=FastPublishPath(nsqd, site.protocol) if is_open else None)
         logger.info("HTTP: listening on %s", http.text)
     if https is not None and (certificates := nsqd.clients.tls) is not None:
         await site.start(https, certificates.listening_context)

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from sparq.broker import stats
-from sparq.nsqd.figures import SLICE_SECONDS, memory_figures, standing
+from sparq.nsqd.stats_format import SLICE_SECONDS, memory_figures, standing
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_ephemeral
 

@@ -23,7 +23,7 @@ import time
 from typing import TYPE_CHECKING, cast
 
 from sparq.daemon.address import HANDSHAKE_SECONDS, peer_text
-from sparq.nsqd.pace import Pace
+from sparq.nsqd.slow_client_limit import SlowClientLimit
 from sparq.nsqd.tls import facts_of
 from sparq.nsqd.turns import NANOSECONDS, STALL_NS
 from sparq.protocol import layout
@@ -31,12 +31,12 @@ from sparq.protocol.commands import STATE_INIT
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import LineTooLong
 from sparq.wire.errors import LayerError
-from sparq.wire.server import Event, ServerConnection, State, WrongMagicError
+from sparq.wire.server import ConnectionEvent, ConnectionState, ServerConnection, WrongMagicError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
     from sparq.nsqd.auth import Admission
     from sparq.nsqd.clients import Clients
     from sparq.protocol.compression import Buffer
@@ -70,12 +70,12 @@ LINGER_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Connection(asyncio.Protocol):
+class TcpConnection(asyncio.Protocol):
     """A V2 client's connection, from its four magic bytes to its end."""
 
     # Set in ``connection_made``, and after the magic bytes.
     _transport: asyncio.Transport
-    _session: Session
+    _session: V2Session
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         self._wire = ServerConnection(broker.limits, needs_tls=needs_tls)
         self._parser = self._wire.parser
         self._admission: Admission | None = None
-        self._pace: Pace | None = None
+        self._slow_client_limit: SlowClientLimit | None = None
         self._reading = True
         self._has_more = False
         self._last_command_ns = 0
@@ -107,7 +107,7 @@ class Connection(asyncio.Protocol):
         self._set_timer(MAGIC_DEADLINE_SECONDS, transport.abort)
         options = self._clients.options
         if options.tcp.first_command_timeout_ns or options.tcp.min_receive_rate:
-            self._pace = Pace(
+            self._slow_client_limit = SlowClientLimit(
                 self._turns.loop,
                 first_seconds=options.tcp.first_command_timeout_ns / NANOSECONDS,
                 rate=options.tcp.min_receive_rate,
@@ -118,10 +118,10 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Disconnect from the broker; messages in flight wait for their timeout, as in NSQ."""
-        self._wire.go(Event.END)
+        self._wire.go(ConnectionEvent.END)
         self._set_timer()
-        if self._pace is not None:
-            self._pace.stop()
+        if self._slow_client_limit is not None:
+            self._slow_client_limit.stop()
         self._clients.forget(self)
         self._turns.waiting.discard(self)
         if self._admission is not None:
@@ -134,9 +134,9 @@ class Connection(asyncio.Protocol):
 
     def eof_received(self) -> bool:
         """Send a half-closed client its outstanding replies, then end the connection."""
-        if self._wire.state not in (State.OPEN, State.HALF_CLOSED):
+        if self._wire.state not in (ConnectionState.OPEN, ConnectionState.HALF_CLOSED):
             return False
-        self._wire.go(Event.EOF)
+        self._wire.go(ConnectionEvent.EOF)
         try:
             self._parser.eof()
         except RemoteError as error:
@@ -149,17 +149,17 @@ class Connection(asyncio.Protocol):
         if self._wire.is_plain:
             self._parser.feed(data)
             self._execute()
-        elif self._wire.state is State.ENDED:
+        elif self._wire.state is ConnectionState.ENDED:
             return
         else:
             self._take(data)
-        if self._pace is not None:
-            self._pace.note(len(data))
+        if self._slow_client_limit is not None:
+            self._slow_client_limit.note(len(data))
 
     def _take(self, data: bytes) -> None:
         """Process the magic bytes, or input that the layers have to decode."""
         wire = self._wire
-        begins = wire.state is State.MAGIC
+        begins = wire.state is ConnectionState.MAGIC
         try:
             wire.feed(data)
         except WrongMagicError:
@@ -233,8 +233,10 @@ class Connection(asyncio.Protocol):
             text = "PROTOCOL(V2): [%s] SUB %s %s (client_id %s, user_agent %s)"
             names = broker.names_subscribed(session)
             self._log(text, *names, session.client_id, session.user_agent)
-        if self._pace is not None and (self._last_command_ns == now.mono_ns or self._is_asking()):
-            self._pace.moved()
+        if self._slow_client_limit is not None and (
+            self._last_command_ns == now.mono_ns or self._is_asking()
+        ):
+            self._slow_client_limit.moved()
         if session.heartbeat_interval_ms != interval:
             self._next_heartbeat_ns = now.mono_ns + self._interval_ns()
             self._arm()
@@ -261,7 +263,7 @@ class Connection(asyncio.Protocol):
 
     def _must_wait(self) -> bool:
         return (
-            self._wire.state is State.UPGRADING
+            self._wire.state is ConnectionState.UPGRADING
             or self._is_asking()
             or self._has_more
             or self._session.uncommitted_bytes > UNCOMMITTED_HIGH_WATER_BYTES
@@ -289,7 +291,7 @@ class Connection(asyncio.Protocol):
         self._transport.resume_reading()
 
     def _has_ended(self) -> bool:
-        return self._wire.state is State.ENDED or self._transport.is_closing()
+        return self._wire.state is ConnectionState.ENDED or self._transport.is_closing()
 
     # Layers
 
@@ -325,10 +327,10 @@ class Connection(asyncio.Protocol):
         wire = self._wire
         until_ns = time.monotonic_ns() + LAYERS_NANOSECONDS_PER_TURN
         try:
-            if wire.state is State.HANDSHAKE:
+            if wire.state is ConnectionState.HANDSHAKE:
                 self._shake_hands()
             while not (self._has_ended() or self._session.closing or self._must_wait()):
-                data = b"" if wire.state is State.HANDSHAKE else wire.layers.read()
+                data = b"" if wire.state is ConnectionState.HANDSHAKE else wire.layers.read()
                 if outgoing := wire.layers.output():
                     self._transport.write(outgoing)
                 if not data:
@@ -347,7 +349,11 @@ class Connection(asyncio.Protocol):
 
     def _note_end(self) -> None:
         wire = self._wire
-        if wire.layers.ended and wire.state is not State.HALF_CLOSED and not self.eof_received():
+        if (
+            wire.layers.ended
+            and wire.state is not ConnectionState.HALF_CLOSED
+            and not self.eof_received()
+        ):
             self.close()
 
     def _break_off(self, error: LayerError) -> None:
@@ -361,7 +367,7 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Send the session's pending output, replies first."""
         wire, session = self._wire, self._session
-        if wire.state is State.ENDED or self._transport.is_closing():
+        if wire.state is ConnectionState.ENDED or self._transport.is_closing():
             return
         output = self._broker.take_output(session)
         if output:
@@ -371,13 +377,13 @@ class Connection(asyncio.Protocol):
                 self._transport.write(b"".join(output))
             else:
                 self._transport.writelines(output)
-        if (wire.state is State.OPEN and not session.closing) or not session.is_drained():
+        if (wire.state is ConnectionState.OPEN and not session.closing) or not session.is_drained():
             return
-        if wire.state is State.HALF_CLOSED:
+        if wire.state is ConnectionState.HALF_CLOSED:
             self.close()
         elif session.closing:
             self._end()
-        elif wire.state is State.UPGRADING:
+        elif wire.state is ConnectionState.UPGRADING:
             self._begin_upgrade()
 
     def _write(self, *output: Buffer) -> None:
@@ -398,7 +404,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close at once: no more input is read, and pending output is dropped."""
-        self._wire.go(Event.END)
+        self._wire.go(ConnectionEvent.END)
         self._transport.abort()
 
     def close(self) -> None:
@@ -407,7 +413,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def _say_farewell(self) -> None:
-        self._wire.go(Event.END)
+        self._wire.go(ConnectionEvent.END)
         if self._wire.has_layers and not self._transport.is_closing():
             self._transport.write(self._wire.layers.close())
 

@@ -20,7 +20,7 @@ _BUCKETS = (
 )
 
 
-class Histogram:
+class DurationCounts:
     """Counts of durations by bucket.
 
     Attributes:
@@ -45,11 +45,11 @@ class Histogram:
             self.total += seconds
 
 
-COMMITS: Final = Histogram(
+COMMITS: Final = DurationCounts(
     "nsqd_commit_duration_seconds",
     "Time to write one batch of messages, including its sync if one is due",
 )
-SYNCS: Final = Histogram(
+SYNCS: Final = DurationCounts(
     "nsqd_fsync_duration_seconds", "Time of one fdatasync, of a log or a ledger"
 )
 

@@ -2,8 +2,8 @@
 
 1. `build` refuses invalid TLS options with NSQ's error texts (docs/daemons.md), before nsqd
    listens.
-2. `Tls.load` replaces certificates in a running nsqd: new handshakes use the new ones. If a file
-   cannot be loaded, nothing changes.
+2. `Certificates.load` replaces certificates in a running nsqd: new handshakes use the new ones. If
+   a file cannot be loaded, nothing changes.
 3. The policy `require` accepts any certificate, even an unsigned one, and trusts none of its data.
    Only `require-verify` gives a client a name.
 """
@@ -20,7 +20,7 @@ from sparq.nsqd.options import REQUIRE, REQUIRE_VERIFY
 from sparq.program.lifecycle import StartError
 
 if TYPE_CHECKING:
-    from sparq.nsqd.options import Options
+    from sparq.nsqd.options import NsqdOptions
 
 VERSIONS: Final = {
     "tls1.0": ssl.TLSVersion.TLSv1,
@@ -46,7 +46,7 @@ _AES: Final = re.compile(r"AES(128|256)-(?:(GCM|CCM)-?)?(SHA\d*)")
 _KEY_EXCHANGE: Final = re.compile(r"((?:ECDHE|DHE|EDH)-(?:RSA|ECDSA|DSS))-")
 
 
-class Tls:
+class Certificates:
     """The certificates in force.
 
     Attributes:
@@ -55,14 +55,14 @@ class Tls:
             handshake switches to `context`.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: NsqdOptions) -> None:
         """Raises StartError: the files cannot be used."""
         self.context = server_context(options)
         self.listening_context = server_context(options)
         # OpenSSL calls it in each handshake, also without a server name.
         self.listening_context.sni_callback = self._take_newest
 
-    def load(self, options: Options) -> None:
+    def load(self, options: NsqdOptions) -> None:
         """Read the certificate files again, for new handshakes.
 
         Raises:
@@ -74,16 +74,16 @@ class Tls:
         connection.context = self.context
 
 
-def build(options: Options) -> Tls | None:
+def build(options: NsqdOptions) -> Certificates | None:
     """Load the certificates that the flags name; None if they name none.
 
     Raises:
         StartError: `failed to build TLS config - ...`
     """
-    return Tls(options) if options.tls.cert or options.tls.key else None
+    return Certificates(options) if options.tls.cert or options.tls.key else None
 
 
-def server_context(options: Options) -> ssl.SSLContext:
+def server_context(options: NsqdOptions) -> ssl.SSLContext:
     """Make a context with the certificate, root CA and client policy of the options.
 
     Raises:

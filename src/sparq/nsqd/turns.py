@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from sparq.nsqd.commit import Runner, instant
+from sparq.nsqd.disk_threads import DiskThreads, instant
 
 if TYPE_CHECKING:
     from sparq.broker.broker import Broker
-    from sparq.broker.session import Session
+    from sparq.broker.session import V2Session
 
 NANOSECONDS = 1_000_000_000
 
@@ -77,8 +77,8 @@ class Turns:
     def __init__(self, broker: Broker, loop: asyncio.AbstractEventLoop) -> None:
         self.broker = broker
         self.loop = loop
-        self.runner = Runner(loop, self.take, broker.journal.run)
-        self.by_session: dict[Session, V2Connection] = {}
+        self.runner = DiskThreads(loop, self.take, broker.journal.run)
+        self.by_session: dict[V2Session, V2Connection] = {}
         self.waiting: set[V2Connection] = set()
         self.on_changes: Callable[[], None] = broker.changes.clear
         self._is_due = self._stood_still = False

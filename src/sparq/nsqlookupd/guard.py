@@ -17,14 +17,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from sparq.nsqlookupd.options import Options
-from sparq.nsqlookupd.shown_token import ShownToken
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.nsqlookupd.shown_token import NsqdToken
 from sparq.program.lifecycle import StartError
 from sparq.protocol.address import parse_ip
 
 if TYPE_CHECKING:
     from sparq.daemon.access.access import Access
-    from sparq.nsqlookupd.registry import Producer, Registry
+    from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
 
 PEER = "peer"
 ANY_BELOW = "*."
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 class Guard:
     """The limits of one nsqlookupd, and its count of connections."""
 
-    def __init__(self, options: Options, access: Access | None = None) -> None:
+    def __init__(self, options: NsqlookupdOptions, access: Access | None = None) -> None:
         """`access` has the tokens, for nsqds that must show one.
 
         Raises:
@@ -80,9 +80,9 @@ class Guard:
         if not self._connected[host]:
             del self._connected[host]
 
-    def shown_token(self, remote_address: str) -> ShownToken | None:
+    def shown_token(self, remote_address: str) -> NsqdToken | None:
         """Make the token check for a peer at this address; None: no token is required."""
-        return None if self._access is None else ShownToken(self._access, remote_address)
+        return None if self._access is None else NsqdToken(self._access, remote_address)
 
     def may_claim(self, address: str, ports: tuple[int, int], host: str) -> bool:
         """Whether a peer at `host` may register this broadcast address and these ports."""
@@ -92,7 +92,9 @@ class Guard:
             rule(address, host) for rule in self._rules
         )
 
-    def refusal(self, registry: Registry, producer: Producer, topic: str, channel: str) -> str:
+    def refusal(
+        self, registry: Registry, producer: RegisteredNsqd, topic: str, channel: str
+    ) -> str:
         """Return why a producer may not register this; empty: it may."""
         if len(producer.topics) + len(producer.channels) >= self._registrations_max > 0:
             return "too many registrations"

@@ -13,10 +13,10 @@ from prometheus_client import generate_latest
 
 from sparq.daemon.access.figures import families as of_access
 from sparq.daemon.debug import Debug
-from sparq.daemon.exposition import CONTENT_TYPE, Family, labels, process_registry
 from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
-from sparq.nsqlookupd.registry import Producer, Registration, Registry
-from sparq.program.saying import sparq_version
+from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
+from sparq.nsqlookupd.registry import RegisteredNsqd, Registration, Registry
+from sparq.program.stdout import sparq_version
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.instant import Instant
 from sparq.protocol.names import is_valid_name
@@ -32,7 +32,7 @@ TOLD: Final = (
 """The fields of a producer that consumers get."""
 
 
-class Endpoints:
+class NsqlookupdEndpoints:
     """The HTTP handlers; `now` reads the clocks."""
 
     def __init__(
@@ -145,12 +145,12 @@ class Endpoints:
             raise HttpError(404, "CHANNEL_NOT_FOUND")
 
 
-def describe(producer: Producer) -> dict[str, Any]:
+def describe(producer: RegisteredNsqd) -> dict[str, Any]:
     """Return a producer's fields for consumers."""
     return {name: getattr(producer, name) for name in TOLD}
 
 
-def drains_of(producer: Producer) -> dict[str, Any]:
+def drains_of(producer: RegisteredNsqd) -> dict[str, Any]:
     """Return which parts of a producer drain; {} without drains, so that the JSON stays NSQ's."""
     told: dict[str, Any] = {"draining": True} if producer.draining else {}
     topics = sorted(producer.draining_topics)

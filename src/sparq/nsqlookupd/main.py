@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from sparq.daemon import address, start
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 
 
-def listen(options: Options) -> list[address.Listener]:
+def listen(options: NsqlookupdOptions) -> list[address.Listener]:
     """Open both listeners, TCP and HTTP.
 
     Raises:
@@ -24,4 +24,4 @@ def listen(options: Options) -> list[address.Listener]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program and return its exit status."""
-    return start.main("nsqlookupd", Options, listen, "sparq.nsqlookupd.server", arguments)
+    return start.main("nsqlookupd", NsqlookupdOptions, listen, "sparq.nsqlookupd.server", arguments)

@@ -8,14 +8,14 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass, field
 
-from sparq.daemon.options import AccessOptions, HttpOptions, LogOptions, go_compatible
-from sparq.program.kinds import LISTEN
+from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
+from sparq.program.flag_types import LISTEN
 from sparq.protocol.durations import MILLISECOND, SECOND
 from sparq.protocol.option import option
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class NsqlookupdOptions:
     """All options of nsqlookupd."""
 
     tcp_address: str = option(
@@ -61,6 +61,6 @@ class Options:
 
     # Start and log
     go_compatible: bool = go_compatible("nsqlookupd")
-    log: LogOptions = field(
-        default_factory=lambda: LogOptions(prefix="[nsqlookupd] "), metadata={"prefix": "log-"}
+    log: LoggingOptions = field(
+        default_factory=lambda: LoggingOptions(prefix="[nsqlookupd] "), metadata={"prefix": "log-"}
     )

@@ -25,7 +25,7 @@ NEVER = Instant(0, 0)
 
 
 @dataclass(slots=True, eq=False)
-class Producer:
+class RegisteredNsqd:
     """One nsqd, with its data from IDENTIFY.
 
     Attributes:
@@ -66,7 +66,7 @@ class Registration:
     `tombstoned_at` is NEVER until the producer is tombstoned in that topic.
     """
 
-    producer: Producer
+    producer: RegisteredNsqd
     tombstoned_at: Instant = NEVER
 
     @property
@@ -91,11 +91,11 @@ class Registry:
 
     # Commands of producers
 
-    def add(self, producer: Producer) -> None:
+    def add(self, producer: RegisteredNsqd) -> None:
         """Add a producer, after its IDENTIFY."""
         self._nodes[producer.id] = Registration(producer)
 
-    def remove(self, producer: Producer) -> None:
+    def remove(self, producer: RegisteredNsqd) -> None:
         """Remove a producer from every topic and channel, when it disconnects."""
         for topic, channel in list(producer.channels):
             self.unregister_channel(producer, topic, channel)
@@ -103,7 +103,7 @@ class Registry:
             self._leave_topic(producer, topic)
         self._nodes.pop(producer.id, None)
 
-    def register(self, producer: Producer, topic: str, channel: str) -> None:
+    def register(self, producer: RegisteredNsqd, topic: str, channel: str) -> None:
         """Register a producer for a topic and, if `channel` is not empty, for a channel of it."""
         if channel:
             producers = self._make_channel(topic, channel)
@@ -113,7 +113,7 @@ class Registry:
         producers.setdefault(producer.id, Registration(producer))
         producer.topics.add(topic)
 
-    def unregister_channel(self, producer: Producer, topic: str, channel: str) -> None:
+    def unregister_channel(self, producer: RegisteredNsqd, topic: str, channel: str) -> None:
         """Remove a producer from a channel."""
         producer.channels.discard((topic, channel))
         producers = self._channels.get(topic, {}).get(channel)
@@ -122,14 +122,14 @@ class Registry:
             if not producers and is_ephemeral(channel):
                 self.delete_channel(topic, channel)
 
-    def unregister_topic(self, producer: Producer, topic: str) -> None:
+    def unregister_topic(self, producer: RegisteredNsqd, topic: str) -> None:
         """Remove a producer from a topic and its channels."""
         for channel in list(self._channels.get(topic, ())):
             if (topic, channel) in producer.channels:
                 self.unregister_channel(producer, topic, channel)
         self._leave_topic(producer, topic)
 
-    def _leave_topic(self, producer: Producer, topic: str) -> None:
+    def _leave_topic(self, producer: RegisteredNsqd, topic: str) -> None:
         producer.topics.discard(topic)
         producers = self._topics.get(topic)
         if producers is not None:
@@ -204,7 +204,7 @@ class Registry:
         """Return all known channels of a topic, sorted."""
         return sorted(self._channels.get(topic, ()))
 
-    def producers(self, topic: str, now: Instant) -> list[Producer]:
+    def producers(self, topic: str, now: Instant) -> list[RegisteredNsqd]:
         """Return a topic's producers for consumers: active ones without a tombstone."""
         return [
             registration.producer
@@ -212,7 +212,7 @@ class Registry:
             if self._is_active(registration, now) and not self.is_hidden(registration, now)
         ]
 
-    def nodes(self, now: Instant) -> list[tuple[Producer, list[tuple[str, bool]]]]:
+    def nodes(self, now: Instant) -> list[tuple[RegisteredNsqd, list[tuple[str, bool]]]]:
         """Return the active producers, each with its topics and whether it is tombstoned there."""
         return [
             (registration.producer, list(self._topics_of(registration.producer, now)))
@@ -238,6 +238,6 @@ class Registry:
         silent_ns = now.mono_ns - registration.producer.last_update.mono_ns
         return silent_ns <= self._inactive_timeout_ns
 
-    def _topics_of(self, producer: Producer, now: Instant) -> Iterator[tuple[str, bool]]:
+    def _topics_of(self, producer: RegisteredNsqd, now: Instant) -> Iterator[tuple[str, bool]]:
         for topic in sorted(producer.topics):
             yield topic, self.is_hidden(self._topics[topic][producer.id], now)

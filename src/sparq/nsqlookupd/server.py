@@ -17,12 +17,12 @@ from sparq.daemon.access.access import build
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.http import Endpoints
+from sparq.nsqlookupd.http import NsqlookupdEndpoints
 from sparq.nsqlookupd.main import listen
-from sparq.nsqlookupd.options import Options
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.rights import RIGHTS
-from sparq.nsqlookupd.tcp import Connection, instant
+from sparq.nsqlookupd.tcp import LookupConnection, instant
 from sparq.program import lifecycle
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
@@ -40,7 +40,7 @@ class Nsqlookupd:
         access: access rights over HTTP; None: no checks.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: NsqlookupdOptions) -> None:
         """Raises StartError: an option is invalid."""
         self._options = options
         self.registry = Registry(
@@ -48,10 +48,10 @@ class Nsqlookupd:
         )
         self.tcp_port = 0
         self.http_port = 0
-        self.connections: set[Connection] = set()
+        self.connections: set[LookupConnection] = set()
         self.access = build(RIGHTS, token.resolve(options.http.token), options.access)
         self._guard = Guard(options, self.access)
-        endpoints = Endpoints(
+        endpoints = NsqlookupdEndpoints(
             self.registry,
             instant,
             debug_routes=options.http.debug_routes,
@@ -82,7 +82,7 @@ class Nsqlookupd:
             "broadcast_address": options.broadcast_address,
             "hostname": socket.gethostname(),
         }
-        await tcp.serve(lambda: Connection(self.registry, me, self.connections, self._guard))
+        await tcp.serve(lambda: LookupConnection(self.registry, me, self.connections, self._guard))
         await self._site.start(http)
         if options.require_token:
             self._watch()
@@ -118,9 +118,9 @@ class Nsqlookupd:
 
 
 async def serve(
-    options: Options,
+    options: NsqlookupdOptions,
     listeners: Sequence[Listener],
-    read_again: Callable[[], Options],
+    read_again: Callable[[], NsqlookupdOptions],
     stop: asyncio.Event,
 ) -> None:
     """Run one nsqlookupd until the event is set; at SIGHUP its options are read again.

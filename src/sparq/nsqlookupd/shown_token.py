@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from sparq.daemon.access import grants
 from sparq.daemon.access.access import EXPIRED, FORBIDDEN
-from sparq.daemon.access.audit_file import Entry
+from sparq.daemon.access.audit_file import AuditEntry
 from sparq.daemon.access.roles import Role
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 FIELD: Final = "token"
 
 
-class ShownToken:
+class NsqdToken:
     """The token that one nsqd has shown."""
 
     def __init__(self, access: Access, remote_address: str) -> None:
@@ -80,7 +80,7 @@ class ShownToken:
 
     def _refuse(self, reason: str, action: str, topic: str = "") -> None:
         name = "" if self._token is None else self._token.name
-        entry = Entry(
+        entry = AuditEntry(
             name,
             "token" if name else "nobody",
             self._remote_address,

@@ -1,7 +1,7 @@
 """Protocol V1 between nsqd and nsqlookupd: lines in, length-prefixed answers out.
 
-`Conversation` is the protocol itself, bytes in and bytes out; `Connection` adds the socket. Rules
-(docs/protocol.md, "V1: nsqd and nsqlookupd"):
+`CommandHandlers` is the protocol itself, bytes in and bytes out; `LookupConnection` adds the
+socket. Rules (docs/protocol.md, "V1: nsqd and nsqlookupd"):
 
 1. Every command gets one answer, in order. An error is answered, then the connection ends.
 2. A peer's input is limited: the length of a line, the size of IDENTIFY's body, and the time until
@@ -26,8 +26,8 @@ from typing import Any, cast
 
 from sparq.daemon.address import peer_text
 from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.options import Options
-from sparq.nsqlookupd.registry import Producer, Registry
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.nsqlookupd.registry import RegisteredNsqd, Registry
 from sparq.protocol.instant import Instant
 from sparq.protocol.lookup import KNOWS_DRAIN
 from sparq.protocol.names import is_valid_name, quote
@@ -80,7 +80,7 @@ def host_of(remote_address: str) -> str:
     return remote_address.rpartition(":")[0].strip("[]")
 
 
-class Conversation:
+class CommandHandlers:
     """The protocol with one peer, without a socket.
 
     `feed` takes bytes as they arrive and returns the answers to the commands that they complete.
@@ -100,13 +100,13 @@ class Conversation:
     ) -> None:
         self.greeted = False
         self.ended = False
-        self.producer: Producer | None = None
+        self.producer: RegisteredNsqd | None = None
         self._registry = registry
         self._me = me
         self._remote_address = remote_address
         self._peer_id = peer_id
         self._now = now
-        self._guard = Guard(Options()) if guard is None else guard
+        self._guard = Guard(NsqlookupdOptions()) if guard is None else guard
         self._shown = self._guard.shown_token(remote_address)
         self._buffer = bytearray()
         self._searched = 0
@@ -240,7 +240,7 @@ class Conversation:
         me = self._me if producer.draining is None else {**self._me, KNOWS_DRAIN: True}
         return reply(json.dumps(me, separators=(",", ":")).encode())
 
-    def _check_claim(self, producer: Producer) -> None:
+    def _check_claim(self, producer: RegisteredNsqd) -> None:
         address, ports = producer.broadcast_address, (producer.tcp_port, producer.http_port)
         host = host_of(self._remote_address)
         if not self._guard.may_claim(address, ports, host):
@@ -285,7 +285,9 @@ class Conversation:
         logger.info("DB: client(%s) %s %s", self._remote_address, command, what)
         return reply(b"OK")
 
-    def _topic_channel(self, command: str, arguments: list[bytes]) -> tuple[Producer, str, str]:
+    def _topic_channel(
+        self, command: str, arguments: list[bytes]
+    ) -> tuple[RegisteredNsqd, str, str]:
         if self.producer is None:
             raise ClientError("E_INVALID client must IDENTIFY")
         if not arguments:
@@ -303,7 +305,7 @@ class Conversation:
         return self.producer, topic.decode(), channel.decode()
 
 
-def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) -> Producer:
+def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) -> RegisteredNsqd:
     """Parse the body of IDENTIFY.
 
     Raises:
@@ -325,7 +327,7 @@ def read_producer(body: bytes, peer_id: str, remote_address: str, now: Instant) 
         raise ClientError("E_BAD_BODY IDENTIFY failed to decode JSON body") from None
     if not all(facts[name] for name in REQUIRED):
         raise ClientError("E_BAD_BODY IDENTIFY missing fields")
-    return Producer(peer_id, remote_address, **facts, last_update=now, draining=draining)
+    return RegisteredNsqd(peer_id, remote_address, **facts, last_update=now, draining=draining)
 
 
 def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
@@ -336,11 +338,15 @@ def _fact(fields: dict[str, Any], name: str, kind: type) -> Any:
     return value
 
 
-class Connection(asyncio.Protocol):
-    """The socket of a `Conversation`."""
+class LookupConnection(asyncio.Protocol):
+    """The socket of a `CommandHandlers`."""
 
     def __init__(
-        self, registry: Registry, me: dict[str, Any], connections: set[Connection], guard: Guard
+        self,
+        registry: Registry,
+        me: dict[str, Any],
+        connections: set[LookupConnection],
+        guard: Guard,
     ) -> None:
         self._guard = guard
         self._host = ""
@@ -348,7 +354,7 @@ class Connection(asyncio.Protocol):
         self._me = me
         self._connections = connections
         self._transport: asyncio.Transport
-        self._conversation: Conversation
+        self._conversation: CommandHandlers
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -370,7 +376,7 @@ class Connection(asyncio.Protocol):
         self._host = host_of(remote)
         # Peers on a unix socket have no address; the connection serves as their identity.
         peer_id = remote or f"unix:{id(self):x}"
-        self._conversation = Conversation(
+        self._conversation = CommandHandlers(
             self._registry, self._me, remote, peer_id, instant, guard=self._guard
         )
         if not self._guard.admit(self._host):

@@ -1,6 +1,6 @@
 """The audit: compares acknowledged messages, messages in the logs, and archived clicks.
 
-Pure: tables and figures in, an `Audit` out. The audit passes if
+Pure: tables and figures in, an `AuditResult` out. The audit passes if
 
 1. archived + rejected = messages in the logs, and no id occurs twice;
 2. every acknowledged body is stored as often as it was acknowledged, and none more often than that
@@ -21,7 +21,7 @@ Hashes = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublisherRecords:
     """The publisher's records: hashes of acknowledged and of re-sent bodies.
 
     `acknowledged` is None if the clicks did not come from the publisher (`sparq up`): rule 2 is
@@ -33,7 +33,7 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Audit:
+class AuditResult:
     """The figures, and the rules that do not hold; if `failures` is empty, all of them hold."""
 
     logged: int
@@ -91,8 +91,8 @@ def audit(
     minutes: pa.Table,
     late: pa.Table,
     *,
-    published: Published,
-) -> Audit:
+    published: PublisherRecords,
+) -> AuditResult:
     """Check all rules.
 
     Args:
@@ -112,7 +112,7 @@ def audit(
     if published.acknowledged is not None:
         present = np.concatenate([body_hashes(archive["body"]), body_hashes(rejected["body"])])
         missing, surplus = compare(published.acknowledged, published.resent, present)
-    found = Audit(
+    found = AuditResult(
         logged,
         len(archive),
         distinct,
@@ -127,7 +127,7 @@ def audit(
     return found
 
 
-def _failures(found: Audit, distinct_in_all: int) -> list[str]:
+def _failures(found: AuditResult, distinct_in_all: int) -> list[str]:
     stored = found.archived + found.rejected
     rules = (
         (

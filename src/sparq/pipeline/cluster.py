@@ -153,7 +153,7 @@ class Daemon:
 
 
 @dataclass
-class Member(Daemon):
+class ClusterProcess(Daemon):
     """One process of the cluster."""
 
     name: str
@@ -219,7 +219,7 @@ class Console(Daemon):
         return {**super().state(), "audit_log": str(self.audit_log)}
 
 
-class Cluster:
+class LocalCluster:
     """One nsqlookupd and several nsqds.
 
     Args:
@@ -232,7 +232,7 @@ class Cluster:
         self._run_dir = run_dir
         run_dir.mkdir(parents=True, exist_ok=True)
         self.lookupd = self._member("nsqlookupd", LOOKUPD_PORTS, [])
-        self.nsqds: list[Member] = []
+        self.nsqds: list[ClusterProcess] = []
         for number in range(nsqds):
             name = f"nsqd-{number + 1}"
             folder = data_dir / name
@@ -248,13 +248,15 @@ class Cluster:
             tcp, http = (port + number * PORT_STEP for port in NSQD_PORTS)
             self.nsqds.append(self._member(name, (tcp, http), flags))
 
-    def _member(self, name: str, standard: tuple[int, int], flags: list[str]) -> Member:
+    def _member(self, name: str, standard: tuple[int, int], flags: list[str]) -> ClusterProcess:
         tcp_port, http_port = ports_near(standard)
         module = f"sparq.{name.partition('-')[0]}"
-        return Member(module, http_port, self._run_dir / f"{name}.log", flags, name, tcp_port)
+        return ClusterProcess(
+            module, http_port, self._run_dir / f"{name}.log", flags, name, tcp_port
+        )
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[ClusterProcess]:
         """All processes, in the order in which they start."""
         return [self.lookupd, *self.nsqds]
 

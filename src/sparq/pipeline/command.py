@@ -22,7 +22,7 @@ from sparq.pipeline import setting_kinds as kinds
 from sparq.pipeline.settings import Settings, SettingsError, flags, settled
 from sparq.program import command_line, config_file, mistakes
 from sparq.program.flags import CONFIG, HELP, VERSION, Flag
-from sparq.program.saying import said, version_line
+from sparq.program.stdout import version_line, write_stdout
 
 PROGRAM: Final = "sparq pipeline"
 APPLICATION: Final = "sparq.pipeline.app"
@@ -81,9 +81,9 @@ def parse(arguments: Sequence[str]) -> Settings:
     words = command_line.split(PROGRAM, _positive(arguments), known)
     named = [flag for flag, _ in words.texts]
     if HELP in named:
-        raise SystemExit(0 if said(page()) else 1)
+        raise SystemExit(0 if write_stdout(page()) else 1)
     if VERSION in named:
-        raise SystemExit(0 if said(f"{version_line(PROGRAM)}\n") else 1)
+        raise SystemExit(0 if write_stdout(f"{version_line(PROGRAM)}\n") else 1)
     if words.strays:
         raise SettingsError(command_line.stray_mistake(words, known))
     given = _from_flags(words)

@@ -17,9 +17,9 @@ from sparq.client.errors import SparqClientError
 from sparq.pipeline.settings import Settings, SettingsError
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import SparkNsqError
-from sparq.spark.fleet import Fleet
 from sparq.spark.options import OptionError
 from sparq.spark.source_options import SourceOptions
+from sparq.spark.topic_connections import TopicConnections
 
 PATIENCE_SECONDS: Final = 3.0
 """Time limit for the answer of an nsqlookupd."""
@@ -49,7 +49,7 @@ def check_cluster(settings: Settings) -> None:
             the options for TLS and AUTH.
     """
     options = {"topic": settings.topic, "channel": "any", **cluster_options(settings)}
-    fleet = Fleet(replace(_options(options), channel=""))
+    fleet = TopicConnections(replace(_options(options), channel=""))
     patience = STARTING_SECONDS if settings.run_dir else PATIENCE_SECONDS
     deadline = time.monotonic() + patience
     try:
@@ -69,7 +69,7 @@ def _options(given: Mapping[str, str]) -> SourceOptions:
         raise SettingsError(f"--source: {error}") from None
 
 
-def _has_answer(fleet: Fleet) -> bool:
+def _has_answer(fleet: TopicConnections) -> bool:
     """Whether an nsqlookupd has answered."""
     try:
         fleet.refresh()

@@ -26,23 +26,23 @@ from pathlib import Path
 from typing import Any
 
 from sparq.pipeline import archive_formats, metrics, spam_analysis
-from sparq.pipeline.audit import Published as Written
+from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
 from sparq.pipeline.cluster import (
     ADMIN_START_SECONDS,
     HOST,
-    Cluster,
     ClusterError,
     Console,
+    LocalCluster,
     free_port,
     spawn,
 )
 from sparq.pipeline.folders import Folders, write_json
 from sparq.pipeline.generator import generate
-from sparq.pipeline.progress import Progress
-from sparq.pipeline.publisher import Published, publish, read_hashes, read_lines
-from sparq.pipeline.query_progress import Sample, from_json
-from sparq.pipeline.report import Labels, Output, Run, report_of, text_of
+from sparq.pipeline.progress import RunProgress
+from sparq.pipeline.publisher import PublishProgress, publish, read_hashes, read_lines
+from sparq.pipeline.query_progress import QuerySample, from_json
+from sparq.pipeline.report import Labels, PipelineOutput, RunFacts, report_of, text_of
 from sparq.pipeline.report_page.page import page_of
 
 TOPIC = "clicks"
@@ -78,7 +78,7 @@ class RunError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RunOptions:
     """The options of `sparq run`.
 
     Attributes:
@@ -124,7 +124,7 @@ class App:
         """The newest `app.json`; empty before the application has written it."""
         return dict(self._told("app.json") or {})
 
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[QuerySample]:
         """Samples of the queries' rate and lag so far."""
         return from_json(self._told("samples.json") or [])
 
@@ -161,12 +161,12 @@ class App:
             self.process.wait()
 
 
-class Publishing(threading.Thread):
+class BackgroundPublishing(threading.Thread):
     """Publishes in the background while the main thread watches the other processes."""
 
-    def __init__(self, options: Options, folders: Folders, nsqds: list[str]) -> None:
+    def __init__(self, options: RunOptions, folders: Folders, nsqds: list[str]) -> None:
         super().__init__(name="publishing", daemon=True)
-        self.progress = Published()
+        self.progress = PublishProgress()
         self.labels: Labels | None = None
         self.failure: Exception | None = None
         self.total = 0 if options.clicks else options.count
@@ -190,7 +190,7 @@ class Publishing(threading.Thread):
         except Exception as error:
             self.failure = error
 
-    def _note(self, progress: Published) -> None:
+    def _note(self, progress: PublishProgress) -> None:
         self.progress = progress
 
     def _bodies(self) -> Iterable[bytes]:
@@ -202,13 +202,13 @@ class Publishing(threading.Thread):
 
 
 @dataclass
-class Runner:
+class PipelineRun:
     """One run: all watched processes, and what happened to them."""
 
     folders: Folders
-    cluster: Cluster
+    cluster: LocalCluster
     app: App
-    progress: Progress
+    progress: RunProgress
     mode: str = "run"
     console: Console | None = None
     restarts: list[str] = field(default_factory=list)
@@ -287,7 +287,7 @@ class Runner:
                 if status != http.client.OK:
                     raise RunError(f"{member.name} refused {path}: {status} {body.decode()}")
 
-    def publish(self, publishing: Publishing) -> None:
+    def publish(self, publishing: BackgroundPublishing) -> None:
         """Publish everything, and watch the processes meanwhile.
 
         Raises:
@@ -301,7 +301,7 @@ class Runner:
         if publishing.failure is not None:
             raise RunError(f"publishing failed: {publishing.failure}")
 
-    def drain(self, publishing: Publishing) -> None:
+    def drain(self, publishing: BackgroundPublishing) -> None:
         """Wait until all channels are drained, then let the application finish."""
         drained = 0
         while drained < 2:
@@ -316,7 +316,7 @@ class Runner:
             self._show(publishing, self.depths())
             time.sleep(POLL_SECONDS)
 
-    def _show(self, publishing: Publishing, depths: dict[str, int] | None) -> None:
+    def _show(self, publishing: BackgroundPublishing, depths: dict[str, int] | None) -> None:
         queries = self.app.figures().get("queries", {})
         rows = {name: queries.get(name, {}).get("rows", 0) for name in CHANNELS}
         published = publishing.progress.acknowledged
@@ -330,7 +330,7 @@ class Runner:
         self.cluster.stop()
 
 
-def run(options: Options) -> int:
+def run(options: RunOptions) -> int:
     """Run `sparq run` from start to end.
 
     Returns:
@@ -339,19 +339,19 @@ def run(options: Options) -> int:
         RunError, ClusterError: the run could not be completed.
     """
     folders = Folders(options.data)
-    progress = Progress(sys.stderr)
+    progress = RunProgress(sys.stderr)
     lock = folders.hold()
     if folders.clear():
         progress.say(f"deleted the output of the last run in {options.data}")
-    cluster = Cluster(folders.logs, options.data)
-    runner = Runner(folders, cluster, App(folders, cluster.lookupd.http, RUN_FLAGS), progress)
+    cluster = LocalCluster(folders.logs, options.data)
+    runner = PipelineRun(folders, cluster, App(folders, cluster.lookupd.http, RUN_FLAGS), progress)
     try:
         runner.enter("starting")
         runner.app.start()
         cluster.start()
         runner.prepare_topic()
         nsqds = [member.tcp for member in cluster.nsqds]
-        publishing = Publishing(options, folders, nsqds)
+        publishing = BackgroundPublishing(options, folders, nsqds)
         runner.enter("publishing")
         runner.publish(publishing)
         runner.enter("draining")
@@ -371,13 +371,13 @@ def run(options: Options) -> int:
 
 
 def _audited(
-    runner: Runner, publishing: Publishing, options: Options
-) -> tuple[dict[str, Any], Output]:
+    runner: PipelineRun, publishing: BackgroundPublishing, options: RunOptions
+) -> tuple[dict[str, Any], PipelineOutput]:
     folders = runner.folders
     written = Written(
         read_hashes(folders.run / "acknowledged"), read_hashes(folders.run / "resent")
     )
-    output = Output(
+    output = PipelineOutput(
         archive_formats.read(folders),
         metrics.read_rejected(folders),
         metrics.read(folders),
@@ -389,7 +389,7 @@ def _audited(
     found = audit(logged, output.archive, output.rejected, output.minutes, late, published=written)
     total = time.monotonic() - runner.began
     source = str(options.clicks) if options.clicks else f"generated clicks, seed {options.seed}"
-    made = Run(
+    made = RunFacts(
         source,
         publishing.progress.acknowledged,
         publishing.progress.resent,
@@ -406,15 +406,15 @@ def _audited(
 def up(data: Path) -> int:
     """Run `sparq up` until Ctrl-C or SIGTERM, then close the open minutes and visits."""
     folders = Folders(data)
-    progress = Progress(sys.stderr)
+    progress = RunProgress(sys.stderr)
     lock = folders.hold()
     if folders.mode() == "run":
         folders.clear()
         progress.say(f"deleted the output of the last run in {data}")
-    cluster = Cluster(folders.logs, data)
+    cluster = LocalCluster(folders.logs, data)
     lookupd = cluster.lookupd.http
     console = Console(folders.run, folders.logs / "nsqadmin.log", lookupd)
-    runner = Runner(folders, cluster, App(folders, lookupd), progress, "up", console)
+    runner = PipelineRun(folders, cluster, App(folders, lookupd), progress, "up", console)
     try:
         runner.enter("starting")
         (folders.run / "finish").unlink(missing_ok=True)
@@ -449,7 +449,7 @@ def _watching(figures: dict[str, Any]) -> str:
     return f"  Spark       {figures['ui']}\n  metrics     {figures['metrics']}\n\n"
 
 
-def _finish(runner: Runner) -> None:
+def _finish(runner: PipelineRun) -> None:
     runner.enter("closing")
     runner.app.finish()
     deadline = time.monotonic() + STOP_SECONDS
@@ -467,7 +467,7 @@ def _where_console(console: Console) -> str:
     )
 
 
-def _where(cluster: Cluster, data: Path, console: str) -> str:
+def _where(cluster: LocalCluster, data: Path, console: str) -> str:
     first = cluster.nsqds[0]
     line = (
         '203.0.113.7 - - [21/Nov/2026:10:00:00 +0000] "GET /pricing HTTP/1.1" 200 5120'

@@ -47,7 +47,7 @@ _WITH_MINOR, _MAJOR_ALONE = len("HTTP/1.1"), len("HTTP/2")
 
 
 @dataclass(frozen=True, slots=True)
-class Requests:
+class RequestColumns:
     """The parts of some requests, as stretches of the text, and a mask of the ordinary ones."""
 
     method: Spans
@@ -56,7 +56,7 @@ class Requests:
     ordinary: Mask
 
 
-def read_requests(text: Text, requests: Spans) -> Requests:
+def read_requests(text: Text, requests: Spans) -> RequestColumns:
     """Split requests into their parts; every row must have a request."""
     starts, ends = requests.starts, requests.ends
     first = np.searchsorted(text.spaces, starts)
@@ -77,7 +77,7 @@ def read_requests(text: Text, requests: Spans) -> Requests:
     if not ordinary.all():  # in other requests, a stretch may end before it starts
         method, path, protocol = (one.only(ordinary) for one in (method, path, protocol))
     ordinary &= text.made_of(method, _CAPITALS)
-    return Requests(method, path, protocol, ordinary)
+    return RequestColumns(method, path, protocol, ordinary)
 
 
 def pages(text: Text, paths: Spans) -> Spans:

@@ -52,7 +52,7 @@ PACKED_DDL = "bucket INT, marks STRING, published_s BIGINT, batch_ms BIGINT, blo
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class BucketHeader:
     """Facts about a batch that every bucket needs.
 
     Attributes:
@@ -68,10 +68,10 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class BucketInput:
     """The input of one bucket in one batch: the merged header of its rows, and the sorted blobs."""
 
-    header: Header
+    header: BucketHeader
     blobs: list[bytes]
 
 
@@ -115,7 +115,7 @@ def gather(batches: Iterable[pa.RecordBatch]) -> pa.Table | None:
     return pa.Table.from_batches(filled).combine_chunks() if filled else None
 
 
-def header_of(messages: pa.Table) -> Header:
+def header_of(messages: pa.Table) -> BucketHeader:
     """The header of a partition.
 
     Args:
@@ -125,7 +125,7 @@ def header_of(messages: pa.Table) -> Header:
     """
     newest = messages.group_by("nsqd", use_threads=False).aggregate([("newest_s", "max")])
     names, seconds = newest["nsqd"].to_pylist(), newest["newest_s_max"].to_pylist()
-    return Header(
+    return BucketHeader(
         {name: second for name, second in zip(names, seconds, strict=True) if second is not None},
         pc.max(messages["published_s"]).as_py(),
         pc.max(messages["batch_ms"]).as_py(),
@@ -147,7 +147,7 @@ def split(table: pa.Table, buckets: Ints, count: int) -> list[pa.Table]:
     return [table.slice(first, end - first) for first, end in pairwise(ends)]
 
 
-def pack(header: Header, blobs: Sequence[bytes]) -> pa.RecordBatch:
+def pack(header: BucketHeader, blobs: Sequence[bytes]) -> pa.RecordBatch:
     """The rows that a partition sends, of PACKED_SCHEMA: `blobs[b]` goes to bucket b."""
     count = len(blobs)
     columns = [
@@ -160,7 +160,7 @@ def pack(header: Header, blobs: Sequence[bytes]) -> pa.RecordBatch:
     return pa.record_batch(columns, schema=PACKED_SCHEMA)
 
 
-def receive(frames: Iterable[pd.DataFrame]) -> Received:
+def receive(frames: Iterable[pd.DataFrame]) -> BucketInput:
     """Combine all rows that a bucket gets in one batch, as `handleInputRows` receives them.
 
     Args:
@@ -176,7 +176,7 @@ def receive(frames: Iterable[pd.DataFrame]) -> Received:
         published_s = max(published_s, int(frame["published_s"].max()))
         batch_ms = max(batch_ms, int(frame["batch_ms"].max()))
         blobs.extend(frame["blob"])
-    return Received(Header(marks, published_s, batch_ms), sorted(blobs))
+    return BucketInput(BucketHeader(marks, published_s, batch_ms), sorted(blobs))
 
 
 def to_blob(tables: Sequence[pa.Table]) -> bytes:

@@ -94,7 +94,7 @@ def line(
     return whole[:width]
 
 
-class Progress:
+class RunProgress:
     """Shows the progress of a run."""
 
     def __init__(self, stream: TextIO) -> None:

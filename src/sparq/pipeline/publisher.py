@@ -42,7 +42,7 @@ GZIP_MAGIC = b"\x1f\x8b"
 
 
 @dataclass
-class Published:
+class PublishProgress:
     """The progress of publishing.
 
     Attributes:
@@ -102,7 +102,7 @@ class _Publisher:
     def __init__(
         self, producer: Producer, topic: str, files: tuple[BinaryIO, BinaryIO], patience: float
     ) -> None:
-        self.progress = Published()
+        self.progress = PublishProgress()
         self._producer = producer
         self._topic = topic
         self._acknowledged, self._resent = files
@@ -143,9 +143,9 @@ async def publish(
     *,
     acknowledged: Path,
     resent: Path,
-    on_progress: Callable[[Published], None] = lambda _: None,
+    on_progress: Callable[[PublishProgress], None] = lambda _: None,
     patience_seconds: float = PATIENCE_SECONDS,
-) -> Published:
+) -> PublishProgress:
     """Publish all bodies to the topic, spread over the nsqds.
 
     Args:

@@ -30,7 +30,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sparq.daemon.address import join, split
-from sparq.daemon.exposition import process_registry
+from sparq.daemon.prometheus_text import process_registry
 from sparq.pipeline.query_progress import COUNTS, QueryProgress, StateFigures
 from sparq.program.mistakes import Mistake
 
@@ -107,7 +107,7 @@ class Query:
             self.counts[name] = self.counts.get(name, 0) + count
 
 
-class Shown(NamedTuple):
+class QueryMetric(NamedTuple):
     """A figure of a query as a metric; with the value None the query has no sample."""
 
     name: str
@@ -120,47 +120,47 @@ def _of_newest(value: Callable[[QueryProgress], float | None]) -> Callable[[Quer
 
 
 _COUNTERS: Final = (
-    Shown("starts", "Runs of the query started by this process", lambda q: q.starts),
-    Shown("restarts", "Runs that continued from an earlier run", lambda q: q.restarts),
-    Shown("failures", "Runs that ended with an error", lambda q: q.failures),
-    Shown("batches", "Batches", lambda q: q.batches),
-    Shown("rows", "Messages read", lambda q: q.rows),
-    Shown("rows_dropped", "Rows dropped by Spark's watermark", lambda q: q.dropped),
+    QueryMetric("starts", "Runs of the query started by this process", lambda q: q.starts),
+    QueryMetric("restarts", "Runs that continued from an earlier run", lambda q: q.restarts),
+    QueryMetric("failures", "Runs that ended with an error", lambda q: q.failures),
+    QueryMetric("batches", "Batches", lambda q: q.batches),
+    QueryMetric("rows", "Messages read", lambda q: q.rows),
+    QueryMetric("rows_dropped", "Rows dropped by Spark's watermark", lambda q: q.dropped),
 )
 _GAUGES: Final = (
-    Shown("active", "1 while the query runs", lambda q: int(q.active)),
-    Shown(
+    QueryMetric("active", "1 while the query runs", lambda q: int(q.active)),
+    QueryMetric(
         "heard_timestamp_seconds",
         "Time of Spark's last event for the query, in seconds since 1970",
         lambda q: q.heard_s or None,
     ),
-    Shown("batch_id", "Number of the newest batch", _of_newest(lambda p: p.batch_id)),
-    Shown(
+    QueryMetric("batch_id", "Number of the newest batch", _of_newest(lambda p: p.batch_id)),
+    QueryMetric(
         "rows_per_second",
         "Messages of the newest batch divided by its duration; 0 while there is nothing to read",
         lambda q: 0.0 if q.idle else _of_newest(lambda p: p.rows_per_second)(q),
     ),
-    Shown(
+    QueryMetric(
         "lag_messages",
         "Messages in the logs after the end of the newest batch, when it was planned",
         _of_newest(lambda p: p.lag_messages),
     ),
-    Shown(
+    QueryMetric(
         "lag_seconds",
         "Age of the newest message read, at the end of its batch; 0 while there is nothing to read",
         _of_newest(lambda p: p.lag_seconds),
     ),
-    Shown(
+    QueryMetric(
         "logs_out_of_reach",
         "Logs being read whose nsqd did not answer: their lag is unknown",
         _of_newest(lambda p: p.logs_out_of_reach),
     ),
-    Shown(
+    QueryMetric(
         "event_time_seconds",
         "Newest event time, in seconds since 1970",
         _of_newest(lambda p: p.event_time_s),
     ),
-    Shown(
+    QueryMetric(
         "watermark_seconds",
         "Spark's watermark, in seconds since 1970",
         _of_newest(lambda p: p.watermark_s),

@@ -1,7 +1,7 @@
 """Spark's progress of a batch as rate, duration, lag, state and counts; samples of it during a run.
 
 Pure: the JSON of a `StreamingQueryProgress` in, a `QueryProgress` out. After each batch the
-listener adds a `Sample` of it to a `Timeline`, from which the report's page draws its charts.
+listener adds a `QuerySample` of it to a `Timeline`, from which the report's page draws its charts.
 
 1. *Lag in messages*: messages in the logs after the end of the batch, when it was planned: the
    source's `latestOffset` minus its `endOffset`, counted in ordinals, never in indexes. A log that
@@ -34,7 +34,7 @@ LIMIT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class QuerySample:
     """One query after one batch.
 
     Attributes:
@@ -56,13 +56,13 @@ class Sample:
 class Timeline:
     """The samples of all queries, limited in number."""
 
-    def __init__(self, samples: Iterable[Sample] = (), limit: int = LIMIT) -> None:
+    def __init__(self, samples: Iterable[QuerySample] = (), limit: int = LIMIT) -> None:
         self._limit = limit
-        self._kept: dict[str, list[Sample]] = defaultdict(list)
+        self._kept: dict[str, list[QuerySample]] = defaultdict(list)
         for sample in samples:
             self.add(sample)
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: QuerySample) -> None:
         """Add one sample."""
         kept = self._kept[sample.query]
         kept.append(sample)
@@ -70,7 +70,7 @@ class Timeline:
             self._kept[sample.query] = thinned(kept)
 
     @property
-    def samples(self) -> list[Sample]:
+    def samples(self) -> list[QuerySample]:
         """All samples that are kept, grouped by query, in the order in which they were added."""
         return [sample for kept in self._kept.values() for sample in kept]
 
@@ -79,19 +79,19 @@ class Timeline:
         return [asdict(sample) for sample in self.samples]
 
 
-def from_json(value: Iterable[dict[str, Any]]) -> list[Sample]:
+def from_json(value: Iterable[dict[str, Any]]) -> list[QuerySample]:
     """Decode the samples of `Timeline.as_json`."""
-    return [Sample(**fields) for fields in value]
+    return [QuerySample(**fields) for fields in value]
 
 
-def thinned(samples: list[Sample]) -> list[Sample]:
+def thinned(samples: list[QuerySample]) -> list[QuerySample]:
     """Merge each two neighbours of one query; if the number is odd, the newest stays alone."""
     pairs = zip(samples[::2], samples[1::2], strict=False)
     return [_merged(*pair) for pair in pairs] + samples[len(samples) // 2 * 2 :]
 
 
-def _merged(first: Sample, second: Sample) -> Sample:
-    return Sample(
+def _merged(first: QuerySample, second: QuerySample) -> QuerySample:
+    return QuerySample(
         second.time_s,
         second.query,
         (first.rows_per_second + second.rows_per_second) / 2,
@@ -184,10 +184,10 @@ class QueryProgress:
         """Messages of the batch divided by its duration."""
         return self.rows / self.seconds if self.seconds else 0.0
 
-    def sample(self) -> Sample:
+    def sample(self) -> QuerySample:
         """The batch as a point of the report's charts."""
         rate = round(self.rows_per_second, 1)
-        return Sample(self.ended_s, self.query, rate, self.lag_messages, self.lag_seconds)
+        return QuerySample(self.ended_s, self.query, rate, self.lag_messages, self.lag_seconds)
 
 
 def parse(progress: Mapping[str, Any]) -> QueryProgress:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sparq.pipeline.audit import Audit, newest_rows
+from sparq.pipeline.audit import AuditResult, newest_rows
 from sparq.pipeline.visits import REASONS
 
 TOP_PAGES = 10
@@ -45,7 +45,7 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFacts:
     """Facts about a run that are not part of its output.
 
     Attributes:
@@ -65,7 +65,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class PipelineOutput:
     """The output of the pipeline: tables of archive, rejected, metrics and findings.
 
     Attributes:
@@ -109,7 +109,7 @@ def top_pages(archive: pa.Table) -> list[dict[str, Any]]:
     return list(ordered.slice(0, TOP_PAGES).to_pylist())
 
 
-def report_of(run: Run, audit: Audit, output: Output) -> dict[str, Any]:
+def report_of(run: RunFacts, audit: AuditResult, output: PipelineOutput) -> dict[str, Any]:
     """All figures in the form of `report.json`: the issue's keys first."""
     findings = newest_findings(output.findings)
     by_reason = Counter(row["reason"] for row in findings)

@@ -18,7 +18,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sparq.pipeline.session_options import conflict
-from sparq.program.kinds import Kind
+from sparq.program.flag_types import FlagType
 from sparq.program.mistakes import one_of, shown, suggestion
 from sparq.protocol.names import NAME_SIZE_MAX, is_ephemeral, is_valid_name
 
@@ -254,7 +254,7 @@ def source_options(pairs: Pairs) -> tuple[tuple[str, str], ...]:
         options = import_module("sparq.spark.options")
         options.check_names(found)
         given = options.Given({**found, "lookupd_http_addresses": "127.0.0.1:4161"})
-        options.Cluster.of(given)  # checks TLS, compression, AUTH and timeouts
+        options.ClusterOptions.of(given)  # checks TLS, compression, AUTH and timeouts
     return tuple(found.items())
 
 
@@ -311,17 +311,17 @@ def _each_once(lists: Iterable[list[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(one for found in lists for one in found))
 
 
-def _text_kind(label: str, read: Reader) -> Kind:
+def _text_kind(label: str, read: Reader) -> FlagType:
     """A kind with text values, which are read the same way from flags, files and Python."""
-    return Kind(label, read, partial(_from_text, read), str)
+    return FlagType(label, read, partial(_from_text, read), str)
 
 
-def choice(*known: str) -> Kind:
+def choice(*known: str) -> FlagType:
     """One word from a list."""
     return _text_kind("|".join(known), partial(word, known))
 
 
-def some_of(*known: str) -> Kind:
+def some_of(*known: str) -> FlagType:
     """Words from a list, separated by commas."""
     return _text_kind("name,...", partial(choices, known))._replace(gather=_each_once)
 
@@ -334,10 +334,10 @@ RESULT_TOPIC: Final = _text_kind("name", partial(name, what="topic", lasting=Fal
 CHANNEL: Final = _text_kind("name", partial(name, what="channel", lasting=True))
 MASTER: Final = _text_kind("master", master)
 FOLDER: Final = _text_kind("folder", local_folder)
-INTERVAL: Final = Kind("interval", interval, partial(_from_number, interval), str)
+INTERVAL: Final = FlagType("interval", interval, partial(_from_number, interval), str)
 HEAP: Final = _text_kind("size", partial(size, least=HEAP_MIN))
 FILE_SIZE: Final = _text_kind("size", partial(size, least=0))
-WHOLE: Final = Kind("count", _whole_of_text, _whole, str)
-TRUTH: Final = Kind("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
-SPARK: Final = Kind("KEY=VALUE", pair, _as_pair, str, gather=spark_options)
-SOURCE: Final = Kind("KEY=VALUE", pair, _as_pair, str, gather=source_options)
+WHOLE: Final = FlagType("count", _whole_of_text, _whole, str)
+TRUTH: Final = FlagType("", _truth_of_text, _truth, lambda value: str(value).lower(), bare="true")
+SPARK: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=spark_options)
+SOURCE: Final = FlagType("KEY=VALUE", pair, _as_pair, str, gather=source_options)

@@ -70,7 +70,7 @@ SHARED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class SitePage:
     """A page of the site, with the images that only this page loads."""
 
     path: str
@@ -92,7 +92,7 @@ class Visitor:
         return self.address, self.user_agent
 
 
-def pages(rng: random.Random) -> list[Page]:
+def pages(rng: random.Random) -> list[SitePage]:
     """The pages, most visited first."""
     paths = ["/", "/products", "/search", "/offers", "/blog", "/about", "/contact", "/delivery"]
     paths += [f"/offers/spring-{number}" for number in range(1, 9)]
@@ -100,7 +100,7 @@ def pages(rng: random.Random) -> list[Page]:
     paths += [f"/products/item-{number}" for number in range(100, 190)]
     paths += [f"/blog/{year}/how-we-{verb}" for year in (2024, 2025) for verb in _VERBS]
     return [
-        Page(path, rng.randint(4_000, 60_000), _images(path, rng.randint(0, 4), rng))
+        SitePage(path, rng.randint(4_000, 60_000), _images(path, rng.randint(0, 4), rng))
         for path in paths
     ]
 
@@ -144,11 +144,11 @@ class World:
         self.population = Population(rng)
         self._weights = list(accumulate(1 / (3 + at) for at in range(len(self.pages))))
 
-    def page(self) -> Page:
+    def page(self) -> SitePage:
         """A random page; popular ones are more likely."""
         return self.rng.choices(self.pages, cum_weights=self._weights)[0]
 
-    def any_page(self) -> Page:
+    def any_page(self) -> SitePage:
         """A random page; all are equally likely."""
         return self.rng.choice(self.pages)
 
@@ -168,7 +168,7 @@ class Browser:
         self._kept = {path for path, _ in SHARED} if warm else set()
         self.hits: list[Hit] = []
 
-    def open(self, page: Page, second: float, referer: str) -> None:
+    def open(self, page: SitePage, second: float, referer: str) -> None:
         """Open a page; its resources follow a moment later, some as "not modified" (304)."""
         rng = self._world.rng
         path = f"{page.path}?q={rng.choice(_WORDS)}" if page.path == "/search" else page.path

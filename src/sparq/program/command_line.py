@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sparq.program.kinds import BOOL, Flag
+from sparq.program.flag_types import BOOL, Flag
 from sparq.program.mistakes import Mistake, quoted, shown, suggestion
 
 _NAME = re.compile(r"[a-z][a-z0-9-]*")

@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from sparq.program.kinds import LEVEL, TLS_REQUIRED, TLS_VERSION, Flag
+from sparq.program.flag_types import LEVEL, TLS_REQUIRED, TLS_VERSION, Flag
 from sparq.program.mistakes import nearest, shown
 
 _PARSED = (LEVEL, TLS_REQUIRED, TLS_VERSION)

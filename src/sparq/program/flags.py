@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 from sparq.program import command_line, config_file, mistakes
 from sparq.program.config_file import FileError
-from sparq.program.kinds import BOOL, STRING, Flag, kind_of
-from sparq.program.saying import said
+from sparq.program.flag_types import BOOL, STRING, Flag, kind_of
+from sparq.program.stdout import write_stdout
 from sparq.protocol.option import option
 
 T = TypeVar("T")
@@ -121,10 +121,10 @@ def parse(
         words, given = _read(program, arguments, [*flags, *always])
         if given.get("help"):
             page = import_module("sparq.program.help_page").page(program, [*flags, *always])
-            raise SystemExit(0 if said(page) else 1)
+            raise SystemExit(0 if write_stdout(page) else 1)
         if given.get("version"):
             text = version if isinstance(version, str) else version()
-            raise SystemExit(0 if said(f"{text}\n") else 1)
+            raise SystemExit(0 if write_stdout(f"{text}\n") else 1)
         options, tolerated = _together(options_class, flags, given)
     except (mistakes.Mistake, FileError) as error:
         raise mistakes.end(program, str(error), is_daemon=takes_file) from None

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from sparq.program.kinds import BOOL
+from sparq.program.flag_types import BOOL
 
 if TYPE_CHECKING:
     from sparq.program.flags import Flag

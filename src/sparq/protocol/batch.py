@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64, xxh3_64_intdigest
 
-from sparq.protocol.frames import VECTOR_MIN, Bodies, Ends
+from sparq.protocol.frames import VECTOR_MIN, BodySlices, Ends
 from sparq.protocol.layout import (
     FRAME_MESSAGE,
     FRAME_OVERHEAD,
@@ -101,7 +101,7 @@ class BatchError(ValueError):
     """Bytes are not the whole batches that they should be."""
 
 
-class Header(NamedTuple):
+class BatchHeader(NamedTuple):
     """The fields of a batch's header."""
 
     magic: bytes
@@ -138,7 +138,7 @@ class Header(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Batch:
+class StoredBatch:
     """A decoded batch.
 
     Attributes:
@@ -148,7 +148,7 @@ class Batch:
         dues: (position, due time in ns since 1970) of each deferred message.
     """
 
-    header: Header
+    header: BatchHeader
     ends: Ends
     frames: memoryview
     dues: list[tuple[int, int]]
@@ -163,7 +163,7 @@ class Batch:
 
 
 def encode_frames(
-    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+    pieces: Sequence[BodySlices], first_index: int, node_id: int, timestamp_ns: int
 ) -> tuple[Buffer, Ends]:
     """Encode bodies as message frames with consecutive indexes and attempts 1.
 
@@ -203,7 +203,7 @@ def encode_frames(
 
 
 def encode_frames_scalar(
-    pieces: Sequence[Bodies], first_index: int, node_id: int, timestamp_ns: int
+    pieces: Sequence[BodySlices], first_index: int, node_id: int, timestamp_ns: int
 ) -> tuple[bytes, Ends]:
     """Encode as `encode_frames` does, but message by message."""
     parts: list[Buffer] = []
@@ -227,7 +227,7 @@ def _consecutive_ids(count: int, first_index: int, node_id: int) -> NDArray[np.u
     return np.frombuffer(hexlify(raw.astype(_BIG_U64).data), np.uint8).reshape(count, ID_SIZE)
 
 
-def _one_size(pieces: Sequence[Bodies]) -> int:
+def _one_size(pieces: Sequence[BodySlices]) -> int:
     """The common size of all bodies; 0 if sizes differ or all bodies are empty."""
     size = int(next(piece.sizes[0] for piece in pieces if len(piece.sizes)))
     for piece in pieces:
@@ -242,7 +242,7 @@ def _one_size(pieces: Sequence[Bodies]) -> int:
     return size
 
 
-def _all_sizes(pieces: Sequence[Bodies]) -> NDArray[np.int64]:
+def _all_sizes(pieces: Sequence[BodySlices]) -> NDArray[np.int64]:
     if all(isinstance(piece.sizes, list) for piece in pieces):
         return np.array([size for piece in pieces for size in piece.sizes], np.int64)
     return np.concatenate([np.asarray(piece.sizes, np.int64) for piece in pieces])
@@ -261,7 +261,7 @@ def _headers(
 
 
 def _encode_equal(
-    pieces: Sequence[Bodies], ids: NDArray[np.uint8], size: int, timestamp_ns: int
+    pieces: Sequence[BodySlices], ids: NDArray[np.uint8], size: int, timestamp_ns: int
 ) -> tuple[Buffer, Ends]:
     """Encode bodies of one size: the frames are the rows of a 2-D array."""
     count, width = len(ids), FRAME_OVERHEAD + size
@@ -278,7 +278,7 @@ def _encode_equal(
     return frames, np.arange(width, count * width + 1, width, dtype=np.uint32)
 
 
-def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
+def _fill(rows: NDArray[np.uint8], piece: BodySlices) -> None:
     """Copy bodies of one size into the rows, in one step if they are evenly spaced."""
     count, size = rows.shape
     starts = piece.starts
@@ -289,7 +289,7 @@ def _fill(rows: NDArray[np.uint8], piece: Bodies) -> None:
     rows[:] = np.frombuffer(b"".join(_cut(piece)), np.uint8).reshape(count, size)
 
 
-def _cut(piece: Bodies) -> list[bytes | bytearray] | list[memoryview]:
+def _cut(piece: BodySlices) -> list[bytes | bytearray] | list[memoryview]:
     """The bodies one by one, as copies or, for large bodies, as views."""
     starts, sizes, buffer = piece.starts, piece.sizes, piece.buffer
     if len(sizes) == 1 and sizes[0] == len(buffer):
@@ -398,14 +398,14 @@ def _encode_dues(dues: Dues) -> bytes:
 # Reading
 
 
-def parse_header(buffer: Buffer, at: int) -> Header | None:
+def parse_header(buffer: Buffer, at: int) -> BatchHeader | None:
     """Parse the header at position `at` of the buffer; None if the bytes cannot be a header.
 
     The checksum is not verified: see `check_header`.
     """
     if at + HEADER_SIZE > len(buffer):
         return None
-    header = Header._make(_HEADER.unpack_from(buffer, at))
+    header = BatchHeader._make(_HEADER.unpack_from(buffer, at))
     if header.magic != MAGIC or header.header_size < HEADER_SIZE or not header.messages:
         return None
     used = header.header_size + 4 * header.messages + header.frames_size + header.sections_size
@@ -427,14 +427,14 @@ def check_header(buffer: Buffer, at: int, file_offset: int, salt: int) -> bool:
     return xxh3_64_intdigest(b"".join(covered), salt) == checksum
 
 
-def check_payload(buffer: Buffer, at: int, header: Header) -> bool:
+def check_payload(buffer: Buffer, at: int, header: BatchHeader) -> bool:
     """Whether the batch is complete and its payload matches the checksum."""
     payload = memoryview(buffer)[at + header.header_size : at + header.total_size]
     whole = len(payload) == header.total_size - header.header_size
     return whole and xxh3_64_intdigest(payload) == header.payload_checksum
 
 
-def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
+def decode(buffer: Buffer, at: int, header: BatchHeader | None = None) -> StoredBatch:
     """Decode the batch at position `at` of the buffer; the caller has verified its checksums.
 
     Args:
@@ -458,9 +458,9 @@ def decode(buffer: Buffer, at: int, header: Header | None = None) -> Batch:
     ends = np.frombuffer(buffer, _ENDS, header.messages, at + header.header_size)
     frames = memoryview(buffer)[frames_at:sections_at]
     if not header.optional_flags & HAS_DUES:
-        return Batch(header, ends, frames, [])
+        return StoredBatch(header, ends, frames, [])
     sections = memoryview(buffer)[sections_at : sections_at + header.sections_size]
-    return Batch(header, ends, frames, _decode_dues(sections))
+    return StoredBatch(header, ends, frames, _decode_dues(sections))
 
 
 def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
@@ -485,7 +485,7 @@ def _decode_dues(sections: memoryview) -> list[tuple[int, int]]:
     return []
 
 
-def walk(buffer: Buffer) -> Iterator[Batch]:
+def walk(buffer: Buffer) -> Iterator[StoredBatch]:
     """Decode consecutive batches in the buffer and verify their payloads.
 
     Raises:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from sparq.protocol.frames import Bodies
+    from sparq.protocol.frames import BodySlices
 
 MAGIC_V2: Final = b"  V2"
 """The first bytes that a client sends to nsqd."""
@@ -104,11 +104,11 @@ class Subscribe:
 
 
 @dataclass(slots=True)
-class Publish:
+class PublishRun:
     """A run of PUBs to one topic; each is a separate publish and gets its own OK."""
 
     topic: str
-    bodies: Bodies
+    bodies: BodySlices
 
     @property
     def replies(self) -> int:
@@ -128,7 +128,7 @@ class MultiPublish:
     """MPUB: all bodies are published or none, with one OK."""
 
     topic: str
-    bodies: Bodies
+    bodies: BodySlices
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class DeferredPublish:
     """DPUB: one body, delivered no earlier than after `defer_ms`."""
 
     topic: str
-    bodies: Bodies
+    bodies: BodySlices
     defer_ms: int
 
 
@@ -208,7 +208,7 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class ReadEnds:
     """ENDS: where a topic's log begins and ends, and optionally the index at a time or distance.
 
     Attributes:
@@ -249,7 +249,7 @@ Command = (
     Identify
     | Authenticate
     | Subscribe
-    | Publish
+    | PublishRun
     | TopicNeeded
     | MultiPublish
     | DeferredPublish
@@ -260,7 +260,7 @@ Command = (
     | Close
     | Nop
     | Attach
-    | Ends
+    | ReadEnds
     | Read
     | CommitRange
 )

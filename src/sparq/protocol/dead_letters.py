@@ -35,7 +35,7 @@ def dead_letter_topic(name: str) -> str:
     return name.removesuffix(EPHEMERAL_SUFFIX)[: NAME_SIZE_MAX - len(suffix)] + suffix
 
 
-class History(NamedTuple):
+class DeadLetterHistory(NamedTuple):
     """The history of a message before it became a dead letter.
 
     Attributes:

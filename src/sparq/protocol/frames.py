@@ -40,7 +40,7 @@ Run = range | NDArray[np.int64]
 
 # Not frozen, like all dataclasses created per run: freezing triples the cost of creating one.
 @dataclass(slots=True, eq=False)
-class Bodies:
+class BodySlices:
     """Message bodies as slices of the buffer in which they arrived, which does not change any more.
 
     Attributes:
@@ -55,13 +55,13 @@ class Bodies:
     sizes: Offsets
 
     @classmethod
-    def of(cls, bodies: Sequence[bytes]) -> "Bodies":
+    def of(cls, bodies: Sequence[bytes]) -> "BodySlices":
         """Join bodies that are separate objects."""
         sizes = [len(body) for body in bodies]
         return cls(b"".join(bodies), list(accumulate(sizes, initial=0))[:-1], sizes)
 
     @classmethod
-    def even(cls, buffer: bytes | bytearray, starts: range, size: int) -> "Bodies":
+    def even(cls, buffer: bytes | bytearray, starts: range, size: int) -> "BodySlices":
         """Bodies of one size at even distances."""
         return cls(buffer, starts, [size] * len(starts))
 

@@ -1,6 +1,6 @@
 """IDENTIFY: the negotiation between a client's request and the server's limits.
 
-1. Every limit of a connection is a field of ``Limits``, with NSQ's default.
+1. Every limit of a connection is a field of ``IdentifyLimits``, with NSQ's default.
 2. Checks have NSQ's order and NSQ's error texts; unknown keys are ignored.
 3. TLS and compression are granted if the client requests and the server offers them, and only with
    feature negotiation: the client must read the reply before it can switch.
@@ -35,7 +35,7 @@ STRICT_DEPTH: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class IdentifyLimits:
     """The limits that nsqd's flags set; the defaults are NSQ's."""
 
     max_msg_size: int = option(1 << 20, "maximum size of a message body, in bytes", least=1)
@@ -135,7 +135,7 @@ class Granted:
         return b"OK" if self.reply is None else json.dumps(self.reply).encode()
 
 
-def negotiate(body: bytes, limits: Limits, server: Mapping[str, object]) -> Granted:
+def negotiate(body: bytes, limits: IdentifyLimits, server: Mapping[str, object]) -> Granted:
     """Parse an IDENTIFY body and decide what to grant.
 
     Args:
@@ -267,7 +267,7 @@ def _undecodable() -> RemoteError:
 # Deciding what is granted
 
 
-def _heartbeat(asked_ms: int, limits: Limits) -> int:
+def _heartbeat(asked_ms: int, limits: IdentifyLimits) -> int:
     if asked_ms == 0:
         return limits.heartbeat_interval_ms
     if asked_ms == OFF and not limits.require_heartbeats:
@@ -277,7 +277,7 @@ def _heartbeat(asked_ms: int, limits: Limits) -> int:
     return asked_ms
 
 
-def _buffer_timeout(asked_ms: int, limits: Limits) -> int:
+def _buffer_timeout(asked_ms: int, limits: IdentifyLimits) -> int:
     if asked_ms == 0:
         return limits.output_buffer_timeout_ms
     if asked_ms == OFF:
@@ -288,7 +288,7 @@ def _buffer_timeout(asked_ms: int, limits: Limits) -> int:
     return asked_ms
 
 
-def _buffer_size(asked: int, limits: Limits) -> int:
+def _buffer_size(asked: int, limits: IdentifyLimits) -> int:
     if asked == 0:
         return limits.output_buffer_size
     if asked == OFF:
@@ -298,7 +298,7 @@ def _buffer_size(asked: int, limits: Limits) -> int:
     return asked
 
 
-def _msg_timeout(asked_ms: int, limits: Limits) -> int:
+def _msg_timeout(asked_ms: int, limits: IdentifyLimits) -> int:
     if asked_ms == 0:
         return limits.msg_timeout_ms
     if not INTERVAL_MIN_MS <= asked_ms <= limits.max_msg_timeout_ms:
@@ -306,7 +306,9 @@ def _msg_timeout(asked_ms: int, limits: Limits) -> int:
     return asked_ms
 
 
-def _upgraded(granted: Granted, asked: _Request, limits: Limits, *, has_tls: bool) -> Granted:
+def _upgraded(
+    granted: Granted, asked: _Request, limits: IdentifyLimits, *, has_tls: bool
+) -> Granted:
     deflate = limits.deflate and asked.deflate
     snappy = limits.snappy and asked.snappy
     if deflate and snappy:
@@ -326,7 +328,9 @@ def _refuse(what: str) -> NoReturn:
     raise RemoteError("E_BAD_BODY", f"IDENTIFY {what} is invalid")
 
 
-def _reply(granted: Granted, limits: Limits, server: Mapping[str, object]) -> dict[str, object]:
+def _reply(
+    granted: Granted, limits: IdentifyLimits, server: Mapping[str, object]
+) -> dict[str, object]:
     answer = {
         "max_rdy_count": limits.max_rdy_count,
         "version": server.get("version", NSQ_VERSION),

@@ -52,7 +52,7 @@ class NotLookupdError(ValueError):
     """The server that answered is not an nsqlookupd."""
 
 
-class Producer(NamedTuple):
+class ListedNsqd(NamedTuple):
     """An nsqd that an answer lists.
 
     Attributes:
@@ -69,7 +69,7 @@ class Producer(NamedTuple):
 class Producers(NamedTuple):
     """The nsqds that an answer lists, and the entries without a usable address."""
 
-    found: list[Producer]
+    found: list[ListedNsqd]
     unusable: list[Any]
 
 
@@ -159,7 +159,7 @@ def producers(answer: Any) -> Producers:
     for entry in listed(answer, "producers"):
         try:
             draining = entry.get("draining") is True if isinstance(entry, dict) else False
-            found.append(Producer(_tcp_address(entry), topics_of(entry), draining))
+            found.append(ListedNsqd(_tcp_address(entry), topics_of(entry), draining))
         except ValueError:
             unusable.append(entry)
     return Producers(found, unusable)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
+from sparq.protocol.frames import VECTOR_MIN, BodySlices, Run, joined
 
 SCALAR_STEP: Final = 256
 """Messages parsed one by one before the next check for a run of one size."""
@@ -191,18 +191,18 @@ class Walk:
         self._end_max -= shift
         self._ends = [_shifted(ends, shift) for ends in self._ends]
 
-    def bodies(self, buffer: bytes | bytearray) -> Bodies:
+    def bodies(self, buffer: bytes | bytearray) -> BodySlices:
         """The messages, once all are complete; `buffer` must not change afterwards."""
         first = self._ends[0]
         if len(self._ends) == 1 and isinstance(first, range):
             size = first.step - 4
-            return Bodies.even(buffer, _moved(first, -size), size)
+            return BodySlices.even(buffer, _moved(first, -size), size)
         ends = joined(self._ends)
         starts = np.empty_like(ends)
         starts[0] = self._start + 4
         np.add(ends[:-1], 4, out=starts[1:])
         # Slicing single bodies from bytes is faster than from a bytearray.
-        return Bodies(bytes(buffer), starts, ends - starts)
+        return BodySlices(bytes(buffer), starts, ends - starts)
 
     def cut_short(self, size: int) -> RemoteError:
         """The error for a body that ends early, with `size` bytes in the buffer."""
@@ -222,7 +222,7 @@ def _shifted(ends: Run, shift: int) -> Run:
     return _moved(ends, -shift) if isinstance(ends, range) else ends - shift
 
 
-def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> Bodies:
+def walk_whole(body: bytes, message_size_max: int, body_size_max: int) -> BodySlices:
     """Parse a complete body: count, then size and bytes of each message.
 
     Raises:

@@ -16,8 +16,8 @@ from typing import Final, NoReturn
 
 from sparq.protocol import commands as c
 from sparq.protocol.errors import RemoteError
-from sparq.protocol.frames import Bodies, parse_raw_id
-from sparq.protocol.identify import STRICT_BODY_BYTES, Limits
+from sparq.protocol.frames import BodySlices, parse_raw_id
+from sparq.protocol.identify import STRICT_BODY_BYTES, IdentifyLimits
 from sparq.protocol.layout import ID_SIZE
 from sparq.protocol.mpub import Walk
 from sparq.protocol.names import is_valid_name, quote
@@ -38,7 +38,7 @@ class LineTooLong(Exception):
     """No newline within `max_line_size` bytes; NSQ closes the connection without an error frame."""
 
 
-class Parser:
+class CommandParser:
     """Parses the commands of one connection.
 
     Attributes:
@@ -48,7 +48,7 @@ class Parser:
         is_waiting: `next` returns None until more bytes are fed.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: IdentifyLimits) -> None:
         self.state = c.STATE_INIT
         self.heartbeats = True
         self.needs_tls = False
@@ -193,13 +193,13 @@ class Parser:
 
     def _pub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 1, "PUB")
-        return self._remember(Parser._publish, _topic(words, "PUB"), line_at)
+        return self._remember(CommandParser._publish, _topic(words, "PUB"), line_at)
 
     def _mpub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 1, "MPUB")
         # NSQ's error text repeats the code here.
         topic = _topic(words, "MPUB", "E_BAD_TOPIC MPUB")
-        return self._remember(Parser._begin_multi_publish, topic, line_at)
+        return self._remember(CommandParser._begin_multi_publish, topic, line_at)
 
     def _remember(self, publish: "_Publisher", topic: str, line_at: int) -> c.Command | None:
         line = self._data[line_at : self._at]
@@ -214,7 +214,7 @@ class Parser:
         if 0 < size <= size_max and _SIZE.unpack_from(data, self._at)[0] == size:
             # The only one, and whole: the usual case of a producer that waits for each OK.
             self._data, self._need, self.is_waiting = b"", 0, True
-            return c.Publish(topic, Bodies(data, [start], [size]))
+            return c.PublishRun(topic, BodySlices(data, [start], [size]))
         bodies = publish_run(data, line_at, line, size_max)
         if bodies is None:
             # The first PUB is incomplete or invalid: `_message` waits for it or raises its error.
@@ -223,7 +223,7 @@ class Parser:
             self._at = int(bodies.starts[-1] + bodies.sizes[-1])
             if self._at == len(data):  # nothing follows: `next` can return at once
                 self._data, self._need, self.is_waiting = b"", 0, True
-        return None if bodies is None else c.Publish(topic, bodies)
+        return None if bodies is None else c.PublishRun(topic, bodies)
 
     def _dpub(self, words: list[bytes], line_at: int) -> c.Command | None:
         _expect(words, 2, "DPUB")
@@ -283,7 +283,7 @@ class Parser:
 
     # Bodies
 
-    def _message(self, command: str, line_at: int) -> Bodies | None:
+    def _message(self, command: str, line_at: int) -> BodySlices | None:
         """The message after a line; None if it is incomplete."""
 
         def check(size: int) -> None:
@@ -297,7 +297,7 @@ class Parser:
         size = self._take_body(line_at, check)
         if size is None:
             return None
-        return Bodies(self._data, [self._at - size], [size])
+        return BodySlices(self._data, [self._at - size], [size])
 
     def _sized(self, command: str, line_at: int) -> bytes | None:
         """The body after a line; None if it is incomplete."""
@@ -397,18 +397,18 @@ class Parser:
         topic = _topic(words, "ENDS")
         kind = words[2] if len(words) > 2 else b""
         if kind == b"":
-            return c.Ends(topic)
+            return c.ReadEnds(topic)
         if kind == b"time":
             _expect(words, 3, "ENDS")
-            return c.Ends(topic, "time", _number(words, 3, "ENDS", "time"))
+            return c.ReadEnds(topic, "time", _number(words, 3, "ENDS", "time"))
         if kind == b"after":
             _expect(words, 4, "ENDS")
             index = _number(words, 3, "ENDS", "index")
-            return c.Ends(topic, "after", index, _number(words, 4, "ENDS", "count"))
+            return c.ReadEnds(topic, "after", index, _number(words, 4, "ENDS", "count"))
         if kind == b"within":
             _expect(words, 4, "ENDS")
             index = _number(words, 3, "ENDS", "index")
-            return c.Ends(topic, "within", index, _number(words, 4, "ENDS", "bytes"))
+            return c.ReadEnds(topic, "within", index, _number(words, 4, "ENDS", "bytes"))
         _invalid(f"ENDS could not parse kind {_text(kind)}")
 
     def _read(self, words: list[bytes], line_at: int) -> c.Command:
@@ -431,10 +431,10 @@ class Parser:
         )
 
 
-_Publisher = Callable[[Parser, str, bytes, int], c.Command | None]
+_Publisher = Callable[[CommandParser, str, bytes, int], c.Command | None]
 
-_HANDLERS: Final[dict[bytes, Callable[[Parser, list[bytes], int], c.Command | None]]] = {
-    name: getattr(Parser, f"_{name.decode().lower()}") for name in c.COMMANDS
+_HANDLERS: Final[dict[bytes, Callable[[CommandParser, list[bytes], int], c.Command | None]]] = {
+    name: getattr(CommandParser, f"_{name.decode().lower()}") for name in c.COMMANDS
 }
 
 

@@ -87,7 +87,7 @@ class TooLong(Exception):
     """A match took more steps than allowed."""
 
 
-class Patience:
+class StepBudget:
     """The steps left for one decision, over all the patterns that it tries."""
 
     __slots__ = ("steps",)
@@ -157,7 +157,7 @@ class Pattern:
         """The number of instructions, which limits the cost of a match."""
         return len(self._steps)
 
-    def search(self, text: str, patience: Patience | None = None) -> bool:
+    def search(self, text: str, patience: StepBudget | None = None) -> bool:
         """Whether the pattern matches anywhere in a name, like Go's MatchString.
 
         Raises:

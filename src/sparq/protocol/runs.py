@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.protocol.commands import Finish
-from sparq.protocol.frames import VECTOR_MIN, Bodies, Run, joined
+from sparq.protocol.frames import VECTOR_MIN, BodySlices, Run, joined
 from sparq.protocol.layout import ID_SIZE
 
 LOOK_MAX: Final = 4_096
@@ -145,7 +145,7 @@ def _finish_rows(data: bytes, at: int) -> int:
 # PUBs
 
 
-def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | None:
+def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> BodySlices | None:
     """The PUBs from `at` on with the same line; None if the first is incomplete or invalid.
 
     Args:
@@ -170,7 +170,7 @@ def publish_run(data: bytes, at: int, line: bytes, size_max: int) -> Bodies | No
     first = runs[0]
     if len(runs) == 1 and isinstance(first, range):
         size = first.step - skip
-        return Bodies.even(data, range(begin + skip, first.stop - size, first.step), size)
+        return BodySlices.even(data, range(begin + skip, first.stop - size, first.step), size)
     return _uneven(data, begin, skip, joined(runs))
 
 
@@ -186,18 +186,18 @@ def _add(runs: list[Run], ends: range | list[int]) -> None:
     runs.append(np.array(ends, np.int64) if isinstance(ends, list) else ends)
 
 
-def _uneven(data: bytes, begin: int, skip: int, ends: NDArray[np.int64]) -> Bodies:
+def _uneven(data: bytes, begin: int, skip: int, ends: NDArray[np.int64]) -> BodySlices:
     starts = np.empty_like(ends)
     starts[0] = begin + skip
     np.add(ends[:-1], skip, out=starts[1:])
-    return Bodies(data, starts, ends - starts)
+    return BodySlices(data, starts, ends - starts)
 
 
-def _few(data: bytes, begin: int, skip: int, ends: list[int]) -> Bodies | None:
+def _few(data: bytes, begin: int, skip: int, ends: list[int]) -> BodySlices | None:
     if not ends:
         return None
     starts = [begin + skip, *(end + skip for end in ends[:-1])]
-    return Bodies(data, starts, [end - start for start, end in zip(starts, ends, strict=True)])
+    return BodySlices(data, starts, [end - start for start, end in zip(starts, ends, strict=True)])
 
 
 def _publish_rows(data: bytes, at: int, line: bytes, size_max: int) -> range | None:

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from sparq.client.range_reader import Ends, Place
-from sparq.spark.fleet import Fleet
 from sparq.spark.offsets import LogPosition, parse_key
-from sparq.spark.source_options import Limits
+from sparq.spark.source_options import ReadLimits
+from sparq.spark.topic_connections import TopicConnections
 
 
 class Backlog(NamedTuple):
@@ -32,7 +32,9 @@ class Backlog(NamedTuple):
     allowed: int
 
 
-def admit(backlogs: Mapping[str, Backlog], limits: Limits, waited_seconds: float) -> dict[str, int]:
+def admit(
+    backlogs: Mapping[str, Backlog], limits: ReadLimits, waited_seconds: float
+) -> dict[str, int]:
     """How many messages of each log a batch takes; empty while the batch is held back.
 
     Args:
@@ -92,7 +94,10 @@ class Reach:
     """
 
     def __init__(
-        self, fleet: Fleet, found: Mapping[str, LogPosition], stops: Mapping[str, Ends]
+        self,
+        fleet: TopicConnections,
+        found: Mapping[str, LogPosition],
+        stops: Mapping[str, Ends],
     ) -> None:
         self._fleet = fleet
         self._found = found

@@ -13,11 +13,11 @@ read from:
 from collections.abc import Mapping
 
 from sparq.client.range_reader import Attached, Ends, Place
-from sparq.spark.fleet import Fleet, Member
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Key, LogPosition, Positions, parse_key
 from sparq.spark.options import OptionError
 from sparq.spark.source_options import SourceOptions
+from sparq.spark.topic_connections import TopicConnection, TopicConnections
 
 NS_PER_MS = 1_000_000
 
@@ -31,7 +31,7 @@ class Bounds:
         losses: reports lost messages.
     """
 
-    def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
+    def __init__(self, fleet: TopicConnections, options: SourceOptions, losses: Losses) -> None:
         self._fleet = fleet
         self._options = options
         self._losses = losses
@@ -65,11 +65,11 @@ class Bounds:
             for key, start in starts.items()
         }
 
-    def key(self, member: Member) -> Key:
+    def key(self, member: TopicConnection) -> Key:
         """The key of a log in offsets."""
         return self._options.topics.key(member.address, member.topic, member.log)
 
-    def joined(self, member: Member, *, is_topic_read: bool) -> LogPosition:
+    def joined(self, member: TopicConnection, *, is_topic_read: bool) -> LogPosition:
         """Where reading begins in a log that joined after the query began.
 
         Args:
@@ -84,7 +84,7 @@ class Bounds:
             return LogPosition(attached.ends.first, attached.ends.first_ordinal)
         return committed(attached)
 
-    def at_time(self, member: Member, wall_ns: int) -> LogPosition:
+    def at_time(self, member: TopicConnection, wall_ns: int) -> LogPosition:
         """The first message of a log published at or after a time; the log's end if none was."""
         place = reached(member, self._fleet.place_at_time(member.log, wall_ns))
         return LogPosition(place.at, place.at_ordinal)
@@ -100,7 +100,7 @@ class Bounds:
         self._losses.overtaken(key, position, ends, ends.first_ordinal)
         return LogPosition(ends.first, ends.first_ordinal)
 
-    def _start(self, member: Member) -> LogPosition:
+    def _start(self, member: TopicConnection) -> LogPosition:
         """Where reading begins in one log."""
         attached = known(member.attached)
         ends = attached.ends
@@ -123,7 +123,7 @@ class Bounds:
             return LogPosition(max(position.index, ends.first), place.from_ordinal)
         return self.kept(key, position, ends)
 
-    def _end(self, key: str, member: Member, start: LogPosition) -> LogPosition:
+    def _end(self, key: str, member: TopicConnection, start: LogPosition) -> LogPosition:
         """Where reading ends in one log."""
         ends = known(member.attached).ends
         if self._options.ending_timestamp_ms >= 0:
@@ -159,7 +159,7 @@ class Bounds:
             )
 
 
-def _named(member: Member) -> Key:
+def _named(member: TopicConnection) -> Key:
     """A log's key with its topic: options may name a log by either."""
     return Key(member.address, member.log, member.topic)
 
@@ -170,7 +170,7 @@ def known(attached: Attached | None) -> Attached:
     return attached
 
 
-def reached(member: Member, place: Place | None) -> Place:
+def reached(member: TopicConnection, place: Place | None) -> Place:
     """An nsqd's answer. Raises ConnectionError: the nsqd gave none."""
     if place is None:
         raise ConnectionError(f"lost the connection to nsqd {member.address}")

@@ -18,9 +18,9 @@ from sparq.client.errors import WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.protocol import lookup
 from sparq.protocol.bounded import check_size
-from sparq.spark.options import Cluster
+from sparq.spark.options import ClusterOptions
 from sparq.spark.ports import wrong_lookupd
-from sparq.spark.topics import Topics
+from sparq.spark.topics import TopicSelection
 
 INTERVAL_SECONDS: Final = 2.0
 RETRY_SECONDS: Final = 0.2
@@ -34,7 +34,7 @@ class TopicAt(NamedTuple):
     topic: str
 
 
-class Discovery:
+class NsqdDiscovery:
     """Finds nsqds; asks the nsqlookupds again every `INTERVAL_SECONDS`.
 
     Args:
@@ -42,7 +42,7 @@ class Discovery:
         topics: the topics to look for; None: find all nsqds, whatever their topics.
     """
 
-    def __init__(self, cluster: Cluster, topics: Topics | None) -> None:
+    def __init__(self, cluster: ClusterOptions, topics: TopicSelection | None) -> None:
         self._lookupds = cluster.lookupd_http_addresses
         self._layers = cluster.layers
         self._topics = topics

@@ -33,7 +33,7 @@ _COUNT: Final = struct.Struct(">i")
 _PREFIX_SIZE: Final = 4
 
 
-class MultiPublish(NamedTuple):
+class MpubBody(NamedTuple):
     """The body of one MPUB in two parts.
 
     Attributes:
@@ -47,7 +47,7 @@ class MultiPublish(NamedTuple):
     sized: memoryview
 
 
-class Rows(NamedTuple):
+class RowPosition(NamedTuple):
     """Position of a record batch among the rows of its task, for error texts.
 
     Attributes:
@@ -68,7 +68,7 @@ def size_limit(max_msg_size: int, max_body_size: int) -> int:
     return min(max_msg_size, max_body_size - 2 * _PREFIX_SIZE)
 
 
-def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
+def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MpubBody]:
     """Encode a binary or string column as MPUBs, in order; `check_bodies` must have passed."""
     if len(bodies) > 1 and bodies.nbytes > ARROW_BYTES_MAX:
         half = len(bodies) // 2
@@ -90,11 +90,11 @@ def multi_publishes(bodies: Any, max_body_size: int) -> Iterator[MultiPublish]:
         # A message larger than `room` gets an MPUB of its own; nsqd's limit was checked before.
         last = max(int(np.searchsorted(ends, begin + room, side="right")), first + 1)
         end = int(ends[last - 1])
-        yield MultiPublish(last - first, _COUNT.pack(last - first), data[begin:end])
+        yield MpubBody(last - first, _COUNT.pack(last - first), data[begin:end])
         first, begin = last, end
 
 
-def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
+def check_bodies(bodies: Any, size_max: int, rows: RowPosition) -> None:
     """Check that every row of a column can become a message.
 
     Args:
@@ -120,7 +120,7 @@ def check_bodies(bodies: Any, size_max: int, rows: Rows) -> None:
         )
 
 
-def check_topics(topics: Any, rows: Rows) -> None:
+def check_topics(topics: Any, rows: RowPosition) -> None:
     """Check that every row of a column is a legal topic name.
 
     Raises:

@@ -11,7 +11,7 @@
 from sparq.client.range_reader import Ends
 from sparq.spark.offsets import LogPosition, parse_key
 from sparq.spark.ranges import Loss
-from sparq.spark.topics import Topics
+from sparq.spark.topics import TopicSelection
 
 
 class Losses:
@@ -22,7 +22,7 @@ class Losses:
         loss: raises an error or logs a warning, depending on failOnDataLoss.
     """
 
-    def __init__(self, topics: Topics, loss: Loss) -> None:
+    def __init__(self, topics: TopicSelection, loss: Loss) -> None:
         self._topics = topics
         self._loss = loss
         self._reported: dict[str, int] = {}

@@ -200,7 +200,7 @@ def _legal(text: str, kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
+class ClusterOptions:
     """Addresses of the nsqds, or of the nsqlookupds that list them, and how to connect.
 
     Attributes:
@@ -218,7 +218,7 @@ class Cluster:
     begin_timeout_ms: int = 0
 
     @classmethod
-    def of(cls, given: Given) -> "Cluster":
+    def of(cls, given: Given) -> "ClusterOptions":
         """Parse the options.
 
         Raises:
@@ -266,7 +266,7 @@ def _layers(given: Given) -> LayerOptions:
 class SinkOptions:
     """The options of a stream or batch write; `NsqDataSource` documents them."""
 
-    cluster: Cluster
+    cluster: ClusterOptions
     topic: str
     max_msg_size: int
     max_body_size: int
@@ -276,7 +276,7 @@ class SinkOptions:
         """Parse the options. Raises OptionError: one is missing or wrong."""
         given = Given(options)
         return cls(
-            cluster=Cluster.of(given),
+            cluster=ClusterOptions.of(given),
             topic=given.name("topic"),
             max_msg_size=given.whole("max_msg_size", MAX_MSG_SIZE, 1),
             max_body_size=given.whole("max_body_size", MAX_BODY_SIZE, 9),

@@ -10,12 +10,12 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sparq.client.range_reader import Place
-from sparq.spark.fleet import Fleet
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import Cut, LogPosition, Offset, parse_key
 from sparq.spark.ranges import Range
 from sparq.spark.source_options import SourceOptions
-from sparq.spark.worker import Patience
+from sparq.spark.topic_connections import TopicConnections
+from sparq.spark.worker import RetryDeadline
 
 
 class Span(NamedTuple):
@@ -53,7 +53,7 @@ class Planner:
         losses: reports lost messages.
     """
 
-    def __init__(self, fleet: Fleet, options: SourceOptions, losses: Losses) -> None:
+    def __init__(self, fleet: TopicConnections, options: SourceOptions, losses: Losses) -> None:
         self._fleet = fleet
         self._options = options
         self._losses = losses
@@ -89,7 +89,7 @@ class Planner:
         parts = parse_key(key)
         address, log = parts.address, parts.log
         self._fleet.remember([parts])
-        patience = Patience(f"nsqd {address}", self._options.cluster.timeout_ms)
+        patience = RetryDeadline(f"nsqd {address}", self._options.cluster.timeout_ms)
         while True:
             self._fleet.wait_for([parts])
             member = self._fleet.member(log)
@@ -157,7 +157,7 @@ class Planner:
     def _place(self, span: Span, ordinal: int) -> LogPosition:
         """The position within a span before which the log has `ordinal` messages."""
         begin, log = span.begin, parse_key(span.key).log
-        patience = Patience(f"nsqd {span.address}", self._options.cluster.timeout_ms)
+        patience = RetryDeadline(f"nsqd {span.address}", self._options.cluster.timeout_ms)
         before = begin.ordinal
         assert before is not None
         while ordinal > before:

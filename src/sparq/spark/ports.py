@@ -12,12 +12,12 @@ import time
 from typing import Final, NamedTuple
 
 from sparq.client.address import parse_nsqd
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import RangeReader
 from sparq.protocol.address import Address, lookupd_url, parse_address
 from sparq.protocol.errors import RemoteError
-from sparq.spark.options import Cluster
+from sparq.spark.options import ClusterOptions
 
 NSQD_TCP: Final = "nsqd's TCP port"
 NSQD_HTTP: Final = "nsqd's HTTP port"
@@ -123,7 +123,7 @@ def _with_port(host: str) -> str:
     return host if host.rpartition(":")[2].isdigit() else f"{host}:80"
 
 
-def check(cluster: Cluster, topic: str = "") -> None:
+def check(cluster: ClusterOptions, topic: str = "") -> None:
     """Find mistakes in the addresses before a query runs.
 
     Daemons that do not answer now are left to the query, which waits for them.
@@ -153,10 +153,10 @@ def check(cluster: Cluster, topic: str = "") -> None:
             raise wrong_nsqd(address) or error from None
 
 
-def _connect(address: str, topic: str, cluster: Cluster) -> None:
+def _connect(address: str, topic: str, cluster: ClusterOptions) -> None:
     """Connect to an nsqd as the query will."""
     if not topic:
-        Connection(address, user_agent="sparq spark check", layers=cluster.layers).close()
+        BlockingConnection(address, user_agent="sparq spark check", layers=cluster.layers).close()
         return
     reader = RangeReader(address, user_agent="sparq spark check", layers=cluster.layers)
     try:

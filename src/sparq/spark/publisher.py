@@ -9,19 +9,19 @@
 
 from typing import Final
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol.errors import RemoteError
-from sparq.spark.discovery import Discovery
-from sparq.spark.encode import MultiPublish
+from sparq.spark.discovery import NsqdDiscovery
+from sparq.spark.encode import MpubBody
 from sparq.spark.errors import may_pass
-from sparq.spark.options import Cluster
-from sparq.spark.worker import Patience
+from sparq.spark.options import ClusterOptions
+from sparq.spark.worker import RetryDeadline
 
 _SIZE_BYTES: Final = 4
 _REFUSED_BY_ITSELF: Final = frozenset({"E_MPUB_FAILED", "E_PUB_FAILED"})
 
 
-class Publisher:
+class MpubPublisher:
     """Sends MPUBs, each to the next nsqd in turn.
 
     Args:
@@ -29,15 +29,15 @@ class Publisher:
         turn: index of the first nsqd; tasks use different ones, to spread over the nsqds.
     """
 
-    def __init__(self, cluster: Cluster, turn: int = 0) -> None:
-        self._discovery = Discovery(cluster, None)
+    def __init__(self, cluster: ClusterOptions, turn: int = 0) -> None:
+        self._discovery = NsqdDiscovery(cluster, None)
         self._layers = cluster.layers
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, BlockingConnection] = {}
         self._turn = turn
         self._accepted = False
-        self._patience = Patience("every nsqd", cluster.timeout_ms)
+        self._patience = RetryDeadline("every nsqd", cluster.timeout_ms)
 
-    def publish(self, topic: str, mpub: MultiPublish) -> None:
+    def publish(self, topic: str, mpub: MpubBody) -> None:
         """Publish an MPUB; tries nsqds until one has replied OK.
 
         Raises:
@@ -63,7 +63,7 @@ class Publisher:
                 failures.append(f"nsqd {address}: {failure}")
             self._patience.wait("; ".join(failures) or "no nsqd is registered with nsqlookupd")
 
-    def _attempt(self, address: str, topic: str, mpub: MultiPublish) -> Exception | None:
+    def _attempt(self, address: str, topic: str, mpub: MpubBody) -> Exception | None:
         """Send it to one nsqd; returns the error if another nsqd may succeed, None on success."""
         size = len(mpub.head) + len(mpub.sized)
         line = b"MPUB %b\n" % topic.encode() + size.to_bytes(_SIZE_BYTES, "big") + mpub.head
@@ -84,8 +84,8 @@ class Publisher:
         self._accepted = True
         return None
 
-    def _connect(self, address: str) -> Connection:
-        connection = Connection(address, user_agent="sparq spark sink", layers=self._layers)
+    def _connect(self, address: str) -> BlockingConnection:
+        connection = BlockingConnection(address, user_agent="sparq spark sink", layers=self._layers)
         self._connections[address] = connection
         return connection
 

@@ -14,7 +14,7 @@ from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.client.range_reader import RangeData, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.errors import DataLossError, may_pass
-from sparq.spark.worker import Patience, settle
+from sparq.spark.worker import RetryDeadline, settle
 
 _LOG = getLogger("sparq.spark")
 
@@ -108,7 +108,7 @@ class _Reading:
         self._lost = 0
         self._at = wanted.first
         self._reader = reader
-        self._patience = Patience(f"nsqd {wanted.address}", timeout_ms)
+        self._patience = RetryDeadline(f"nsqd {wanted.address}", timeout_ms)
 
     def pieces(self) -> Iterator[tuple[int, RangeData]]:
         """Each piece of the range, with the index of the first message to take from it."""

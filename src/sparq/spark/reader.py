@@ -31,12 +31,12 @@ from pyspark.sql.datasource import (
 
 from sparq.spark.bounds import Bounds
 from sparq.spark.errors import SparkNsqError
-from sparq.spark.fleet import Fleet
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import LogPosition, Offset, parse_key
 from sparq.spark.planner import Planner
 from sparq.spark.ranges import Loss, read_range
 from sparq.spark.source_options import SourceOptions
+from sparq.spark.topic_connections import TopicConnections
 
 CLOCK_SET_BACK_NS: Final = 3_600_000_000_000
 """One hour: how far an nsqd's clock may be set back without a filtered read missing rows."""
@@ -62,13 +62,13 @@ class NsqReader:
         self._columns = tuple(columns)
         self._loss = Loss(options.fail_on_data_loss)
         self._losses = Losses(options.topics, self._loss)
-        self._connected: Fleet | None = None
+        self._connected: TopicConnections | None = None
 
     @property
-    def _fleet(self) -> Fleet:
+    def _fleet(self) -> TopicConnections:
         """Created at first use, in the driver only: readers are pickled for the executors."""
         if self._connected is None:
-            self._connected = Fleet(self._options)
+            self._connected = TopicConnections(self._options)
         return self._connected
 
     @property

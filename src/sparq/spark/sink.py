@@ -23,7 +23,7 @@ from sparq.spark.options import OptionError, SinkOptions
 from sparq.spark.worker import settle
 
 if TYPE_CHECKING:
-    from sparq.spark.encode import Rows
+    from sparq.spark.encode import RowPosition
 
 BODY_COLUMNS = ("body", "value")
 
@@ -36,7 +36,7 @@ class SinkColumns(NamedTuple):
 
 
 @dataclass
-class Published(WriterCommitMessage):  # type: ignore[misc] # mypy does not follow pyspark
+class PublishedCount(WriterCommitMessage):  # type: ignore[misc] # mypy does not follow pyspark
     """The number of messages that one task has published."""
 
     messages: int
@@ -74,25 +74,25 @@ class _Writer:
         self._options = options
         self._columns = columns
 
-    def write(self, iterator: Iterator[Any]) -> Published:
+    def write(self, iterator: Iterator[Any]) -> PublishedCount:
         """Publish the record batches of one task.
 
         Raises:
             RowError: a row cannot become a message; no row of the partition was published.
         """
         # Only executors need Arrow, and importing it takes a while.
-        from sparq.spark.encode import Rows, Spool  # noqa: PLC0415 - executors only
+        from sparq.spark.encode import RowPosition, Spool  # noqa: PLC0415 - executors only
 
         settle()
         context = TaskContext.get()
         with closing(Spool()) as spool:
             first = 0
             for rows in iterator:
-                spool.add(self._checked(rows, Rows(_where(context), first)))
+                spool.add(self._checked(rows, RowPosition(_where(context), first)))
                 first += rows.num_rows
             return self._publish(spool.batches(), context.partitionId() if context else 0)
 
-    def _checked(self, rows: Any, place: "Rows") -> Any:
+    def _checked(self, rows: Any, place: "RowPosition") -> Any:
         """Select the columns to publish and check that each row can become a message."""
         import pyarrow as pa  # noqa: PLC0415 - executors only
 
@@ -107,13 +107,13 @@ class _Writer:
         encode.check_topics(topics, place)
         return pa.RecordBatch.from_arrays([bodies, topics], ["body", "topic"])
 
-    def _publish(self, batches: Iterator[Any], partition: int) -> Published:
+    def _publish(self, batches: Iterator[Any], partition: int) -> PublishedCount:
         """Publish rows that were checked."""
         from sparq.spark.encode import by_topic, multi_publishes  # noqa: PLC0415 - executors only
-        from sparq.spark.publisher import Publisher  # noqa: PLC0415 - executors only
+        from sparq.spark.publisher import MpubPublisher  # noqa: PLC0415 - executors only
 
         options, messages = self._options, 0
-        with closing(Publisher(options.cluster, partition)) as publisher:
+        with closing(MpubPublisher(options.cluster, partition)) as publisher:
             for rows in batches:
                 bodies = rows.column(0)
                 by_name = [(options.topic, bodies)]
@@ -123,7 +123,7 @@ class _Writer:
                     for mpub in multi_publishes(chosen, options.max_body_size):
                         publisher.publish(topic, mpub)
                         messages += mpub.messages
-        return Published(messages)
+        return PublishedCount(messages)
 
 
 def _where(context: TaskContext | None) -> str:

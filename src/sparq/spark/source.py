@@ -33,7 +33,7 @@ from sparq.spark.errors import UnreachableError
 from sparq.spark.offsets import Cut, Key, LogPosition, Offset, parse_key
 from sparq.spark.options import OptionError
 from sparq.spark.reader import NsqReader
-from sparq.spark.source_options import Limits, SourceOptions
+from sparq.spark.source_options import ReadLimits, SourceOptions
 
 NEWS_WAIT_SECONDS: Final = 0.3
 """How long an idle query waits in `latestOffset` for new messages; Spark calls again at once."""
@@ -81,7 +81,7 @@ class NsqStreamReader(
     def getDefaultReadLimit(self) -> ReadLimit:
         """The options' limits; Spark takes only one limit, so it gets that of messages."""
         limits = self._options.limits
-        return ReadAllAvailable() if limits == Limits() else ReadMaxRows(limits.messages_max)
+        return ReadAllAvailable() if limits == ReadLimits() else ReadMaxRows(limits.messages_max)
 
     def initialOffset(self) -> dict[str, object]:
         """Where a query without a checkpoint begins; cached, since Spark calls it twice."""
@@ -153,17 +153,17 @@ class NsqStreamReader(
                 self._options.channel,
             )
 
-    def _limits(self, limit: ReadLimit) -> Limits:
+    def _limits(self, limit: ReadLimit) -> ReadLimits:
         """The limits of the next batch."""
         if isinstance(limit, ReadAllAvailable):
-            return Limits()  # the trigger `once` reads everything, whatever the options say
+            return ReadLimits()  # the trigger `once` reads everything, whatever the options say
         limits = self._options.limits
         if isinstance(limit, ReadMaxRows):
             limits = limits._replace(messages_max=limit.max_rows)
         # All messages of a drained run exist already: waiting for a minimum would be in vain.
         return limits if self._targets is None else limits._replace(messages_min=0)
 
-    def _step(self, start: Found, limits: Limits) -> Found:
+    def _step(self, start: Found, limits: ReadLimits) -> Found:
         topics = self._options.topics
         keys = {key: parts for key in start if topics.reads(parts := parse_key(key))}
         if self._targets is None:
@@ -262,7 +262,7 @@ class NsqStreamReader(
         member = self._fleet.member(key.log)
         return "" if member is None else member.topic
 
-    def _admitted(self, found: Found, ends: dict[str, Ends], limits: Limits) -> Found:
+    def _admitted(self, found: Found, ends: dict[str, Ends], limits: ReadLimits) -> Found:
         """Where the next batch ends in each log that it reads; empty while it is held back."""
         logs = [log for key in found if (log := parse_key(key).log) in ends]
         reach = Reach(self._fleet, found, {log: self._stop(log, ends[log]) for log in logs})

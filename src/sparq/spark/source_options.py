@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from sparq.protocol.names import is_ephemeral
 from sparq.spark.offsets import COMMITTED, EARLIEST, LATEST, Positions, parse_positions
-from sparq.spark.options import Cluster, Given, OptionError
-from sparq.spark.topics import Topics
+from sparq.spark.options import ClusterOptions, Given, OptionError
+from sparq.spark.topics import TopicSelection
 
 RECORDS_PER_PARTITION: Final = 1_000_000
 """Default maximum of messages per partition: what a failed task repeats at most."""
@@ -28,7 +28,7 @@ NO_LIMIT: Final = 1 << 53
 """More messages than any log will hold; every JSON parser keeps this number exactly."""
 
 
-class Limits(NamedTuple):
+class ReadLimits(NamedTuple):
     """Limits of a micro-batch.
 
     Attributes:
@@ -48,15 +48,15 @@ class Limits(NamedTuple):
 class SourceOptions:
     """The options of a stream or batch read."""
 
-    cluster: Cluster
-    topics: Topics
+    cluster: ClusterOptions
+    topics: TopicSelection
     channel: str
     query_name: str
     starting: Positions
     starting_timestamp_ms: int
     ending: Positions
     ending_timestamp_ms: int
-    limits: Limits
+    limits: ReadLimits
     partitions_min: int
     records_per_partition_max: int
     fail_on_data_loss: bool
@@ -102,7 +102,7 @@ class SourceOptions:
         words = (EARLIEST, LATEST, COMMITTED)
         begins = _Places(words, EARLIEST, COMMITTED if stream else EARLIEST)
         found = cls(
-            cluster=Cluster.of(given),
+            cluster=ClusterOptions.of(given),
             topics=topics,
             channel=channel,
             query_name=given.read("queryName", "", _shown),
@@ -129,7 +129,7 @@ class SourceOptions:
         return found
 
 
-def _topics(given: Given) -> Topics:
+def _topics(given: Given) -> TopicSelection:
     """The topics, from one of three options."""
     one, names = given.name("topic"), given.names("topics", "topic")
     pattern = given.read("topicsPattern", "", _pattern)
@@ -142,7 +142,7 @@ def _topics(given: Given) -> Topics:
     for name in (one, *names):
         if is_ephemeral(name):
             raise OptionError(f"option {used[0]}: {name} is ephemeral and has no log to read")
-    return Topics.of_one(one) if one else Topics(names, pattern, several=True)
+    return TopicSelection.of_one(one) if one else TopicSelection(names, pattern, several=True)
 
 
 def _shown(text: str) -> str:
@@ -175,7 +175,7 @@ class _Places(NamedTuple):
     default: str
 
 
-def _positions(given: Given, option: str, topics: Topics, places: _Places) -> Positions:
+def _positions(given: Given, option: str, topics: TopicSelection, places: _Places) -> Positions:
     """Parse an option that says where to begin or to end."""
     found = given.read(
         option,
@@ -191,7 +191,7 @@ def _positions(given: Given, option: str, topics: Topics, places: _Places) -> Po
     return found
 
 
-def _limits(given: Given) -> Limits:
+def _limits(given: Given) -> ReadLimits:
     """The limits of one micro-batch."""
     least = given.whole("minOffsetsPerTrigger", 0, 1)
     most = given.whole("maxOffsetsPerTrigger", NO_LIMIT, 1)
@@ -205,4 +205,4 @@ def _limits(given: Given) -> Limits:
             "option maxTriggerDelay: also set minOffsetsPerTrigger, since it limits that wait"
         )
     wait_ms = (TRIGGER_DELAY_MS if delay_ms < 0 else delay_ms) if least else 0
-    return Limits(most, least, wait_ms / 1000, given.size("maxBytesPerTrigger"))
+    return ReadLimits(most, least, wait_ms / 1000, given.size("maxBytesPerTrigger"))

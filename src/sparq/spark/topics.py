@@ -16,7 +16,7 @@ from sparq.spark.offsets import Key
 
 
 @dataclass(frozen=True, slots=True)
-class Topics:
+class TopicSelection:
     """The topics of one source.
 
     Attributes:
@@ -30,7 +30,7 @@ class Topics:
     several: bool = False
 
     @classmethod
-    def of_one(cls, name: str) -> "Topics":
+    def of_one(cls, name: str) -> "TopicSelection":
         """The topic given by the option `topic`."""
         return cls((name,))
 

@@ -26,7 +26,7 @@ def settle() -> None:
         gc.freeze()
 
 
-class Patience:
+class RetryDeadline:
     """Retries with growing pauses, up to the time limit of the option nsqdTimeoutMs."""
 
     def __init__(self, what: str, timeout_ms: int) -> None:

@@ -26,15 +26,15 @@ from sparq.client.producer import Producer
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND, format_duration
 from sparq.protocol.errors import RemoteError
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import PARTS
 from sparq.tools.commands import BenchOptions as Options
 from sparq.tools.common import QUITTING, check_address, client_config, run, unless_stopped
-from sparq.tools.pipes import Output
+from sparq.tools.pipes import PipeOutput
 from sparq.tools.scratch_topic import ScratchTopic
 from sparq.tools.table import aligned
 from sparq.tools.terminal import progress_shown
-from sparq.tools.workloads import Latency, Measurement, Publishing, consume
+from sparq.tools.workloads import LatencyWorkload, Measurement, PublishWorkload, consume
 
 PROGRAM: Final = "sparq bench"
 BATCH_TASKS: Final = 4
@@ -78,9 +78,9 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
             async with progress_shown(lambda: measuring.now):
                 await unless_stopped(measuring.run(), stop)
         except (RemoteError, SparqClientError) as error:
-            raise Failed(str(error)) from error
+            raise ToolError(str(error)) from error
         finally:
-            await Output().write(report(options, topic.version, measuring.found).encode())
+            await PipeOutput().write(report(options, topic.version, measuring.found).encode())
     return 0
 
 
@@ -136,8 +136,8 @@ class Bench:
                     "latency": self._latency,
                 }[part]()
 
-    def _publishing(self, batch: int = 1) -> Publishing:
-        return Publishing(self._producer, self._topic.name, self._body, batch)
+    def _publishing(self, batch: int = 1) -> PublishWorkload:
+        return PublishWorkload(self._producer, self._topic.name, self._body, batch)
 
     async def _publish(self) -> None:
         tasks, batch = self._options.tasks, self._options.batch
@@ -154,7 +154,7 @@ class Bench:
     def _hold_to(self, acknowledged: int, counted: int) -> None:
         """Check nsqd's count; a publish that was sent again may be stored twice."""
         if not acknowledged <= counted <= acknowledged + self._producer.resent:
-            raise Failed(
+            raise ToolError(
                 f"nsqd acknowledged {acknowledged:,} messages and counted {counted:,}:"
                 " check that both addresses are of the same nsqd, and that it was not restarted"
             )
@@ -185,7 +185,9 @@ class Bench:
     async def _latency(self) -> None:
         self.now = f"latency at {self._options.rate:,} messages per second"
         channel = await self._topic.new_channel()
-        latency = Latency(self._producer, self._topic.name, self._options.size, self._options.rate)
+        latency = LatencyWorkload(
+            self._producer, self._topic.name, self._options.size, self._options.rate
+        )
         async with self._consumer(channel) as consumer:
             self.found += await latency.run(consumer, self._seconds)
 

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from sparq.client.address import split_texts
+from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node
-from sparq.cluster.reach import Reach
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol.durations import SECOND
-from sparq.tools.command_line import HttpOptions
+from sparq.tools.command_line import ClusterHttpOptions
 from sparq.tools.common import check_positive
 
 UNKNOWN_TOPIC = "TOPIC_NOT_FOUND"
@@ -31,7 +31,7 @@ class Answer(NamedTuple):
     at_seconds: float
 
 
-class Cluster:
+class ClusterPoller:
     """Polls the nsqds of a fleet.
 
     Args:
@@ -83,7 +83,7 @@ class Cluster:
         return Answer(figures, time.monotonic())
 
 
-def upstream_of(options: HttpOptions, token: str) -> Upstream:
+def upstream_of(options: ClusterHttpOptions, token: str) -> Upstream:
     """Return the HTTP client for the daemons, with the timeouts of the flags.
 
     Raises:
@@ -98,12 +98,14 @@ def upstream_of(options: HttpOptions, token: str) -> Upstream:
 
 
 @asynccontextmanager
-async def opened(options: HttpOptions, topic: str, channel: str) -> AsyncIterator[Cluster]:
+async def opened(
+    options: ClusterHttpOptions, topic: str, channel: str
+) -> AsyncIterator[ClusterPoller]:
     """Open the cluster that the flags name; the flags have been checked."""
     nsqds = split_texts(options.nsqd_http_addresses)
     lookupds = split_texts(options.lookupd_http_addresses)
     async with upstream_of(options, "") as upstream:
         # Tools that show figures ask every listed nsqd, even on loopback, as Go's tools do.
-        anywhere = Reach(allowed=("0.0.0.0/0", "::/0"))
+        anywhere = AddressRule(allowed=("0.0.0.0/0", "::/0"))
         fleet = Fleet(upstream, nsqds=nsqds, lookupds=lookupds, reach=anywhere)
-        yield Cluster(fleet, topic, channel)
+        yield ClusterPoller(fleet, topic, channel)

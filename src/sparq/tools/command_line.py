@@ -13,8 +13,8 @@ from importlib import import_module
 from typing import Any, NoReturn, TypeVar
 
 from sparq.program import flags
-from sparq.program.kinds import STRING
-from sparq.program.saying import version_line
+from sparq.program.flag_types import STRING
+from sparq.program.stdout import version_line
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
 
@@ -25,7 +25,7 @@ class UsageError(Exception):
     """The command line asks for something that is not possible; the text names the flag."""
 
 
-class Failed(Exception):
+class ToolError(Exception):
     """The tool cannot go on; the text says why, and which part of the work is done."""
 
 
@@ -41,7 +41,7 @@ CLIENT_OPTION = STRING._replace(name="key,value", gather=_together)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions:
+class ConsumeOptions:
     """Where a tool consumes from; the options of each consuming tool extend this class."""
 
     nsqd_tcp_addresses: tuple[str, ...] = option(
@@ -56,7 +56,7 @@ class SourceOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpOptions:
+class ClusterHttpOptions:
     """Which cluster a tool asks over HTTP, and how long it waits for a response."""
 
     nsqd_http_addresses: tuple[str, ...] = option(

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final
 
-from sparq.program.kinds import LEVEL, STRING
+from sparq.program.flag_types import LEVEL, STRING
 from sparq.program.mistakes import suggestion
 from sparq.protocol.durations import MINUTE, SECOND
 from sparq.protocol.option import option
 from sparq.tools.command_line import (
     CLIENT_OPTION,
-    HttpOptions,
-    SourceOptions,
+    ClusterHttpOptions,
+    ConsumeOptions,
     launch,
     parse,
     wait_for_nsqd,
@@ -51,7 +51,7 @@ PART: Final = STRING._replace(name="part,...", gather=_parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqStatOptions(HttpOptions):
+class NsqStatOptions(ClusterHttpOptions):
     """Options of nsq_stat."""
 
     topic: str = option("", "topic of the channel")
@@ -61,7 +61,7 @@ class NsqStatOptions(HttpOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopOptions(HttpOptions):
+class TopOptions(ClusterHttpOptions):
     """Options of `sparq top`."""
 
     topic: str = option("", "show this topic only")
@@ -96,7 +96,7 @@ class BenchOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqTailOptions(SourceOptions):
+class NsqTailOptions(ConsumeOptions):
     """Options of nsq_tail."""
 
     topics: tuple[str, ...] = option((), "topic to print", name="topic")
@@ -126,7 +126,7 @@ class ToNsqOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqToFileOptions(SourceOptions):
+class NsqToFileOptions(ConsumeOptions):
     """Options of nsq_to_file."""
 
     # What to record
@@ -178,7 +178,7 @@ class NsqToFileOptions(SourceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqToHttpOptions(SourceOptions):
+class NsqToHttpOptions(ConsumeOptions):
     """Options of nsq_to_http."""
 
     topic: str = option("", "topic to consume")
@@ -202,7 +202,7 @@ class NsqToHttpOptions(SourceOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NsqToNsqOptions(SourceOptions):
+class NsqToNsqOptions(ConsumeOptions):
     """Options of nsq_to_nsq."""
 
     topic: tuple[str, ...] = option((), "topic to copy")
@@ -260,7 +260,7 @@ def nsq_check(arguments: Sequence[str] | None = None) -> int:
     """Run nsq_check, the only tool that takes a word that is not a flag; return the exit status."""
     # This import loads argparse, which the other tools do not need.
     words = import_module("sparq.tools.parser")
-    parser = words.Parser("nsq_check", description="check an nsqd's data path, offline")
+    parser = words.ToolParser("nsq_check", description="check an nsqd's data path, offline")
     parser.mistake_status = CHECK_FAILED
     parser.add_argument("--version", action=words.VersionAction)
     parser.add_argument("data_path", help="nsqd's --data-path")

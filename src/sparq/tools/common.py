@@ -30,7 +30,7 @@ from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.command_line import Failed, SourceOptions, UsageError, texts_of
+from sparq.tools.command_line import ConsumeOptions, ToolError, UsageError, texts_of
 
 Work = Callable[[asyncio.Event], Awaitable[int]]
 """Does a tool's work until it is done or the event is set; returns the exit status."""
@@ -69,7 +69,7 @@ def client_config(
         raise UsageError(f"--{flag} {error}") from None
 
 
-def consumer_config(program: str, sources: SourceOptions, max_in_flight: int) -> Config:
+def consumer_config(program: str, sources: ConsumeOptions, max_in_flight: int) -> Config:
     """Return the config of consumers that give up no message, unless ``--consumer-opt`` says so.
 
     Raises:
@@ -197,7 +197,7 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
     if failure is not None:
         can_wait = isinstance(failure, ConnectionLostError) and not wait_ns
         hint = " (use --wait-for-nsqd=30s to wait for it)" if can_wait else ""
-        raise Failed(f"{failure}{hint}")
+        raise ToolError(f"{failure}{hint}")
 
 
 def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) -> int:
@@ -210,14 +210,14 @@ def run(program: str, work: Work, signals: Sequence[signal.Signals] = STOPPING) 
         work: called with the event that the first signal sets.
         signals: the signals that stop it.
     Returns:
-        The exit status: that of ``work``, or 1 if it raises `Failed`, `UsageError` or
+        The exit status: that of ``work``, or 1 if it raises `ToolError`, `UsageError` or
         `BrokenPipeError`.
     """
     _occupy_closed_descriptors()
     set_up(f"[{program}] ", logging.WARNING)
     try:
         return uvloop.run(_until_signal(work, signals))
-    except (Failed, UsageError) as error:
+    except (ToolError, UsageError) as error:
         sys.stderr.write(f"{program}: {error}\n")
     except BrokenPipeError:
         pass

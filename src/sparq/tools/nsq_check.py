@@ -16,9 +16,9 @@ import os
 import sys
 import time
 
-from sparq.log.check import Findings, Progress, Row, check, size_of
+from sparq.log.check import CheckReport, CheckRow, Progress, check, size_of
 from sparq.log.disk import DiskError, LookingDisk
-from sparq.program.saying import said
+from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
 from sparq.tools.table import aligned
@@ -30,7 +30,7 @@ KINDS = {"go": "Go's nsqd (not imported yet)", "sparq": "sparq", "both": "sparq 
 HEADINGS = ("TOPIC", "CHANNEL", "DEPTH", "DEFERRED", "ATTEMPTED", "MIB", "PAUSED", "DAMAGED")
 
 
-class Failed(Exception):
+class CheckError(Exception):
     """The data path could not be checked; the text says why."""
 
 
@@ -38,16 +38,16 @@ def start(options: CheckOptions) -> int:
     """Run the program; return the exit status."""
     try:
         findings = look(options.data_path)
-    except Failed as failure:
+    except CheckError as failure:
         sys.stderr.write(f"nsq_check: {failure}\n")
         return CHECK_FAILED
     text = as_json(findings) if options.json else as_text(options.data_path, findings)
-    if not said(text):
+    if not write_stdout(text):
         return CHECK_FAILED
     return DAMAGED if findings.all_damage() else SOUND
 
 
-def look(data_path: str) -> Findings:
+def look(data_path: str) -> CheckReport:
     """Check a data path, holding its lock.
 
     Raises:
@@ -56,7 +56,7 @@ def look(data_path: str) -> Findings:
     disk = LookingDisk()
     path = os.path.abspath(data_path)
     if not os.path.isdir(path):
-        raise Failed(f"{data_path}: no such folder")
+        raise CheckError(f"{data_path}: no such folder")
     try:
         held = disk.lock(path)
         try:
@@ -66,10 +66,10 @@ def look(data_path: str) -> Findings:
             held.close()
     except DiskError as error:
         if error.operation == "lock" and error.number == errno.EWOULDBLOCK:
-            raise Failed(f"{data_path} is in use by an nsqd: stop it first") from error
-        raise Failed(str(error)) from error
+            raise CheckError(f"{data_path} is in use by an nsqd: stop it first") from error
+        raise CheckError(str(error)) from error
     if findings is None:
-        raise Failed(f"{data_path}: no nsqd data found")
+        raise CheckError(f"{data_path}: no nsqd data found")
     return findings
 
 
@@ -91,7 +91,7 @@ def terminal_progress(total_bytes: int) -> Progress:
     return progress
 
 
-def as_json(findings: Findings) -> str:
+def as_json(findings: CheckReport) -> str:
     """Format the findings as one JSON document."""
     document = {
         "kind": findings.kind,
@@ -103,7 +103,7 @@ def as_json(findings: Findings) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def as_text(data_path: str, findings: Findings) -> str:
+def as_text(data_path: str, findings: CheckReport) -> str:
     """Format the findings for a person."""
     damage = findings.all_damage()
     lines = [f"{data_path}: data of {KINDS[findings.kind]}", ""]
@@ -115,7 +115,7 @@ def as_text(data_path: str, findings: Findings) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: CheckRow) -> tuple[str, ...]:
     size = f"{row.size_bytes / MIB:,.1f}" if not row.channel or row.size_bytes else ""
     return (
         row.topic,

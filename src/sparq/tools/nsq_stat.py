@@ -18,11 +18,11 @@ from typing import Any, Final, NamedTuple
 
 from sparq.protocol.address import parse_address
 from sparq.protocol.durations import SECOND
-from sparq.tools.cluster import Cluster, opened
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.cluster import ClusterPoller, opened
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import NsqStatOptions as Options
 from sparq.tools.common import check_http_sources, check_positive, run, unless_stopped
-from sparq.tools.pipes import Output
+from sparq.tools.pipes import PipeOutput
 
 PROGRAM: Final = "nsq_stat"
 ROWS_PER_HEADING: Final = 25
@@ -36,10 +36,10 @@ COLUMNS: Final = ROW.format(
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    return run(PROGRAM, partial(stat, options, Output()))
+    return run(PROGRAM, partial(stat, options, PipeOutput()))
 
 
-async def stat(options: Options, output: Output, stop: asyncio.Event) -> int:
+async def stat(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
     """Print rows until there are enough or the event is set; return the exit status.
 
     Raises:
@@ -80,7 +80,7 @@ def _check_address(flag: str, address: str) -> None:
         raise UsageError(f"--{flag}-http-address error - {error}") from None
 
 
-class Sample(NamedTuple):
+class StatSample(NamedTuple):
     """A channel's figures in `/stats`, summed over nsqds."""
 
     message_count: int = 0
@@ -92,7 +92,7 @@ class Sample(NamedTuple):
     timeout_count: int = 0
     client_count: int = 0
 
-    def row(self, before: Sample, interval_seconds: float) -> str:
+    def row(self, before: StatSample, interval_seconds: float) -> str:
         """Format the current row, with the rates since the sample before."""
         ingress = self.message_count - before.message_count
         egress = ingress - (self.depth - before.depth)
@@ -111,23 +111,23 @@ class Sample(NamedTuple):
         )
 
 
-def sample_of(answers: Iterable[dict[str, Any]], topic: str, channel: str) -> Sample | None:
+def sample_of(answers: Iterable[dict[str, Any]], topic: str, channel: str) -> StatSample | None:
     """Sum a channel's figures over the nsqds' `/stats`; None if no nsqd has the channel.
 
     Raises:
         ValueError: a response has another form.
     """
     found = list(itertools.chain.from_iterable(_parts(each, topic, channel) for each in answers))
-    return Sample(*map(sum, zip(*found, strict=True))) if found else None
+    return StatSample(*map(sum, zip(*found, strict=True))) if found else None
 
 
-def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[Sample]:
+def _parts(answer: dict[str, Any], topic: str, channel: str) -> Iterator[StatSample]:
     try:
         for topics in answer.get("topics") or ():
             if topics["topic_name"] == topic:
                 for stats in topics.get("channels") or ():
                     if stats["channel_name"] == channel:
-                        yield Sample(*(_number(stats, name) for name in Sample._fields))
+                        yield StatSample(*(_number(stats, name) for name in StatSample._fields))
     except (TypeError, KeyError, AttributeError):
         raise ValueError("/stats does not have NSQ's form") from None
 
@@ -139,9 +139,9 @@ def _number(stats: dict[str, Any], name: str) -> int:
     return value
 
 
-async def _report(options: Options, output: Output) -> None:
+async def _report(options: Options, output: PipeOutput) -> None:
     interval, clock = options.interval_ns / SECOND, asyncio.get_running_loop().time
-    before: Sample | None = None
+    before: StatSample | None = None
     async with opened(options, options.topic, options.channel) as cluster:
         due = clock()
         for number in itertools.count():
@@ -159,21 +159,21 @@ async def _report(options: Options, output: Output) -> None:
             await asyncio.sleep(due - clock())
 
 
-async def _sample(cluster: Cluster, options: Options) -> Sample:
+async def _sample(cluster: ClusterPoller, options: Options) -> StatSample:
     answers = await cluster.stats()
     topic, channel = options.topic, options.channel
     lookupds = set(options.lookupd_http_addresses)
     failed = {at: why for at, why in cluster.errors.items() if at not in lookupds}
     if failed:
-        raise Failed(f"ERROR: failed to get nsqd stats - {_said(failed)}")
+        raise ToolError(f"ERROR: failed to get nsqd stats - {_said(failed)}")
     if lookupds and lookupds <= cluster.errors.keys():
-        raise Failed(f"ERROR: failed to get topic producers - {_said(cluster.errors)}")
+        raise ToolError(f"ERROR: failed to get topic producers - {_said(cluster.errors)}")
     try:
         sample = sample_of((each.figures for each in answers.values()), topic, channel)
     except ValueError as error:
-        raise Failed(f"ERROR: failed to get nsqd stats - {error}") from None
+        raise ToolError(f"ERROR: failed to get nsqd stats - {error}") from None
     if sample is None:
-        raise Failed(
+        raise ToolError(
             f"ERROR: failed to find channel({channel}) in stats metadata for topic({topic});"
             f" sparq top --once --topic={topic} lists its channels"
         )

@@ -20,10 +20,10 @@ from typing import Final
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import NsqTailOptions as Options
 from sparq.tools.common import check_names, check_sources, consumer_config, missing, run
-from sparq.tools.pipes import Output
+from sparq.tools.pipes import PipeOutput
 
 PROGRAM: Final = "nsq_tail"
 STOP_SECONDS: Final = 2.0
@@ -32,10 +32,10 @@ STOP_SECONDS: Final = 2.0
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    return run(PROGRAM, partial(tail, options, Output()))
+    return run(PROGRAM, partial(tail, options, PipeOutput()))
 
 
-async def tail(options: Options, output: Output, stop: asyncio.Event) -> int:
+async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
     """Print until there are enough messages or the event is set; return the exit status.
 
     Raises:
@@ -98,7 +98,7 @@ class Printer:
         shown: messages written.
     """
 
-    def __init__(self, options: Options, output: Output) -> None:
+    def __init__(self, options: Options, output: PipeOutput) -> None:
         self.shown = 0
         self._limit = options.n
         self._print_topic = options.print_topic
@@ -126,7 +126,7 @@ class Printer:
             if count:
                 lines = [prefix + body + b"\n" for body in batch.bodies[:count]]
                 await self._output.write(b"".join(lines))
-        except (Failed, BrokenPipeError):
+        except (ToolError, BrokenPipeError):
             await batch.requeue(0, backoff=False)
             raise
         self.shown += count

@@ -43,11 +43,11 @@ from sparq.protocol.lookup import names, question, shown
 from sparq.protocol.names import quote
 from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
-from sparq.tools.command_line import Failed, UsageError, refuse
+from sparq.tools.command_line import ToolError, UsageError, refuse
 from sparq.tools.commands import NsqToFileOptions as Options
 from sparq.tools.filename import FilenameError, template
 from sparq.tools.folder import Folder
-from sparq.tools.output import Output, Rotation
+from sparq.tools.output import Rotation, TopicOutput
 from sparq.tools.recorder import Recorder
 from sparq.tools.terminal import show_progress
 
@@ -174,7 +174,7 @@ class Archive:
     async def _record(self, recorder: Recorder, stop: asyncio.Event) -> None:
         try:
             await recorder.run()
-        except Failed as failure:
+        except ToolError as failure:
             log.critical("%s", failure)
             self._status = 1
         finally:
@@ -182,7 +182,7 @@ class Archive:
 
     async def _look_for_topics(self, stop: asyncio.Event) -> None:
         options = self._options
-        found = Topics(
+        found = TopicFinder(
             options.lookupd_http_addresses,
             self._pattern,
             self._config,
@@ -229,7 +229,7 @@ class Archive:
             lookupd_http_addresses=options.lookupd_http_addresses,
             config=self._config,
         )
-        output = Output(
+        output = TopicOutput(
             made,
             self._work,
             finished,
@@ -245,7 +245,7 @@ class Archive:
         )
 
 
-class Topics:
+class TopicFinder:
     """Asks nsqlookupds for topics.
 
     Args:

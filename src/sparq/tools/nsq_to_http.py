@@ -45,7 +45,7 @@ from yarl import URL
 from sparq.client.message import Message
 from sparq.client.reasons import http_reason
 from sparq.program.logging import LEVELS, set_up
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 from sparq.protocol.durations import SECOND
 from sparq.protocol.identify import NSQ_VERSION
 from sparq.tools import common
@@ -101,7 +101,7 @@ class _Template(NamedTuple):
         return url.with_user(None)
 
 
-class Endpoint:
+class HttpTarget:
     """One URL, and how to send a message to it.
 
     The outcome depends on the status alone. The rest of the response is read so that the connection
@@ -260,7 +260,7 @@ def check(options: Options) -> None:
             raise UsageError(f"--http-client-{flag}-timeout should be positive")
 
 
-def endpoints_of(options: Options) -> dict[str, Endpoint]:
+def endpoints_of(options: Options) -> dict[str, HttpTarget]:
     """Return the endpoints by the name that logs use.
 
     Raises:
@@ -273,9 +273,9 @@ def endpoints_of(options: Options) -> dict[str, Endpoint]:
     if options.post:
         headers["Content-Type"] = options.content_type
     method, texts = ("POST", options.post) if options.post else ("GET", options.get)
-    found: dict[str, Endpoint] = {}
+    found: dict[str, HttpTarget] = {}
     for text in dict.fromkeys(texts):
-        endpoint = Endpoint(method, text, parse_headers(options.header, headers))
+        endpoint = HttpTarget(method, text, parse_headers(options.header, headers))
         # Several URLs may differ only in parts that are not shown.
         same = sum(name.partition(" ")[0] == endpoint.shown for name in found)
         found[f"{endpoint.shown} ({same + 1})" if same else endpoint.shown] = endpoint

@@ -89,7 +89,7 @@ class FieldMissingError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class JsonFilter:
+class MessageFilter:
     """Which messages pass, and which of their fields.
 
     Attributes:
@@ -324,7 +324,7 @@ class NsqToNsq:
     def __init__(self, options: Options, destinations: dict[str, Destination]) -> None:
         self._options = options
         self._destinations = destinations
-        self._filter = JsonFilter(
+        self._filter = MessageFilter(
             options.require_json_field, options.require_json_value, options.whitelist_json_field
         )
         rng = random.Random()  # noqa: S311 - chooses hosts, guards nothing

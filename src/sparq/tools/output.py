@@ -59,7 +59,7 @@ class Rotation:
     interval_ns: int = 0
 
 
-class Output:
+class TopicOutput:
     """The files of one topic.
 
     Args:

@@ -8,9 +8,9 @@
 3. sparq's nsqd reports how many messages were finished. Go's has no such counter: there it is the
    number of messages received minus those still there.
 4. The last figures of an nsqd that no longer answers stay in the sums of waiting messages
-   (`Row.gone` names it, `Row.stranded` counts its part), until it answers again or the user removes
-   it; also if no nsqlookupd lists it any more. It adds no rate and no clients: those are
-   disconnected.
+   (`OverviewRow.gone` names it, `OverviewRow.stranded` counts its part), until it answers again or
+   the user removes it; also if no nsqlookupd lists it any more. It adds no rate and no clients:
+   those are disconnected.
 5. A channel has been idle since the last sample in which it had finished a message, or in which no
    message waited, or no rate was known.
 6. The state of a paused channel is `paused`; otherwise it is the worst of these that is true:
@@ -53,20 +53,20 @@ Key = tuple[str, str]
 """Topic and channel; for the topic itself the channel is ""."""
 
 
-class State(NamedTuple):
+class Severity(NamedTuple):
     """How severe it is, from 0, and the words for it."""
 
     severity: int
     words: str
 
 
-OK: Final = State(0, "ok")
-PAUSED: Final = State(2, "paused")
-BEHIND: Final = State(4, "behind")
-NO_CHANNEL: Final = State(6, "no channel")
-NO_CONSUMERS: Final = State(8, "no consumers")
-STUCK: Final = State(10, "stuck")
-ALL_GONE: Final = State(12, GONE)
+OK: Final = Severity(0, "ok")
+PAUSED: Final = Severity(2, "paused")
+BEHIND: Final = Severity(4, "behind")
+NO_CHANNEL: Final = Severity(6, "no channel")
+NO_CONSUMERS: Final = Severity(8, "no consumers")
+STUCK: Final = Severity(10, "stuck")
+ALL_GONE: Final = Severity(12, GONE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class NsqdSample:
     """One sample of one nsqd.
 
     Attributes:
@@ -103,7 +103,7 @@ class Look:
     health: str = "OK"
 
 
-def look(stats: Mapping[str, Any], at_seconds: float) -> Look:
+def look(stats: Mapping[str, Any], at_seconds: float) -> NsqdSample:
     """Parse an nsqd's `/stats`; names that NSQ does not allow are skipped.
 
     Raises:
@@ -112,7 +112,7 @@ def look(stats: Mapping[str, Any], at_seconds: float) -> Look:
     try:
         counts = dict(_counts(stats["topics"] or ()))
         health = one_line(str(stats["health"]))
-        return Look(at_seconds, _number(stats, "start_time"), counts, health)
+        return NsqdSample(at_seconds, _number(stats, "start_time"), counts, health)
     except (KeyError, TypeError) as error:
         raise ValueError(f"unreadable figures: {error!r}") from None
 
@@ -164,7 +164,7 @@ def _number(of: Mapping[str, Any], key: str) -> int:
 
 
 @dataclass(slots=True)
-class Row:
+class OverviewRow:
     """One channel of the cluster, or a topic itself; rates are per second, None while unknown.
 
     Attributes:
@@ -222,16 +222,16 @@ class Row:
         return self.waiting / self.out_rate if self.out_rate else math.inf
 
     @property
-    def state(self) -> State:
+    def state(self) -> Severity:
         """The state, with its words."""
         if not self.nsqds:
             return ALL_GONE
         state = self._state_of_what_answers()
         if not self.gone:
             return state
-        return State(state.severity + 1, GONE if state is OK else f"{state.words}, {GONE}")
+        return Severity(state.severity + 1, GONE if state is OK else f"{state.words}, {GONE}")
 
-    def _state_of_what_answers(self) -> State:
+    def _state_of_what_answers(self) -> Severity:
         if self.is_paused:
             return PAUSED
         if not self.channel:
@@ -301,7 +301,7 @@ class Overview:
     ``gone`` holds the nsqds that answered before and do not now, by address.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[OverviewRow] = field(default_factory=list)
     nsqds: int = 0
     topics: int = 0
     in_rate: float | None = None
@@ -315,12 +315,12 @@ class Overview:
 
 
 def overview(
-    before: Mapping[str, Look],
-    now: Mapping[str, Look],
-    gone: Mapping[str, Look] | None = None,
+    before: Mapping[str, NsqdSample],
+    now: Mapping[str, NsqdSample],
+    gone: Mapping[str, NsqdSample] | None = None,
     at_seconds: float = 0.0,
 ) -> Overview:
-    """Compare two samples of the cluster; each maps an nsqd's address to its `Look`.
+    """Compare two samples of the cluster; each maps an nsqd's address to its `NsqdSample`.
 
     Args:
         before: the earlier sample.
@@ -328,12 +328,12 @@ def overview(
         gone: the last looks at nsqds that do not answer now.
         at_seconds: the time now, to compute how long those are gone.
     """
-    rows: dict[Key, Row] = {}
+    rows: dict[Key, OverviewRow] = {}
     for address, after in now.items():
         _take(rows, before.get(address), after)
     for address, last in (gone or {}).items():
         for key, counts in last.counts.items():
-            row = rows.setdefault(key, Row(*key, nsqds=0))
+            row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
             row.keep(address, counts, at_seconds - last.at_seconds)
     topics = [row for row in rows.values() if not row.channel]
     rates = [row.in_rate for row in topics if row.in_rate is not None]
@@ -347,25 +347,25 @@ def overview(
     )
 
 
-def row_of(key: Key, before: Look | None, now: Look) -> Row | None:
+def row_of(key: Key, before: NsqdSample | None, now: NsqdSample) -> OverviewRow | None:
     """Return a channel's row from one nsqd alone; None if it does not have the channel."""
     if key not in now.counts:
         return None
-    rows: dict[Key, Row] = {}
-    _take(rows, before, Look(now.at_seconds, now.start_time, {key: now.counts[key]}))
+    rows: dict[Key, OverviewRow] = {}
+    _take(rows, before, NsqdSample(now.at_seconds, now.start_time, {key: now.counts[key]}))
     return rows[key]
 
 
-def _take(rows: dict[Key, Row], before: Look | None, now: Look) -> None:
+def _take(rows: dict[Key, OverviewRow], before: NsqdSample | None, now: NsqdSample) -> None:
     """Add one nsqd's figures to the rows."""
     if before is None or before.start_time != now.start_time:
-        before = Look(now.at_seconds, now.start_time, {})
+        before = NsqdSample(now.at_seconds, now.start_time, {})
     for key, counts in now.counts.items():
-        row = rows.setdefault(key, Row(*key, nsqds=0))
+        row = rows.setdefault(key, OverviewRow(*key, nsqds=0))
         row.take(counts, before.counts.get(key), now.at_seconds - before.at_seconds)
 
 
-def _worth_showing(rows: dict[Key, Row]) -> list[Row]:
+def _worth_showing(rows: dict[Key, OverviewRow]) -> list[OverviewRow]:
     """Return, in order, the channels, and topics that have no channel or hold messages."""
     read = {row.topic for row in rows.values() if row.channel}
     found = []
@@ -376,7 +376,7 @@ def _worth_showing(rows: dict[Key, Row]) -> list[Row]:
     return found
 
 
-def gone_since(last: Look, at_seconds: float) -> Gone:
+def gone_since(last: NsqdSample, at_seconds: float) -> Gone:
     """Sum up the last figures of an nsqd that is gone."""
     counts = last.counts.values()
     return Gone(
@@ -387,15 +387,15 @@ def gone_since(last: Look, at_seconds: float) -> Gone:
     )
 
 
-class Part(NamedTuple):
+class ChannelPart(NamedTuple):
     """One nsqd's part of a channel; ``is_gone``: the figures are its last ones."""
 
     address: str
-    row: Row
+    row: OverviewRow
     is_gone: bool
 
 
-class History:
+class SampleHistory:
     """The samples so far.
 
     Args:
@@ -404,12 +404,12 @@ class History:
 
     def __init__(self, patience_seconds: float = STUCK_SECONDS) -> None:
         self._patience_seconds = patience_seconds
-        self._before: dict[str, Look] = {}
-        self._now: dict[str, Look] = {}
-        self._gone: dict[str, Look] = {}
+        self._before: dict[str, NsqdSample] = {}
+        self._now: dict[str, NsqdSample] = {}
+        self._gone: dict[str, NsqdSample] = {}
         self._busy_at: dict[Key, float] = {}
 
-    def add(self, now: Mapping[str, Look], at_seconds: float) -> Overview:
+    def add(self, now: Mapping[str, NsqdSample], at_seconds: float) -> Overview:
         """Add a sample; return the overview with rates since each nsqd's last response.
 
         Args:
@@ -429,17 +429,17 @@ class History:
         """Drop the figures of nsqds that do not answer now."""
         self._gone.clear()
 
-    def parts(self, key: Key) -> list[Part]:
+    def parts(self, key: Key) -> list[ChannelPart]:
         """Return a channel's row for each nsqd that has it, by address; gone nsqds are marked."""
         found = []
         for address, now in self._now.items():
             row = row_of(key, self._before.get(address), now)
             if row is not None:
-                found.append(Part(address, row, False))
+                found.append(ChannelPart(address, row, False))
         for address, last in self._gone.items():
             row = row_of(key, None, last)
             if row is not None:
-                found.append(Part(address, row, True))
+                found.append(ChannelPart(address, row, True))
         return sorted(found)
 
     def _note_idle(self, seen: Overview, at_seconds: float) -> None:

@@ -6,10 +6,10 @@ import argparse
 import sys
 from typing import NoReturn
 
-from sparq.program.saying import said, version_line
+from sparq.program.stdout import version_line, write_stdout
 
 
-class Parser(argparse.ArgumentParser):
+class ToolParser(argparse.ArgumentParser):
     """An argparse parser that reports a mistake as one sentence; only `--help` prints the usage.
 
     Attributes:
@@ -33,4 +33,4 @@ class VersionAction(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
         """Print the version and exit."""
-        raise SystemExit(0 if said(f"{version_line(parser.prog)}\n") else 1)
+        raise SystemExit(0 if write_stdout(f"{version_line(parser.prog)}\n") else 1)

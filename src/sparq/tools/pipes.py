@@ -20,14 +20,14 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 T = TypeVar("T")
 
 READ_BYTES: Final = 256 << 10
 
 
-class Aside:
+class BlockingThread:
     """A thread for blocking calls; they run one at a time, in order."""
 
     def __init__(self, name: str) -> None:
@@ -70,7 +70,7 @@ class Input:
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
-        self._aside = Aside("input")
+        self._aside = BlockingThread("input")
 
     @property
     def is_terminal(self) -> bool:
@@ -86,15 +86,15 @@ class Input:
         try:
             return await self._aside.call(partial(_read, self._descriptor))
         except OSError as error:
-            raise Failed(f"ERROR: failed to read standard input - {error.strerror}") from error
+            raise ToolError(f"ERROR: failed to read standard input - {error.strerror}") from error
 
 
-class Output:
+class PipeOutput:
     """Bytes to a descriptor, standard output by default."""
 
     def __init__(self, descriptor: int = 1) -> None:
         self._descriptor = descriptor
-        self._aside = Aside("output")
+        self._aside = BlockingThread("output")
 
     async def write(self, data: bytes) -> None:
         """Write all of the data; the operating system has it when this returns.
@@ -108,7 +108,9 @@ class Output:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise Failed(f"ERROR: failed to write to standard output - {error.strerror}") from error
+            raise ToolError(
+                f"ERROR: failed to write to standard output - {error.strerror}"
+            ) from error
 
 
 def _read(descriptor: int) -> bytes:

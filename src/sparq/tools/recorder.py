@@ -20,9 +20,9 @@ from typing import TypeVar
 
 from sparq.client.batch import Batch
 from sparq.client.consumer import Consumer
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 from sparq.tools.filename import FilenameError
-from sparq.tools.output import Output
+from sparq.tools.output import TopicOutput
 from sparq.tools.touching import halfway
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,12 @@ class Recorder:
     """
 
     def __init__(
-        self, consumer: Consumer, output: Output, *, sync_interval: float, skip_empty_files: bool
+        self,
+        consumer: Consumer,
+        output: TopicOutput,
+        *,
+        sync_interval: float,
+        skip_empty_files: bool,
     ) -> None:
         self.consumer = consumer
         self.output = output
@@ -160,6 +165,6 @@ class Recorder:
         except (OSError, FilenameError) as error:
             place = f"[{self.consumer.topic}/{self.consumer.channel}]"
             where = self.output.shown()
-            raise Failed(
+            raise ToolError(
                 f"{place} cannot write {where}: {error}; unfinished messages are delivered again"
             ) from error

@@ -27,7 +27,7 @@ from sparq.client.consumer import Consumer
 from sparq.client.handling import Handler
 from sparq.client.message import Message
 from sparq.tools import common
-from sparq.tools.command_line import SourceOptions, UsageError
+from sparq.tools.command_line import ConsumeOptions, UsageError
 from sparq.tools.hostpool import RoundRobin
 from sparq.tools.touching import Touching
 
@@ -97,7 +97,7 @@ def _requeue(held: Message | Batch, error: NotTakenError) -> Awaitable[None]:
 
 def consumer_of(
     program: str,
-    sources: SourceOptions,
+    sources: ConsumeOptions,
     topic: str,
     channel: str,
     handler: Handler | None = None,

@@ -17,7 +17,7 @@ from yarl import URL
 from sparq.client.reasons import one_line
 from sparq.cluster.upstream import Upstream, UpstreamError
 from sparq.protocol.address import lookupd_url
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class ScratchTopic:
         """Delete the topic."""
         try:
             await self._tell("topic/delete")
-        except Failed as failure:
+        except ToolError as failure:
             at = URL(lookupd_url(self._address)) / "topic" / "delete" % {"topic": self.name}
             log.warning("topic %s was not deleted, do it with POST %s: %s", self.name, at, failure)
         finally:
@@ -98,7 +98,7 @@ class ScratchTopic:
             (topic,) = answer["topics"]
             return int(topic["message_count"])
         except (KeyError, TypeError, ValueError):
-            raise Failed(f"{self._address}: its /stats does not list {self.name}") from None
+            raise ToolError(f"{self._address}: its /stats does not list {self.name}") from None
 
     async def _tell(self, path: str, **query: str) -> None:
         await self._ask(self._upstream.post, path, **query)
@@ -108,7 +108,7 @@ class ScratchTopic:
             return await call(self._address, f"/{path}", topic=self.name, **query)
         except UpstreamError as error:
             where = f"/{path}: " if error.status else ""
-            raise Failed(f"--nsqd-http-address {self._address}: {where}{error.reason}") from None
+            raise ToolError(f"--nsqd-http-address {self._address}: {where}{error.reason}") from None
 
 
 def _version(info: Any) -> str:
@@ -116,4 +116,4 @@ def _version(info: Any) -> str:
     try:
         return one_line(f"nsqd v{info['version']}")
     except (KeyError, TypeError):
-        raise Failed("--nsqd-http-address: this is not the HTTP interface of an nsqd") from None
+        raise ToolError("--nsqd-http-address: this is not the HTTP interface of an nsqd") from None

@@ -23,7 +23,7 @@ from rich.text import Text
 
 from sparq.client.reasons import one_line
 from sparq.cluster.clients import Client
-from sparq.tools.overview import BEHIND, NO_CHANNEL, STUCK, Key, Overview, Part, Row
+from sparq.tools.overview import BEHIND, NO_CHANNEL, STUCK, ChannelPart, Key, Overview, OverviewRow
 from sparq.tools.view import BY_NAME, COLUMNS, UNKNOWN, Column, View, cells, count, duration, rate
 
 COMPLAINTS_MAX: Final = 3
@@ -73,8 +73,8 @@ class ChannelFacts:
         clients: its clients by nsqd; None until an nsqd has been asked.
     """
 
-    row: Row | None = None
-    parts: list[Part] = field(default_factory=list)
+    row: OverviewRow | None = None
+    parts: list[ChannelPart] = field(default_factory=list)
     clients: Mapping[str, list[Client]] | None = None
 
     @property
@@ -201,7 +201,7 @@ def _complaint_lines(found: list[str]) -> list[Text]:
     return [Text(text, style="red", no_wrap=True, overflow="ellipsis") for text in shown]
 
 
-def fitting(rows: Sequence[Row], width: int, sorted_by: Column) -> dict[Column, int]:
+def fitting(rows: Sequence[OverviewRow], width: int, sorted_by: Column) -> dict[Column, int]:
     """Return the columns that fit side by side, with their widths.
 
     Figures are never cut: names are cut, and columns are dropped.
@@ -218,7 +218,7 @@ def fitting(rows: Sequence[Row], width: int, sorted_by: Column) -> dict[Column, 
     return widths
 
 
-def _width(column: Column, rows: Sequence[Row], sorted_by: Column) -> int:
+def _width(column: Column, rows: Sequence[OverviewRow], sorted_by: Column) -> int:
     heading = len(column.heading) + (ARROW if column is sorted_by else 0)
     return max(heading, *(len(column.text(column.figure(row))) for row in rows), 0)
 
@@ -231,7 +231,7 @@ def _cut_names(widths: dict[Column, int], room: int) -> None:
     widths[long] = max(1, min(widths[long], room - widths[short]))
 
 
-def _style(row: Row) -> str:
+def _style(row: OverviewRow) -> str:
     """Return the row's style: red if messages wait and none is finished, yellow for less."""
     severity = row.state.severity
     if row.is_paused:
@@ -286,7 +286,7 @@ def _table(headings: Sequence[str], texts: int) -> Table:
     return table
 
 
-def _nodes(parts: Sequence[Part], total: int) -> Table:
+def _nodes(parts: Sequence[ChannelPart], total: int) -> Table:
     columns = [BY_NAME[name] for name in FIGURES]
     heading = "NSQD" if len(parts) == total else f"NSQD ({len(parts)} of {total})"
     table = _table([heading, *(column.heading for column in columns), ""], 1)

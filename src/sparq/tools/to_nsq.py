@@ -29,7 +29,7 @@ from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import ToNsqOptions as Options
 from sparq.tools.common import TOGETHER_BYTES, client_config, reach, run, runs
 from sparq.tools.pipes import Input
@@ -60,19 +60,19 @@ async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> i
     """
     config, addresses = check(options)
     producers = {address: Producer(address, config=config) for address in addresses}
-    publisher = Publisher(options, producers, stop)
+    publisher = RecordPublisher(options, producers, stop)
     async with AsyncExitStack() as stack:
         for producer in producers.values():
             stack.push_async_callback(producer.close)
         if not source.is_terminal:
             shown = progress_shown(lambda: f"{publisher.published:,} published")
             await stack.enter_async_context(shown)
-        await follow(source, Records(os.fsencode(options.delimiter)), publisher, stop)
+        await follow(source, RecordSplitter(os.fsencode(options.delimiter)), publisher, stop)
     return 0
 
 
 async def follow(
-    source: Input, records: Records, publisher: Publisher, stop: asyncio.Event
+    source: Input, records: RecordSplitter, publisher: RecordPublisher, stop: asyncio.Event
 ) -> None:
     """Publish the source's records until it ends or the event is set.
 
@@ -84,7 +84,7 @@ async def follow(
             whole = records.feed(data)
         except RecordTooLongError as error:
             which = f"record {publisher.published + 1} is too long"
-            raise Failed(f"{which}: {error}; check --delimiter") from None
+            raise ToolError(f"{which}: {error}; check --delimiter") from None
         await publisher.publish(whole)
     if not stop.is_set():
         await publisher.publish([records.rest] if records.rest else [])
@@ -129,7 +129,7 @@ async def _read(source: Input, stop: asyncio.Event) -> bytes:
     return await reading
 
 
-class Publisher:
+class RecordPublisher:
     """Publishes records to several nsqds, at a rate.
 
     Attributes:
@@ -144,7 +144,8 @@ class Publisher:
         self._wait_ns = options.wait_for_nsqd_ns
         self._producers = list(producers.values())
         self._destinations = [
-            Destination(address, producer, options.topic) for address, producer in producers.items()
+            PublishTarget(address, producer, options.topic)
+            for address, producer in producers.items()
         ]
         self._stop = stop
         self._clock = asyncio.get_running_loop().time
@@ -188,7 +189,7 @@ class Publisher:
         return count
 
 
-class Destination:
+class PublishTarget:
     """One nsqd, and the size of a publish that it accepts."""
 
     def __init__(self, address: str, producer: Producer, topic: str) -> None:
@@ -230,18 +231,18 @@ class Destination:
         else:
             await self._producer.multi_publish(self._topic, records)
 
-    def _failed(self, error: Exception, records: Sequence[bytes], before: int) -> Failed:
+    def _failed(self, error: Exception, records: Sequence[bytes], before: int) -> ToolError:
         which = f"record {before + 1} ({len(records[0])} bytes) is"
         if len(records) > 1:
             which = f"records {before + 1} to {before + len(records)} are"
-        return Failed(f"{which} not published to {self._address}: {error}")
+        return ToolError(f"{which} not published to {self._address}: {error}")
 
 
 class RecordTooLongError(Exception):
     """A record has no delimiter within the limit."""
 
 
-class Records:
+class RecordSplitter:
     """Splits a stream of bytes into records.
 
     Empty records are skipped; the last one needs no delimiter. A record is held in memory until it

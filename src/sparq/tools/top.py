@@ -32,8 +32,8 @@ from sparq.cluster.clients import clients_in
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.durations import SECOND
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.cluster import Cluster, opened
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.cluster import ClusterPoller, opened
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.commands import TopOptions as Options
 from sparq.tools.common import (
     QUITTING,
@@ -43,8 +43,15 @@ from sparq.tools.common import (
     run,
     unless_stopped,
 )
-from sparq.tools.overview import STUCK_SECONDS, History, Look, Overview, Row, look
-from sparq.tools.pipes import Output
+from sparq.tools.overview import (
+    STUCK_SECONDS,
+    NsqdSample,
+    Overview,
+    OverviewRow,
+    SampleHistory,
+    look,
+)
+from sparq.tools.pipes import PipeOutput
 from sparq.tools.screen import ChannelFacts, Screen, complaints
 from sparq.tools.table import aligned
 from sparq.tools.terminal import keyboard, taken
@@ -56,10 +63,10 @@ LEFT: Final = [at for at, column in enumerate(COLUMNS) if column.is_left]
 
 def start(options: Options) -> int:
     """Run the program; return the exit status."""
-    return run(PROGRAM, partial(watch, options, Output()), QUITTING)
+    return run(PROGRAM, partial(watch, options, PipeOutput()), QUITTING)
 
 
-async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
+async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> int:
     """Poll the cluster and show the results until there are enough or the event is set.
 
     Raises:
@@ -77,7 +84,7 @@ async def watch(options: Options, output: Output, stop: asyncio.Event) -> int:
         except BrokenPipeError:
             return 1
         except OSError as error:
-            raise Failed(f"failed to write to standard output: {error.strerror}") from None
+            raise ToolError(f"failed to write to standard output: {error.strerror}") from None
     return 0
 
 
@@ -108,7 +115,7 @@ class Watcher:
     """
 
     def __init__(
-        self, options: Options, cluster: Cluster, output: Output, stop: asyncio.Event
+        self, options: Options, cluster: ClusterPoller, output: PipeOutput, stop: asyncio.Event
     ) -> None:
         self.errors: dict[str, str] = {}
         self._options = options
@@ -116,7 +123,7 @@ class Watcher:
         self._output = output
         self._stop = stop
         self._view = View(options.sort)
-        self._history = History(0.0 if options.once else STUCK_SECONDS)
+        self._history = SampleHistory(0.0 if options.once else STUCK_SECONDS)
         self._is_opened = asyncio.Event()
         self._opened = ChannelFacts()
 
@@ -124,7 +131,7 @@ class Watcher:
         """Return the current overview, with rates since the last call."""
         stats = await self._cluster.stats()
         self.errors = dict(self._cluster.errors)
-        now: dict[str, Look] = {}
+        now: dict[str, NsqdSample] = {}
         for address, (figures, at_seconds) in stats.items():
             try:
                 now[address] = look(figures, at_seconds)
@@ -151,7 +158,7 @@ class Watcher:
         while not wanted or printed < wanted:
             if not seen.nsqds and wanted:
                 reasons = [f"{address}: {why}" for address, why in self.errors.items()]
-                raise Failed("; ".join(reasons) or "nsqlookupd knows no nsqd")
+                raise ToolError("; ".join(reasons) or "nsqlookupd knows no nsqd")
             await self.pause()
             seen = await self.look()
             await (self._print_json(seen) if self._options.json else self._print(seen))
@@ -244,7 +251,7 @@ class Watcher:
             self._opened = ChannelFacts(row, parts, clients)
 
 
-def document_of(row: Row) -> dict[str, Any]:
+def document_of(row: OverviewRow) -> dict[str, Any]:
     """Return a row for JSON: unknown or infinite values are null; a topic's row has channel ""."""
     lag = row.lag_seconds
     return {

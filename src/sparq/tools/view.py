@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sparq.program.mistakes import suggestion
 
 if TYPE_CHECKING:
-    from sparq.tools.overview import Key, Row, State
+    from sparq.tools.overview import Key, OverviewRow, Severity
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 UNKNOWN = "-"
@@ -58,7 +58,7 @@ def yes_or_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def words_of(state: State) -> str:
+def words_of(state: Severity) -> str:
     """Return the words of a state."""
     return state.words
 
@@ -70,7 +70,7 @@ class Column:
     name: str
     key: str
     heading: str
-    figure: Callable[[Row], Any]
+    figure: Callable[[OverviewRow], Any]
     text: Callable[[Any], str]
 
     @property
@@ -83,7 +83,7 @@ class Column:
         """Whether its cells are left-aligned: words, not figures."""
         return self.is_text or self.text is words_of
 
-    def order(self, row: Row) -> Any:
+    def order(self, row: OverviewRow) -> Any:
         """Return the value that rows are sorted by."""
         figure = self.figure(row)
         return -1 if figure is None else figure
@@ -240,12 +240,12 @@ class View:
         self.is_descending = not self.is_descending if same else not column.is_text
         self.column, self.first, self._cursor, self.selected = column, 0, 0, None
 
-    def sorted(self, rows: Sequence[Row]) -> list[Row]:
+    def sorted(self, rows: Sequence[OverviewRow]) -> list[OverviewRow]:
         """Return all rows in order; equal ones by topic and channel."""
         by_name = sorted(rows, key=lambda row: (row.topic, row.channel))
         return sorted(by_name, key=self.column.order, reverse=self.is_descending)
 
-    def page(self, rows: Sequence[Row], size: int) -> list[Row]:
+    def page(self, rows: Sequence[OverviewRow], size: int) -> list[OverviewRow]:
         """Return the visible rows, at most ``size``; the selected row is among them."""
         found = self.sorted([row for row in rows if self._matches(row)])
         self._keys = [row.key for row in found]
@@ -259,15 +259,15 @@ class View:
         self.first = max(0, min(self.first, len(found) - size))
         return found[self.first : self.first + size]
 
-    def is_selected(self, row: Row) -> bool:
+    def is_selected(self, row: OverviewRow) -> bool:
         """Whether Enter would open this row."""
         return bool(self._keys) and row.key == self._keys[self._cursor]
 
-    def _matches(self, row: Row) -> bool:
+    def _matches(self, row: OverviewRow) -> bool:
         where = f"{row.topic}/{row.channel} {row.state.words}"
         return self.filter.lower() in where.lower()
 
 
-def cells(row: Row, columns: Sequence[Column] = COLUMNS) -> list[str]:
+def cells(row: OverviewRow, columns: Sequence[Column] = COLUMNS) -> list[str]:
     """Format a row's cells."""
     return [column.text(column.figure(row)) for column in columns]

@@ -20,13 +20,13 @@ from typing import Any, Final
 
 from sparq.client.consumer import Consumer
 from sparq.client.producer import Producer
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 MIB: Final = 1 << 20
 STAMP: Final = struct.Struct(">q")
 NANOSECOND: Final = 1e-9
 UNANSWERED_SECONDS: Final = 1.0
-"""`Latency` stops publishing while this many seconds' worth of messages has no OK.
+"""`LatencyWorkload` stops publishing while this many seconds' worth of messages has no OK.
 
 A slower nsqd then sets the rate."""
 
@@ -81,7 +81,7 @@ async def together(works: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-class Publishing:
+class PublishWorkload:
     """Publishes from tasks that each wait for the OK before the next publish.
 
     Args:
@@ -202,10 +202,10 @@ async def patience(seconds: float) -> AsyncIterator[None]:
         async with asyncio.timeout(seconds):
             yield
     except TimeoutError:
-        raise Failed(f"messages that nsqd holds did not arrive within {seconds:.0f} s") from None
+        raise ToolError(f"messages that nsqd holds did not arrive within {seconds:.0f} s") from None
 
 
-class Latency:
+class LatencyWorkload:
     """Publishes at a fixed rate and consumes at the same time.
 
     Args:

@@ -53,7 +53,7 @@ FOLLOWS: Final[Mapping[Stage, tuple[Stage, ...]]] = {
 """The stages that may follow a stage; the first one that is due follows."""
 
 
-class Options(Protocol):
+class RequestedLayers(Protocol):
     """The layers that a client requests; see `sparq.client.layer_options`."""
 
     @property
@@ -105,7 +105,7 @@ class ClientConnection:
     def __init__(
         self,
         address: str,
-        options: Options,
+        options: RequestedLayers,
         identity: Mapping[str, Any],
         frame_bytes_max: int = ANSWER_BYTES_MAX,
     ) -> None:

@@ -24,14 +24,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from sparq.protocol.compression import Deflate, Snappy
-from sparq.protocol.identify import Granted, Limits
-from sparq.protocol.parser import Parser
+from sparq.protocol.identify import Granted, IdentifyLimits
+from sparq.protocol.parser import CommandParser
 from sparq.wire.layers import Layers, Tls
 
 MAGIC: Final = b"  V2"
 
 
-class State(enum.Enum):
+class ConnectionState(enum.Enum):
     """The states of a connection."""
 
     MAGIC = enum.auto()
@@ -42,7 +42,7 @@ class State(enum.Enum):
     ENDED = enum.auto()
 
 
-class Event(enum.Enum):
+class ConnectionEvent(enum.Enum):
     """The events that change the state."""
 
     V2 = enum.auto()
@@ -53,16 +53,16 @@ class Event(enum.Enum):
     END = enum.auto()
 
 
-TRANSITIONS: Final[Mapping[tuple[State, Event], State]] = {
-    (State.MAGIC, Event.V2): State.OPEN,
-    (State.OPEN, Event.GRANTED): State.UPGRADING,
-    (State.OPEN, Event.EOF): State.HALF_CLOSED,
-    (State.UPGRADING, Event.TLS): State.HANDSHAKE,
-    (State.UPGRADING, Event.UPGRADED): State.OPEN,
-    (State.HANDSHAKE, Event.UPGRADED): State.OPEN,
-    (State.HALF_CLOSED, Event.EOF): State.HALF_CLOSED,
-    (State.HALF_CLOSED, Event.GRANTED): State.HALF_CLOSED,
-    **{(state, Event.END): State.ENDED for state in State},
+TRANSITIONS: Final[Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState]] = {
+    (ConnectionState.MAGIC, ConnectionEvent.V2): ConnectionState.OPEN,
+    (ConnectionState.OPEN, ConnectionEvent.GRANTED): ConnectionState.UPGRADING,
+    (ConnectionState.OPEN, ConnectionEvent.EOF): ConnectionState.HALF_CLOSED,
+    (ConnectionState.UPGRADING, ConnectionEvent.TLS): ConnectionState.HANDSHAKE,
+    (ConnectionState.UPGRADING, ConnectionEvent.UPGRADED): ConnectionState.OPEN,
+    (ConnectionState.HANDSHAKE, ConnectionEvent.UPGRADED): ConnectionState.OPEN,
+    (ConnectionState.HALF_CLOSED, ConnectionEvent.EOF): ConnectionState.HALF_CLOSED,
+    (ConnectionState.HALF_CLOSED, ConnectionEvent.GRANTED): ConnectionState.HALF_CLOSED,
+    **{(state, ConnectionEvent.END): ConnectionState.ENDED for state in ConnectionState},
 }
 """Other transitions are bugs; ``ServerConnection.go`` raises ``KeyError`` for them."""
 
@@ -94,19 +94,19 @@ class ServerConnection:
     )
     granted: Granted
 
-    def __init__(self, limits: Limits, *, needs_tls: bool = False) -> None:
-        self.state = State.MAGIC
+    def __init__(self, limits: IdentifyLimits, *, needs_tls: bool = False) -> None:
+        self.state = ConnectionState.MAGIC
         self.is_plain = self.is_v2 = self.has_layers = False
-        self.parser = Parser(limits)
+        self.parser = CommandParser(limits)
         self.parser.needs_tls = needs_tls
         self.layers = Layers()
         self._held = b""
 
-    def go(self, event: Event) -> None:
+    def go(self, event: ConnectionEvent) -> None:
         """Change the state as `TRANSITIONS` says."""
         self.state = TRANSITIONS[self.state, event]
         self.has_layers = bool(self.layers)
-        self.is_plain = self.state is State.OPEN and not self.has_layers
+        self.is_plain = self.state is ConnectionState.OPEN and not self.has_layers
 
     def feed(self, data: bytes) -> None:
         """Process input from the socket, except plain commands, which go to the parser.
@@ -120,12 +120,12 @@ class ServerConnection:
             self.layers.feed(data)
             return
         self._held += data
-        if self.state is State.MAGIC and len(self._held) >= len(MAGIC):
+        if self.state is ConnectionState.MAGIC and len(self._held) >= len(MAGIC):
             if not self._held.startswith(MAGIC):
                 raise WrongMagicError
             self.is_v2 = True
             self._held = self._held[len(MAGIC) :]
-            self.go(Event.V2)
+            self.go(ConnectionEvent.V2)
 
     def take_held(self) -> bytes:
         """Return and clear the held input, for the parser or the layer that reads it next."""
@@ -138,12 +138,12 @@ class ServerConnection:
         """Note that layers are granted: no command is read until they are in place."""
         self.granted = granted
         self._held = self.parser.take_rest()
-        self.go(Event.GRANTED)
+        self.go(ConnectionEvent.GRANTED)
 
     def start_tls(self, context: ssl.SSLContext) -> None:
         """Start TLS after its reply was sent; then call ``shake_hands`` after each read."""
         self.layers.add_tls(Tls(context, is_server=True), self.take_held())
-        self.go(Event.TLS)
+        self.go(ConnectionEvent.TLS)
 
     def shake_hands(self) -> ssl.SSLObject | None:
         """Continue the handshake; return its `ssl` object when complete; None: more input needed.
@@ -164,5 +164,5 @@ class ServerConnection:
         if is_compressed:
             compression = Deflate(granted.deflate_level) if granted.deflate else Snappy()
             self.layers.add_compression(compression, self.take_held())
-        self.go(Event.UPGRADED)
+        self.go(ConnectionEvent.UPGRADED)
         return is_compressed

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sparq.client.blocking.connection import Connection
+from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import TlsError, WrongPeerError
 from sparq.client.layer_options import LayerOptions
 from sparq.protocol import commands
@@ -88,7 +88,7 @@ def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
     bodies = [b"a" * 5_000_000, b"b" * 3_000_000, b"c"]
     answers = [says(frame(3, body)) for body in bodies]
     with serving(counterpart_of(files), answers) as address:
-        connection = Connection(address, layers=options_of(files, kind))
+        connection = BlockingConnection(address, layers=options_of(files, kind))
         received = []
         for body in bodies:
             connection.send(commands.ends("t"))
@@ -112,7 +112,7 @@ def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
         connection.sendall(sealed)
 
     with serving(counterpart_of(files), [damaged]) as address:
-        connection = Connection(address, layers=options_of(files, kind))
+        connection = BlockingConnection(address, layers=options_of(files, kind))
         with pytest.raises(OSError, match=f"{address}: ({kind}|TLS)"):
             connection.ask(commands.ends("t"))
 
@@ -125,7 +125,7 @@ def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
         connection.sendall(counterpart.say_farewell())
 
     with serving(counterpart_of(files), [farewell]) as address:
-        connection = Connection(address, layers=options_of(files, kind))
+        connection = BlockingConnection(address, layers=options_of(files, kind))
         with pytest.raises(ConnectionResetError, match="closed the connection"):
             connection.ask(commands.ends("t"))
 
@@ -146,16 +146,16 @@ def test_the_beginning_may_fail(files: Certificates) -> None:
         serving(Rude(dict(ALL), context), []) as address,
         pytest.raises(ConnectionResetError, match=r"\(TLS\)|reset"),
     ):
-        Connection(address, layers=options_of(files, "tls"))
+        BlockingConnection(address, layers=options_of(files, "tls"))
 
     distrusted = Counterpart(dict(ALL), server_context(files, files.expired))
     with (
         serving(distrusted, []) as address,
         pytest.raises(TlsError, match="certificate has expired"),
     ):
-        Connection(address, layers=options_of(files, "tls"))
+        BlockingConnection(address, layers=options_of(files, "tls"))
 
     hasty: Any = Counterpart({})
     hasty.behind_json = frame(0, b"OK")
     with serving(hasty, []) as address, pytest.raises(WrongPeerError, match="before any request"):
-        Connection(address)
+        BlockingConnection(address)

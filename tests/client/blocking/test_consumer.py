@@ -10,10 +10,10 @@ import pytest
 
 import sparq
 from sparq.client import BlockingBatch, Message
-from sparq.client.blocking.feed import Feed
+from sparq.client.blocking.fetcher import Fetcher
 from sparq.client.blocking.loop_thread import LoopThread
 from tests.client.conftest import Company
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 
 def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
@@ -48,10 +48,10 @@ def test_who_is_too_slow_for_a_message_waits_for_the_next(
     """Another thread may take what has just come: that is no end of the iteration."""
     topic, nsqd = company.make("slower"), company.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
-    waiting = Feed.next
+    waiting = Fetcher.next
     robbed: list[Message] = []
 
-    def rob(self: Feed[object], deadline: float | None = None) -> object:
+    def rob(self: Fetcher[object], deadline: float | None = None) -> object:
         found = waiting(self, deadline)
         if not robbed:
             while consumer._ready:
@@ -60,7 +60,7 @@ def test_who_is_too_slow_for_a_message_waits_for_the_next(
         return found
 
     with sparq.connect(nsqd.tcp) as session:
-        monkeypatch.setattr(Feed, "next", rob)
+        monkeypatch.setattr(Fetcher, "next", rob)
         consumer = session.consumer(topic, "c")
         message = consumer.receive(20)
         message.finish()

@@ -10,7 +10,7 @@ import pytest
 import sparq
 from sparq.client import PublishError
 from tests.client.conftest import Company
-from tests.servers import free_port
+from tests.support.servers import free_port
 
 
 def test_what_is_submitted_is_published(company: Company) -> None:
@@ -24,7 +24,7 @@ def test_what_is_submitted_is_published(company: Company) -> None:
         ]
         producer.flush()
         assert [nsqd.tcp] * 3 == [each.result(0).nsqd for each in futures]
-        assert (4, 0, 0) == (producer.published, producer.failed, producer._room.count)
+        assert (4, 0, 0) == (producer.published, producer.failed, producer._byte_limit.count)
         with session.consumer(topic, "c") as consumer:
             found = [consumer.receive(20) for _ in range(4)]
             for message in found:
@@ -77,7 +77,7 @@ def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
         thread._loop = loop
         thread.submit(asyncio.sleep, 0).result(10)
 
-        assert (0, 0) == (producer.under_way, producer._room.count)
+        assert (0, 0) == (producer.under_way, producer._byte_limit.count)
 
 
 def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:

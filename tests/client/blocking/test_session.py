@@ -30,8 +30,8 @@ from sparq.client import (
     Session,
 )
 from tests.client.blocking.conftest import running
-from tests.servers import NsqdServer, free_port, spawn_nsqd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sparq
 from tests.client.certificates import certificates
 from tests.client.conftest import Company
 from tests.client.test_layers_with_nsqd import ElsewhereNsqd, tls_flags
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 
 def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:

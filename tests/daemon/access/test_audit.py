@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import audit, audit_file
-from sparq.daemon.access.audit import Audit
-from sparq.daemon.access.audit_file import LINE_BYTES_MAX, AuditFile, Entry, to_line
+from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.audit_file import LINE_BYTES_MAX, AuditEntry, AuditFile, to_line
 from sparq.program.lifecycle import StartError
 
-ENTRY = Entry("alice", "header", "192.0.2.7", "empty_channel", "done", topic="t", channel="c")
+ENTRY = AuditEntry("alice", "header", "192.0.2.7", "empty_channel", "done", topic="t", channel="c")
 HOSTILE = [
     "a\r\nb",
     "\x1b[2J\x00\x07",
@@ -37,14 +37,14 @@ def numbered(number: int) -> bytes:
     return to_line(replace(ENTRY, action=f"a{number}"), 0)
 
 
-def actions(page: audit_file.Page) -> list[str]:
+def actions(page: audit_file.AuditPage) -> list[str]:
     return [entry["action"] for entry in page.entries]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_nothing_that_is_sent_begins_a_line_of_its_own(text: str) -> None:
     """Every field, all of them at once, in ASCII, of a bounded length."""
-    entry = Entry(text, text, text, text, "done", text, text, text, text, {text: text}, text)
+    entry = AuditEntry(text, text, text, text, "done", text, text, text, text, {text: text}, text)
 
     line = to_line(entry, 0)
 
@@ -155,7 +155,7 @@ def test_a_place_that_was_never_given_has_nothing_before_it(tmp_path: Path, befo
     log = AuditFile(str(tmp_path / "audit"))
     log.append(numbered(0))
 
-    assert audit_file.Page() == log.page(before, 10, everything)
+    assert audit_file.AuditPage() == log.page(before, 10, everything)
 
 
 def test_damage_is_passed_over(tmp_path: Path) -> None:
@@ -204,14 +204,14 @@ def test_a_log_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "dangling", "pipe", "nowhere/audit", "."):
         with pytest.raises(StartError, match=r"^--audit-log: "):
-            Audit(str(tmp_path / name))
+            AuditLog(str(tmp_path / name))
 
     assert not (tmp_path / "target").exists()
 
 
 async def test_entries_are_written_in_their_order(tmp_path: Path) -> None:
     """Many at once, some by clients that do not wait for the answer."""
-    log = Audit(str(tmp_path / "audit"))
+    log = AuditLog(str(tmp_path / "audit"))
     tasks = [asyncio.create_task(log.record(replace(ENTRY, action=f"a{n}"))) for n in range(50)]
     await asyncio.sleep(0)
     for task in tasks[::7]:
@@ -229,7 +229,7 @@ async def test_a_log_that_cannot_be_written_is_told_of(
     """What was done is in the other log then; who asks first learns it, until it is mended."""
     folder = tmp_path / "folder"
     folder.mkdir()
-    log = Audit(str(folder / "audit"))
+    log = AuditLog(str(folder / "audit"))
     assert "" == await log.unavailable()
     (folder / "audit").unlink()
     (folder / "audit").mkdir()
@@ -244,7 +244,7 @@ async def test_a_log_that_cannot_be_written_is_told_of(
 
 async def test_without_a_file_the_last_entries_are_remembered() -> None:
     """The page shows them; a restart forgets them."""
-    log = Audit()
+    log = AuditLog()
     for number in range(audit.REMEMBERED + 5):
         await log.record(replace(ENTRY, action=f"a{number}"))
     found: list[str] = []
@@ -262,7 +262,7 @@ async def test_without_a_file_the_last_entries_are_remembered() -> None:
 @pytest.mark.parametrize("is_kept", [True, False])
 async def test_entries_are_found_by_their_fields(tmp_path: Path, is_kept: bool) -> None:
     """All that are given must hold; unknown and empty ones do not count."""
-    log = Audit(str(tmp_path / "audit") if is_kept else "")
+    log = AuditLog(str(tmp_path / "audit") if is_kept else "")
     await log.record(ENTRY)
     await log.record(replace(ENTRY, user="bob", topic="t2"))
     await log.record(replace(ENTRY, user="bob", outcome="failed", action="pause_channel"))
@@ -283,7 +283,7 @@ async def test_refused_requests_do_not_push_out_what_was_done(
     """Whoever may do nothing may not empty the log, either."""
     moment = [0.0]
     monkeypatch.setattr(audit.time, "monotonic", lambda: moment[0])
-    log = Audit()
+    log = AuditLog()
     await log.record(ENTRY)
     for _ in range(5000):
         log.refused(replace(ENTRY, outcome="refused"))
@@ -313,7 +313,7 @@ async def test_entries_go_to_a_topic_too(caplog: pytest.LogCaptureFixture) -> No
         published.append(line)
         gone.set()
 
-    log = Audit(publish=publish)
+    log = AuditLog(publish=publish)
     await log.record(ENTRY)
     await log.record(replace(ENTRY, action="second"))
     await asyncio.wait_for(gone.wait(), 10)
@@ -329,7 +329,7 @@ async def test_a_topic_that_hangs_holds_nobody_up(caplog: pytest.LogCaptureFixtu
     async def publish(_line: bytes) -> None:
         await asyncio.Event().wait()
 
-    log = Audit(publish=publish)
+    log = AuditLog(publish=publish)
     for _ in range(audit.UNPUBLISHED_MAX + 10):
         await log.record(ENTRY)
     await log.close()

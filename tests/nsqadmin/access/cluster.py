@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from sparq.broker.drain_file import NONE
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
-from sparq.nsqlookupd.options import Options as LookupOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.nsqlookupd.tcp import instant
-from sparq.protocol.frames import Bodies
+from sparq.protocol.frames import BodySlices
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Cluster:
         broker, runner = self.nsqd.nsqd.broker, self.nsqd.nsqd.runner
         broker.create_topic("t", runner.now())
         broker.create_channel("t", "c", runner.now())
-        await self.nsqd.nsqd.publish("t", Bodies.of([b"1", b"2"]))
+        await self.nsqd.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
         await self.nsqd.nsqd.settle()
         await self.nsqd.post("/topic/unpause?topic=t")
         await until(lambda: self._is_registered() and self.lookupd.registry.channels("t") == ["c"])
@@ -64,7 +64,7 @@ class Cluster:
         policies = self.nsqd.nsqd.broker.policies.chosen
         drains = self.nsqd.nsqd.broker.drains.now
         facts = (topics, known, policies, drains)
-        return repr((*facts, self.nsqd.nsqd.options, self.admin.desk.options))
+        return repr((*facts, self.nsqd.nsqd.options, self.admin.services.options))
 
     async def ask(
         self,
@@ -103,7 +103,7 @@ async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
     """Start all three; the options are nsqadmin's."""
     async with AsyncExitStack() as stack:
         free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
-        lookupd = Nsqlookupd(LookupOptions(broadcast_address="127.0.0.1", **free))
+        lookupd = Nsqlookupd(NsqlookupdOptions(broadcast_address="127.0.0.1", **free))
         await lookupd.start()
         stack.push_async_callback(lookupd.stop)
         addresses = (f"127.0.0.1:{lookupd.tcp_port}",)
@@ -116,7 +116,7 @@ async def cluster(folder: Path, **options: Any) -> AsyncIterator[Cluster]:
             "lookupd_http_addresses": (f"127.0.0.1:{lookupd.http_port}",),
             **options,
         }
-        admin = Nsqadmin(Options(**given))
+        admin = Nsqadmin(NsqadminOptions(**given))
         await admin.start()
         stack.push_async_callback(admin.stop)
         found = Cluster(admin, nsqd, lookupd)

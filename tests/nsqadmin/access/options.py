@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sparq.nsqadmin.access.facts import Facts
-from sparq.nsqadmin.access.policy import Decision, Policy
+from sparq.nsqadmin.access.request import AccessRequest
+from sparq.nsqadmin.access.rules import AccessRules, Decision
 from sparq.nsqadmin.access.sessions import Sessions
 
 NOW = 1_800_000_000.0
@@ -30,11 +30,11 @@ class Chosen:
     base_path: str = "/"
 
 
-def decide(options: Chosen, facts: Facts, sessions: Sessions | None = None) -> Decision:
+def decide(options: Chosen, facts: AccessRequest, sessions: Sessions | None = None) -> Decision:
     """What the options make of a request."""
-    return Policy(options).identify(facts, sessions or Sessions(), NOW)
+    return AccessRules(options).identify(facts, sessions or Sessions(), NOW)
 
 
-def from_user(user: str, **facts: Any) -> Facts:
+def from_user(user: str, **facts: Any) -> AccessRequest:
     """A request that a proxy on this machine sends for a user."""
-    return replace(Facts(users=(user,), is_forwarded=True), **facts)
+    return replace(AccessRequest(users=(user,), is_forwarded=True), **facts)

@@ -13,9 +13,9 @@ from aiohttp import web
 
 from sparq.daemon import address
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit import AuditLog
 from sparq.daemon.http import HttpError, refusal
-from sparq.nsqadmin.access.access import Access
+from sparq.nsqadmin.access.access import AdminAccess
 from sparq.nsqadmin.access.roles import Role
 from sparq.program.lifecycle import StartError
 from tests.nsqadmin.access.options import Chosen
@@ -27,8 +27,8 @@ HTMX = {"HX-Request": "true"}
 class House(NamedTuple):
     """A server with one route to read, one to write, /config, and the ones to sign in."""
 
-    access: Access
-    audit: Audit
+    access: AdminAccess
+    audit: AuditLog
     options: Chosen
     url: str
     client: aiohttp.ClientSession
@@ -58,8 +58,8 @@ async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     path = tmp_path / "tokens"
     path.write_text(line)
     options = Chosen(token_file=str(path), base_path=base)
-    audit = Audit(str(tmp_path / "audit"))
-    access = Access(options, audit)
+    audit = AuditLog(str(tmp_path / "audit"))
+    access = AdminAccess(options, audit)
     done: list[str] = []
 
     async def answer(request: web.BaseRequest) -> web.Response:
@@ -301,4 +301,4 @@ async def test_a_users_header_that_does_not_count_is_logged_once(
 def test_rights_that_mean_nothing_do_not_start() -> None:
     """The operator is told which flag it is."""
     with pytest.raises(StartError, match="--role"):
-        Access(Chosen(roles=("x",)), Audit())
+        AdminAccess(Chosen(roles=("x",)), AuditLog())

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.nsqadmin.access.cluster import Cluster, cluster
-from tests.waiting import until
+from tests.support.waiting import until
 
 PROXY = {
     "X-Forwarded-User": "alice",
@@ -41,7 +41,7 @@ async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> No
         evil = {**PROXY, "Host": "evil.example"}
         assert 403 == await order(house, "POST", "/api/topics/t", evil, action="empty")
         assert 404 == await order(house, "DELETE", "/api/nodes/nowhere:1", topic="t")
-        await house.admin.desk.audit.close()
+        await house.admin.services.audit.close()
 
     assert {
         "user": "alice",

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.access.facts import Facts
 from sparq.nsqadmin.access.hosts import Hosts
+from sparq.nsqadmin.access.request import AccessRequest
 
-READS = Facts(hosts=("localhost:4171",))
+READS = AccessRequest(hosts=("localhost:4171",))
 WRITES = replace(READS, method="POST", is_browsers=True, content_type="application/json")
 
 
-def is_served(facts: Facts, *allowed: str, http_address: str = "0.0.0.0:4171") -> bool:
+def is_served(facts: AccessRequest, *allowed: str, http_address: str = "0.0.0.0:4171") -> bool:
     return Hosts(allowed, http_address).refusal(facts) is None
 
 

@@ -26,7 +26,7 @@ def _log_levels() -> Iterator[None]:
 
 def served(house: Cluster) -> list[Right]:
     """The rows of the routes that the server has."""
-    return [right_of(route.method, route.path) for route in routes(house.admin.desk)]
+    return [right_of(route.method, route.path) for route in routes(house.admin.services)]
 
 
 async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[..., None]) -> None:

@@ -16,11 +16,11 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.protocol.commands import identify
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import wait_for
 
 GO = {"nsqd": "NSQD_GO", "nsqlookupd": "NSQLOOKUPD_GO"}
 
@@ -150,13 +150,13 @@ class Admin:
 
     def audited(self) -> list[dict[str, Any]]:
         """What the audit log has, oldest first."""
-        return [entry for _, entry in self.daemon.desk.audit._remembered]
+        return [entry for _, entry in self.daemon.services.audit._remembered]
 
 
 @asynccontextmanager
 async def admin(**options: Any) -> AsyncIterator[Admin]:
     """An nsqadmin on a free port of loopback."""
-    daemon = Nsqadmin(Options(**{"http_address": "127.0.0.1:0", **options}))
+    daemon = Nsqadmin(NsqadminOptions(**{"http_address": "127.0.0.1:0", **options}))
     await daemon.start()
     try:
         async with aiohttp.ClientSession() as session:

@@ -10,7 +10,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
-from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, Order
+from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, ActionRequest
 from tests.nsqadmin.api.house import Admin, House, admin
 
 
@@ -24,9 +24,9 @@ def request(**headers: str) -> Any:
     return make_mocked_request("POST", "/x", headers, transport=Transport())
 
 
-async def refused(found: Admin, order: Order, **headers: str) -> tuple[int, str]:
+async def refused(found: Admin, order: ActionRequest, **headers: str) -> tuple[int, str]:
     with pytest.raises(HttpError) as error:
-        await found.daemon.desk.actions.perform(request(**headers), order)
+        await found.daemon.services.actions.perform(request(**headers), order)
     return error.value.status, error.value.code
 
 
@@ -47,11 +47,11 @@ async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) ->
         word, arguments = "policies", {"policies": 0}
     async with admin(**ours.modes()["lookupd"]) as found:
         for typed in ("", "Typed", "typed" if word != "typed" else "typed "):
-            order = Order(action, "typed", channel, node, arguments, typed=typed)
+            order = ActionRequest(action, "typed", channel, node, arguments, typed=typed)
             assert (400, "NAME_NOT_TYPED") == await refused(found, order)
         assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in ours.nsqds]
-        order = Order(action, "typed", channel, node, arguments, typed=word)
-        report = await found.daemon.desk.actions.perform(request(), order)
+        order = ActionRequest(action, "typed", channel, node, arguments, typed=word)
+        report = await found.daemon.services.actions.perform(request(), order)
         assert "done" == report.result
         assert (action, "done") == (
             found.audited()[-1]["action"],
@@ -68,39 +68,39 @@ def test_what_only_administrators_may_wants_its_name() -> None:
 @pytest.mark.parametrize(
     ("order", "status", "code"),
     [
-        (Order("explode_topic", "t"), 400, "INVALID_ACTION"),
-        (Order("pause_topic", ""), 400, "INVALID_TOPIC"),
-        (Order("pause_channel", "t"), 400, "INVALID_CHANNEL"),
-        (Order("create_topic", "a b"), 400, "INVALID_TOPIC"),
-        (Order("create_channel", "t", "a b"), 400, "INVALID_CHANNEL"),
-        (Order("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
-        (Order("seek_channel", "t", "c", arguments={"to": 3}), 400, "INVALID_ARGUMENT"),
+        (ActionRequest("explode_topic", "t"), 400, "INVALID_ACTION"),
+        (ActionRequest("pause_topic", ""), 400, "INVALID_TOPIC"),
+        (ActionRequest("pause_channel", "t"), 400, "INVALID_CHANNEL"),
+        (ActionRequest("create_topic", "a b"), 400, "INVALID_TOPIC"),
+        (ActionRequest("create_channel", "t", "a b"), 400, "INVALID_CHANNEL"),
+        (ActionRequest("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (ActionRequest("seek_channel", "t", "c", arguments={"to": 3}), 400, "INVALID_ARGUMENT"),
         (
-            Order("seek_channel", "t", "c", arguments={"to": "latest", "nodes": "n:1"}),
+            ActionRequest("seek_channel", "t", "c", arguments={"to": "latest", "nodes": "n:1"}),
             400,
             "INVALID_ARGUMENT",
         ),
-        (Order("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (ActionRequest("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
         (
-            Order("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
+            ActionRequest("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
             400,
             "INVALID_ARGUMENT",
         ),
         (
-            Order("finish_message", "t", "c", arguments={"ids": {"n:1": ["0" * 16]}}),
+            ActionRequest("finish_message", "t", "c", arguments={"ids": {"n:1": ["0" * 16]}}),
             404,
             "NODE_NOT_FOUND",
         ),
-        (Order("set_policies", "", typed="policies"), 400, "INVALID_ARGUMENT"),
+        (ActionRequest("set_policies", "", typed="policies"), 400, "INVALID_ARGUMENT"),
         (
-            Order("tombstone_topic_producer", "t", node="n:1", typed="t"),
+            ActionRequest("tombstone_topic_producer", "t", node="n:1", typed="t"),
             404,
             "NODE_NOT_FOUND",
         ),
     ],
 )
 async def test_what_is_wrong_with_an_order(
-    ours: House, order: Order, status: int, code: str
+    ours: House, order: ActionRequest, status: int, code: str
 ) -> None:
     """It is refused, and no node is told anything; what was begun is in the audit log."""
     async with admin(**ours.modes()["lookupd"]) as found:
@@ -115,8 +115,8 @@ async def test_a_seek(ours: House) -> None:
     ours.fill("sought")
     async with admin(**ours.modes()["lookupd"]) as found:
         arguments = {"to": "latest", "nodes": [ours.nsqds[0].http]}
-        order = Order("seek_channel", "sought", "c", arguments=arguments)
-        report = await found.daemon.desk.actions.perform(request(), order)
+        order = ActionRequest("seek_channel", "sought", "c", arguments=arguments)
+        report = await found.daemon.services.actions.perform(request(), order)
         assert "done" == report.result
         assert arguments == found.audited()[-1]["arguments"]
     assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
@@ -128,11 +128,11 @@ async def test_who_may_operate_may_not_throw_away(ours: House) -> None:
     options = {"roles": ("op=operate",), "local_role": "none"}
     async with admin(**ours.modes()["lookupd"], **options) as found:
         mine = {"X-Forwarded-User": "op"}
-        order = Order("empty_channel", "roles", "c", typed="c")
+        order = ActionRequest("empty_channel", "roles", "c", typed="c")
         assert (403, "FORBIDDEN") == await refused(found, order, **mine)
-        assert (403, "FORBIDDEN") == await refused(found, Order("pause_topic", "roles"))
-        perform = found.daemon.desk.actions.perform
-        report = await perform(request(**mine), Order("pause_topic", "roles"))
+        assert (403, "FORBIDDEN") == await refused(found, ActionRequest("pause_topic", "roles"))
+        perform = found.daemon.services.actions.perform
+        report = await perform(request(**mine), ActionRequest("pause_topic", "roles"))
         assert "done" == report.result
         body = {"action": "empty"}
         assert 403 == (await found.ask("POST", "/api/topics/roles/c", body, mine))[0]
@@ -147,7 +147,7 @@ async def test_nothing_is_done_that_cannot_be_written_down(ours: House, tmp_path
     async with admin(**ours.modes()["lookupd"], audit_log=str(log)) as found:
         await found.done("POST", "/api/topics/kept", {"action": "pause"})
         assert b"pause_topic" in log.read_bytes()
-        found.daemon.desk.audit._why_not = "a full disk"
+        found.daemon.services.audit._why_not = "a full disk"
         moved = log.parent.rename(tmp_path / "elsewhere")
         unavailable = (503, {"message": "AUDIT_UNAVAILABLE"})
         body = {"action": "unpause"}
@@ -159,7 +159,7 @@ async def test_nothing_is_done_that_cannot_be_written_down(ours: House, tmp_path
 
 async def test_the_audit_log_as_a_topic(ours: House) -> None:
     """Each entry is published, at one node."""
-    from tests.waiting import until_seen
+    from tests.support.waiting import until_seen
 
     async with admin(**ours.modes()["lookupd"], audit_topic="audited") as found:
         await found.done("POST", "/api/topics", {"topic": "any"})

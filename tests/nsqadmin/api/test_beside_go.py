@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from tests.nsqadmin.api.house import House, admin, consumer
-from tests.servers import free_port
-from tests.waiting import wait_for
+from tests.support.servers import free_port
+from tests.support.waiting import wait_for
 
 READ = [
     "/ping",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.program.flags import flags_of
 from tests.nsqadmin.api.house import Admin, House, admin, free_address
 
@@ -58,7 +58,7 @@ async def test_options_are_read(option: str, value: Any) -> None:
 async def test_every_option_has_a_value() -> None:
     """All that `--help` names, under their keys; what Go has none for is none."""
     async with admin(lookupd_http_addresses=(free_address(),)) as found:
-        for flag in flags_of(Options):
+        for flag in flags_of(NsqadminOptions):
             status, _ = await found.ask("GET", f"/config/{flag.key}")
             assert (400 if flag.key == "verbose" else 200) == status, flag.key
         for name in ("nope", "verbose", "config", "version"):
@@ -106,8 +106,8 @@ async def test_what_cannot_be_set(option: str, body: bytes, status: int, message
     given = (free_address(),)
     async with admin(lookupd_http_addresses=given) as found:
         assert (status, {"message": message}) == await found.ask("PUT", f"/config/{option}", body)
-        assert given == found.daemon.desk.options.lookupd_http_addresses
-        assert given == found.daemon.desk.fleet.lookupds
+        assert given == found.daemon.services.options.lookupd_http_addresses
+        assert given == found.daemon.services.fleet.lookupds
 
 
 async def test_who_is_elsewhere_may_not() -> None:

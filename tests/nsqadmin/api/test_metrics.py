@@ -28,7 +28,7 @@ def fetch(house: Cluster) -> tuple[str, str]:
 
 def counted(house: Cluster) -> dict[str, int]:
     """What is counted at this moment."""
-    upstream, watch = house.admin.desk.upstream, house.admin.desk.watch
+    upstream, watch = house.admin.services.upstream, house.admin.services.watch
     return {
         "upstream_requests": upstream.calls,
         "upstream_failures": upstream.failures,
@@ -72,7 +72,7 @@ async def test_its_figures_count(tmp_path: Path) -> None:
         assert 200 == await house.ask("GET", "/api/topics/t", {})
         await house.lookupd.stop()
         await house.ask("GET", "/api/topics/t", {})
-        await house.admin.desk.watch.fresh()
+        await house.admin.services.watch.fresh()
         least = counted(house)
         after = list(text_string_to_metric_families((await to_thread(fetch, house))[1]))
         most = counted(house)

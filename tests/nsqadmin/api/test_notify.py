@@ -16,7 +16,7 @@ from aiohttp import web
 from sparq.nsqadmin import notify
 from sparq.nsqadmin.notify import basic_user
 from tests.nsqadmin.api.house import House, admin, free_address
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 @asynccontextmanager

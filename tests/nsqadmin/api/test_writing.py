@@ -128,11 +128,11 @@ async def test_what_is_wrong_is_told(
     by_lookupd: Admin, method: str, path: str, body: Any, message: str
 ) -> None:
     """400 with NSQ's codes, and nobody is called for it."""
-    before = by_lookupd.daemon.desk.upstream.calls
+    before = by_lookupd.daemon.services.upstream.calls
 
     assert (400, {"message": message}) == await by_lookupd.ask(method, path, body)
-    desk = by_lookupd.daemon.desk
-    assert desk.upstream.calls == before or desk.watch.rounds > 0
+    services = by_lookupd.daemon.services
+    assert services.upstream.calls == before or services.watch.rounds > 0
 
 
 async def test_what_go_reads_is_read(by_lookupd: Admin, house: House) -> None:
@@ -164,7 +164,7 @@ async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, house: House)
 async def test_an_unknown_topic(either: Admin, method: str, path: str, body: Any) -> None:
     """502 by nsqlookupd, which does not know it; nothing was done."""
     status, said = await either.ask(method, path, body)
-    if either.daemon.desk.fleet.lookupds:
+    if either.daemon.services.fleet.lookupds:
         assert 502 == status
         assert said["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: ")
         assert "failed" == either.audited()[-1]["outcome"]

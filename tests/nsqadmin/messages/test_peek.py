@@ -20,7 +20,7 @@ from sparq.nsqadmin.messages.peek import (
     search,
     whole_body,
 )
-from sparq.nsqadmin.messages.places import Place, places_in, token_of
+from sparq.nsqadmin.messages.places import ListPosition, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of, seek_preview, spread, text_of, times
 from sparq.protocol.commands import rdy, sub
 from tests.nsqadmin.fake import Fake
@@ -274,12 +274,15 @@ async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None
 
 def test_tokens_are_not_trusted() -> None:
     """Whatever comes back is read or refused."""
-    places = {"a:1": Place("x", (0, 5), 0.5), "b:1": Place(is_done=True, progress=1.0)}
+    places = {
+        "a:1": ListPosition("x", (0, 5), 0.5),
+        "b:1": ListPosition(is_done=True, progress=1.0),
+    }
     token = token_of(places)
     assert token is not None
     assert places == places_in(token)
-    assert token_of({"a": Place(is_done=True)}) is None
-    bomb = token_of({"a" * 3_000_000: Place()})
+    assert token_of({"a": ListPosition(is_done=True)}) is None
+    bomb = token_of({"a" * 3_000_000: ListPosition()})
     assert bomb is not None
     for bad in ("", "x", "W10", token[:-20], "a" * 100_000, bomb, "é"):
         with pytest.raises(ValueError, match="use the `next` of an earlier answer"):

@@ -14,8 +14,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import wait_for
 
 NSQDS = 3
 COUNTRIES = ("DE", "SE", "FR", "IT")

@@ -1,4 +1,4 @@
-"""Takes a picture of every page, light and dark, at three widths: `screenshot --all FOLDER`.
+"""Takes a snapshot of every page, light and dark, at three widths: `screenshot --all FOLDER`.
 
 For eyes, not for a test: a cluster with long names, a node that was killed, a channel that Spark
 reads, a paused one, bodies that are JSON, text and bytes, messages in every state. Whoever changes

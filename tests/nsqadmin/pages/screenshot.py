@@ -2,7 +2,7 @@
 
 The first page of a cluster at work: three nsqds, a shop's topics, consumers that keep up, that are
 behind, and that are missing. `make screenshot ARGS="--all FOLDER"` writes every page into a folder
-instead, in both schemes, for a phone, a desk and a wall (`gallery`).
+instead, in both schemes, for a phone, a services and a wall (`gallery`).
 """
 
 from __future__ import annotations

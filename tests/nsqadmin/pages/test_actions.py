@@ -10,7 +10,7 @@ from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster, order
 from tests.nsqadmin.pages.conftest import reading
 from tests.nsqd.line import OK, Line, rdy, sub
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
 

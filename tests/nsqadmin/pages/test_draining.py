@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.nsqadmin.pages.test_policies import House, house, words
-from tests.waiting import until
+from tests.support.waiting import until
 
 __all__ = ["house"]
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from tests.nsqadmin.pages.browser import Reader
 from tests.nsqadmin.pages.cluster import Cluster
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 RUN = "window.pwned=1;alert(1)"
 PAYLOADS = [

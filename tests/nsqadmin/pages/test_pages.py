@@ -57,7 +57,7 @@ def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
 
 @pytest.mark.parametrize("width", [360, 1280, 2560])
 def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width: int) -> None:
-    """On a phone, a desk and a wall, pages scroll one way only, however long names are."""
+    """On a phone, a services and a wall, pages scroll one way only, however long names are."""
     cluster.create(LONG, LONG)
     cluster.publish(LONG, b"x" * 500)
     cluster.consume(LONG, LONG, rdy=0, hostname="h" * 200, user_agent="u" * 200)

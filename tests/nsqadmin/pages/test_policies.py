@@ -17,7 +17,7 @@ import aiohttp
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.pages import policies as page
 from sparq.nsqadmin.pages.words import UNKNOWN
 from sparq.nsqadmin.server import Nsqadmin
@@ -26,7 +26,7 @@ from tests.nsqadmin.access.cluster import cluster
 from tests.nsqadmin.fake import Fake
 from tests.nsqd import daemon
 from tests.nsqd.daemon import Daemon
-from tests.waiting import until
+from tests.support.waiting import until
 
 FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
 TOML = (
@@ -74,7 +74,7 @@ class House:
         return [[one["topic"] for one in json.loads(each)["policies"]] for _, each in answers]
 
     async def audited(self) -> list[dict[str, Any]]:
-        return (await self.admin.desk.audit.page()).entries
+        return (await self.admin.services.audit.page()).entries
 
 
 def words(text: str) -> str:
@@ -102,7 +102,7 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         roles = {"ann": "administer,bodies", "op": "operate", "eve": "read"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}
         (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
-        options = Options(
+        options = NsqadminOptions(
             http_address="127.0.0.1:0",
             nsqd_http_addresses=(*(f"127.0.0.1:{n.http.port}" for n in nsqds), fake.http),
             token_file=str(tmp_path / "tokens"),

@@ -16,7 +16,7 @@ import pytest
 from referencing import Registry, Resource
 
 from sparq.daemon.access import tokens
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from tests.nsqd import daemon
 from tests.nsqd.daemon import Daemon
@@ -111,7 +111,7 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         roles = {"all": "administer,bodies", "operate": "operate", "read": "read"}
         made = {name: tokens.make(name, role) for name, role in roles.items()}
         (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
-        options = Options(
+        options = NsqadminOptions(
             http_address="127.0.0.1:0",
             nsqd_http_addresses=tuple(f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds),
             base_path="/admin",

@@ -26,7 +26,7 @@ async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
 
 
 async def seen(api: Api, path: str, condition: Any, **query: Any) -> Any:
-    """Ask until an answer is as expected; each time for the next picture."""
+    """Ask until an answer is as expected; each time for the next snapshot."""
     async with asyncio.timeout(20):
         told = await api.get(path, **query)
         while not condition(told):
@@ -251,7 +251,7 @@ def shape(method: str, path: str) -> str:
 
 async def test_the_document_and_the_server_say_the_same(api: Api) -> None:
     """Every route is documented, has a right, and nothing else is documented."""
-    served = {shape(route.method, route.path) for route in site.routes(api.admin.desk)}
+    served = {shape(route.method, route.path) for route in site.routes(api.admin.services)}
     documented = {
         shape(method, path) for path, methods in api.document["paths"].items() for method in methods
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparq.nsqadmin.messages.dead_letters import origin, sent_in
-from sparq.nsqadmin.v2 import looking
+from sparq.nsqadmin.v2 import messages
 from tests.nsqadmin.v2.conftest import Api
 
 
@@ -38,7 +38,7 @@ async def test_letters_are_sent_back_and_marked(api: Api) -> None:
 
 async def test_all_letters_are_sent_back_once(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches, without those that were sent back before; others stay out of it."""
-    monkeypatch.setattr(looking, "BATCH", 4)
+    monkeypatch.setattr(messages, "BATCH", 4)
     await bury(api, *(f"letter {number}" for number in range(11)))
     page = await api.get("/dead-letters", topic="t.dead", limit=1)
     first = page["messages"][0]

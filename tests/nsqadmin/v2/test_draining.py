@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.nsqadmin.v2.conftest import Api
-from tests.waiting import until
+from tests.support.waiting import until
 
 
 def path(api: Api, node: int = 0) -> str:

@@ -63,8 +63,8 @@ async def test_what_could_not_be_had_is_told(api: Api) -> None:
     async with Fake() as go:
         go.missing = {"/channel/messages"}
         go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
-        api.admin.desk.fleet.nsqds = (*api.admin.desk.fleet.nsqds, go.http)
-        api.admin.desk.upstream.own(api.admin.desk.fleet.nsqds)
+        api.admin.services.fleet.nsqds = (*api.admin.services.fleet.nsqds, go.http)
+        api.admin.services.upstream.own(api.admin.services.fleet.nsqds)
         asked = {"what": "messages", "topic": "t", "channel": "c", "format": "jsonl"}
         _, told, _ = await api.send("GET", "/export", **asked)
 

@@ -136,7 +136,7 @@ async def test_gos_nsqd_cannot_do_this(api: Api) -> None:
     """Beside others it is named; alone it is 501, and orders tell it in words."""
     async with Fake() as fake:
         fake.missing = {"/policies"}
-        fleet = api.admin.desk.fleet
+        fleet = api.admin.services.fleet
         fleet.nsqds = (*fleet.nsqds, fake.http)
         fleet.look_at(())
         shown = await api.get("/policies")

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 from sparq.cluster.nodes import Node
-from sparq.nsqadmin.watch.look import Counters, counters, read_look
-from sparq.nsqadmin.watch.picture import Observed, Painter, Picture
+from sparq.nsqadmin.watch.node_stats import EarlierCounts, counters, read_look
 from sparq.nsqadmin.watch.rows import Lookupd, NodeState
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Observed, Painter
 
 CHANNEL = {
     "depth": 0,
@@ -102,28 +102,41 @@ class Cluster:
             listed(address, **changes), state, since_at, self.now, look=look, base=base, **extra
         )
 
-    def picture(self, *lookupds: Lookupd, refused: dict[str, str] | None = None) -> Picture:
+    def snapshot(
+        self, *lookupds: Lookupd, refused: dict[str, str] | None = None
+    ) -> ClusterSnapshot:
         """The cluster now."""
         seen = list(self._seen.values())
         return self.painter.paint(seen, lookupds, refused, time=self.now, now=self.now)
 
 
-def picture(*answers: dict[str, Any]) -> Picture:
+def snapshot(*answers: dict[str, Any]) -> ClusterSnapshot:
     """One look at nodes a:4151, b:4151, ..."""
     cluster = Cluster()
     for name, answer in zip("abcdefgh", answers, strict=False):
         cluster.answers(f"{name}:4151", answer)
-    return cluster.picture()
+    return cluster.snapshot()
 
 
-def two_looks(before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0) -> Picture:
+def two_looks(
+    before: dict[str, Any], after: dict[str, Any], seconds: float = 10.0
+) -> ClusterSnapshot:
     """Two looks at one node."""
     cluster = Cluster()
     cluster.answers("a:4151", before)
-    cluster.picture()
+    cluster.snapshot()
     cluster.now += seconds
     cluster.answers("a:4151", after)
-    return cluster.picture()
+    return cluster.snapshot()
 
 
-__all__ = ["Counters", "Cluster", "channel", "listed", "picture", "stats", "topic", "two_looks"]
+__all__ = [
+    "EarlierCounts",
+    "Cluster",
+    "channel",
+    "listed",
+    "snapshot",
+    "stats",
+    "topic",
+    "two_looks",
+]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from sparq.nsqadmin.watch.picture import Picture
 from sparq.nsqadmin.watch.rows import Lookupd, Notice
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from sparq.nsqadmin.watch.words import count, duration, names, rate
-from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
+from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
 
 def told(notices: Sequence[Notice]) -> list[tuple[str, str]]:
@@ -17,7 +17,7 @@ def told(notices: Sequence[Notice]) -> list[tuple[str, str]]:
     return [(notice.level, notice.sentence) for notice in notices]
 
 
-def only(found: Picture) -> Notice:
+def only(found: ClusterSnapshot) -> Notice:
     """The one notice that there is."""
     (notice,) = found.notices
     return notice
@@ -27,7 +27,7 @@ def test_nothing_is_said_of_a_cluster_that_is_well() -> None:
     """No news is good news."""
     fine = stats(topic("t", channel("c", clients=3, depth=1, oldest=0.1)))
 
-    assert () == picture(fine, fine).notices
+    assert () == snapshot(fine, fine).notices
 
 
 def test_consumers_that_finish_nothing() -> None:
@@ -38,7 +38,7 @@ def test_consumers_that_finish_nothing() -> None:
         for _ in range(2):
             figures = channel("c", depth=depth, in_flight=6, clients=3, finished=5, messages=500)
             cluster.answers("a:4151", stats(topic("orders#ephemeral", figures)))
-            found = cluster.picture()
+            found = cluster.snapshot()
             cluster.now += 45
         keys.add(only(found).key)
 
@@ -56,13 +56,13 @@ def test_no_consumers() -> None:
     """Messages that nobody fetches are told of; more loudly while they grow."""
     cluster = Cluster()
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=1))))
-    assert [("warn", "t/c has no consumers; 1 message waits.")] == told(cluster.picture().notices)
+    assert [("warn", "t/c has no consumers; 1 message waits.")] == told(cluster.snapshot().notices)
 
     cluster.now += 30
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=301))))
 
     sentence = "t/c has no consumers; 301 messages wait, 10 more per second."
-    assert [("bad", sentence)] == told(cluster.picture().notices)
+    assert [("bad", sentence)] == told(cluster.snapshot().notices)
 
 
 def test_growing_lag() -> None:
@@ -71,7 +71,7 @@ def test_growing_lag() -> None:
     for at in range(4):
         figures = channel("c", depth=at * 300, messages=at * 500, finished=at * 200, clients=1)
         cluster.answers("a:4151", stats(topic("t", figures)))
-        found = cluster.picture()
+        found = cluster.snapshot()
         cluster.now += 10
 
     sentence = (
@@ -88,7 +88,7 @@ def test_behind_and_catching_up() -> None:
         depth = 1000 - at * 100
         figures = channel("c", depth=depth, finished=at * 100, clients=1, oldest=7300.0)
         cluster.answers("a:4151", stats(topic("t", figures)))
-        found = cluster.picture()
+        found = cluster.snapshot()
         cluster.now += 10
 
     sentence = (
@@ -106,7 +106,7 @@ def test_a_node_that_is_gone() -> None:
         "a:4151", None, state="gone", error="connection refused", since_at=cluster.now - 5
     )
 
-    notice = only(cluster.picture())
+    notice = only(cluster.snapshot())
 
     sentence = "a:4151 has been gone for 5 s (connection refused); 1,234 messages wait there."
     assert ("bad", sentence, "/nodes/a:4151") == (notice.level, notice.sentence, notice.link)
@@ -123,7 +123,7 @@ def test_nodes_that_are_silent_or_unregistered() -> None:
 
     silent = "a:4151 has not answered for 3 s; the figures of its 2 messages are out of date."
     lost = "b:4151 runs, but no nsqlookupd has listed it for 60 s: consumers do not find it."
-    assert [("warn", silent), ("warn", lost)] == told(cluster.picture().notices)
+    assert [("warn", silent), ("warn", lost)] == told(cluster.snapshot().notices)
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
     cluster.answers("a:4151", None, state="silent", since_at=cluster.now - 3, error=error)
 
     end = ", for 3 s; the figures of its 0 messages are out of date."
-    found = cluster.picture(Lookupd("l1:4161", ""), Lookupd("l2:4161", error))
+    found = cluster.snapshot(Lookupd("l1:4161", ""), Lookupd("l2:4161", error))
     sentences = {notice.sentence for notice in found.notices}
     assert {f"a:4151 {sentence}{end}", f"nsqlookupd l2:4161 {sentence}."} <= sentences
 
@@ -171,12 +171,12 @@ def test_why_a_daemon_gives_no_figures(error: str, sentence: str) -> None:
 )
 def test_disks(changes: dict[str, object], sentence: str) -> None:
     """What an nsqd says of its disk is repeated."""
-    assert [("bad", sentence)] == told(picture(stats(**changes)).notices)
+    assert [("bad", sentence)] == told(snapshot(stats(**changes)).notices)
 
 
 def test_versions_that_differ() -> None:
     """sparq's version beside NSQ's."""
-    found = picture(stats(), stats(), stats(is_go=True, version="1.2.0"))
+    found = snapshot(stats(), stats(), stats(is_go=True, version="1.2.0"))
 
     sentence = "Nodes have different versions: 1.2.0 on 1 and 1.3.0 (sparq 0.1.0) on 2."
     assert [("warn", sentence)] == told(found.notices)
@@ -192,20 +192,20 @@ def test_nsqlookupds_that_disagree_or_fail() -> None:
         Lookupd("l3:4161", "connection refused"),
     ]
 
-    found = cluster.picture(*lookupds, refused={"c:22": "may not be called"})
+    found = cluster.snapshot(*lookupds, refused={"c:22": "may not be called"})
 
     assert [
         ("warn", "nsqlookupd l3:4161 does not answer: connection refused."),
         ("warn", "nsqlookupd l2:4161 does not list b:4151, but another does."),
         ("warn", "c:22: may not be called."),
     ] == told(found.notices)
-    alone = cluster.picture(Lookupd("l3:4161", "connection refused"))
+    alone = cluster.snapshot(Lookupd("l3:4161", "connection refused"))
     assert ["bad"] == [notice.level for notice in alone.notices]
 
 
 def test_topics_without_a_channel_and_what_is_paused() -> None:
     """Things that were forgotten, in one sentence a kind."""
-    found = picture(
+    found = snapshot(
         stats(
             topic("a", depth=4),
             topic("b"),
@@ -230,7 +230,7 @@ def test_however_much_is_wrong_notices_are_few() -> None:
     for name in "bcdefgh":
         cluster.answers(f"{name}:4151", None, state="gone")
 
-    notices = cluster.picture().notices
+    notices = cluster.snapshot().notices
 
     assert len(notices) < 15
     levels = [notice.level for notice in notices]

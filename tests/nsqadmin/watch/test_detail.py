@@ -11,14 +11,14 @@ from contextlib import contextmanager
 import aiohttp
 import pytest
 
-from sparq.nsqadmin.options import Options
+from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqadmin.watch import detail
-from sparq.nsqadmin.watch.watch import Watch
+from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
 from tests.nsqadmin.watch.test_watch import seen, watching
-from tests.waiting import stays, until
+from tests.support.waiting import stays, until
 
 CHANNELS = [f"c{number:02}" for number in range(50)]
 ROUND_SECONDS = 0.2
@@ -31,8 +31,8 @@ def asked_for(fake: Fake) -> Counter[str]:
 
 
 @contextmanager
-def viewing(watch: Watch, *channels: str) -> Iterator[None]:
-    """Somebody who looks at each of these, as pages do: again with every picture."""
+def viewing(watch: ClusterWatch, *channels: str) -> Iterator[None]:
+    """Somebody who looks at each of these, as pages do: again with every snapshot."""
 
     async def view(name: str) -> None:
         number = 0
@@ -74,7 +74,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
     """The same over HTTP at the default pace: fifty browsers, each on the page of a channel."""
     async with Fake() as fake, aiohttp.ClientSession() as session:
         fake.answer = stats(topic("t", *(channel(name, depth=1) for name in CHANNELS)))
-        options = Options(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
+        options = NsqadminOptions(http_address="127.0.0.1:0", nsqd_http_addresses=(fake.http,))
         admin = Nsqadmin(options)
         await admin.start()
         url = f"http://127.0.0.1:{admin.http_port}/live?view=/topics/t/"
@@ -88,7 +88,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
 
         tasks = [asyncio.create_task(follow(name)) for name in CHANNELS]
         await until(lambda: len(+shown) == 50)
-        watch = admin.desk.watch
+        watch = admin.services.watch
         await watch.changed(watch.rounds + 1)
         fake.requests.clear()
         rounds = watch.rounds
@@ -104,7 +104,7 @@ async def test_fifty_streams_of_an_nsqadmin_take_turns() -> None:
 
 
 async def test_viewers_of_one_channel_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fifty of them ask once, and then not with every picture; nobody asks once they have left."""
+    """Fifty of them ask once, and then not with every snapshot; nobody asks once they have left."""
     monkeypatch.setattr(detail, "EVERY_SECONDS", 1.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c")))
@@ -162,7 +162,7 @@ async def test_many_first_looks_come_one_after_the_other() -> None:
 
 
 async def test_what_nobody_looks_at_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while, with the next picture."""
+    """After a while, with the next snapshot."""
     monkeypatch.setattr(detail, "KEPT_SECONDS", 0.0)
     async with Fake() as fake:
         fake.answer = stats(topic("t", channel("c"), channel("d")))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from sparq.nsqadmin.watch.history import History
-from sparq.nsqadmin.watch.names import Names
+from sparq.nsqadmin.watch.names import NameNumbers
 from tests.nsqadmin.watch.figures import Cluster, channel, stats, topic
 
 
@@ -16,7 +16,7 @@ def grown(rounds: int, step: float = 10.0) -> Cluster:
         messages = at * 20
         figures = channel("c", depth=messages, messages=messages, oldest=float(at), clients=1)
         cluster.answers("a:4151", stats(topic("t", figures, messages=messages)))
-        cluster.picture()
+        cluster.snapshot()
         cluster.now += step
     return cluster
 
@@ -51,7 +51,7 @@ def test_a_later_channel_begins_when_it_came() -> None:
     """Before that its figures are not known."""
     cluster = grown(2)
     cluster.answers("a:4151", stats(topic("t", channel("new", depth=3))))
-    cluster.picture()
+    cluster.snapshot()
 
     kept = cluster.painter.history
     assert [None, None, 3.0] == kept.series(("channel", "t", "new")).values["depth"]
@@ -80,17 +80,17 @@ def test_a_clock_that_is_set_back_begins_anew() -> None:
     cluster = grown(5)
     cluster.now -= 1000
     cluster.answers("a:4151", stats(topic("t", channel("c"))))
-    cluster.picture()
+    cluster.snapshot()
 
     assert [999_050.0] == cluster.painter.history.series("cluster").times
 
 
 def test_memory_has_a_bound() -> None:
     """With more names steps are farther apart, and the bytes stay below the bound."""
-    kept = History(Names(), bytes_max=360 * 12 * 10)
+    kept = History(NameNumbers(), bytes_max=360 * 12 * 10)
 
     assert [10.0, 10.0, 20.0, 100.0] == [kept.step_seconds(size) for size in (1, 10, 11, 100)]
-    default = History(Names())
+    default = History(NameNumbers())
     assert 10.0 == default.step_seconds(24_000)
     assert 90.0 == default.step_seconds(200_000)
 
@@ -103,7 +103,7 @@ def test_names_that_come_all_at_once_push_old_steps_out() -> None:
         answer = stats(*(topic(f"t{number}") for number in range(count)))
         cluster.answers("a:4151", answer)
         cluster.now += 10 if count == 1 else 400
-        cluster.picture()
+        cluster.snapshot()
 
     assert 4320 == cluster.painter.history.size_bytes
     assert 321 == cluster.painter.history.steps
@@ -114,7 +114,7 @@ def test_growth_is_told_over_the_last_minute() -> None:
     cluster = grown(10)
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
-    row = cluster.picture().channels.find("t", "c")
+    row = cluster.snapshot().channels.find("t", "c")
 
     assert row is not None
     assert row.growth == 2.0
@@ -126,7 +126,7 @@ def test_growth_is_not_known_at_once() -> None:
     cluster.now -= 9
     cluster.answers("a:4151", stats(topic("t", channel("c", depth=200))))
 
-    row = cluster.picture().channels.find("t", "c")
+    row = cluster.snapshot().channels.find("t", "c")
 
     assert row is not None
     assert row.growth is None

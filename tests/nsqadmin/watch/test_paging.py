@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sparq.nsqadmin.watch.detail import Client, Folder, clients_of, read_clients
+from sparq.nsqadmin.watch.detail import Client, ClientGroups, clients_of, read_clients
 from sparq.nsqadmin.watch.paging import page, page_of_clients, page_of_nodes
-from tests.nsqadmin.watch.figures import Cluster, channel, picture, stats, topic
+from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
-FOUND = picture(
+FOUND = snapshot(
     stats(
         topic("Orders", channel("b", depth=5, clients=1), channel("a", depth=5), depth=1),
         topic("clicks", channel("x", depth=9, oldest=70.0, clients=1), channel("y", is_go=True)),
@@ -38,7 +38,7 @@ def test_what_is_unknown_stands_at_the_end() -> None:
     cluster.now += 10
     answer = stats(topic("t", channel("a", messages=5), channel("b", messages=9), channel("c")))
     cluster.answers("a:4151", answer)
-    table = cluster.picture().channels
+    table = cluster.snapshot().channels
 
     for sort, expected in (("in_rate", "abc"), ("-in_rate", "bac")):
         assert [*expected] == [row.channel for row in page(table, sort=sort).rows]
@@ -94,7 +94,7 @@ def test_nodes() -> None:
     cluster = Cluster()
     cluster.answers("b:4151", stats(topic("t", depth=1)))
     cluster.answers("a:4151", stats(version="1.2.0"))
-    nodes = cluster.picture().nodes
+    nodes = cluster.snapshot().nodes
 
     assert ["a", "b"] == [node.hostname for node in page_of_nodes(nodes).rows]
     assert ["b", "a"] == [node.hostname for node in page_of_nodes(nodes, sort="-waiting").rows]
@@ -111,7 +111,7 @@ def client(number: int, host: str = "h", **told: object) -> dict[str, object]:
 
 def test_clients_are_folded() -> None:
     """500 connections of one kind are one row."""
-    folder = Folder()
+    folder = ClientGroups()
     for node in ("a:1", "b:1"):
         answer = stats(
             topic("t", {**channel("c"), "clients": [client(n, ready_count=2) for n in range(250)]})

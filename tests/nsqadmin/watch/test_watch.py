@@ -15,40 +15,42 @@ import pytest
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
 from sparq.nsqadmin.watch.node_watch import Slots
-from sparq.nsqadmin.watch.picture import Picture
-from sparq.nsqadmin.watch.watch import Watch
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
+from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
-from tests.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import stays, until
+from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import stays, until
 
 
 @asynccontextmanager
 async def watching(
     *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
-) -> AsyncIterator[Watch]:
+) -> AsyncIterator[ClusterWatch]:
     """A watch whose rounds come fast."""
     async with Upstream(connect_seconds=2, request_seconds=changes.pop("request", 5)) as upstream:
         fleet = Fleet(upstream, lookupds=lookupds, nsqds=nsqds)
         pace = {"interval_seconds": 0.05, "idle_seconds": 0.05, **changes}
-        async with Watch(fleet, **pace) as watch:
+        async with ClusterWatch(fleet, **pace) as watch:
             yield watch
 
 
-async def seen(watch: Watch, condition: Callable[[Picture], Any], seconds: float = 10) -> Picture:
-    """The first picture for which a condition holds."""
+async def seen(
+    watch: ClusterWatch, condition: Callable[[ClusterSnapshot], Any], seconds: float = 10
+) -> ClusterSnapshot:
+    """The first snapshot for which a condition holds."""
     async with asyncio.timeout(seconds):
-        picture = await watch.look()
-        while not condition(picture):
-            picture = await watch.changed(picture.number)
-    return picture
+        snapshot = await watch.look()
+        while not condition(snapshot):
+            snapshot = await watch.changed(snapshot.number)
+    return snapshot
 
 
-def is_in(address: str, state: str) -> Callable[[Picture], bool]:
+def is_in(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
     """Whether a node is in a state."""
 
-    def look(picture: Picture) -> bool:
-        node = picture.node(address)
+    def look(snapshot: ClusterSnapshot) -> bool:
+        node = snapshot.node(address)
         return node is not None and node.state == state
 
     return look
@@ -68,13 +70,13 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
             await seen(watch, lambda p: p.totals.nodes_up == 2 and p.totals.channels)
             one.post("/pub?topic=t", b"hello")
             two.post("/mpub?topic=t", b"a\nb")
-            picture = await watch.fresh()
+            snapshot = await watch.fresh()
 
-            row = picture.channels.find("t", "c")
+            row = snapshot.channels.find("t", "c")
             assert row is not None
             assert (3, 3, 2, "no consumers") == (row.depth, row.messages, row.nodes, row.state)
-            assert {"up"} == {node.state for node in picture.nodes}
-            assert {(lookupd.http,)} == {node.lookupds for node in picture.nodes}
+            assert {"up"} == {node.state for node in snapshot.nodes}
+            assert {(lookupd.http,)} == {node.lookupds for node in snapshot.nodes}
             detail = await watch.detail("t", "c")
             assert detail.channel is not None
             assert 3 == detail.channel.counts["depth"]
@@ -82,14 +84,14 @@ async def test_a_published_message_shows(tmp_path: Path) -> None:
             await killed(watch, one)
 
 
-async def killed(watch: Watch, nsqd: Server) -> None:
+async def killed(watch: ClusterWatch, nsqd: Server) -> None:
     """A killed nsqd is told of in time, with what waits there; then it can be forgotten."""
     await asyncio.to_thread(nsqd.kill9)
     began = time.monotonic()
-    picture = await seen(watch, is_in(nsqd.http, "gone"))
+    snapshot = await seen(watch, is_in(nsqd.http, "gone"))
 
     assert time.monotonic() - began < 5
-    sentences = [notice.sentence for notice in picture.notices]
+    sentences = [notice.sentence for notice in snapshot.notices]
     assert any("gone" in each and "1 message waits there" in each for each in sentences), sentences
     assert not watch.forget("127.0.0.1:1")
     assert watch.forget(nsqd.http)
@@ -100,8 +102,8 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
     """At the same address, with nodes that were given."""
     with spawn_nsqd(tmp_path) as nsqd:
         async with watching(nsqds=(nsqd.http,)) as watch:
-            picture = await seen(watch, lambda p: p.totals.nodes_up)
-            address = picture.nodes[0].address
+            snapshot = await seen(watch, lambda p: p.totals.nodes_up)
+            address = snapshot.nodes[0].address
             await asyncio.to_thread(nsqd.kill9)
             await seen(watch, is_in(address, "gone"))
             await asyncio.to_thread(nsqd.start)
@@ -112,9 +114,9 @@ async def test_a_node_that_never_answered_is_shown() -> None:
     """Under the address that was given, as gone."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(nsqds=(address,)) as watch:
-        picture = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")
+        snapshot = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")
 
-    (node,) = picture.nodes
+    (node,) = snapshot.nodes
     assert (address, None, "connection refused") == (node.address, node.answered_at, node.error)
 
 
@@ -127,10 +129,10 @@ async def test_a_slow_node_does_not_hold_up_the_others() -> None:
             slow.may_answer.clear()
             quick.answer = stats(topic("t", channel("c", depth=1)))
             began = time.monotonic()
-            picture = await seen(watch, lambda p: p.totals.waiting == 6)
+            snapshot = await seen(watch, lambda p: p.totals.waiting == 6)
             assert time.monotonic() - began < 3
-            picture = await seen(watch, is_in(slow.http, "silent"))
-            assert 6 == picture.totals.waiting
+            snapshot = await seen(watch, is_in(slow.http, "silent"))
+            assert 6 == snapshot.totals.waiting
             quick.answer = stats(topic("t", channel("c", depth=2)))
             await seen(watch, lambda p: p.totals.waiting == 7)
             slow.may_answer.set()
@@ -143,8 +145,8 @@ async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
         async with watching(nsqds=(slow.http,), request=0.5) as watch:
             await seen(watch, lambda p: p.nodes and p.nodes[0].state == "up")
             slow.may_answer.clear()
-            picture = await seen(watch, lambda p: p.nodes[0].state == "gone")
-            assert "no answer in time" == picture.nodes[0].error
+            snapshot = await seen(watch, lambda p: p.nodes[0].state == "gone")
+            assert "no answer in time" == snapshot.nodes[0].error
         slow.may_answer.set()
 
 
@@ -154,10 +156,10 @@ async def test_nonsense_is_an_error_of_its_node() -> None:
         fake.answer = stats(topic("t", depth=5))
         await seen(watch, lambda p: p.totals.waiting == 5)
         fake.answer = b"<html>"
-        picture = await seen(watch, lambda p: p.nodes[0].state == "silent")
+        snapshot = await seen(watch, lambda p: p.nodes[0].state == "silent")
 
-    assert "unreadable figures" in picture.nodes[0].error
-    assert 5 == picture.totals.waiting
+    assert "unreadable figures" in snapshot.nodes[0].error
+    assert 5 == snapshot.totals.waiting
 
 
 async def test_many_viewers_ask_no_more_than_one() -> None:
@@ -172,8 +174,8 @@ async def test_many_viewers_ask_no_more_than_one() -> None:
             async def view() -> None:
                 number = 0
                 for _ in range(3):
-                    picture = await watch.changed(number)
-                    number = picture.number
+                    snapshot = await watch.changed(number)
+                    number = snapshot.number
                     await watch.detail("t", "c")
                     await watch.clients()
 
@@ -209,19 +211,19 @@ async def test_a_node_that_is_listed_no_more(tmp_path: Path) -> None:
             fake.answer = stats(topic("t", depth=5))
             await seen(watch, lambda p: p.totals.waiting == 5)
             lookupd.answer = {"producers": [node]}
-            picture = await seen(watch, lambda p: p.nodes[0].state == "up")
-            assert (lookupd.http,) == picture.nodes[0].lookupds
+            snapshot = await seen(watch, lambda p: p.nodes[0].state == "up")
+            assert (lookupd.http,) == snapshot.nodes[0].lookupds
 
 
 async def test_without_any_answer_there_is_an_empty_picture() -> None:
     """Of a cluster that nobody answers for, with what is wrong."""
     address = f"127.0.0.1:{free_port()}"
     async with watching(lookupds=(address,)) as watch:
-        picture = await watch.look()
+        snapshot = await watch.look()
 
-    assert ((), 0) == (picture.nodes, len(picture.channels))
+    assert ((), 0) == (snapshot.nodes, len(snapshot.channels))
     assert [f"nsqlookupd {address} does not answer: connection refused."] == [
-        notice.sentence for notice in picture.notices
+        notice.sentence for notice in snapshot.notices
     ]
 
 

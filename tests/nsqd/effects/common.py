@@ -7,10 +7,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from sparq.nsqd.options import Options
+from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
 from tests.nsqd.line import Line
-from tests.told import Row, ToldServer
+from tests.support.told import Row, ToldServer
 
 WAIT_SECONDS = 30.0
 ERROR = 1
@@ -45,7 +45,7 @@ def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
 
     def check(server: ToldServer) -> None:
         assert server.request("GET", "/ping")[0] == 200
-        texts = {found.name: found.help for found in flags_of(Options)}
+        texts = {found.name: found.help for found in flags_of(NsqdOptions)}
         assert words in texts[flag]
 
     return check

@@ -19,9 +19,9 @@ from tests.nsqd.authd import answer, entry
 from tests.nsqd.effects.common import ADDRESSES, granted, identify, refused
 from tests.nsqd.layered import Certificates
 from tests.nsqd.line import OK, Line
-from tests.servers import Server, spawn_nsqlookupd
-from tests.told import Row, Told, ToldServer
-from tests.waiting import wait_for
+from tests.support.servers import Server, spawn_nsqlookupd
+from tests.support.told import Row, Told, ToldServer
+from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
 SECRET = b"s3cr3t"

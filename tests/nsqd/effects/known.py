@@ -12,9 +12,9 @@ from sparq.protocol import commands
 from tests.nsqd.effects.common import ADDRESSES, ERROR
 from tests.nsqd.effects.limits import ask
 from tests.nsqd.line import OK, Line, pub
-from tests.servers import spawn_nsqlookupd
-from tests.told import Row, Told, ToldServer
-from tests.waiting import wait_for
+from tests.support.servers import spawn_nsqlookupd
+from tests.support.told import Row, Told, ToldServer
+from tests.support.waiting import wait_for
 
 
 def token_file(server: ToldServer) -> None:

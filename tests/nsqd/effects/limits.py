@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.nsqd.effects.common import ADDRESSES, ERROR, refused
 from tests.nsqd.line import OK, Line, pub, rdy, sub
-from tests.told import Row, Told, ToldServer
-from tests.waiting import wait_for
+from tests.support.told import Row, Told, ToldServer
+from tests.support.waiting import wait_for
 
 TOKEN = "s3cr3t-t0ken"
 TOPICS = 3

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 
 from tests.nsqd.effects.common import ADDRESSES
-from tests.told import Row, Told, ToldServer
-from tests.waiting import wait_for
+from tests.support.told import Row, Told, ToldServer
+from tests.support.waiting import wait_for
 
 PUSHES = 3
 

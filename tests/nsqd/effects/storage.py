@@ -8,8 +8,8 @@ from typing import Any
 
 from tests.nsqd.effects.common import ADDRESSES
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
-from tests.told import Row, ToldServer
-from tests.waiting import wait_for
+from tests.support.told import Row, ToldServer
+from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
 

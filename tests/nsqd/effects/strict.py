@@ -8,10 +8,10 @@ import socket
 import struct
 import time
 
-from tests.log_flags import AS_JSON, BOUNDED
 from tests.nsqd.effects.common import ADDRESSES, WAIT_SECONDS, granted, identify, refused
 from tests.nsqd.line import OK, Line, pub
-from tests.told import Row, ToldServer
+from tests.support.log_flags import AS_JSON, BOUNDED
+from tests.support.told import Row, ToldServer
 
 LINE = 120
 FIRST_SECONDS = 3

@@ -7,8 +7,8 @@ from typing import Any
 
 from tests.nsqd.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.nsqd.line import OK, Line, dpub, fin, mpub, pub, rdy, sub
-from tests.told import Row, ToldServer
-from tests.waiting import wait_for
+from tests.support.told import Row, ToldServer
+from tests.support.waiting import wait_for
 
 
 def says(**facts: Any) -> Callable[[ToldServer], None]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import LIMITS, Limits
+from sparq.pipeline.minutes_state.bucket import LIMITS, MinutesLimits
 from tests.pipeline import plain
 from tests.pipeline.minutes.buckets import Buckets, message, of_kind
 from tests.pipeline.minutes.twin import Twin
@@ -98,7 +98,7 @@ def test_any_number_of_buckets_and_partitions(count, partitions):
 @pytest.mark.parametrize("recent_bytes_max", [0, 3000, 20_000])
 def test_where_the_minutes_lie_does_not_matter(recent_bytes_max):
     """All but the newest minute in `cold`, half of them, or nearly none."""
-    limits = Limits(horizon_s=3 * 3600, recent_bytes_max=recent_bytes_max)
+    limits = MinutesLimits(horizon_s=3 * 3600, recent_bytes_max=recent_bytes_max)
     hold_to_twin(batches_of(generated(5), 3, 70, 4), 4, limits)
 
 
@@ -126,7 +126,15 @@ MESSAGE = st.builds(
 @given(
     st.lists(st.lists(MESSAGE, min_size=1, max_size=40), min_size=1, max_size=8),
     st.sampled_from([1, 4, 7]),
-    st.sampled_from([Limits(0), Limits(3600), Limits(3600, 0), Limits(), Limits(DAY_S, 2000)]),
+    st.sampled_from(
+        [
+            MinutesLimits(0),
+            MinutesLimits(3600),
+            MinutesLimits(3600, 0),
+            MinutesLimits(),
+            MinutesLimits(DAY_S, 2000),
+        ]
+    ),
     st.sampled_from([1000, 20_000]),
     st.integers(1, 4),
 )

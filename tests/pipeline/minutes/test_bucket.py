@@ -9,14 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.pipeline.minutes_state import bucket, output
-from sparq.pipeline.minutes_state.bucket import Limits, early_of
-from tests.pipeline.minutes.buckets import (
-    Buckets,
-    by_minute,
-    counted,
-    message,
-    of_kind,
-)
+from sparq.pipeline.minutes_state.bucket import MinutesLimits, early_of
+from tests.pipeline.minutes.buckets import Buckets, by_minute, counted, message, of_kind
 
 HOUR_S = 3600
 START_S = 1_800_000_000
@@ -52,7 +46,7 @@ def test_a_batch_reads_and_writes_a_bucket_once():
 
 def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
     """So a batch costs what it touches, not what is open."""
-    buckets = Buckets(1, Limits(recent_bytes_max=0))
+    buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(10):
         apply(buckets, at(minute))
     state = buckets.states[0]
@@ -69,7 +63,7 @@ def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
 
 def test_recent_minutes_stay_small():
     """Beyond the limit the oldest half goes, not one minute in each batch."""
-    buckets = Buckets(1, Limits(recent_bytes_max=20_000))
+    buckets = Buckets(1, MinutesLimits(recent_bytes_max=20_000))
     for minute in range(30):
         visitors = [at(minute, f"v{n}", f"/{n % 7}") for n in range(100)]
         apply(buckets, *visitors)
@@ -83,7 +77,7 @@ def test_recent_minutes_stay_small():
 
 def test_a_minute_that_closes_leaves_the_state():
     """Cold or recent, with its last row; texts of its pages go too."""
-    buckets = Buckets(1, Limits(horizon_s=600, recent_bytes_max=0))
+    buckets = Buckets(1, MinutesLimits(horizon_s=600, recent_bytes_max=0))
     for minute in range(5):
         apply(buckets, at(minute, page=f"/{minute}"))
     state = buckets.states[0]
@@ -105,7 +99,7 @@ def test_a_minute_that_closes_leaves_the_state():
 @pytest.mark.parametrize(("second", "final"), [(59, False), (60, True)])
 def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, final):
     """Not a second earlier: its last click may be just as late as its first."""
-    buckets = Buckets(1, Limits(horizon_s=600))
+    buckets = Buckets(1, MinutesLimits(horizon_s=600))
     apply(buckets, at(0))
     rows = apply(buckets, message(START_S + 600 + second))
 
@@ -114,7 +108,7 @@ def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, fina
 
 def test_a_click_of_a_closed_minute_is_late():
     """It is counted with its minute, and changes nothing."""
-    buckets = Buckets(4, Limits(horizon_s=600))
+    buckets = Buckets(4, MinutesLimits(horizon_s=600))
     apply(buckets, at(0))
     apply(buckets, at(100))
     rows = apply(buckets, at(0, "w", "/b"), at(0, "w", "/c"), at(100))
@@ -146,7 +140,7 @@ def test_the_low_mark_is_that_of_all_partitions():
 
 def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
     """Every click stays counted: in a minute, or as late."""
-    buckets = Buckets(2, Limits(bucket_bytes_max=3000, recent_bytes_max=1500))
+    buckets = Buckets(2, MinutesLimits(bucket_bytes_max=3000, recent_bytes_max=1500))
     messages = 0
     for batch in range(40):
         clicks = [at(batch - back % 12, f"v{batch * back}") for back in range(20)]
@@ -173,7 +167,9 @@ def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
 
 def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_early():
     """Their sums are right without looking at other batches, and the minute is final at its end."""
-    buckets = Buckets(2, Limits(bucket_bytes_max=3000, recent_bytes_max=1500, horizon_s=HOUR_S))
+    buckets = Buckets(
+        2, MinutesLimits(bucket_bytes_max=3000, recent_bytes_max=1500, horizon_s=HOUR_S)
+    )
     minutes = {}
     for batch in range(100):
         apply(buckets, *(at(batch - back % 12, f"v{batch * back}") for back in range(20)))
@@ -202,7 +198,7 @@ def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_ea
 )
 def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_bytes_max):
     """Any partitions, any order of the shuffle: equal bytes in the state, equal rows."""
-    limits = Limits(30 * 60, recent_bytes_max, bucket_bytes_max)
+    limits = MinutesLimits(30 * 60, recent_bytes_max, bucket_bytes_max)
     several = [Buckets(3, limits, partitions=parts, seed=parts) for parts in (1, 2, 5)]
     for second, batch in enumerate(batches):
         clicks = [at(minute, visitor, f"/{visitor}", nsqd=nsqd) for minute, visitor, nsqd in batch]
@@ -218,7 +214,7 @@ def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_byte
 @pytest.mark.parametrize("recent_bytes_max", [0, 10**6])
 def test_a_replayed_batch_gives_equal_bytes(recent_bytes_max):
     """Spark repeats a batch that it could not commit on the state before it."""
-    buckets = Buckets(4, Limits(HOUR_S, recent_bytes_max))
+    buckets = Buckets(4, MinutesLimits(HOUR_S, recent_bytes_max))
     for batch in range(8):
         clicks = [at(batch * 7 - back, f"v{back % 5}", f"/{back}") for back in range(16)]
         clicks.append(message(reason="broken", index=batch, published_s=START_S))
@@ -232,7 +228,7 @@ def test_a_replayed_batch_gives_equal_bytes(recent_bytes_max):
 
 def test_nothing_is_written_but_what_is_returned():
     """`apply` reads the state; what it returns is all that changes."""
-    buckets = Buckets(1, Limits(recent_bytes_max=0))
+    buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(4):
         apply(buckets, at(minute))
     before = buckets.states[0].copy()
@@ -254,7 +250,7 @@ def test_the_state_of_another_version_is_refused():
 
 def test_the_end_of_a_run_closes_every_open_minute():
     """From the blobs alone, as the state store gives them: a last revision, final."""
-    buckets = Buckets(4, Limits(recent_bytes_max=0))
+    buckets = Buckets(4, MinutesLimits(recent_bytes_max=0))
     for minute in range(6):
         apply(buckets, at(minute, "v"), at(minute, "w"))
     newest = buckets.figures()

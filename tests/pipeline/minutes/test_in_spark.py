@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 
 from sparq.pipeline.messages import with_batch_time
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import Limits
+from sparq.pipeline.minutes_state.bucket import MinutesLimits
 from sparq.pipeline.minutes_state.packer import blobs_of, prepared
 from sparq.pipeline.minutes_state.processor import closing_rows, minute_rows
 from sparq.pipeline.packing import PACKED_DDL, bucket_count, pack_partition
@@ -26,7 +26,7 @@ PARSED = pa.schema(
         *(("status", pa.int32()), ("reason", pa.string())),
     ]
 )
-LIMITS = Limits(horizon_s=6 * 3600, recent_bytes_max=4000)
+LIMITS = MinutesLimits(horizon_s=6 * 3600, recent_bytes_max=4000)
 
 
 def parsed(one):

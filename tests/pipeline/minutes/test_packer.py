@@ -114,7 +114,7 @@ def test_a_partition_with_rejected_messages_alone_is_sent():
 
     assert [row.num_rows for row in rows] == [BUCKETS]
     received = packing.receive([rows[0].to_pandas()])
-    assert received.header == packing.Header({}, 9, 7)
+    assert received.header == packing.BucketHeader({}, 9, 7)
     added, _, refused = packer.received(received.blobs)
     assert (len(added), len(refused)) == (0, 1)
 

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import Limits
+from sparq.pipeline.minutes_state.bucket import MinutesLimits
 from sparq.pipeline.minutes_state.processor import MinutesProcessor, unpack
 from tests.pipeline.minutes.buckets import Buckets, message
 
@@ -22,7 +22,7 @@ def batch(minute):
 @pytest.mark.parametrize("recent_bytes_max", [0, 10**6])
 def test_the_processor_keeps_and_writes_what_the_pure_function_says(recent_bytes_max):
     """Through value and map state and through pandas: equal rows, equal state."""
-    limits = Limits(1200, recent_bytes_max)
+    limits = MinutesLimits(1200, recent_bytes_max)
     buckets = Buckets(2, limits, partitions=1)
     spark = TwsTester(MinutesProcessor(limits))
     for minute in range(0, 40, 3):

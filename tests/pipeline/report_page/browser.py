@@ -16,7 +16,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.waiting import wait_for
+from tests.support.waiting import wait_for
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 START_SECONDS = 60.0

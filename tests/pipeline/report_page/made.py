@@ -9,7 +9,7 @@ import pyarrow as pa
 from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
 from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.open_visits.findings import FINDING_SCHEMA
-from sparq.pipeline.query_progress import Sample
+from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.visits import REASONS
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
@@ -122,7 +122,7 @@ def report(table=None, found=None, *, pages=("/", "/pricing", "/docs/start"), **
 def samples(count=40, began_s=1_795_000_000.0):
     """The progress of three queries that catch up with a backlog."""
     return [
-        Sample(
+        QuerySample(
             began_s + number + at / 5,
             query,
             1_500.0 * (3 - at) * (1 + math.sin(number / 5) / 3),

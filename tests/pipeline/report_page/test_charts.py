@@ -13,9 +13,9 @@ from sparq.pipeline.report_page import times
 from sparq.pipeline.report_page.charts import (
     NARROW,
     WIDE,
-    Chart,
-    Hit,
+    HoverArea,
     Layer,
+    ReportChart,
     draw,
     halved_between,
     nice_guides,
@@ -44,7 +44,7 @@ def path_of(tree, key):
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_points_lie_where_their_values_say(size):
     """x and y of a line are linear in its values; 0 is at the bottom."""
-    tree = drawn(Chart("s", (0.0, 99.0), [LINE, OTHER], [(0.0, "0"), (50.0, "50")]), size)
+    tree = drawn(ReportChart("s", (0.0, 99.0), [LINE, OTHER], [(0.0, "0"), (50.0, "50")]), size)
     points = path_of(tree, "q1")
 
     across, down = np.diff(points[:, 0]), points[:, 1]
@@ -58,8 +58,8 @@ def test_points_lie_where_their_values_say(size):
 
 def test_the_figures_under_the_pointer_lie_where_their_points_are():
     """A strip for an x covers the line's point at that x, and only its text is in it."""
-    hits = [Hit(at - 0.5, at + 0.5, f"{at}: <b>7") for at in (0, 25, 50, 99)]
-    tree = drawn(Chart("s", (0.0, 99.0), [OTHER, LINE], [], hits))
+    hits = [HoverArea(at - 0.5, at + 0.5, f"{at}: <b>7") for at in (0, 25, 50, 99)]
+    tree = drawn(ReportChart("s", (0.0, 99.0), [OTHER, LINE], [], hits))
     points = path_of(tree, "q1")
 
     strips = [one for one in tree.iter("g") if one.get("class") == "hit"]
@@ -72,7 +72,9 @@ def test_the_figures_under_the_pointer_lie_where_their_points_are():
 
 def test_nothing_of_the_librarys_own_script_and_looks_is_left():
     """Shapes, groups and texts; no script, no style, no links, and a name for who does not see."""
-    tree = drawn(Chart("In words.", (0.0, 99.0), [LINE, OTHER], [(0.0, "0")], [Hit(0, 1, "h")]))
+    tree = drawn(
+        ReportChart("In words.", (0.0, 99.0), [LINE, OTHER], [(0.0, "0")], [HoverArea(0, 1, "h")])
+    )
 
     assert {"svg", "g", "rect", "path", "text"} == {one.tag for one in tree.iter()}
     assert ("img", "In words.") == (tree.get("role"), tree.get("aria-label"))

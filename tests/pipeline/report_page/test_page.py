@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from sparq.pipeline.query_progress import Sample
+from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report_page.page import POLICY, page_of
 from tests.pipeline.report_page import made
 from tests.pipeline.report_page.test_markup import Seen
@@ -129,7 +129,8 @@ def test_a_run_without_anything_has_a_page():
 def test_one_minute_and_one_batch_are_drawn():
     """The shortest run there is: a line has two ends."""
     text = page(
-        made.minutes([made.BEGIN_MINUTE], [7]), progress=[Sample(1.8e9, "archive", 10.0, 5, 0.5)]
+        made.minutes([made.BEGIN_MINUTE], [7]),
+        progress=[QuerySample(1.8e9, "archive", 10.0, 5, 0.5)],
     )
 
     assert 2 * 5 == text.count("<svg viewBox=") - text.count('<svg viewBox="0 0 26 10"')
@@ -146,7 +147,7 @@ def test_any_year_a_log_can_name_is_drawn(years):
 
 def test_lag_that_nobody_knows_is_not_drawn():
     """Without publish times there is no chart of seconds."""
-    text = page(progress=[Sample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
+    text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
 
     assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
 

@@ -14,7 +14,7 @@ from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import FINDING, digest_of
 from sparq.pipeline.open_visits.pack import CLICKS, OTHER_ENDINGS, RESOURCE_ENDINGS, blobs_of
 from sparq.pipeline.open_visits.rows import Name
-from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Base, Hot, Limits, held_state
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Base, Hot, VisitsLimits, held_state
 from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_name
 from tests.pipeline import plain as plain_clicks
 from tests.pipeline.visits.plain import CLICK_SCHEMA, FindingBooks
@@ -106,7 +106,7 @@ class Machine:
 
     buckets: int = 4
     partitions: int = 2
-    limits: Limits = DEFAULT_LIMITS
+    limits: VisitsLimits = DEFAULT_LIMITS
     rows_max: int = 700  # of a RecordBatch
     states: list = field(default_factory=list)
     told: list = field(default_factory=list)

@@ -7,7 +7,7 @@ import pytest
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply
 from sparq.pipeline.open_visits.findings import OUTPUT_SCHEMA
-from sparq.pipeline.open_visits.tiers import Base, Element, Hot, Limits, held_state
+from sparq.pipeline.open_visits.tiers import Base, Element, Hot, VisitsLimits, held_state
 from sparq.pipeline.visits import (
     BARE,
     BURST,
@@ -63,7 +63,7 @@ def test_a_day_gives_what_the_plain_rules_find(seed, lags, step, limits, buckets
     """Findings with revision, amount, times, evidence and ids; whatever the batches and nsqds."""
     rows, _ = day(6000, seed)
     batches = list(batches_of(rows, len(lags), lags, step))
-    machine, twin = both(batches, limits=Limits(**limits), buckets=buckets, rows_max=300)
+    machine, twin = both(batches, limits=VisitsLimits(**limits), buckets=buckets, rows_max=300)
 
     assert len(twin.told) >= 5
     assert findings(twin.told) == findings(machine.told)
@@ -127,7 +127,7 @@ def test_suspects_out_of_order_give_what_the_plain_rules_find(seed):
     """Late clicks, quiet nsqds, visits that are over: also where hot pages alone cannot tell."""
     rng = random.Random(seed)
     rows = story(rng)
-    limits = Limits(
+    limits = VisitsLimits(
         batches_max=rng.choice((1, 2, 5, 10**9)),
         overdue_s=rng.choice((0, 60, 1000, 10**12)),
         hot_bytes_max=rng.choice((1000, 10**9)),
@@ -153,7 +153,7 @@ def contents(state):
 def test_a_replayed_batch_gives_equal_bytes():
     """The same state, the rows in another order: as Spark repeats a batch that failed."""
     rows, _ = day(6000, 2)
-    machine = Machine(limits=Limits(batches_max=3))
+    machine = Machine(limits=VisitsLimits(batches_max=3))
     batches = list(batches_of(rows[:4000], 2, (0, 1), 200))
     for batch in batches[:-1]:
         before = [held_state(**contents(state)) for state in machine.states]
@@ -168,7 +168,7 @@ def test_a_replayed_batch_gives_equal_bytes():
 
 def test_ordinary_batches_leave_base_alone():
     """They read and append to `hot`, and append to `names`; a compaction does the rest."""
-    state, limits = held_state(), Limits(batches_max=5)
+    state, limits = held_state(), VisitsLimits(batches_max=5)
     machine = Machine(buckets=1, limits=limits)
     machine.states = [state]
     for batch in range(9):
@@ -186,7 +186,7 @@ def test_ordinary_batches_leave_base_alone():
 
 def test_a_new_suspect_with_pages_in_base_is_found_at_once():
     """Seven clicks put away, eight new ones: the batch fetches what it lacks."""
-    machine = Machine(buckets=1, limits=Limits(batches_max=3))
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=3))
     old = [click(10 * at, page="/offer", ident=at) for at in range(7)]
     machine.apply(old, ["n"] * 7)
     machine.apply([click(80, who="other")], ["n"])
@@ -200,7 +200,7 @@ def test_a_new_suspect_with_pages_in_base_is_found_at_once():
 
 def test_people_with_many_pages_lie_in_base():
     """Only those stay hot whose next click may prove something: each batch reads all of them."""
-    machine = Machine(buckets=1, limits=Limits(batches_max=2))
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
     person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
     again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
     quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
@@ -231,7 +231,7 @@ def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
 
 def test_findings_are_told_when_they_have_doubled_and_at_the_end():
     """Across compactions: what is in the part `findings` goes on counting."""
-    machine = Machine(buckets=2, limits=Limits(batches_max=2))
+    machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
     for second in range(7):
         machine.apply([click(second, robot=True)], ["n"])
 
@@ -253,7 +253,7 @@ def test_rows_have_the_schema_of_the_output():
 
 def test_robots_txt_counts_on_through_folds_and_compactions():
     """Whoever asks for it every twenty minutes, for a day, is told by doublings."""
-    limits = Limits(batches_max=2, fold_pages=2)
+    limits = VisitsLimits(batches_max=2, fold_pages=2)
     rows = [click(1200 * at, kind=ROBOTS_TXT, page="/robots.txt") for at in range(64)]
     batches = [([row], ["n"], None) for row in rows]
     machine, twin = both(batches, limits=limits, buckets=1)

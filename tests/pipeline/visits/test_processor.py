@@ -16,17 +16,11 @@ from sparq.pipeline.open_visits.processor import (
     closed,
     found,
 )
-from sparq.pipeline.open_visits.tiers import Limits
+from sparq.pipeline.open_visits.tiers import VisitsLimits
 from sparq.pipeline.packing import PACKED_DDL, pack_partition
-from tests.pipeline.visits.machine import (
-    FIRST_BATCH_MS,
-    Machine,
-    day,
-    findings,
-    table_of,
-)
+from tests.pipeline.visits.machine import FIRST_BATCH_MS, Machine, day, findings, table_of
 
-LIMITS = Limits(batches_max=3)
+LIMITS = VisitsLimits(batches_max=3)
 BUCKETS = 4
 
 

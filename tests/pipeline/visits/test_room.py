@@ -8,7 +8,7 @@ from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import FINDING
 from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
-from sparq.pipeline.open_visits.tiers import Limits, held_state
+from sparq.pipeline.open_visits.tiers import VisitsLimits, held_state
 from sparq.pipeline.visits import BARE, DECLARED, PAGE, REPEATS, RESOURCE
 from tests.pipeline.visits.machine import (
     FIRST_BATCH_MS,
@@ -96,7 +96,7 @@ def test_robots_among_half_a_million_visitors_are_found_and_nothing_is_dropped()
             at += 1
         batch_ms = FIRST_BATCH_MS + second * 1000
         table = pa.concat_tables([crowd, table_of(theirs, ["n"] * len(theirs), batch_ms)])
-        told += feed(states, table, Limits())
+        told += feed(states, table, VisitsLimits())
     told += close(states[0]).to_pylist()
 
     twin_rows = [{**suspects[number], "second": second} for second, number in moved[:at]]
@@ -113,7 +113,7 @@ def test_robots_among_half_a_million_visitors_are_found_and_nothing_is_dropped()
 
 def test_the_oldest_visits_go_first_and_are_counted():
     """With their clicks; those that stay are judged as ever."""
-    limits = Limits(batches_max=1, state_bytes_max=8_000)
+    limits = VisitsLimits(batches_max=1, state_bytes_max=8_000)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(10):
         rows = [click(100 * batch + n, who=f"{batch}-{n}") for n in range(20)]
@@ -131,7 +131,7 @@ def test_the_oldest_visits_go_first_and_are_counted():
 
 def test_more_pages_of_a_visit_than_are_kept_are_counted():
     """A robot that asks for one page ten times a second is found all the same."""
-    limits = Limits(batches_max=1, pages_max=100)
+    limits = VisitsLimits(batches_max=1, pages_max=100)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(20):
         rows = [click(1_000 + batch, page=f"/?{n % 2}", ident=batch * 10 + n) for n in range(10)]
@@ -150,7 +150,7 @@ def test_more_pages_of_a_visit_than_are_kept_are_counted():
 
 def test_the_older_half_of_too_many_findings_goes_and_is_counted():
     """A robot that is found again after that is a new finding."""
-    limits = Limits(batches_max=1, findings_max=10)
+    limits = VisitsLimits(batches_max=1, findings_max=10)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(12):
         machine.apply([click(batch, who=f"{batch}", robot=True)], ["n"])

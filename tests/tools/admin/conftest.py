@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from sparq.cli import main
-from tests.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 
 @dataclass

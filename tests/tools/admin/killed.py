@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
-from tests.waiting import wait_for
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 CHANNEL = "archive"
 KEEPER = "keeper"

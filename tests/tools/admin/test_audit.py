@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from tests.servers import free_port
+from tests.support.servers import free_port
 from tests.tools.admin.conftest import Run
 
 ENTRIES = [

@@ -10,8 +10,8 @@ import re
 
 import pytest
 
+from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Run
-from tests.waiting import wait_for
 
 COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
 

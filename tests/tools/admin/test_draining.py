@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Ran, Run, call
-from tests.waiting import wait_for
 
 
 class Leaving:

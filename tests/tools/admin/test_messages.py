@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 from tests.tools.admin.conftest import Cluster, Run
 
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from sparq.protocol.dead_letters import History
-from tests.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from sparq.protocol.dead_letters import DeadLetterHistory
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
-from tests.waiting import wait_for
 
 MESSAGES = int(os.environ.get("MOVE_MESSAGES", "20000"))
 """`make move` has a million."""
@@ -123,7 +123,9 @@ def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str])
 
 def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
     """What the source tells of a letter, the target does."""
-    history = History("orders", "billing", "0" * 16, 3, 10**18, 0, "me", "requeued", redriven=2)
+    history = DeadLetterHistory(
+        "orders", "billing", "0" * 16, 3, 10**18, 0, "me", "requeued", redriven=2
+    )
     pair.source.post("/topic/create?topic=t.dead")
     pair.source.post("/channel/create?topic=t.dead&channel=c")
     for body in (history.seal(b"bad"), b"by hand"):

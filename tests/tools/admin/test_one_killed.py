@@ -17,10 +17,10 @@ import pytest
 
 from sparq.tools.admin.verbs import VERBS
 from tests.nsqadmin.pages.cluster import AdminServer
-from tests.servers import free_port
+from tests.support.servers import free_port
+from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 from tests.tools.admin.killed import Killed, three_nsqds
-from tests.waiting import wait_for
 
 TOPIC, DEAD, IDS = "TOPIC", "DEAD", "IDS"
 COPIES, LOOKED_AT = "copies", "looked.at"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
 from tests.tools.admin.conftest import Cluster, Run
 
 TOML = """[[policies]]

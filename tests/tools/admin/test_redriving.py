@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.nsqd.line import OK, Line, rdy, sub
-from tests.servers import NsqdServer
+from tests.support.servers import NsqdServer
+from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Run
-from tests.waiting import wait_for
 
 POLICIES = json.dumps({"policies": [{"topic": "poison*", "max_attempts": 1}]}).encode()
 

@@ -47,7 +47,7 @@ _HEADER: Final = struct.Struct(">iI")
 Parts = bytes | bytearray | memoryview
 
 
-class Connection:
+class BlockingConnection:
     """A connection to one nsqd.
 
     Attributes:
@@ -74,7 +74,7 @@ class Connection:
             RemoteError: nsqd refused the connection, or the secret.
         """
         self.address = address
-        self._room = memoryview(bytearray(ROOM_BYTES))
+        self._byte_limit = memoryview(bytearray(ROOM_BYTES))
         self._sealed = memoryview(b"")
         place = parse_nsqd(address)
         self._wire = ClientConnection(str(place), layers, _identity(user_agent), FRAME_BYTES_MAX)
@@ -176,9 +176,9 @@ class Connection:
         return frame_type, self._receive_exactly(size - 4)
 
     def _receive_exactly(self, size: int) -> memoryview:
-        if size > len(self._room):
-            self._room = memoryview(bytearray(size))
-        data = rest = self._room[:size]
+        if size > len(self._byte_limit):
+            self._byte_limit = memoryview(bytearray(size))
+        data = rest = self._byte_limit[:size]
         while rest:
             try:
                 count = self._receive_into(rest)

@@ -22,10 +22,10 @@ from threading import Lock
 from typing import Any, Final, cast
 
 from sparq.client.batch import Batch
-from sparq.client.blocking.crossing import BlockingBatch, cross
-from sparq.client.blocking.feed import Feed, seconds_until
+from sparq.client.blocking.fetcher import Fetcher, seconds_until
+from sparq.client.blocking.handle import SessionHandle, asked, awaited, close_all
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread
-from sparq.client.blocking.member import Member, asked, awaited, close_all
+from sparq.client.blocking.message_proxy import BlockingBatch, cross
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.handling import Handler, require_callable
@@ -40,7 +40,7 @@ NOTHING_CAME: Final = "no message arrived in time"
 Cross = Callable[[Sequence[Message]], list[Message]]
 
 
-class BlockingConsumer(Member):
+class BlockingConsumer(SessionHandle):
     """Consumes one channel of a topic; made and started by ``Session.consumer``.
 
     ::
@@ -85,7 +85,7 @@ class BlockingConsumer(Member):
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
         self._refilling = Lock()
-        self._feed = Feed(thread, _fetched(self._consumer, self._ready, cross_there))
+        self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, cross_there))
         self._start()
 
     def _start(self) -> None:
@@ -149,19 +149,21 @@ class BlockingConsumer(Member):
         if self.closed:
             return
         batches = self._consumer.batches(size, wait)
-        feed = Feed(self._thread, cast(AsyncGenerator[Batch, None], batches))
+        fetcher = Fetcher(self._thread, cast(AsyncGenerator[Batch, None], batches))
         try:
-            while (batch := self._next_batch(feed, size, _deadline(idle_timeout))) is not None:
+            while (batch := self._next_batch(fetcher, size, _deadline(idle_timeout))) is not None:
                 yield BlockingBatch(self._thread, batch)
         finally:
-            self._leave(feed)
+            self._leave(fetcher)
 
-    def _next_batch(self, feed: Feed[Batch], size: int, deadline: float | None) -> Batch | None:
+    def _next_batch(
+        self, fetcher: Fetcher[Batch], size: int, deadline: float | None
+    ) -> Batch | None:
         """Return the next batch, first from messages already fetched one by one; None: the end."""
         try:
             self._thread.check()
             crossed = self._take_ready(size)
-            return Batch(crossed) if crossed else feed.next(deadline)
+            return Batch(crossed) if crossed else fetcher.next(deadline)
         except TimeoutError:
             return None
         except ClosedError:
@@ -169,9 +171,9 @@ class BlockingConsumer(Member):
                 raise
             return None
 
-    def _leave(self, feed: Feed[Batch]) -> None:
+    def _leave(self, fetcher: Fetcher[Batch]) -> None:
         with contextlib.suppress(ClosedError):
-            leaving = self._thread.submit(_give_back, feed)
+            leaving = self._thread.submit(_give_back, fetcher)
             # The garbage collector may close this generator on any thread, even the session's.
             if not self._thread.is_current():
                 self._thread.wait(leaving)
@@ -196,7 +198,7 @@ class BlockingConsumer(Member):
         if not self._refilling.acquire(timeout=-1 if seconds is None else seconds):
             raise TimeoutError(NOTHING_CAME)
         try:
-            return bool(self._ready) or self._feed.next(deadline) is not None
+            return bool(self._ready) or self._fetcher.next(deadline) is not None
         except TimeoutError:
             raise TimeoutError(NOTHING_CAME) from None
         finally:
@@ -271,7 +273,7 @@ class BlockingConsumer(Member):
         close_all(self._thread, [self], wait_seconds)
 
     async def _end(self, wait_seconds: float = 0.0) -> None:
-        await self._feed.end()
+        await self._fetcher.end()
         # Sent together with CLS: with RDY still open, nsqd would redeliver them here at once.
         for message in self._take_ready(len(self._ready)):
             message.requeue(0, backoff=False)
@@ -303,9 +305,9 @@ async def _fetched(
         yield True
 
 
-async def _give_back(feed: Feed[Batch]) -> None:
-    """End a feed and requeue the batch that it fetched but did not hand out."""
-    if (unseen := await feed.end()) is not None:
+async def _give_back(fetcher: Fetcher[Batch]) -> None:
+    """End a fetcher and requeue the batch that it fetched but did not hand out."""
+    if (unseen := await fetcher.end()) is not None:
         unseen.requeue(0, backoff=False)
 
 

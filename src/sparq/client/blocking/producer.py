@@ -3,7 +3,7 @@
 1. Publishes of several threads, and submitted ones, share the connections without waiting for one
    another.
 2. ``submit`` returns at once while pending publishes have at most ``max_pending_bytes`` in total;
-   beyond that it blocks until there is room. Blocked threads go on in no particular order.
+   beyond that it blocks until there is byte_limit. Blocked threads go on in no particular order.
 3. Arguments and errors are those of ``Producer``.
 4. If the program ends with pending publishes and has not closed the producer, a warning is logged.
 """
@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
 
-from sparq.client.blocking.crossing import Room
+from sparq.client.blocking.handle import SessionHandle, awaited
 from sparq.client.blocking.loop_thread import LoopThread, begin
-from sparq.client.blocking.member import Member, awaited
+from sparq.client.blocking.message_proxy import ByteLimit
 from sparq.client.errors import ProducerFullError
 from sparq.client.log_fields import FieldLogger
 from sparq.client.producer import Producer
@@ -36,7 +36,7 @@ Ways = tuple[Callable[..., None], Callable[..., Awaitable[Receipt]]]
 """The producer's method without waiting, and the awaited one."""
 
 
-class BlockingProducer(Member):
+class BlockingProducer(SessionHandle):
     """Publishes messages; made by ``Session.producer``.
 
     ::
@@ -58,8 +58,8 @@ class BlockingProducer(Member):
         self._to_publish = (producer.publish_nowait, producer.publish)
         self._to_multi_publish = (producer.multi_publish_nowait, producer.multi_publish)
         self._to_publish_deferred = (producer.publish_deferred_nowait, producer.publish_deferred)
-        self._room = Room(self.config.max_pending_bytes)
-        weakref.finalize(self, _tell_of_the_unfinished, self._room, os.getpid())
+        self._byte_limit = ByteLimit(self.config.max_pending_bytes)
+        weakref.finalize(self, _tell_of_the_unfinished, self._byte_limit, os.getpid())
 
     # Publishing
 
@@ -102,11 +102,11 @@ class BlockingProducer(Member):
         return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
 
     def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
-        self._thread.check()  # first: in a forked child the room's lock may be held forever
+        self._thread.check()  # first: in a forked child the byte_limit's lock may be held forever
         outcome: Future[Receipt] = Future()
-        self._room.enter(size)
+        self._byte_limit.enter(size)
         # Refers to the producer, so that it is not collected while a future has no outcome.
-        outcome.add_done_callback(lambda _: self._room.leave(size))
+        outcome.add_done_callback(lambda _: self._byte_limit.leave(size))
         try:
             self._thread.post(_begin, outcome, ways, *arguments)
         except BaseException:  # Ctrl-C: it may be posted, and the caller never gets the future
@@ -193,8 +193,8 @@ def _all_held(bodies: Sequence[bytes]) -> Sequence[bytes]:
     return [_held(body) for body in bodies]
 
 
-def _tell_of_the_unfinished(room: Room, owner: int) -> None:
+def _tell_of_the_unfinished(byte_limit: ByteLimit, owner: int) -> None:
     """Log pending publishes that are lost, as the program ends without closing the producer."""
-    if room.count and os.getpid() == owner:
+    if byte_limit.count and os.getpid() == owner:
         text = "%d publishes still pending at exit: close the session or producer first"
-        log.warning(text, room.count)
+        log.warning(text, byte_limit.count)

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from sparq.client.address import read_sources
 from sparq.client.blocking.consumer import BlockingConsumer
+from sparq.client.blocking.handle import Closing, SessionHandle, close_all
 from sparq.client.blocking.loop_thread import LoopThread
-from sparq.client.blocking.member import Closing, Member, close_all
 from sparq.client.blocking.producer import BlockingProducer
 from sparq.client.config import Config
 
@@ -62,7 +62,7 @@ class Session(Closing):
     ) -> None:
         self.config = Config.of(config, options)
         self._nsqds, self._lookupds = read_sources(nsqd_tcp_addresses, lookupd_http_addresses)
-        self._made: list[Member] = []
+        self._made: list[SessionHandle] = []
         self._thread = LoopThread()
 
     def producer(self, **options: Any) -> BlockingProducer:

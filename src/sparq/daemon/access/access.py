@@ -6,7 +6,7 @@
    is `OPEN` needs none. `--http-token`, if given, allows everything.
 3. A wrong or expired token is refused; it never falls back to the rights of `anybody`.
 4. A change is recorded when it is done or has failed, except publishes. Every refusal is counted,
-   and recorded as far as `Audit` allows. No token gets into an entry: it has only the request
+   and recorded as far as `AuditLog` allows. No token gets into an entry: it has only the request
    arguments in `TOLD`.
 """
 
@@ -20,8 +20,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sparq.daemon.access import tokens
-from sparq.daemon.access.audit import Audit
-from sparq.daemon.access.audit_file import Entry, Outcome
+from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.audit_file import AuditEntry, Outcome
 from sparq.daemon.access.grants import Grant
 from sparq.daemon.access.rights import UNLISTED
 from sparq.daemon.access.roles import WORDS, Role, Via
@@ -89,7 +89,7 @@ def build(rights: Rights, token: str, files: AccessOptions) -> Access | None:
     audit = None
     if files.token_file or files.audit_file:
         path, seconds = files.audit_file, REFUSED_SECONDS
-        audit = Audit(path, flag="--audit-file", refused_seconds=seconds)
+        audit = AuditLog(path, flag="--audit-file", refused_seconds=seconds)
     elif not token:
         return None
     return Access(rights, token=token, token_file=files.token_file, audit=audit)
@@ -109,7 +109,7 @@ class Access:
         *,
         token: str = "",
         token_file: str = "",
-        audit: Audit | None = None,
+        audit: AuditLog | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         """`token`: the token of `--http-token`. `now`: returns seconds since the epoch.
@@ -166,7 +166,7 @@ class Access:
             return None, UNAUTHORISED
         return token, "" if self.now() < token.expires else EXPIRED
 
-    def refuse(self, reason: str, entry: Entry, kind: str = "") -> None:
+    def refuse(self, reason: str, entry: AuditEntry, kind: str = "") -> None:
         """Count and record a refusal; each `kind` has its own limit on entries."""
         self.refused[reason] += 1
         if self._audit is not None:
@@ -217,10 +217,10 @@ class Access:
 
     def _entry(
         self, route: Route, call: Call, caller: Caller, outcome: Outcome, detail: str
-    ) -> Entry:
+    ) -> AuditEntry:
         request = call.request
         peer = request.transport.get_extra_info("peername") if request.transport else None
-        return Entry(
+        return AuditEntry(
             caller.name,
             caller.via,
             peer_text(peer),

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from itertools import islice
 from typing import Any, Final
 
-from sparq.daemon.access.audit_file import AuditFile, Entry, Page, from_line, to_line
+from sparq.daemon.access.audit_file import AuditEntry, AuditFile, AuditPage, from_line, to_line
 from sparq.program.lifecycle import StartError
 
 REMEMBERED: Final = 1000
@@ -38,7 +38,7 @@ Publish = Callable[[bytes], Awaitable[None]]
 logger = logging.getLogger(__name__)
 
 
-class Audit:
+class AuditLog:
     """The audit log of one daemon."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Audit:
         """Whether entries are kept after this process ends."""
         return self._file is not None
 
-    async def record(self, entry: Entry) -> None:
+    async def record(self, entry: AuditEntry) -> None:
         """Write an entry; on return it is on disk, or the program's log has the failure."""
         line = to_line(entry, time.time())
         self._remember(line)
@@ -99,7 +99,7 @@ class Audit:
             await self._write()
         return self._why_not
 
-    def refused(self, entry: Entry, kind: str = "") -> None:
+    def refused(self, entry: AuditEntry, kind: str = "") -> None:
         """Record a refused request, unless there were too many of this kind recently (rule 2)."""
         budget = self._refusals.setdefault(kind, _Budget(self._refused_seconds))
         left_out = budget.admit(time.monotonic())
@@ -112,7 +112,7 @@ class Audit:
 
     async def page(
         self, before: str = "", limit: int = 50, filters: Mapping[str, str] | None = None
-    ) -> Page:
+    ) -> AuditPage:
         """Return a page of entries, newest first.
 
         Args:
@@ -174,7 +174,7 @@ class Audit:
 
     def _remembered_page(
         self, before: str, limit: int, wanted: Callable[[dict[str, Any]], bool]
-    ) -> Page:
+    ) -> AuditPage:
         end = int(before) if before.isascii() and before.isdigit() else self._count + 1
         older = (
             (number, entry)
@@ -182,7 +182,7 @@ class Audit:
             if number < end and wanted(entry)
         )
         found = list(islice(older, limit + 1))
-        page = Page([entry for _, entry in found[:limit]])
+        page = AuditPage([entry for _, entry in found[:limit]])
         if len(found) > limit:
             page.next = str(found[limit - 1][0])
         return page

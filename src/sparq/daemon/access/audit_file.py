@@ -47,7 +47,7 @@ Wanted = Callable[[dict[str, Any]], bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class AuditEntry:
     """One action.
 
     Attributes:
@@ -77,7 +77,7 @@ class Entry:
     time: str = ""
 
 
-def to_line(entry: Entry, now: float) -> bytes:
+def to_line(entry: AuditEntry, now: float) -> bytes:
     """Encode an entry as a line, with its newline; `now`: seconds since the epoch."""
     fields = asdict(entry)
     arguments = json.dumps(fields.pop("arguments"), default=str)
@@ -107,7 +107,7 @@ def _cut(text: str, limit: int) -> str:
 
 
 @dataclass(slots=True)
-class Page:
+class AuditPage:
     """A page of entries, newest first; `next`: where older ones begin, None: there are none."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
@@ -178,7 +178,7 @@ class AuditFile:
         finally:
             os.close(folder)
 
-    def page(self, before: str, limit: int, wanted: Wanted) -> Page:
+    def page(self, before: str, limit: int, wanted: Wanted) -> AuditPage:
         """Return the matching entries before a place, newest first.
 
         Args:
@@ -186,7 +186,7 @@ class AuditFile:
             limit: maximum number of entries.
             wanted: whether an entry matches.
         """
-        page = Page()
+        page = AuditPage()
         for name, line in self._lines(before):
             if len(page.entries) >= limit or page.scanned_bytes >= SCAN_BYTES_MAX:
                 return page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from sparq.daemon.exposition import Family, labels
+from sparq.daemon.prometheus_text import Family, labels
 
 if TYPE_CHECKING:
     from sparq.daemon.access.access import Access

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 
 from sparq.daemon.access.issue import issue
-from sparq.nsqadmin.access.policy import FORM
+from sparq.nsqadmin.access.rules import FORM
 
 PREFIX = "nsqadmin_"
 

@@ -15,31 +15,31 @@ from urllib.parse import parse_qs
 
 from aiohttp import web
 
-from sparq.daemon.access.audit import Audit
-from sparq.daemon.access.audit_file import Entry, Outcome
+from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.audit_file import AuditEntry, Outcome
 from sparq.daemon.address import join
 from sparq.daemon.http import Call, HttpError, refusal
-from sparq.nsqadmin.access.facts import COOKIE, Facts, facts_of
 from sparq.nsqadmin.access.hosts import JSON, Refusal
-from sparq.nsqadmin.access.policy import UNAUTHORIZED, Decision, Policy, PolicyError
+from sparq.nsqadmin.access.request import COOKIE, AccessRequest, facts_of
 from sparq.nsqadmin.access.roles import Identity, Role
+from sparq.nsqadmin.access.rules import UNAUTHORIZED, AccessRules, AccessRulesError, Decision
 from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
-from sparq.nsqadmin.options import Options, base_of
+from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.lifecycle import StartError
 
 SIGN_IN_BYTES_MAX: Final = 8 << 10
 WARN_SECONDS: Final = 60.0
-_FACTS: Final = web.RequestKey("sparq.facts", Facts)
+_FACTS: Final = web.RequestKey("sparq.facts", AccessRequest)
 _DECISION: Final = web.RequestKey("sparq.decision", Decision)
 
 logger = logging.getLogger(__name__)
 
 
-class Access:
+class AdminAccess:
     """Access control of one nsqadmin."""
 
     def __init__(
-        self, options: Options, audit: Audit, now: Callable[[], float] = time.time
+        self, options: NsqadminOptions, audit: AuditLog, now: Callable[[], float] = time.time
     ) -> None:
         """`now` returns seconds since the epoch. Raises StartError if an option is invalid."""
         self._audit = audit
@@ -48,11 +48,11 @@ class Access:
         self._base = base_of(options)
         self._warned_at = float("-inf")
         try:
-            self._policy = Policy(options)
-        except PolicyError as error:
+            self._policy = AccessRules(options)
+        except AccessRulesError as error:
             raise StartError(str(error)) from None
 
-    def reload(self, options: Options) -> bool:
+    def reload(self, options: NsqadminOptions) -> bool:
         """Apply new options and read the token file again.
 
         Returns:
@@ -60,8 +60,8 @@ class Access:
             stay as they were.
         """
         try:
-            self._policy = Policy(options)
-        except PolicyError as error:
+            self._policy = AccessRules(options)
+        except AccessRulesError as error:
             logger.error("SIGHUP: keeping the old access rights: %s", error)
             return False
         logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._policy.tokens))
@@ -170,7 +170,7 @@ class Access:
             secure=facts.scheme == "https" and facts.peer in self._policy.proxies,
         )
 
-    def _facts(self, request: web.BaseRequest) -> Facts:
+    def _facts(self, request: web.BaseRequest) -> AccessRequest:
         found = request.get(_FACTS)
         if found is None:
             found = request[_FACTS] = facts_of(request, self._policy.header)
@@ -195,7 +195,7 @@ class Access:
             self._note_refusal(request, facts, found)
         raise HttpError(found.status, found.text)
 
-    def _note_refusal(self, request: web.BaseRequest, facts: Facts, found: Refusal) -> None:
+    def _note_refusal(self, request: web.BaseRequest, facts: AccessRequest, found: Refusal) -> None:
         action = f"{facts.method} {facts.path}"
         self._audit.refused(self.entry(request, action, "refused", detail=found.text))
 
@@ -206,16 +206,16 @@ class Access:
         outcome: Outcome,
         who: Identity | None = None,
         **about: Any,
-    ) -> Entry:
+    ) -> AuditEntry:
         """Build an entry for the audit log.
 
         `who` defaults to the sender of the request; `about` has further fields of the entry.
         """
         who = who or self.identify(request)
         remote, agent = self.remote(request), self._facts(request).user_agent
-        return Entry(who.name, who.via, remote, action, outcome, user_agent=agent, **about)
+        return AuditEntry(who.name, who.via, remote, action, outcome, user_agent=agent, **about)
 
-    def _warn(self, facts: Facts) -> None:
+    def _warn(self, facts: AccessRequest) -> None:
         if self._now() - self._warned_at >= WARN_SECONDS:
             self._warned_at = self._now()
             header, peer = self._policy.header, facts.peer

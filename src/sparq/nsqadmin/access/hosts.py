@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sparq.daemon import address as addresses
-from sparq.nsqadmin.access.facts import Facts
+from sparq.nsqadmin.access.request import AccessRequest
 from sparq.protocol.address import parse_ip
 
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::([0-9]{1,5}))?")
@@ -68,19 +68,19 @@ class Refusal(NamedTuple):
     text: str
 
 
-class Place(NamedTuple):
+class HostPort(NamedTuple):
     """A host name or IP address, and a port; an empty port is the scheme's default."""
 
     name: str
     port: str
 
 
-def place(authority: str) -> Place | None:
+def place(authority: str) -> HostPort | None:
     """Split `name:port` or `name`; None if the text has another form."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
         return None
-    return Place(found[1].lower().removesuffix("."), found[2] or "")
+    return HostPort(found[1].lower().removesuffix("."), found[2] or "")
 
 
 class Hosts:
@@ -88,20 +88,20 @@ class Hosts:
 
     def __init__(self, allowed: Iterable[str], http_address: str) -> None:
         """`allowed`: `name`, `name:port`, `*.domain` or `*`. Raises ValueError for other texts."""
-        self._allowed: list[Place] = []
+        self._allowed: list[HostPort] = []
         self._any = False
         for text in allowed:
             if not _ENTRY.fullmatch(text):
                 raise ValueError(f"{text!r} is not a host name: use name, name:port, *.domain or *")
             name, _, port = text.lower().partition(":")
             self._any = self._any or name == ANY
-            self._allowed.append(Place(name, port))
+            self._allowed.append(HostPort(name, port))
         listening = addresses.split(http_address)
         own = socket.gethostname().lower()
         named = {listening[0].lower()} if listening else set()
         self._own = {"localhost", own, own.partition(".")[0], *named} - {""}
 
-    def refusal(self, facts: Facts) -> Refusal | None:
+    def refusal(self, facts: AccessRequest) -> Refusal | None:
         """Return why this request is refused; None if it is served."""
         here = place(facts.hosts[0]) if len(facts.hosts) == 1 else None
         if here is None or not self._is_known(here):
@@ -112,12 +112,12 @@ class Hosts:
             return Refusal(403, f"request from another site, {sent!r}: see --allowed-host")
         return _cross_site(facts) or _simple_form(facts)
 
-    def _is_known(self, here: Place) -> bool:
+    def _is_known(self, here: HostPort) -> bool:
         # DNS rebinding needs a host name; an IP address in Host cannot be rebound.
         is_ours = parse_ip(here.name) is not None or here.name in self._own
         return self._any or is_ours or self._is_allowed(here, is_usual=True)
 
-    def _is_own(self, origin: str, here: Place) -> bool:
+    def _is_own(self, origin: str, here: HostPort) -> bool:
         """Whether an origin is this server: the request's own host, or an allowed name."""
         scheme, _, authority = origin.partition("://")
         default = _DEFAULT_PORTS.get(scheme.lower())
@@ -129,7 +129,7 @@ class Hosts:
         # If a proxy does not pass Host on, Origin still has the allowed name the browser used.
         return self._is_allowed(there, is_usual=there.port in ("", default, here.port))
 
-    def _is_allowed(self, asked: Place, *, is_usual: bool) -> bool:
+    def _is_allowed(self, asked: HostPort, *, is_usual: bool) -> bool:
         """Whether `--allowed-host` covers it; a name without a port covers the usual ports."""
         return any(
             _covers(name, asked.name) and (port == asked.port if port else is_usual)
@@ -141,7 +141,7 @@ def _covers(allowed: str, name: str) -> bool:
     return name.endswith(allowed[1:]) if allowed.startswith("*.") else name == allowed
 
 
-def _cross_site(facts: Facts) -> Refusal | None:
+def _cross_site(facts: AccessRequest) -> Refusal | None:
     if facts.fetch_site in OWN_SITE:
         return None
     if not facts.writes and facts.fetch_mode == "navigate":
@@ -149,7 +149,7 @@ def _cross_site(facts: Facts) -> Refusal | None:
     return Refusal(403, f"request from another site: Sec-Fetch-Site {facts.fetch_site[:_SHOWN]!r}")
 
 
-def _simple_form(facts: Facts) -> Refusal | None:
+def _simple_form(facts: AccessRequest) -> Refusal | None:
     needs = facts.writes and facts.is_browsers
     if not needs or facts.is_htmx or facts.content_type == JSON:
         return None

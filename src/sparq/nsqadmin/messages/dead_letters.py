@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sparq.cluster.fleet import Fleet
-from sparq.daemon.access.audit import Audit
+from sparq.daemon.access.audit import AuditLog
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.peek import MessagePage, Show, log_page, whole_body
 from sparq.nsqadmin.messages.times import ns_of
@@ -55,7 +55,7 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
-class Letters:
+class DeadLetterPage:
     """A page of dead letters, the oldest first.
 
     Attributes:
@@ -69,10 +69,10 @@ class Letters:
     marks: dict[str, Mark]
 
 
-class DeadLetters:
+class DeadLetterList:
     """Lists the dead letters of a cluster; the audit log shows which were sent back."""
 
-    def __init__(self, fleet: Fleet, audit: Audit) -> None:
+    def __init__(self, fleet: Fleet, audit: AuditLog) -> None:
         self._fleet = fleet
         self._audit = audit
         self._hashes: dict[tuple[str, str], bytes] = {}
@@ -80,7 +80,7 @@ class DeadLetters:
 
     async def letters(
         self, topic: str, *, place: str = "", after: str = "", show: Show | None = None
-    ) -> Letters:
+    ) -> DeadLetterPage:
         """Fetch a page of a dead-letter topic.
 
         Raises:
@@ -91,7 +91,9 @@ class DeadLetters:
         before = await self._sent_bodies(topic, sent)
         keys = [(f"{m['node']}/{m['id']}", m) for m in page.messages]
         found = await asyncio.gather(*(self._mark(topic, k, m, sent, before) for k, m in keys))
-        return Letters(origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True)))
+        return DeadLetterPage(
+            origin(topic), page, dict(zip([k for k, _ in keys], found, strict=True))
+        )
 
     async def sent(self, topic: str) -> dict[str, str]:
         """Times when letters of a topic were last sent back, by `node/id`, the latest first."""

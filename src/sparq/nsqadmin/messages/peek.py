@@ -15,12 +15,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from sparq.cluster.figures import number
+from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.nsqadmin.messages.asking import Answers, Refused, ask_all, nodes_of
-from sparq.nsqadmin.messages.places import Order, Place, Places, places_in, token_of
+from sparq.nsqadmin.messages.places import ListPosition, Order, Places, places_in, token_of
 from sparq.nsqadmin.messages.times import ns_of
 
 LIMIT: Final = 50
@@ -159,7 +159,7 @@ async def _page(
     places = _places(after, nodes)
     wanted = {node: nodes[node] for node, place in places.items() if not place.is_done}
     lists: dict[str, list[Message]] = {}
-    pages: dict[str, tuple[Place, Place]] = {}
+    pages: dict[str, tuple[ListPosition, ListPosition]] = {}
 
     async def ask(node: Node) -> Any:
         place = places[node.address]
@@ -167,7 +167,9 @@ async def _page(
             answer = await fleet.get(node, path, **{**query, "after": place.after})
             messages = _new(node.address, answer, place)
             is_done, total = answer.get("next") is None, answer.get("total")
-            following = Place(_next(answer), is_done=is_done, total=total if is_done else None)
+            following = ListPosition(
+                _next(answer), is_done=is_done, total=total if is_done else None
+            )
             pages[node.address], lists[node.address] = (place, following), messages
             if messages or following.is_done or not answer.get("messages"):
                 break
@@ -179,7 +181,9 @@ async def _page(
     is_whole |= {node for node, answer in answers.found.items() if _is_at_end(answer)}
     shown = _first(lists, is_whole, show.limit)
     rest = {node: places[node] for node in places if node not in pages}
-    rest |= dict.fromkeys((*answers.unable, *answers.absent), Place(is_done=True, progress=1.0))
+    rest |= dict.fromkeys(
+        (*answers.unable, *answers.absent), ListPosition(is_done=True, progress=1.0)
+    )
     for node, (place, following) in pages.items():
         rest[node] = _rest(lists[node], shown, node, place, following)
     return MessagePage(shown, token_of(rest), _total(rest, answers), answers)
@@ -196,7 +200,7 @@ def _total(places: Places, answers: Answers) -> int | None:
 def _places(after: str, nodes: dict[str, Node]) -> Places:
     """Where each node's list continues; nodes of the token that are not in `nodes` are left out."""
     if not after:
-        return dict.fromkeys(nodes, Place())
+        return dict.fromkeys(nodes, ListPosition())
     try:
         return {node: place for node, place in places_in(after).items() if node in nodes}
     except ValueError:
@@ -216,7 +220,7 @@ def _is_at_end(answer: Any) -> bool:
     return int(messages[-1]["index"]) >= int(end) - 1
 
 
-def _new(node: str, answer: Any, place: Place) -> list[Message]:
+def _new(node: str, answer: Any, place: ListPosition) -> list[Message]:
     """The messages of a node's page that have not been shown yet."""
     listed = answer.get("messages") if isinstance(answer, dict) else None
     return [
@@ -257,15 +261,19 @@ def _time(message: Message) -> tuple[int, int]:
 
 
 def _rest(
-    messages: list[Message], shown: list[Message], node: str, place: Place, following: Place
-) -> Place:
+    messages: list[Message],
+    shown: list[Message],
+    node: str,
+    place: ListPosition,
+    following: ListPosition,
+) -> ListPosition:
     """Where a node's list continues after some messages of its page were shown."""
     count = sum(message["node"] == node for message in shown)
     if count == len(messages):
         return following
     if not count:
         return place
-    return Place(place.after, _order(messages[count - 1]))
+    return ListPosition(place.after, _order(messages[count - 1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,13 +328,15 @@ async def search(
     for node in wanted:
         answer = answers.found.get(node)
         if answer is None:  # the node failed: its messages are left out of the search
-            places[node] = Place(is_done=True, progress=1.0)
+            places[node] = ListPosition(is_done=True, progress=1.0)
             continue
-        messages += _new(node, answer, Place())
+        messages += _new(node, answer, ListPosition())
         progress = answer.get("progress")
         part = float(progress) if isinstance(progress, int | float) else 0.0
         is_done = answer.get("done") is True or answer.get("next") is None
-        places[node] = Place(_next(answer), progress=1.0 if is_done else part, is_done=is_done)
+        places[node] = ListPosition(
+            _next(answer), progress=1.0 if is_done else part, is_done=is_done
+        )
     parts = [place.progress for place in places.values()]
     said = answers.found.values()
     return SearchPage(

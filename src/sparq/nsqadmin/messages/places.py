@@ -25,7 +25,7 @@ Order = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListPosition:
     """Where one node's list continues.
 
     Attributes:
@@ -43,7 +43,7 @@ class Place:
     total: int | None = None
 
 
-Places = dict[str, Place]
+Places = dict[str, ListPosition]
 
 
 def token_of(places: Places) -> str | None:
@@ -77,12 +77,12 @@ def places_in(token: str) -> Places:
         raise ValueError("use the `next` of an earlier answer") from None
 
 
-def _place(is_done: Any, after: Any = "", last: Any = None, progress: Any = 0.0) -> Place:
+def _place(is_done: Any, after: Any = "", last: Any = None, progress: Any = 0.0) -> ListPosition:
     if is_done:
-        return Place(progress=1.0, is_done=True, total=after if type(after) is int else None)
+        return ListPosition(progress=1.0, is_done=True, total=after if type(after) is int else None)
     if not isinstance(after, str) or len(after) > TEXT_MAX:
         raise ValueError(after)
     if last is not None:
         due, index = last
         last = int(due), int(index)
-    return Place(after, last, min(1.0, max(0.0, float(progress))))
+    return ListPosition(after, last, min(1.0, max(0.0, float(progress))))

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from sparq.cluster.figures import number
+from sparq.cluster.cluster_stats import number
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import NO_ROUTE, UpstreamError

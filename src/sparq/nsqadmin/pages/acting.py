@@ -19,11 +19,11 @@ from aiohttp import web
 from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies
-from sparq.nsqadmin.actions import OF_NODE, OF_POLICIES, Order, error_of
-from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.actions import OF_NODE, OF_POLICIES, ActionRequest, error_of
 from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.pages.words import in_words
+from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch import words
 
 BODY_BYTES_MAX: Final = 256 << 10
@@ -102,43 +102,45 @@ def fields_of(body: bytes, content_type: str) -> Fields:
     return Fields({name: [str(one) for one in each] for name, each in lists.items()})
 
 
-Form: TypeAlias = Callable[[Mapping[str, str], Fields], Order]
+Form: TypeAlias = Callable[[Mapping[str, str], Fields], ActionRequest]
 """Turns the parameters of the path and the fields of the form into the requested action."""
 
 
-def on_topic(path: Mapping[str, str], fields: Fields) -> Order:
+def on_topic(path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on a topic's page."""
     action = fields.action(*OF_TOPIC, TOMBSTONE)
     node = fields.one("node") if action == TOMBSTONE else ""
-    return Order(action, topic=path["topic"], node=node, typed=fields.one("typed"))
+    return ActionRequest(action, topic=path["topic"], node=node, typed=fields.one("typed"))
 
 
-def on_channel(path: Mapping[str, str], fields: Fields) -> Order:
+def on_channel(path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on a channel's page."""
     action, typed = fields.action(*OF_CHANNEL), fields.one("typed")
-    return Order(action, topic=path["topic"], channel=path["channel"], typed=typed)
+    return ActionRequest(action, topic=path["topic"], channel=path["channel"], typed=typed)
 
 
-def on_node(path: Mapping[str, str], fields: Fields) -> Order:
+def on_node(path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on a node's page."""
     action = fields.action(TOMBSTONE, *OF_NODE)
     if action in OF_NODE:
         arguments = {"exit": fields.one("exit") == "true"} if action == OF_NODE[0] else {}
-        return Order(action, "", node=path["node"], arguments=arguments)
+        return ActionRequest(action, "", node=path["node"], arguments=arguments)
     topic, typed = fields.one("topic"), fields.one("typed")
-    return Order(action, topic=topic, node=path["node"], typed=typed)
+    return ActionRequest(action, topic=topic, node=path["node"], typed=typed)
 
 
-def on_lookup(_path: Mapping[str, str], fields: Fields) -> Order:
+def on_lookup(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on the page of nsqlookupds."""
     action = fields.action("create", "delete_topic")
     topic, channel = fields.one("topic"), fields.one("channel")
     if action == "create":
-        return Order("create_channel" if channel else "create_topic", topic=topic, channel=channel)
-    return Order(action, topic=topic, typed=fields.one("typed"))
+        return ActionRequest(
+            "create_channel" if channel else "create_topic", topic=topic, channel=channel
+        )
+    return ActionRequest(action, topic=topic, typed=fields.one("typed"))
 
 
-def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
+def on_messages(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """Actions on the selected messages of a list."""
     action = fields.action(*OF_MESSAGES)
     try:
@@ -150,19 +152,19 @@ def on_messages(_path: Mapping[str, str], fields: Fields) -> Order:
     if action == "copy_message":
         arguments["to"] = fields.one("to")
     topic, channel = fields.one("topic"), fields.one("channel")
-    return Order(action, topic=topic, channel=channel, arguments=arguments)
+    return ActionRequest(action, topic=topic, channel=channel, arguments=arguments)
 
 
-def on_replay(_path: Mapping[str, str], fields: Fields) -> Order:
+def on_replay(_path: Mapping[str, str], fields: Fields) -> ActionRequest:
     """The action on a replay page: a seek."""
     node = fields.one("node")
     arguments = {"to": fields.one("to"), "nodes": [node] if node else []}
     topic, channel = fields.one("topic"), fields.one("channel")
-    return Order("seek_channel", topic=topic, channel=channel, arguments=arguments)
+    return ActionRequest("seek_channel", topic=topic, channel=channel, arguments=arguments)
 
 
 def handler(
-    desk: Desk, renderer: Renderer, form: Form
+    services: Services, renderer: Renderer, form: Form
 ) -> Callable[[Call], Awaitable[web.Response]]:
     """Return the handler of a form."""
 
@@ -170,24 +172,26 @@ def handler(
         try:
             body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
             fields = fields_of(body, call.request.content_type)
-            return await performed(desk, renderer, call, form(call.parameters, fields))
+            return await performed(services, renderer, call, form(call.parameters, fields))
         except HttpError as error:
             return refusal(renderer, error)
 
     return handle
 
 
-async def performed(desk: Desk, renderer: Renderer, call: Call, order: Order) -> web.Response:
+async def performed(
+    services: Services, renderer: Renderer, call: Call, order: ActionRequest
+) -> web.Response:
     """Perform an order; the answer is a notice of what was done at which node.
 
     Raises:
         HttpError: nothing was done; the codes are those of `Actions.perform`.
     """
-    report = await desk.actions.perform(call.request, order)
-    gone = _gone(desk, order, report)
+    report = await services.actions.perform(call.request, order)
+    gone = _gone(services, order, report)
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(FRESH_SECONDS):
-            await desk.watch.fresh()
+            await services.watch.fresh()
     return told(renderer, order, report, gone)
 
 
@@ -197,24 +201,24 @@ def refusal(renderer: Renderer, error: HttpError) -> web.Response:
     return notice(renderer, "bad", f"{sentence} {hint}", status=error.status)
 
 
-def _gone(desk: Desk, order: Order, report: Report) -> list[str]:
+def _gone(services: Services, order: ActionRequest, report: Report) -> list[str]:
     """Nodes with the topic, or policies, that were not asked: nsqlookupds do not list them."""
-    picture = desk.watch.picture
+    snapshot = services.watch.snapshot
     wanted = (*OF_TOPIC, *OF_CHANNEL, "seek_channel", *OF_POLICIES)
-    if picture is None or order.action not in wanted:
+    if snapshot is None or order.action not in wanted:
         return []
     asked = {one.address for one in report.outcomes} | set(report.warnings)
     if order.action in OF_POLICIES:
-        listed = picture.nodes if picture.lookupds else ()
+        listed = snapshot.nodes if snapshot.lookupds else ()
         left = [node.address for node in listed if node.address not in asked]
         return [f"{address}: nsqlookupd does not list it: not changed" for address in left]
-    nodes = (node.address for node, _ in picture.topic_nodes(order.topic))
+    nodes = (node.address for node, _ in snapshot.topic_nodes(order.topic))
     left = [address for address in nodes if address not in asked]
     return [f"{address} had it, but nsqlookupd does not list it: not changed" for address in left]
 
 
 def told(
-    renderer: Renderer, order: Order, report: Report, gone: Sequence[str] = ()
+    renderer: Renderer, order: ActionRequest, report: Report, gone: Sequence[str] = ()
 ) -> web.Response:
     """A notice of what was done at which node, and what failed; `gone`: nodes not asked."""
     refused = _refused(report)
@@ -233,7 +237,7 @@ def told(
     return notice(renderer, "warn" if refused else "good", f"{what}{where}.", lines=refused)
 
 
-def _name(order: Order, report: Report) -> str:
+def _name(order: ActionRequest, report: Report) -> str:
     """The object of an action; for messages their number, for policies the changed settings."""
     if order.action in OF_POLICIES:
         changed = words.count(policies.changed(report), "setting")

@@ -1,7 +1,7 @@
 """Pages about the whole cluster: overview, counter, nodes, nsqlookupds, audit log.
 
 The overview shows the cluster's figures and, in words, what needs attention. Both come from the
-watch's last picture and its history: viewing the page queries no daemon.
+watch's last snapshot and its history: viewing the page queries no daemon.
 """
 
 from __future__ import annotations
@@ -14,49 +14,59 @@ from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.access.audit_file import OUTCOMES
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.pages.charts import Chart, Line, chart, spark
-from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, Column, grid
-from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.grids import CHANNELS, NODES, TOPICS, GridColumn, grid
+from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import node_link
 from sparq.nsqadmin.watch.history import Series
-from sparq.nsqadmin.watch.paging import Page
-from sparq.nsqadmin.watch.rows import Channel
+from sparq.nsqadmin.watch.paging import ListPage
+from sparq.nsqadmin.watch.rows import ChannelRow
 
 RANKED = 8
 ENTRIES = 100
 TOMBSTONES_MAX = 1000
 RATES = (("in", "in_rate"), ("out", "out_rate"))
-COUNTED_NODES = (NODES[0], Column("messages", "Messages"), Column("in_rate", "In/s", "rate"))
-COUNTED_TOPICS = (TOPICS[0], Column("messages", "Messages"), Column("in_rate", "In/s", "rate"))
+COUNTED_NODES = (
+    NODES[0],
+    GridColumn("messages", "Messages"),
+    GridColumn("in_rate", "In/s", "rate"),
+)
+COUNTED_TOPICS = (
+    TOPICS[0],
+    GridColumn("messages", "Messages"),
+    GridColumn("in_rate", "In/s", "rate"),
+)
 
 
-async def overview(look: Look) -> View:
+async def overview(look: PageRequest) -> PageView:
     """The overview of the cluster."""
-    picture = look.picture
-    rates, waiting = charts_of(look.desk.watch.history.series("cluster"))
+    snapshot = look.snapshot
+    rates, waiting = charts_of(look.services.watch.history.series("cluster"))
     facts = {
-        "totals": picture.totals,
+        "totals": snapshot.totals,
         "rates": rates,
         "waiting": waiting,
         "deepest": ranked(look, "depth"),
         "slowest": ranked(look, "lag_seconds"),
-        "nodes": grid(look, NODES, partial(paging.page_of_nodes, picture.nodes), default="address"),
-        "errors": [f"{address}: {why}" for address, why in picture.errors.items()],
+        "nodes": grid(
+            look, NODES, partial(paging.page_of_nodes, snapshot.nodes), default="address"
+        ),
+        "errors": [f"{address}: {why}" for address, why in snapshot.errors.items()],
     }
-    return View("overview.html", "Overview", facts)
+    return PageView("overview.html", "Overview", facts)
 
 
-async def counter(look: Look) -> View:
+async def counter(look: PageRequest) -> PageView:
     """The number of published messages, as it grows."""
-    picture = look.picture
+    snapshot = look.snapshot
     nodes = grid(
-        look, COUNTED_NODES, partial(paging.page_of_nodes, picture.nodes), default="-messages"
+        look, COUNTED_NODES, partial(paging.page_of_nodes, snapshot.nodes), default="-messages"
     )
     topics = grid(
-        look, COUNTED_TOPICS, partial(paging.page, picture.topics), default="-in_rate", prefix="t"
+        look, COUNTED_TOPICS, partial(paging.page, snapshot.topics), default="-in_rate", prefix="t"
     )
-    facts = {"totals": picture.totals, "nodes": nodes, "topics": topics}
-    return View("counter.html", "Counter", facts)
+    facts = {"totals": snapshot.totals, "nodes": nodes, "topics": topics}
+    return PageView("counter.html", "Counter", facts)
 
 
 def charts_of(series: Series) -> tuple[Chart, Chart]:
@@ -79,12 +89,12 @@ def charts_of(series: Series) -> tuple[Chart, Chart]:
     return rates, waiting
 
 
-def ranked(look: Look, key: str) -> list[tuple[Channel, int, str]]:
+def ranked(look: PageRequest, key: str) -> list[tuple[ChannelRow, int, str]]:
     """The top channels by a figure: row, percent of the largest figure, points of the last hour."""
-    found: Page[Channel] = paging.page(look.picture.channels, sort=f"-{key}", limit=RANKED)
-    figures: list[tuple[Channel, Any]] = [(row, getattr(row, key)) for row in found.rows]
+    found: ListPage[ChannelRow] = paging.page(look.snapshot.channels, sort=f"-{key}", limit=RANKED)
+    figures: list[tuple[ChannelRow, Any]] = [(row, getattr(row, key)) for row in found.rows]
     most = max((value for _, value in figures if value and value != float("inf")), default=0) or 1
-    history = look.desk.watch.history
+    history = look.services.watch.history
     return [
         (
             row,
@@ -96,31 +106,31 @@ def ranked(look: Look, key: str) -> list[tuple[Channel, int, str]]:
     ]
 
 
-async def nodes(look: Look) -> View:
+async def nodes(look: PageRequest) -> PageView:
     """All nsqds and nsqlookupds."""
-    picture = look.picture
-    fetch = partial(paging.page_of_nodes, picture.nodes)
-    links = {node_link(node.address) for node in picture.nodes} | {"/nodes", "/nodes?sort=version"}
+    snapshot = look.snapshot
+    fetch = partial(paging.page_of_nodes, snapshot.nodes)
+    links = {node_link(node.address) for node in snapshot.nodes} | {"/nodes", "/nodes?sort=version"}
     facts = {
         "list": grid(look, NODES, fetch, default="address"),
-        "notices": [notice for notice in picture.notices if notice.link in links],
+        "notices": [notice for notice in snapshot.notices if notice.link in links],
         "query": {"sort": look.query.get("sort", "")},
     }
-    return View("nodes.html", "Nodes", facts)
+    return PageView("nodes.html", "Nodes", facts)
 
 
-async def node(look: Look) -> View:
+async def node(look: PageRequest) -> PageView:
     """One nsqd.
 
     Raises:
         HttpError: 404 if the cluster has no such node.
     """
-    address, picture = look.parameters["node"], look.picture
-    found = picture.node(address)
+    address, snapshot = look.parameters["node"], look.snapshot
+    found = snapshot.node(address)
     if found is None:
         raise HttpError(404, "NODE_NOT_FOUND")
-    topics, channels = picture.at_node(address)
-    rates, waiting = charts_of(look.desk.watch.history.series(("node", address)))
+    topics, channels = snapshot.at_node(address)
+    rates, waiting = charts_of(look.services.watch.history.series(("node", address)))
     own = node_link(address)
     facts = {
         "node": found,
@@ -130,38 +140,38 @@ async def node(look: Look) -> View:
         "channels": grid(
             look, CHANNELS, partial(paging.page, channels), default="-depth", prefix="c"
         ),
-        "notices": [notice for notice in picture.notices if notice.link == own],
+        "notices": [notice for notice in snapshot.notices if notice.link == own],
         "tombstones": [key[0] for key in topics.keys[:TOMBSTONES_MAX]],
         **look.rights,
     }
-    return View("node.html", found.hostname or address, facts)
+    return PageView("node.html", found.hostname or address, facts)
 
 
-async def lookup(look: Look) -> View:
+async def lookup(look: PageRequest) -> PageView:
     """The page of nsqlookupds, with the topics that no nsqd has."""
     inactive: list[tuple[str, list[str]]] = []
     trouble = ""
-    if look.picture.lookupds:
-        found = await look.desk.fleet.without_producers()
+    if look.snapshot.lookupds:
+        found = await look.services.fleet.without_producers()
         inactive = sorted(found.value.items())
         trouble = found.text
     facts = {"inactive": inactive, "trouble": trouble, **look.rights}
-    return View("lookup.html", "Lookup", facts)
+    return PageView("lookup.html", "Lookup", facts)
 
 
-async def audit(look: Look) -> View:
+async def audit(look: PageRequest) -> PageView:
     """The audit log, newest entries first."""
     filters = {name: look.query.get(name, "") for name in FILTERS}
-    found = await look.desk.audit.page(look.query.get("before", ""), ENTRIES, filters)
+    found = await look.services.audit.page(look.query.get("before", ""), ENTRIES, filters)
     facts = {
         "entries": [(entry, _arguments(entry)) for entry in found.entries],
         "next": look.here(before=found.next) if found.next else "",
         "first": look.here(before="") if look.query.get("before") else "",
         "filters": filters,
         "outcomes": OUTCOMES,
-        "is_kept": look.desk.audit.is_kept,
+        "is_kept": look.services.audit.is_kept,
     }
-    return View("audit.html", "Audit", facts, is_live=False)
+    return PageView("audit.html", "Audit", facts, is_live=False)
 
 
 def _arguments(entry: dict[str, Any]) -> str:

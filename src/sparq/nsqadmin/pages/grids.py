@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sparq.daemon.http import HttpError
-from sparq.nsqadmin.pages.look import Look
+from sparq.nsqadmin.pages.page_request import PageRequest
 from sparq.nsqadmin.watch import paging
 
 LIMITS: Final = (50, 200, 1000)
 
 
-class Column(NamedTuple):
+class GridColumn(NamedTuple):
     """A column.
 
     Attributes:
@@ -38,60 +38,64 @@ class Column(NamedTuple):
 
 
 CHANNELS: Final = (
-    Column("name", "Channel", "channel", ascending=True),
-    Column("state", "State", "channel_state", priority=2),
-    Column("depth", "Waiting", "count", "waiting messages, without those in flight or deferred"),
-    Column("lag_seconds", "Lag", "lag", "age of the oldest waiting message"),
-    Column("in_rate", "In/s", "rate", "messages arriving per second", 2),
-    Column("out_rate", "Out/s", "rate", "messages finished per second", 2),
-    Column("growth", "Trend", "signed", "change of waiting messages per second, last minute", 3),
-    Column(
+    GridColumn("name", "Channel", "channel", ascending=True),
+    GridColumn("state", "State", "channel_state", priority=2),
+    GridColumn(
+        "depth", "Waiting", "count", "waiting messages, without those in flight or deferred"
+    ),
+    GridColumn("lag_seconds", "Lag", "lag", "age of the oldest waiting message"),
+    GridColumn("in_rate", "In/s", "rate", "messages arriving per second", 2),
+    GridColumn("out_rate", "Out/s", "rate", "messages finished per second", 2),
+    GridColumn(
+        "growth", "Trend", "signed", "change of waiting messages per second, last minute", 3
+    ),
+    GridColumn(
         "clear_seconds", "Clear in", "seconds", "until no messages wait, at the current rates", 3
     ),
-    Column("in_flight", "In flight", "count", "delivered to consumers, not finished yet", 2),
-    Column("deferred", "Deferred", "count", "messages that are not due yet", 3),
-    Column("requeue_rate", "Requeued/s", "rate", "", 3),
-    Column("timeout_rate", "Timed out/s", "rate", "", 3),
-    Column("clients", "Consumers", "count", "connections", 2),
+    GridColumn("in_flight", "In flight", "count", "delivered to consumers, not finished yet", 2),
+    GridColumn("deferred", "Deferred", "count", "messages that are not due yet", 3),
+    GridColumn("requeue_rate", "Requeued/s", "rate", "", 3),
+    GridColumn("timeout_rate", "Timed out/s", "rate", "", 3),
+    GridColumn("clients", "Consumers", "count", "connections", 2),
 )
 TOPICS: Final = (
-    Column("name", "Topic", "topic", ascending=True),
-    Column("waiting", "Waiting", "count", "waiting messages of the topic and all its channels"),
-    Column("lag_seconds", "Lag", "topic_lag", "lag of its slowest channel"),
-    Column("in_rate", "In/s", "rate", "messages published per second"),
-    Column("byte_rate", "Bytes/s", "size", "bytes published per second", 3),
-    Column("out_rate", "Out/s", "rate", "messages finished per second, over all channels", 2),
-    Column("in_flight", "In flight", "count", "", 3),
-    Column("deferred", "Deferred", "count", "", 3),
-    Column("channels", "Channels", "count", "", 2),
-    Column("clients", "Consumers", "count", "connections", 2),
-    Column("nodes", "Nodes", "count", "nsqds that have the topic", 3),
-    Column("messages", "Messages", "count", "published since each nsqd started", 3),
+    GridColumn("name", "Topic", "topic", ascending=True),
+    GridColumn("waiting", "Waiting", "count", "waiting messages of the topic and all its channels"),
+    GridColumn("lag_seconds", "Lag", "topic_lag", "lag of its slowest channel"),
+    GridColumn("in_rate", "In/s", "rate", "messages published per second"),
+    GridColumn("byte_rate", "Bytes/s", "size", "bytes published per second", 3),
+    GridColumn("out_rate", "Out/s", "rate", "messages finished per second, over all channels", 2),
+    GridColumn("in_flight", "In flight", "count", "", 3),
+    GridColumn("deferred", "Deferred", "count", "", 3),
+    GridColumn("channels", "Channels", "count", "", 2),
+    GridColumn("clients", "Consumers", "count", "connections", 2),
+    GridColumn("nodes", "Nodes", "count", "nsqds that have the topic", 3),
+    GridColumn("messages", "Messages", "count", "published since each nsqd started", 3),
 )
 NODES: Final = (
-    Column("address", "Node", "node", ascending=True),
-    Column("state", "State", "node_state"),
-    Column("waiting", "Waiting", "count", "messages waiting at this node"),
-    Column("in_rate", "In/s", "rate", "", 2),
-    Column("out_rate", "Out/s", "rate", "", 2),
-    Column("clients", "Consumers", "count", "", 2),
-    Column("topics", "Topics", "count", "", 2),
-    Column("channels", "Channels", "count", "", 3),
-    Column("version", "Version", "version", "", 2, ascending=True),
-    Column("health", "Disk", "health", "", 3, ascending=True),
-    Column("zone", "Zone", "zone", "", 3, ascending=True),
-    Column("lookupds", "nsqlookupds", "lookupds", "nsqlookupds that list the node", 3),
+    GridColumn("address", "Node", "node", ascending=True),
+    GridColumn("state", "State", "node_state"),
+    GridColumn("waiting", "Waiting", "count", "messages waiting at this node"),
+    GridColumn("in_rate", "In/s", "rate", "", 2),
+    GridColumn("out_rate", "Out/s", "rate", "", 2),
+    GridColumn("clients", "Consumers", "count", "", 2),
+    GridColumn("topics", "Topics", "count", "", 2),
+    GridColumn("channels", "Channels", "count", "", 3),
+    GridColumn("version", "Version", "version", "", 2, ascending=True),
+    GridColumn("health", "Disk", "health", "", 3, ascending=True),
+    GridColumn("zone", "Zone", "zone", "", 3, ascending=True),
+    GridColumn("lookupds", "nsqlookupds", "lookupds", "nsqlookupds that list the node", 3),
 )
 CLIENTS: Final = (
-    Column("hostname", "Host", "client", ascending=True),
-    Column("user_agent", "Program", "text", "", 2, ascending=True),
-    Column("connections", "Connections", "count"),
-    Column("in_flight", "In flight", "count", "", 2),
-    Column("ready", "Ready", "count", "messages accepted at a time (RDY)", 3),
-    Column("finished", "Finished", "count", "", 2),
-    Column("requeued", "Requeued", "count", "", 3),
-    Column("nodes", "Nodes", "count", "", 3),
-    Column("connected_at", "Connected", "ago", "age of the oldest connection", 3),
+    GridColumn("hostname", "Host", "client", ascending=True),
+    GridColumn("user_agent", "Program", "text", "", 2, ascending=True),
+    GridColumn("connections", "Connections", "count"),
+    GridColumn("in_flight", "In flight", "count", "", 2),
+    GridColumn("ready", "Ready", "count", "messages accepted at a time (RDY)", 3),
+    GridColumn("finished", "Finished", "count", "", 2),
+    GridColumn("requeued", "Requeued", "count", "", 3),
+    GridColumn("nodes", "Nodes", "count", "", 3),
+    GridColumn("connected_at", "Connected", "ago", "age of the oldest connection", 3),
 )
 
 
@@ -103,7 +107,7 @@ class Grid:
         heads: (column, link that sorts by it, `aria-sort` or "").
     """
 
-    heads: Sequence[tuple[Column, str, str]]
+    heads: Sequence[tuple[GridColumn, str, str]]
     rows: Sequence[Any]
     total: int
     first: int
@@ -113,7 +117,7 @@ class Grid:
     limits: Sequence[tuple[int, str, bool]]
 
     @property
-    def columns(self) -> list[Column]:
+    def columns(self) -> list[GridColumn]:
         """The columns of the list."""
         return [column for column, _, _ in self.heads]
 
@@ -124,9 +128,9 @@ class Grid:
 
 
 def grid(
-    look: Look,
-    columns: Sequence[Column],
-    fetch: Callable[..., paging.Page[Any]],
+    look: PageRequest,
+    columns: Sequence[GridColumn],
+    fetch: Callable[..., paging.ListPage[Any]],
     *,
     default: str,
     prefix: str = "",
@@ -168,7 +172,7 @@ def grid(
     )
 
 
-def _head(column: Column, sort: str, to: Callable[..., str]) -> tuple[Column, str, str]:
+def _head(column: GridColumn, sort: str, to: Callable[..., str]) -> tuple[GridColumn, str, str]:
     is_sorted = sort.removeprefix("-") == column.key
     is_descending = sort.startswith("-")
     if is_sorted:

@@ -1,6 +1,6 @@
 """Live parts of pages: `GET /live?view=PAGE`, one stream of server-sent events per visible tab.
 
-1. Each picture of the cluster is rendered once for all viewers of the same page with the same
+1. Each snapshot of the cluster is rendered once for all viewers of the same page with the same
    rights.
 2. An event has a page's whole live part, and is sent only if the part differs from what the browser
    has. The mark of the part is the event's id, which the browser sends when it reconnects.
@@ -26,12 +26,12 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route, parse_query, unquote_path
-from sparq.daemon.routes import Table
+from sparq.daemon.routes import RouteTable
 from sparq.nsqadmin.access.roles import right_of
-from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.pages.look import Look, Viewer
+from sparq.nsqadmin.pages.page_request import PageRequest, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
-from sparq.nsqadmin.watch.picture import Picture
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 
 STREAMS_MAX: Final = 3
 """Out of six connections, so that some are left for pages, actions and polls of other tabs."""
@@ -51,17 +51,21 @@ logger = logging.getLogger(__name__)
 class Live:
     """The streams of one nsqadmin."""
 
-    def __init__(self, desk: Desk, renderer: Renderer, viewers: Mapping[str, Viewer]) -> None:
+    def __init__(
+        self, services: Services, renderer: Renderer, viewers: Mapping[str, Viewer]
+    ) -> None:
         """`viewers`: views by path; parts of a path may be parameters."""
-        self.desk = desk
+        self.services = services
         self._renderer = renderer
         # Views are not handlers of requests; the table is only used to look them up.
         routes = (Route("GET", path, cast(Any, viewer)) for path, viewer in viewers.items())
-        self._table = Table(routes)
+        self._table = RouteTable(routes)
         self._kept: OrderedDict[tuple[object, ...], tuple[int, asyncio.Task[str]]] = OrderedDict()
         self._streams: Counter[str] = Counter()
 
-    async def look(self, call: Call, path: str, query: Mapping[str, str]) -> tuple[Look, Viewer]:
+    async def look(
+        self, call: Call, path: str, query: Mapping[str, str]
+    ) -> tuple[PageRequest, Viewer]:
         """Find the view of a page, and check that the sender may see it.
 
         Raises:
@@ -71,24 +75,24 @@ class Live:
         if found is None:
             raise HttpError(404, "NOT_FOUND")
         route = found.methods["GET"]
-        identity = self.desk.access.require(call.request, right_of("GET", route.path).role)
-        picture = await self.desk.watch.look()
-        look = Look(self.desk, identity, path, found.parameters, query, picture)
+        identity = self.services.access.require(call.request, right_of("GET", route.path).role)
+        snapshot = await self.services.watch.look()
+        look = PageRequest(self.services, identity, path, found.parameters, query, snapshot)
         return look, cast(Viewer, route.handler)
 
-    async def part(self, look: Look, viewer: Viewer) -> str:
-        """The live part of a page, rendered once per picture (rule 1)."""
+    async def part(self, look: PageRequest, viewer: Viewer) -> str:
+        """The live part of a page, rendered once per snapshot (rule 1)."""
         identity = look.identity
         key = (look.path, tuple(sorted(look.query.items())), int(identity.roles))
         kept = self._kept.pop(key, None)
-        if kept is None or kept[0] != look.picture.number:
-            kept = look.picture.number, asyncio.create_task(self._render(look, viewer))
+        if kept is None or kept[0] != look.snapshot.number:
+            kept = look.snapshot.number, asyncio.create_task(self._render(look, viewer))
         self._kept[key] = kept
         while len(self._kept) > KEPT_MAX:
             self._kept.popitem(last=False)
         return await asyncio.shield(kept[1])
 
-    async def _render(self, look: Look, viewer: Viewer) -> str:
+    async def _render(self, look: PageRequest, viewer: Viewer) -> str:
         try:
             view = await viewer(look)
         except HttpError as error:
@@ -103,7 +107,7 @@ class Live:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         if not browser:
             browser = secrets.token_urlsafe(12)
-            base = self.desk.url("/")
+            base = self.services.url("/")
             headers["Set-Cookie"] = f"{COOKIE}={browser}; Path={base}; HttpOnly; SameSite=Strict"
         seen = call.request.headers.get("Last-Event-ID", "") or call.query.get("seen", "")
         if self._streams[browser] >= STREAMS_MAX:
@@ -126,30 +130,30 @@ class Live:
         self,
         request: web.BaseRequest,
         response: web.StreamResponse,
-        look: Look,
+        look: PageRequest,
         viewer: Viewer,
         seen: str,
     ) -> None:
         until = asyncio.get_running_loop().time() + STREAM_SECONDS
         while not _is_left(request) and asyncio.get_running_loop().time() < until:
             seen = await self._send(response, look, viewer, seen, AGAIN_MILLISECONDS)
-            picture = await self._next(request, response, look.picture)
-            look = dataclasses.replace(look, picture=picture)
+            snapshot = await self._next(request, response, look.snapshot)
+            look = dataclasses.replace(look, snapshot=snapshot)
 
     async def _next(
-        self, request: web.BaseRequest, response: web.StreamResponse, last: Picture
-    ) -> Picture:
-        """Wait for the next picture; meanwhile, comments keep proxies from closing the stream."""
+        self, request: web.BaseRequest, response: web.StreamResponse, last: ClusterSnapshot
+    ) -> ClusterSnapshot:
+        """Wait for the next snapshot; meanwhile, comments keep proxies from closing the stream."""
         while not _is_left(request):
             try:
                 async with asyncio.timeout(BEAT_SECONDS):
-                    return await self.desk.watch.changed(last.number)
+                    return await self.services.watch.changed(last.number)
             except TimeoutError:
                 await response.write(b": still here\n\n")
         return last
 
     async def _send(
-        self, response: web.StreamResponse, look: Look, viewer: Viewer, seen: str, again: int
+        self, response: web.StreamResponse, look: PageRequest, viewer: Viewer, seen: str, again: int
     ) -> str:
         """Send the live part if it differs from what the browser has; returns its mark."""
         part = await self.part(look, viewer)

@@ -37,7 +37,7 @@ from sparq.nsqadmin.messages.times import (
 )
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.charts import Chart, Line, chart
-from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 
 STATES: Final = {"waiting": "Waiting", "in_flight": "In flight", "deferred": "Deferred"}
 TABS: Final = {**STATES, "log": "Log", "tail": "Tail", "search": "Search"}
@@ -52,7 +52,7 @@ TOPICS_MAX: Final = 1000
 SOUGHT: Final = ("since", "until", "text", "regex", "json", "attempts", "state")
 
 
-async def messages(look: Look) -> View:
+async def messages(look: PageRequest) -> PageView:
     """The messages of a topic, or of one of its channels."""
     topic, channel = look.query.get("topic", ""), look.query.get("channel", "")
     show = look.query.get("show", "") or ("waiting" if channel else "log")
@@ -79,17 +79,17 @@ async def messages(look: Look) -> View:
             facts["trouble"] = _trouble(refused)
     is_live = show == "tail" and bool(topic) and not facts["is_paused"]
     title = f"Messages of {topic}" if topic else "Messages"
-    return View("messages.html", title, facts, is_live=is_live)
+    return PageView("messages.html", title, facts, is_live=is_live)
 
 
-async def _found(look: Look, topic: str, channel: str, show: str) -> dict[str, Any]:
+async def _found(look: PageRequest, topic: str, channel: str, show: str) -> dict[str, Any]:
     after = look.query.get("after", "")
     if show == "search":
         return await _searched(look, topic, channel, after)
     if show == "tail":
         return await _tail(look, topic, channel)
     how = _show(look, look.number("limit", LIMIT, 1, LIMIT_MAX))
-    fleet = look.desk.fleet
+    fleet = look.services.fleet
     if show in STATES:
         page = await peek(fleet, topic, channel, state=show, after=after, show=how)
     else:
@@ -103,20 +103,20 @@ async def _found(look: Look, topic: str, channel: str, show: str) -> dict[str, A
     }
 
 
-async def _tail(look: Look, topic: str, channel: str) -> dict[str, Any]:
+async def _tail(look: PageRequest, topic: str, channel: str) -> dict[str, Any]:
     """The newest messages, the latest first; with a text only those that contain it."""
     text = look.query.get("text", "")
     page: MessagePage | SearchPage
     if text:
         _check_may_search(look, Sought(text=text))
         sought = Sought(since=f"last:{TAIL_SEARCHED}", text=text, channel=channel)
-        page = await search(look.desk.fleet, topic, sought, show=_show(look, TAIL))
+        page = await search(look.services.fleet, topic, sought, show=_show(look, TAIL))
     else:
         how = _show(look, TAIL)
         place = f"last:{TAIL}"
-        page = await log_page(look.desk.fleet, topic, place=place, channel=channel, show=how)
+        page = await log_page(look.services.fleet, topic, place=place, channel=channel, show=how)
     page.messages = page.messages[::-1][:TAIL]
-    row = look.picture.topics.find(topic)
+    row = look.snapshot.topics.find(topic)
     return {
         "page": page,
         "rate": row.in_rate if row else None,
@@ -127,13 +127,13 @@ async def _tail(look: Look, topic: str, channel: str) -> dict[str, Any]:
     }
 
 
-async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[str, Any]:
+async def _searched(look: PageRequest, topic: str, channel: str, after: str) -> dict[str, Any]:
     """One step of a search; empty until the search form is submitted."""
     if not look.query.get("go"):
         return {}
     sought = Sought(**{name: look.query.get(name, "") for name in SOUGHT}, channel=channel)
     _check_may_search(look, sought)
-    page = await search(look.desk.fleet, topic, sought, after=after, show=_show(look, LIMIT))
+    page = await search(look.services.fleet, topic, sought, after=after, show=_show(look, LIMIT))
     return {
         "page": page,
         "next": look.here(after=page.next) if page.next else "",
@@ -143,16 +143,16 @@ async def _searched(look: Look, topic: str, channel: str, after: str) -> dict[st
     }
 
 
-def _check_may_search(look: Look, sought: Sought) -> None:
+def _check_may_search(look: PageRequest, sought: Sought) -> None:
     if (sought.text or sought.regex or sought.json) and not look.rights["may_read"]:
         raise Refused("FORBIDDEN: Searching bodies requires the role bodies.", 403)
 
 
-def _show(look: Look, limit: int) -> Show:
+def _show(look: PageRequest, limit: int) -> Show:
     return Show(limit=limit, bodies=look.rights["may_read"], body_bytes=LIST_BODY_BYTES)
 
 
-def _tabs(look: Look, channel: str, show: str) -> list[tuple[str, str, bool]]:
+def _tabs(look: PageRequest, channel: str, show: str) -> list[tuple[str, str, bool]]:
     kept = {"topic": look.query.get("topic", ""), "channel": channel}
     return [
         (label, look.link("/messages", **kept, show=name), name == show)
@@ -161,39 +161,39 @@ def _tabs(look: Look, channel: str, show: str) -> list[tuple[str, str, bool]]:
     ]
 
 
-def _topics(look: Look) -> list[str]:
+def _topics(look: PageRequest) -> list[str]:
     """The names of topics, for a field with suggestions."""
-    return [key[0] for key in look.picture.topics.keys[:TOPICS_MAX]]
+    return [key[0] for key in look.snapshot.topics.keys[:TOPICS_MAX]]
 
 
-def _channels(look: Look, topic: str) -> list[str]:
+def _channels(look: PageRequest, topic: str) -> list[str]:
     """The names of a topic's channels."""
-    keys = look.picture.channels.keys
+    keys = look.snapshot.channels.keys
     return [key[1] for key in keys if key[0] == topic][:TOPICS_MAX]
 
 
-async def message(look: Look) -> View:
+async def message(look: PageRequest) -> PageView:
     """One message: its body, and its state in each channel."""
     topic, wanted = look.query.get("topic", ""), look.query.get("id", "")
     show = Show(bodies=look.rights["may_read"], body_bytes=PAGE_BODY_BYTES, nodes=_node(look))
     facts: dict[str, Any] = {"topic": topic, "id": wanted, **look.rights}
-    found, answers = await find(look.desk.fleet, topic, wanted, "", show)
+    found, answers = await find(look.services.fleet, topic, wanted, "", show)
     facts |= {
         "found": [(one, words.body_of(one)) for one in found],
         "warnings": _warnings(answers),
         "states": await _states(look, topic, wanted),
         "topics": _topics(look),
     }
-    return View("message.html", f"Message {wanted}", facts, is_live=False)
+    return PageView("message.html", f"Message {wanted}", facts, is_live=False)
 
 
-async def _states(look: Look, topic: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
+async def _states(look: PageRequest, topic: str, wanted: str) -> list[tuple[str, dict[str, Any]]]:
     """The states of a message: (channel, the message with its state in that channel)."""
     how = Show(bodies=False, nodes=_node(look))
     states = []
     for channel in _channels(look, topic)[:CHANNELS_MAX]:
         try:
-            found, _ = await find(look.desk.fleet, topic, wanted, channel, how)
+            found, _ = await find(look.services.fleet, topic, wanted, channel, how)
         except Refused:
             continue  # this node does not have the channel
         states += [(channel, one) for one in found]
@@ -206,7 +206,7 @@ def _trouble(refused: Refused) -> str:
     return f"{sentence} {hint}".strip()
 
 
-def _node(look: Look) -> tuple[str, ...]:
+def _node(look: PageRequest) -> tuple[str, ...]:
     node = look.query.get("node", "")
     return (node,) if node else ()
 
@@ -220,11 +220,11 @@ def _warnings(answers: Answers) -> list[str]:
     return said
 
 
-async def dead_letters(look: Look) -> View:
+async def dead_letters(look: PageRequest) -> PageView:
     """All dead-letter topics, and the messages of one of them."""
     topic = look.query.get("topic", "")
-    picture = look.picture
-    rows = [picture.topics.find(key[0]) for key in picture.topics.keys if origin(key[0])]
+    snapshot = look.snapshot
+    rows = [snapshot.topics.find(key[0]) for key in snapshot.topics.keys if origin(key[0])]
     facts: dict[str, Any] = {
         "rows": [(row, origin(row.topic)) for row in rows if row is not None],
         "topic": topic,
@@ -241,13 +241,13 @@ async def dead_letters(look: Look) -> View:
             facts |= await _letters(look, topic)
         except Refused as refused:
             facts["trouble"] = _trouble(refused)
-    return View("dead_letters.html", "Dead letters", facts, is_live=False)
+    return PageView("dead_letters.html", "Dead letters", facts, is_live=False)
 
 
-async def _letters(look: Look, topic: str) -> dict[str, Any]:
+async def _letters(look: PageRequest, topic: str) -> dict[str, Any]:
     after, place = look.query.get("after", ""), look.query.get("from", "")
     show = _show(look, LIMIT)
-    found = await look.desk.letters.letters(topic, place=place, after=after, show=show)
+    found = await look.services.letters.letters(topic, place=place, after=after, show=show)
     page = found.page
     return {
         "page": page,
@@ -258,7 +258,7 @@ async def _letters(look: Look, topic: str) -> dict[str, Any]:
     }
 
 
-async def replay(look: Look) -> View:
+async def replay(look: PageRequest) -> PageView:
     """The replay page of a channel.
 
     Raises:
@@ -268,14 +268,14 @@ async def replay(look: Look) -> View:
     to, node = look.query.get("to", ""), look.query.get("node", "")
     if not topic or not channel:
         raise HttpError(400, "A replay needs a topic and a channel: start from a channel's page.")
-    found = await times(look.desk.fleet, topic, channel, buckets=BUCKETS)
+    found = await times(look.services.fleet, topic, channel, buckets=BUCKETS)
     preview, trouble = await _preview(look, topic, channel, to, node) if to else (None, "")
     facts: dict[str, Any] = {
         "topic": topic,
         "channel": channel,
         "to": to,
         "node": node,
-        "nodes": [each.address for each, _ in look.picture.channel_nodes(topic, channel)],
+        "nodes": [each.address for each, _ in look.snapshot.channel_nodes(topic, channel)],
         "preview": preview,
         "trouble": trouble,
         "chart": _chart(found),
@@ -283,18 +283,18 @@ async def replay(look: Look) -> View:
         "total": sum(found.counts),
         "place": _place(found),
         "warnings": _warnings(found.answers),
-        "row": look.picture.channels.find(topic, channel),
+        "row": look.snapshot.channels.find(topic, channel),
         **look.rights,
     }
-    return View("replay.html", f"Replay {topic}/{channel}", facts, is_live=False)
+    return PageView("replay.html", f"Replay {topic}/{channel}", facts, is_live=False)
 
 
 async def _preview(
-    look: Look, topic: str, channel: str, to: str, node: str
+    look: PageRequest, topic: str, channel: str, to: str, node: str
 ) -> tuple[Preview | None, str]:
     try:
         nodes = [node] if node else []
-        return await seek_preview(look.desk.fleet, topic, channel, to, nodes), ""
+        return await seek_preview(look.services.fleet, topic, channel, to, nodes), ""
     except Refused as refused:
         return None, refused.code
 

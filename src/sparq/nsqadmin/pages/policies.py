@@ -17,12 +17,12 @@ from aiohttp import web
 from sparq.cluster.actions import Report
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies as known
-from sparq.nsqadmin.actions import POLICIES, Order, error_of
-from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.actions import POLICIES, ActionRequest, error_of
 from sparq.nsqadmin.pages import acting
-from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.rendering import Renderer
-from sparq.nsqadmin.policies import SOURCES, Found, Holding, NotTaken
+from sparq.nsqadmin.policies import SOURCES, ClusterPolicies, Holding, NotTaken
+from sparq.nsqadmin.services import Services
 
 SETTINGS_SECONDS: Final = 2.0
 FORM_BYTES_MAX: Final = 1 << 20
@@ -32,9 +32,9 @@ CHANGES_SHOWN: Final = 200
 PATTERNS: Final = ("topic", "channel")
 
 
-async def policies(look: Look) -> View:
+async def policies(look: PageRequest) -> PageView:
     """The policies of all nsqds, and the form that sets them."""
-    found = await known.look(look.desk.fleet)
+    found = await known.look(look.services.fleet)
     groups = found.groups(*SOURCES)
     chosen = found.groups("policies")
     begin = look.query.get("from", "")
@@ -50,10 +50,10 @@ async def policies(look: Look) -> View:
         "confirmed": POLICIES,
         **look.rights,
     }
-    return View("policies.html", "Policies", facts, is_live=False)
+    return PageView("policies.html", "Policies", facts, is_live=False)
 
 
-def _group(look: Look, found: Found, nodes: list[str]) -> dict[str, Any]:
+def _group(look: PageRequest, found: ClusterPolicies, nodes: list[str]) -> dict[str, Any]:
     """A group of nsqds with equal policies; its rows have the order in which nsqd reads them."""
     held = found.nodes[nodes[0]]
     return {
@@ -83,17 +83,17 @@ def _differing(groups: list[list[str]], chosen: list[list[str]]) -> str:
     return "The nsqds' files have different policies: check --policies of each nsqd."
 
 
-def _failures(look: Look, found: Found) -> list[str]:
+def _failures(look: PageRequest, found: ClusterPolicies) -> list[str]:
     """Sentences about the nsqds that did not answer or are no longer listed."""
     said = [f"{address} did not answer: {why}." for address, why in found.errors.items()]
-    if not look.picture.lookupds:
+    if not look.snapshot.lookupds:
         return said
     asked = {*found.nodes, *found.errors, *found.unable}
-    gone = [node.address for node in look.picture.nodes if node.address not in asked]
+    gone = [node.address for node in look.snapshot.nodes if node.address not in asked]
     return said + [f"{address} is no longer listed and was not queried." for address in gone]
 
 
-def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
+def handler(services: Services, renderer: Renderer) -> Callable[[Call], Awaitable[web.Response]]:
     """Return the handler of the page's forms."""
 
     async def handle(call: Call) -> web.Response:
@@ -103,23 +103,23 @@ def handler(desk: Desk, renderer: Renderer) -> Callable[[Call], Awaitable[web.Re
             action = fields.action("try", "set_policies", "drop_policies")
             document = fields.one("document").encode("utf-8", "replace")
             if action == "try":
-                return await _tried(desk, renderer, document)
+                return await _tried(services, renderer, document)
             number = 0 if action == "drop_policies" else await known.count(document)
             arguments = {"policies": number}
-            order = Order(
+            order = ActionRequest(
                 action, "", arguments=arguments, typed=fields.one("typed"), document=document
             )
-            return await acting.performed(desk, renderer, call, order)
+            return await acting.performed(services, renderer, call, order)
         except HttpError as error:
             return acting.refusal(renderer, error)
 
     return handle
 
 
-async def _tried(desk: Desk, renderer: Renderer, document: bytes) -> web.Response:
+async def _tried(services: Services, renderer: Renderer, document: bytes) -> web.Response:
     """Show what a document would change at each nsqd, with the form that sets it."""
     try:
-        report = await known.try_out(desk.fleet, document)
+        report = await known.try_out(services.fleet, document)
     except NotTaken as error:
         raise HttpError(400, f"{known.REFUSED}: {error}") from None
     changes, changed = known.changes(report), known.changed(report)
@@ -145,17 +145,17 @@ def _untold(report: Report) -> list[str]:
     return failed + ([f"{report.failed}."] if report.failed else [])
 
 
-async def settings(look: Look, topic: str, channel: str = "") -> dict[str, Any]:
+async def settings(look: PageRequest, topic: str, channel: str = "") -> dict[str, Any]:
     """Rows of a topic's or channel's settings for its page, and a text about missing answers.
 
     Both are empty if the page is not being opened, no nsqd has policies, or no policy applies.
     """
     nothing: dict[str, Any] = {"settings": [], "settings_untold": ""}
-    if not look.is_opened or not look.picture.has_log:
+    if not look.is_opened or not look.snapshot.has_log:
         return nothing
     try:
         async with asyncio.timeout(SETTINGS_SECONDS):
-            found = await known.holding(look.desk.fleet, topic, channel)
+            found = await known.holding(look.services.fleet, topic, channel)
     except TimeoutError:
         return {**nothing, "settings_untold": "The nsqds did not report the settings in time."}
     rows = setting_rows(found)

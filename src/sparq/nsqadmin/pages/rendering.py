@@ -17,15 +17,15 @@ from markupsafe import Markup
 
 from sparq.nsqadmin.access import roles
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.assets import Assets
-from sparq.nsqadmin.pages.look import Look, View, query_text
+from sparq.nsqadmin.pages.page_request import PageRequest, PageView, query_text
+from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.watch.attention import channel_link, node_link, topic_link
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 
 
-class Entry(NamedTuple):
+class MenuEntry(NamedTuple):
     """A menu entry; its shortcut is `g` and then `key`; pages below `inside` highlight it."""
 
     label: str
@@ -39,35 +39,35 @@ class Entry(NamedTuple):
 
 
 MENU: Final = (
-    Entry("Overview", "/", "o", "overview"),
-    Entry("Topics", "/topics", "t", "topics", "/topics"),
-    Entry("Channels", "/topics?view=channels", "c", "channels"),
-    Entry("Nodes", "/nodes", "n", "nodes", "/nodes"),
-    Entry("Messages", "/messages", "m", "messages", "/message", "Messages", needs_log=True),
-    Entry("Dead letters", "/dead-letters", "d", "dead", "/dead-letters", needs_log=True),
-    Entry("Counter", "/counter", "u", "counter", "/counter", "Cluster"),
-    Entry("Policies", "/policies", "p", "policies", "/policies", needs_log=True),
-    Entry("Lookup", "/lookup", "l", "lookup", "/lookup"),
-    Entry("Audit", "/audit", "a", "audit", "/audit", needs=Role.ADMINISTER),
+    MenuEntry("Overview", "/", "o", "overview"),
+    MenuEntry("Topics", "/topics", "t", "topics", "/topics"),
+    MenuEntry("Channels", "/topics?view=channels", "c", "channels"),
+    MenuEntry("Nodes", "/nodes", "n", "nodes", "/nodes"),
+    MenuEntry("Messages", "/messages", "m", "messages", "/message", "Messages", needs_log=True),
+    MenuEntry("Dead letters", "/dead-letters", "d", "dead", "/dead-letters", needs_log=True),
+    MenuEntry("Counter", "/counter", "u", "counter", "/counter", "Cluster"),
+    MenuEntry("Policies", "/policies", "p", "policies", "/policies", needs_log=True),
+    MenuEntry("Lookup", "/lookup", "l", "lookup", "/lookup"),
+    MenuEntry("Audit", "/audit", "a", "audit", "/audit", needs=Role.ADMINISTER),
 )
 
 
 class Renderer:
     """Renders the templates of one nsqadmin."""
 
-    def __init__(self, desk: Desk, assets: Assets) -> None:
-        self._desk = desk
+    def __init__(self, services: Services, assets: Assets) -> None:
+        self._desk = services
         self._common: dict[str, Any] = {
-            "asset": lambda name: desk.url(assets.path(name)),
-            "base": desk.url(""),
+            "asset": lambda name: services.url(assets.path(name)),
+            "base": services.url(""),
             "version": sparq_version(),
-            "link": lambda path, **query: desk.url(path) + query_text(query),
-            "topic_link": lambda topic: desk.url(topic_link(topic)),
-            "channel_link": lambda topic, channel: desk.url(channel_link(topic, channel)),
-            "node_link": lambda address: desk.url(node_link(address)),
+            "link": lambda path, **query: services.url(path) + query_text(query),
+            "topic_link": lambda topic: services.url(topic_link(topic)),
+            "channel_link": lambda topic, channel: services.url(channel_link(topic, channel)),
+            "node_link": lambda address: services.url(node_link(address)),
         }
 
-    def page(self, look: Look, view: View, seen: str) -> str:
+    def page(self, look: PageRequest, view: PageView, seen: str) -> str:
         """Render a whole page; `seen` is the mark of its live part (`live.mark`)."""
         here = _view_of(look)
         stream = self._desk.url(f"/live?view={quote(here, safe='')}&seen={seen}")
@@ -75,7 +75,7 @@ class Renderer:
         facts |= {"title": view.title, "is_live": view.is_live, "stream": stream}
         return environment().get_template(view.template).render(facts)
 
-    def live(self, look: Look, view: View) -> str:
+    def live(self, look: PageRequest, view: PageView) -> str:
         """Render the live part of a page."""
         template = environment().get_template(view.template)
         facts = self._facts(look, view)
@@ -103,10 +103,10 @@ class Renderer:
         frame = {**self._common, **self._frame(identity, None), "is_live": False}
         return environment().get_template(name).render({**frame, **facts})
 
-    def _facts(self, look: Look, view: View) -> dict[str, Any]:
-        return {**self._common, "picture": look.picture, "here": look.here(), **view.facts}
+    def _facts(self, look: PageRequest, view: PageView) -> dict[str, Any]:
+        return {**self._common, "snapshot": look.snapshot, "here": look.here(), **view.facts}
 
-    def _frame(self, identity: Identity, look: Look | None) -> dict[str, Any]:
+    def _frame(self, identity: Identity, look: PageRequest | None) -> dict[str, Any]:
         shown = [entry for entry in MENU if _is_shown(entry, identity, look)]
         return {
             "menu": [self._entry(entry, look) for entry in shown],
@@ -115,7 +115,7 @@ class Renderer:
             "can_sign_out": identity.via == "token",
         }
 
-    def _entry(self, entry: Entry, look: Look | None) -> dict[str, Any]:
+    def _entry(self, entry: MenuEntry, look: PageRequest | None) -> dict[str, Any]:
         return {
             **entry._asdict(),
             "href": self._desk.url(entry.path),
@@ -149,17 +149,17 @@ def as_pattern(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_#-]", lambda found: "\\" + found[0], name)
 
 
-def _view_of(look: Look) -> str:
+def _view_of(look: PageRequest) -> str:
     """A page's address below the base path, as `/live` expects it."""
-    return look.here()[len(look.desk.url("")) :]
+    return look.here()[len(look.services.url("")) :]
 
 
-def _is_shown(entry: Entry, identity: Identity, look: Look | None) -> bool:
-    lacks_log = look is not None and bool(look.picture.nodes) and not look.picture.has_log
+def _is_shown(entry: MenuEntry, identity: Identity, look: PageRequest | None) -> bool:
+    lacks_log = look is not None and bool(look.snapshot.nodes) and not look.snapshot.has_log
     return identity.may(entry.needs) and not (entry.needs_log and lacks_log)
 
 
-def _is_here(entry: Entry, look: Look) -> bool:
+def _is_here(entry: MenuEntry, look: PageRequest) -> bool:
     of_channels = look.path == "/topics" and look.query.get("view") == "channels"
     if entry.path.startswith("/topics"):
         return look.path.startswith("/topics") and of_channels == ("?" in entry.path)

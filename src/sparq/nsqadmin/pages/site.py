@@ -16,14 +16,14 @@ from typing import Final
 from aiohttp import web
 
 from sparq.daemon.http import Call, HttpError, Route
-from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.options import base_of
 from sparq.nsqadmin.pages import acting, cluster, messages, policies, topics
 from sparq.nsqadmin.pages.assets import assets
 from sparq.nsqadmin.pages.live import Live, mark
-from sparq.nsqadmin.pages.look import Look, Viewer
+from sparq.nsqadmin.pages.page_request import PageRequest, Viewer
 from sparq.nsqadmin.pages.rendering import Renderer
 from sparq.nsqadmin.pages.words import in_words
+from sparq.nsqadmin.services import Services
 
 VIEWERS: Final[dict[str, Viewer]] = {
     "/": cluster.overview,
@@ -54,43 +54,44 @@ NEXT_SECONDS: Final = 2.5
 HTML: Final = "text/html; charset=utf-8"
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """List the routes of the pages."""
-    renderer = Renderer(desk, assets())
-    live = Live(desk, renderer, VIEWERS)
+    renderer = Renderer(services, assets())
+    live = Live(services, renderer, VIEWERS)
     own = [
         Route("GET", "/live", live.stream, log=False),
         Route("GET", "/static/:name", assets().serve, log=False),
         Route("GET", "/favicon.ico", partial(assets().serve, name="icon.svg"), log=False),
-        Route("GET", "/signin", lambda call: _sign_in(desk, renderer, call)),
+        Route("GET", "/signin", lambda call: _sign_in(services, renderer, call)),
     ]
     shown = [Route("GET", path, _page(renderer, live)) for path in VIEWERS]
     posted = [
-        Route("POST", path, acting.handler(desk, renderer, form)) for path, form in FORMS.items()
+        Route("POST", path, acting.handler(services, renderer, form))
+        for path, form in FORMS.items()
     ]
-    changed = Route("POST", "/policies", policies.handler(desk, renderer))
+    changed = Route("POST", "/policies", policies.handler(services, renderer))
     return [*own, *shown, *posted, changed]
 
 
-def error(desk: Desk, request: web.BaseRequest, status: int, code: str) -> web.Response:
+def error(services: Services, request: web.BaseRequest, status: int, code: str) -> web.Response:
     """Render an error page; for a form on a page, a notice on that page."""
-    is_sign_in = status == 401 and request.path == desk.url("/signin")
+    is_sign_in = status == 401 and request.path == services.url("/signin")
     title, sentence, hint = in_words(status, "WRONG_TOKEN" if is_sign_in else code)
-    renderer = Renderer(desk, assets())
+    renderer = Renderer(services, assets())
     if "HX-Request" in request.headers and request.method == "POST":
         return acting.notice(renderer, "bad", f"{sentence} {hint}", status=status)
     wanted = request.path_qs if request.method == "GET" else ""
-    text = renderer.error(desk.access.identify(request), title, sentence, hint, wanted)
+    text = renderer.error(services.access.identify(request), title, sentence, hint, wanted)
     return _html(text, status)
 
 
 def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Response]]:
     async def handle(call: Call) -> web.Response:
-        path = call.path.removeprefix(base_of(live.desk.options)) or "/"
+        path = call.path.removeprefix(base_of(live.services.options)) or "/"
         look, viewer = await live.look(call, path, call.query)
         look = dataclasses.replace(look, is_opened=True)
         view = await viewer(look)
-        if view.status == 404:  # it may be so new that only the next picture has it
+        if view.status == 404:  # it may be so new that only the next snapshot has it
             look = await _next_look(look)
             view = await viewer(look)
         seen = mark(renderer.live(look, view)) if view.is_live else ""
@@ -99,11 +100,11 @@ def _page(renderer: Renderer, live: Live) -> Callable[[Call], Awaitable[web.Resp
     return handle
 
 
-async def _next_look(look: Look) -> Look:
+async def _next_look(look: PageRequest) -> PageRequest:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(NEXT_SECONDS):
-            picture = await look.desk.watch.changed(look.picture.number)
-            return dataclasses.replace(look, picture=picture)
+            snapshot = await look.services.watch.changed(look.snapshot.number)
+            return dataclasses.replace(look, snapshot=snapshot)
     return look
 
 
@@ -112,8 +113,8 @@ def _html(text: str, status: int = 200) -> web.Response:
     return web.Response(text=text, status=status, headers=headers)
 
 
-def _sign_in(desk: Desk, renderer: Renderer, call: Call) -> web.Response:
-    if not desk.access.uses_tokens:
+def _sign_in(services: Services, renderer: Renderer, call: Call) -> web.Response:
+    if not services.access.uses_tokens:
         raise HttpError(404, "NO_TOKENS")
-    identity = desk.access.identify(call.request)
+    identity = services.access.identify(call.request)
     return _html(renderer.sign_in(identity, call.query.get("to", "")))

@@ -1,6 +1,6 @@
 """Topics and channels: the lists, and a page for each topic and channel.
 
-Lists come from the watch's last picture. The page of a topic or channel also fetches its latencies
+Lists come from the watch's last snapshot. The page of a topic or channel also fetches its latencies
 and consumers, once for all viewers, and, when it is opened, the settings made by policies.
 """
 
@@ -11,11 +11,11 @@ import math
 from functools import partial
 from typing import Any, Final
 
-from sparq.cluster.figures import Latency
+from sparq.cluster.cluster_stats import E2eLatency
 from sparq.nsqadmin.pages import words
 from sparq.nsqadmin.pages.cluster import charts_of
 from sparq.nsqadmin.pages.grids import CHANNELS, CLIENTS, TOPICS, grid
-from sparq.nsqadmin.pages.look import Look, View
+from sparq.nsqadmin.pages.page_request import PageRequest, PageView
 from sparq.nsqadmin.pages.policies import settings
 from sparq.nsqadmin.watch import paging
 from sparq.nsqadmin.watch.attention import channel_link
@@ -24,16 +24,16 @@ from sparq.nsqadmin.watch.merge import STATES
 OF_ONE_TOPIC: Final = (CHANNELS[0]._replace(label="Name"), *CHANNELS[1:])
 
 
-async def topics(look: Look) -> View:
+async def topics(look: PageRequest) -> PageView:
     """All topics, or with `?view=channels` all channels, a page at a time."""
     of_channels = look.query.get("view") == "channels"
     state = look.query.get("state", "")
-    picture = look.picture
+    snapshot = look.snapshot
     if of_channels:
-        fetch = partial(paging.page, picture.channels, state=state)
+        fetch = partial(paging.page, snapshot.channels, state=state)
         found = grid(look, CHANNELS, fetch, default="name")
     else:
-        found = grid(look, TOPICS, partial(paging.page, picture.topics), default="name")
+        found = grid(look, TOPICS, partial(paging.page, snapshot.topics), default="name")
     chips = [(word, look.here(state=word, offset=""), state == word) for word in STATES]
     facts = {
         "list": found,
@@ -44,40 +44,40 @@ async def topics(look: Look) -> View:
             name: look.query.get(name, "") for name in ("view", "sort", "state", "limit", "filter")
         },
     }
-    return View("topics.html", "Channels" if of_channels else "Topics", facts)
+    return PageView("topics.html", "Channels" if of_channels else "Topics", facts)
 
 
-async def topic(look: Look) -> View:
+async def topic(look: PageRequest) -> PageView:
     """One topic: its figures, channels and nodes."""
-    name, picture = look.parameters["topic"], look.picture
-    row = picture.topics.find(name)
-    facts: dict[str, Any] = {"row": row, "name": name, "has_log": picture.has_log, **look.rights}
+    name, snapshot = look.parameters["topic"], look.snapshot
+    row = snapshot.topics.find(name)
+    facts: dict[str, Any] = {"row": row, "name": name, "has_log": snapshot.has_log, **look.rights}
     if row is None:
-        return View("topic.html", name, facts, status=404)
-    watch = look.desk.watch
+        return PageView("topic.html", name, facts, status=404)
+    watch = look.services.watch
     detail, holding = await asyncio.gather(watch.detail(name), settings(look, name))
     rates, waiting = charts_of(watch.history.series(("topic", name)))
-    fetch = partial(paging.page, picture.channels, topic=name)
+    fetch = partial(paging.page, snapshot.channels, topic=name)
     facts |= {
         "rates": rates,
         "waiting": waiting,
         "channels": grid(look, OF_ONE_TOPIC, fetch, default="name"),
-        "nodes": picture.topic_nodes(name),
+        "nodes": snapshot.topic_nodes(name),
         "latencies": latencies(detail.topic.latency),
         **holding,
     }
-    return View("topic.html", name, facts)
+    return PageView("topic.html", name, facts)
 
 
-async def channel(look: Look) -> View:
+async def channel(look: PageRequest) -> PageView:
     """One channel: its figures, consumers and nodes."""
-    of, name, picture = look.parameters["topic"], look.parameters["channel"], look.picture
-    row, title = picture.channels.find(of, name), f"{of}/{name}"
+    of, name, snapshot = look.parameters["topic"], look.parameters["channel"], look.snapshot
+    row, title = snapshot.channels.find(of, name), f"{of}/{name}"
     facts: dict[str, Any] = {"row": row, "topic": of, "name": name, **look.rights}
-    facts["has_log"] = picture.has_log
+    facts["has_log"] = snapshot.has_log
     if row is None:
-        return View("channel.html", title, facts, status=404)
-    watch = look.desk.watch
+        return PageView("channel.html", title, facts, status=404)
+    watch = look.services.watch
     detail, holding = await asyncio.gather(watch.detail(of, name), settings(look, of, name))
     rates, waiting = charts_of(watch.history.series(("channel", of, name)))
     own = channel_link(of, name)
@@ -85,17 +85,17 @@ async def channel(look: Look) -> View:
     facts |= {
         "rates": rates,
         "waiting": waiting,
-        "notices": [notice for notice in picture.notices if notice.link == own],
+        "notices": [notice for notice in snapshot.notices if notice.link == own],
         "clients": grid(look, CLIENTS, fetch, default="-connections"),
-        "nodes": picture.channel_nodes(of, name),
+        "nodes": snapshot.channel_nodes(of, name),
         "latencies": latencies(detail.channel.latency) if detail.channel else [],
         "delivery": _delivery(detail.channel),
         **holding,
     }
-    return View("channel.html", title, facts)
+    return PageView("channel.html", title, facts)
 
 
-def latencies(latency: Latency | None) -> list[tuple[str, str]]:
+def latencies(latency: E2eLatency | None) -> list[tuple[str, str]]:
     """Rows about the end-to-end latency; empty if it is not measured."""
     if latency is None:
         return []

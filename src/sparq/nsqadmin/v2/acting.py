@@ -17,18 +17,18 @@ from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.upstream import UpstreamError
 from sparq.daemon.access.audit import FILTERS
 from sparq.daemon.http import JSON, Call, HttpError, to_json
-from sparq.nsqadmin.actions import Order, error_of
-from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.actions import ActionRequest, error_of
 from sparq.nsqadmin.messages.asking import nodes_of
 from sparq.nsqadmin.messages.peek import by_node
 from sparq.nsqadmin.messages.times import check_place
 from sparq.nsqadmin.policies import is_gos
-from sparq.nsqadmin.v2.figures import LIMIT
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
 from sparq.nsqadmin.v2.schemas import plain
-from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter, text_in, texts_in
+from sparq.nsqadmin.v2.stats import LIMIT
 
 UNWRITTEN: Final = {503: "the audit log cannot be written"}
-ENDPOINTS: Final = Endpoints()
+ENDPOINTS: Final = ApiEndpoints()
 
 
 @ENDPOINTS.add(
@@ -39,7 +39,7 @@ ENDPOINTS: Final = Endpoints()
     body="Action",
     errors=UNWRITTEN,
 )
-async def _act(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _act(services: Services, call: Call, asked: Arguments) -> Any:
     body = asked["body"]
     arguments: dict[str, Any] = {}
     try:
@@ -53,26 +53,28 @@ async def _act(desk: Desk, call: Call, asked: Arguments) -> Any:
         arguments["nodes"] = texts_in(body, "nodes")
     names = ("action", "topic", "channel", "node", "typed")
     action, topic, channel, node, typed = (text_in(body, name) for name in names)
-    order = Order(action, topic, channel, node, arguments, typed)
-    return await performed(desk, call, order)
+    order = ActionRequest(action, topic, channel, node, arguments, typed)
+    return await performed(services, call, order)
 
 
 @ENDPOINTS.add(
     "POST", "/seek", "move a channel to a place in the log", "Report", body="Seek", errors=UNWRITTEN
 )
-async def _seek(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _seek(services: Services, call: Call, asked: Arguments) -> Any:
     body = asked["body"]
     topic, channel, to = (text_in(body, name) for name in ("topic", "channel", "to"))
     nodes = texts_in(body, "nodes")
-    chosen, _ = await nodes_of(desk.fleet, topic, nodes)
+    chosen, _ = await nodes_of(services.fleet, topic, nodes)
     check_place(to, len(chosen))
     arguments = {"to": to, **({"nodes": nodes} if nodes else {})}
-    return await performed(desk, call, Order("seek_channel", topic, channel, arguments=arguments))
+    return await performed(
+        services, call, ActionRequest("seek_channel", topic, channel, arguments=arguments)
+    )
 
 
-async def performed(desk: Desk, call: Call, order: Order) -> Any:
+async def performed(services: Services, call: Call, order: ActionRequest) -> Any:
     """Perform an order; the answer shows what was done at which daemon."""
-    return answer_of(await desk.actions.perform(call.request, order))
+    return answer_of(await services.actions.perform(call.request, order))
 
 
 def answer_of(report: Report) -> Any:
@@ -92,10 +94,10 @@ NODE_DRAIN: Final = "/nodes/:node/drain"
 
 
 @ENDPOINTS.add("GET", NODE_DRAIN, "whether a node is draining, and what is left there", "Drain")
-async def _drain_shown(desk: Desk, _call: Call, asked: Arguments) -> Any:
+async def _drain_shown(services: Services, _call: Call, asked: Arguments) -> Any:
     try:
-        node = await desk.fleet.node(asked["node"])
-        return plain(await draining.progress(desk.fleet, node))
+        node = await services.fleet.node(asked["node"])
+        return plain(await draining.progress(services.fleet, node))
     except UnknownNode:
         raise HttpError(404, "NODE_NOT_FOUND") from None
     except UpstreamError as error:
@@ -112,21 +114,23 @@ async def _drain_shown(desk: Desk, _call: Call, asked: Arguments) -> Any:
     Parameter("exit", "exit once nothing is left", "flag", default=False),
     errors=UNWRITTEN,
 )
-async def _drain(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _drain(services: Services, call: Call, asked: Arguments) -> Any:
     arguments = {"exit": asked["exit"]}
-    return await performed(desk, call, Order("drain_node", "", "", asked["node"], arguments))
+    return await performed(
+        services, call, ActionRequest("drain_node", "", "", asked["node"], arguments)
+    )
 
 
 @ENDPOINTS.add(
     "DELETE", NODE_DRAIN, "end a drain: the node accepts publishes", "Report", errors=UNWRITTEN
 )
-async def _undrain(desk: Desk, call: Call, asked: Arguments) -> Any:
-    return await performed(desk, call, Order("undrain_node", "", "", asked["node"]))
+async def _undrain(services: Services, call: Call, asked: Arguments) -> Any:
+    return await performed(services, call, ActionRequest("undrain_node", "", "", asked["node"]))
 
 
 @ENDPOINTS.add("POST", "/nodes/:node/forget", "forget a node that is gone", "Forgotten")
-async def _forget(desk: Desk, _call: Call, asked: Arguments) -> Any:
-    if not desk.watch.forget(asked["node"]):
+async def _forget(services: Services, _call: Call, asked: Arguments) -> Any:
+    if not services.watch.forget(asked["node"]):
         raise HttpError(404, "NODE_NOT_FOUND: only a node that is gone can be forgotten")
     return {"node": asked["node"]}
 
@@ -140,6 +144,6 @@ async def _forget(desk: Desk, _call: Call, asked: Arguments) -> Any:
     LIMIT,
     *(Parameter(name, f"only entries with this {name}") for name in FILTERS),
 )
-async def _audit(desk: Desk, _call: Call, asked: Arguments) -> Any:
+async def _audit(services: Services, _call: Call, asked: Arguments) -> Any:
     filters = {name: asked[name] for name in FILTERS if asked[name]}
-    return asdict(await desk.audit.page(asked["before"], asked["limit"], filters))
+    return asdict(await services.audit.page(asked["before"], asked["limit"], filters))

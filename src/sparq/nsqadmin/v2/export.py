@@ -1,6 +1,6 @@
 """Exports lists and messages as CSV or JSON lines, streamed: it needs the memory of one page.
 
-1. An export has the rows that the same filter shows: figures of one picture, or messages page by
+1. An export has the rows that the same filter shows: figures of one snapshot, or messages page by
    page.
 2. In CSV, a text that a spreadsheet would take for a formula (it begins with `=`, `+`, `-`, `@`, a
    tab or a line end) gets an apostrophe in front.
@@ -20,25 +20,25 @@ from typing import Any, Final
 
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin.access.roles import Role
-from sparq.nsqadmin.desk import Desk
 from sparq.nsqadmin.messages import peek as peeking
 from sparq.nsqadmin.messages.asking import Answers
 from sparq.nsqadmin.messages.peek import STATES, Message, Show
-from sparq.nsqadmin.v2.figures import FILTER, STATE
-from sparq.nsqadmin.v2.looking import NODES, SOUGHT, sought_in
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
+from sparq.nsqadmin.v2.messages import NODES, SOUGHT, sought_in
 from sparq.nsqadmin.v2.schemas import plain
-from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter
+from sparq.nsqadmin.v2.stats import FILTER, STATE
 from sparq.nsqadmin.watch import paging, rows
-from sparq.nsqadmin.watch.tables import Table
+from sparq.nsqadmin.watch.tables import ColumnTable
 
 FORMATS: Final = {
     "csv": ("text/csv; charset=utf-8", "csv"),
     "jsonl": ("application/x-ndjson; charset=utf-8", "jsonl"),
 }
 FIGURES: Final = {
-    "channels": rows.Channel,
-    "topics": rows.Topic,
-    "nodes": rows.Node,
+    "channels": rows.ChannelRow,
+    "topics": rows.TopicRow,
+    "nodes": rows.NodeRow,
     "clients": rows.ClientGroup,
 }
 MESSAGES: Final = ("messages", "log", "search")
@@ -57,7 +57,7 @@ Chunk = tuple[Sequence[Line], dict[str, str]]
 """Some lines, and by address the reasons why data is missing."""
 
 
-ENDPOINTS: Final = Endpoints()
+ENDPOINTS: Final = ApiEndpoints()
 
 
 @ENDPOINTS.add(
@@ -85,10 +85,10 @@ ENDPOINTS: Final = Endpoints()
     ),
     media=("text/csv", "application/x-ndjson"),
 )
-async def _export(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _export(services: Services, call: Call, asked: Arguments) -> Any:
     what, (kind, suffix) = asked["what"], FORMATS[asked["format"]]
     columns = [each.name for each in fields(FIGURES[what])] if what in FIGURES else MESSAGE_COLUMNS
-    chunks = _chunks(desk, call, asked)
+    chunks = _chunks(services, call, asked)
     first = await anext(chunks)  # a refusal is raised here, before anything is sent
     name = f'attachment; filename="nsqadmin-{what}.{suffix}"'
     headers = {"Content-Disposition": name, "Cache-Control": "no-store"}
@@ -104,20 +104,20 @@ async def _export(desk: Desk, call: Call, asked: Arguments) -> Any:
     return response
 
 
-def _chunks(desk: Desk, call: Call, asked: Arguments) -> AsyncIterator[Chunk]:
+def _chunks(services: Services, call: Call, asked: Arguments) -> AsyncIterator[Chunk]:
     if asked["what"] in FIGURES:
-        return _figures(desk, asked)
+        return _figures(services, asked)
     if not asked["topic"]:
         raise HttpError(400, "MISSING_ARG_TOPIC")
     if asked["what"] == "search":
-        desk.access.require(call.request, Role.BODIES)
-    bodies = desk.access.identify(call.request).may(Role.BODIES)
-    return _messages(desk, asked, Show(PAGE_ROWS, bodies, BODY_BYTES_MAX, asked["nodes"]))
+        services.access.require(call.request, Role.BODIES)
+    bodies = services.access.identify(call.request).may(Role.BODIES)
+    return _messages(services, asked, Show(PAGE_ROWS, bodies, BODY_BYTES_MAX, asked["nodes"]))
 
 
-async def _figures(desk: Desk, asked: Arguments) -> AsyncIterator[Chunk]:
+async def _figures(services: Services, asked: Arguments) -> AsyncIterator[Chunk]:
     try:
-        found, row = await _in_order(desk, asked)
+        found, row = await _in_order(services, asked)
     except ValueError as error:
         raise HttpError(400, f"INVALID_ARGUMENT: {error}") from None
     for at in range(0, max(1, len(found)), PAGE_ROWS):
@@ -125,25 +125,27 @@ async def _figures(desk: Desk, asked: Arguments) -> AsyncIterator[Chunk]:
         await asyncio.sleep(0)  # the event loop serves other requests in between
 
 
-async def _in_order(desk: Desk, asked: Arguments) -> tuple[Sequence[Any], Callable[[Any], Any]]:
+async def _in_order(
+    services: Services, asked: Arguments
+) -> tuple[Sequence[Any], Callable[[Any], Any]]:
     """All rows of a list, or their places, and the function that turns one into a row."""
-    picture, what = await desk.watch.look(), asked["what"]
+    snapshot, what = await services.watch.look(), asked["what"]
     wanted = {"filter": asked["filter"], **({"sort": asked["sort"]} if asked["sort"] else {})}
     if what == "nodes":
-        return paging.nodes_in_order(picture.nodes, **wanted), lambda node: node
+        return paging.nodes_in_order(snapshot.nodes, **wanted), lambda node: node
     if what == "clients":
-        clients = await desk.watch.clients()
+        clients = await services.watch.clients()
         return paging.clients_in_order(clients, **wanted), lambda group: group
-    table: Table[Any] = picture.topics if what == "topics" else picture.channels
+    table: ColumnTable[Any] = snapshot.topics if what == "topics" else snapshot.channels
     of = {"topic": asked["topic"], "state": asked["state"]}
     return paging.in_order(table, **wanted, **of).tolist(), table.row
 
 
-async def _messages(desk: Desk, asked: Arguments, show: Show) -> AsyncIterator[Chunk]:
+async def _messages(services: Services, asked: Arguments, show: Show) -> AsyncIterator[Chunk]:
     after: str | None = ""
     left, end = asked["max"], ""
     while after is not None:
-        page = await _page(desk, asked, after, show)
+        page = await _page(services, asked, after, show)
         yield [_line(message) for message in page.messages[:left]], _missing(page.answers)
         left -= len(page.messages)
         is_end = asked["what"] == "log" and not page.messages
@@ -158,9 +160,9 @@ async def _messages(desk: Desk, asked: Arguments, show: Show) -> AsyncIterator[C
 
 
 async def _page(
-    desk: Desk, asked: Arguments, after: str, show: Show
+    services: Services, asked: Arguments, after: str, show: Show
 ) -> peeking.MessagePage | peeking.SearchPage:
-    fleet, topic, channel = desk.fleet, asked["topic"], asked["channel"]
+    fleet, topic, channel = services.fleet, asked["topic"], asked["channel"]
     if asked["what"] == "search":
         sought = sought_in({**asked, "state": asked["message_state"]})
         return await peeking.search(fleet, topic, sought, after=after, show=show)

@@ -13,16 +13,16 @@ from typing import Any, Final
 
 from sparq.daemon.http import Call, HttpError
 from sparq.nsqadmin import policies
-from sparq.nsqadmin.actions import Order
-from sparq.nsqadmin.desk import Desk
+from sparq.nsqadmin.actions import ActionRequest
+from sparq.nsqadmin.services import Services
 from sparq.nsqadmin.v2.acting import UNWRITTEN, answer_of, performed
+from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter
 from sparq.nsqadmin.v2.schemas import reference
-from sparq.nsqadmin.v2.table import Arguments, Endpoints, Parameter
 from sparq.protocol.names import is_valid_name
 
 TYPED: Final = Parameter("typed", "the word `policies`, to confirm; not needed with `dry_run`")
 DRY_RUN: Final = Parameter("dry_run", "only report the changes at each nsqd", "flag", default=False)
-ENDPOINTS: Final = Endpoints()
+ENDPOINTS: Final = ApiEndpoints()
 
 
 @ENDPOINTS.add(
@@ -33,10 +33,10 @@ ENDPOINTS: Final = Endpoints()
     Parameter("topic", "settings of this topic, which need not exist"),
     Parameter("channel", "needs `topic`: settings of this channel"),
 )
-async def _show(desk: Desk, _call: Call, asked: Arguments) -> Any:
+async def _show(services: Services, _call: Call, asked: Arguments) -> Any:
     topic, channel = asked["topic"], asked["channel"]
     if not topic and not channel:
-        found = await policies.look(desk.fleet)
+        found = await policies.look(services.fleet)
         _check(found.nodes, found.errors, found.unable)
         nodes = {at: {**held.by_source, "flags": held.flags} for at, held in found.nodes.items()}
         differ = len(found.groups(*policies.SOURCES)) > 1
@@ -45,7 +45,7 @@ async def _show(desk: Desk, _call: Call, asked: Arguments) -> Any:
         raise HttpError(400, "INVALID_ARG_TOPIC: not a valid topic name")
     if channel and not is_valid_name(channel):
         raise HttpError(400, "INVALID_ARG_CHANNEL: not a valid channel name")
-    holding = await policies.holding(desk.fleet, topic, channel)
+    holding = await policies.holding(services.fleet, topic, channel)
     _check(holding.nodes, holding.errors, holding.unable)
     return _told(holding.nodes, holding.errors, holding.unable)
 
@@ -74,16 +74,18 @@ def _check(nodes: Mapping[str, Any], errors: Mapping[str, str], unable: Sequence
     body="PolicyDocument",
     errors=UNWRITTEN,
 )
-async def _put(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _put(services: Services, call: Call, asked: Arguments) -> Any:
     body = asked["body"]
     if not isinstance(body.get("policies"), list):
         raise HttpError(400, "INVALID_BODY: `policies` must be a list")
     document = json.dumps(body).encode()
     if asked["dry_run"]:
-        return await _tried(desk, document)
+        return await _tried(services, document)
     arguments = {"policies": len(body["policies"])}
-    order = Order("set_policies", "", arguments=arguments, typed=asked["typed"], document=document)
-    return await performed(desk, call, order)
+    order = ActionRequest(
+        "set_policies", "", arguments=arguments, typed=asked["typed"], document=document
+    )
+    return await performed(services, call, order)
 
 
 @ENDPOINTS.add(
@@ -95,15 +97,15 @@ async def _put(desk: Desk, call: Call, asked: Arguments) -> Any:
     TYPED,
     errors=UNWRITTEN,
 )
-async def _drop(desk: Desk, call: Call, asked: Arguments) -> Any:
+async def _drop(services: Services, call: Call, asked: Arguments) -> Any:
     if asked["dry_run"]:
-        return await _tried(desk, None)
-    order = Order("drop_policies", "", arguments={"policies": 0}, typed=asked["typed"])
-    return await performed(desk, call, order)
+        return await _tried(services, None)
+    order = ActionRequest("drop_policies", "", arguments={"policies": 0}, typed=asked["typed"])
+    return await performed(services, call, order)
 
 
-async def _tried(desk: Desk, document: bytes | None) -> Any:
+async def _tried(services: Services, document: bytes | None) -> Any:
     try:
-        return answer_of(await policies.try_out(desk.fleet, document))
+        return answer_of(await policies.try_out(services.fleet, document))
     except policies.NotTaken as error:
         raise HttpError(400, f"{policies.REFUSED}: {error}") from None

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, Final, Literal, get_args, get_origin
 
-from sparq.cluster.draining import Left, Progress
+from sparq.cluster.draining import DrainProgress, NodeRemainder
 from sparq.nsqadmin.messages.dead_letters import Mark
 from sparq.nsqadmin.watch import rows
 
@@ -73,8 +73,13 @@ def of_type(hint: Any) -> Schema:
         kinds = [of_type(part) for part in parts if part is not type(None)]
         return {"anyOf": [*kinds, {"type": "null"}]}
     if is_dataclass(hint) and isinstance(hint, type):
-        return reference(hint.__name__)
+        return reference(name_of(hint))
     raise TypeError(f"no schema for {hint!r}")
+
+
+def name_of(kind: type) -> str:
+    """The name of a row's schema: a `ChannelRow` is a `Channel` in the API."""
+    return kind.__name__.removesuffix("Row")
 
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -137,7 +142,7 @@ _SETTING: Final[Schema] = {
     "additionalProperties": False,
 }
 _STAMP: Final = {"number": COUNT, "time": NUMBER}
-"""Part of answers that come from a picture of the cluster: its number and time."""
+"""Part of answers that come from a snapshot of the cluster: its number and time."""
 
 
 def page_of(name: str) -> Schema:
@@ -145,11 +150,18 @@ def page_of(name: str) -> Schema:
     return thing(rows=array(name), total=COUNT, offset=COUNT, limit=COUNT, **_STAMP)
 
 
-_ROWS: Final = (rows.Channel, rows.Topic, rows.Node, rows.Totals, rows.Notice, rows.ClientGroup)
+_ROWS: Final = (
+    rows.ChannelRow,
+    rows.TopicRow,
+    rows.NodeRow,
+    rows.Totals,
+    rows.Notice,
+    rows.ClientGroup,
+)
 
 SCHEMAS: Final[dict[str, Schema]] = {
     "Error": thing(message=TEXT),
-    **{kind.__name__: of_dataclass(kind) for kind in (*_ROWS, rows.Reader, rows.Lookupd)},
+    **{name_of(kind): of_dataclass(kind) for kind in (*_ROWS, rows.Reader, rows.Lookupd)},
     "ChannelPage": page_of("Channel"),
     "TopicPage": page_of("Topic"),
     "NodePage": page_of("Node"),
@@ -282,8 +294,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         scanned_bytes=COUNT,
     ),
     "Forgotten": thing(node=TEXT),
-    "Left": of_dataclass(Left),
-    "Drain": of_dataclass(Progress),
+    "NodeRemainder": of_dataclass(NodeRemainder),
+    "Drain": of_dataclass(DrainProgress),
     "Mark": of_dataclass(Mark),
     "LetterPage": thing(origin=TEXT, marks=by_key(reference("Mark")), **_MESSAGES),
     "SendBack": {

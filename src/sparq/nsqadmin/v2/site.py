@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sparq.daemon.http import Call, Route
-from sparq.nsqadmin.desk import Desk
-from sparq.nsqadmin.v2 import acting, export, figures, looking, policies
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2 import acting, export, messages, policies, stats
+from sparq.nsqadmin.v2.endpoints import PREFIX, ApiEndpoint, ApiEndpoints, Arguments
 from sparq.nsqadmin.v2.schemas import SCHEMAS, reference
-from sparq.nsqadmin.v2.table import PREFIX, Arguments, Endpoint, Endpoints
-from sparq.program.saying import sparq_version
+from sparq.program.stdout import sparq_version
 
 _ERRORS = {
     400: "invalid request",
@@ -26,18 +26,20 @@ _ERRORS = {
 
 _SECURITY = {"token": {"type": "http", "scheme": "bearer"}}
 
-ENDPOINTS: Final = Endpoints(
-    endpoint for room in (figures, looking, acting, policies, export) for endpoint in room.ENDPOINTS
+ENDPOINTS: Final = ApiEndpoints(
+    endpoint
+    for group in (stats, messages, acting, policies, export)
+    for endpoint in group.ENDPOINTS
 )
 
 
-def routes(desk: Desk) -> list[Route]:
+def routes(services: Services) -> list[Route]:
     """List the API's routes for the server."""
-    return [endpoint.route(desk) for endpoint in ENDPOINTS]
+    return [endpoint.route(services) for endpoint in ENDPOINTS]
 
 
 @ENDPOINTS.add("GET", "/openapi.json", "this document", {"type": "object"})
-async def _document(desk: Desk, _call: Call, _asked: Arguments) -> Any:
+async def _document(services: Services, _call: Call, _asked: Arguments) -> Any:
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in ENDPOINTS:
         parts = [_part(part) for part in (PREFIX + endpoint.path).split("/")]
@@ -49,7 +51,7 @@ async def _document(desk: Desk, _call: Call, _asked: Arguments) -> Any:
             "version": sparq_version(),
             "description": "A cluster of nsqds: figures, messages, actions (docs/nsqadmin.md).",
         },
-        "servers": [{"url": desk.url("") or "/"}],
+        "servers": [{"url": services.url("") or "/"}],
         "paths": paths,
         "components": {"schemas": SCHEMAS, "securitySchemes": _SECURITY},
         "security": [{}, {"token": []}],
@@ -60,7 +62,7 @@ def _part(part: str) -> str:
     return f"{{{part[1:]}}}" if part.startswith(":") else part
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: ApiEndpoint) -> dict[str, Any]:
     path = [
         {"name": part[1:], "in": "path", "required": True, "schema": {"type": "string"}}
         for part in endpoint.path.split("/")
@@ -78,12 +80,12 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
     return found
 
 
-def _name(endpoint: Endpoint) -> str:
+def _name(endpoint: ApiEndpoint) -> str:
     words = endpoint.path.replace(":", "by_").replace(".", "_").replace("-", "_").strip("/")
     return f"{endpoint.method.lower()}_{words.replace('/', '_')}"
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
+def _responses(endpoint: ApiEndpoint) -> dict[str, Any]:
     content: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in endpoint.media}
     if endpoint.answer is not None:
         content["application/json"] = {"schema": _schema(endpoint.answer)}

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.merge import STATES
-from sparq.nsqadmin.watch.rows import LEVELS, Channel, Level, Lookupd, Node, Notice, Topic
-from sparq.nsqadmin.watch.tables import Table
+from sparq.nsqadmin.watch.rows import LEVELS, ChannelRow, Level, Lookupd, NodeRow, Notice, TopicRow
+from sparq.nsqadmin.watch.tables import ColumnTable
 from sparq.nsqadmin.watch.words import count, duration, names, rate
 
 SHOWN_MAX: Final = 3
@@ -36,9 +36,9 @@ GROWN_MIN: Final = 0.1
 def attention(
     *,
     time: float,
-    nodes: Sequence[Node],
-    topics: Table[Topic],
-    channels: Table[Channel],
+    nodes: Sequence[NodeRow],
+    topics: ColumnTable[TopicRow],
+    channels: ColumnTable[ChannelRow],
     lookupds: Sequence[Lookupd],
     refused: Mapping[str, str],
     names_left_out: int,
@@ -103,7 +103,7 @@ def _wait(number: int) -> str:
 # Nodes
 
 
-def _nodes(nodes: Sequence[Node], time: float) -> Iterator[Notice]:
+def _nodes(nodes: Sequence[NodeRow], time: float) -> Iterator[Notice]:
     for state in ("gone", "silent", "unregistered"):
         concerned = [node for node in nodes if node.state == state]
         concerned.sort(key=lambda node: -node.waiting)
@@ -121,7 +121,7 @@ def _nodes(nodes: Sequence[Node], time: float) -> Iterator[Notice]:
     yield from _few_nodes(("health", "bad"), "nodes have disk errors", said)
 
 
-def _of_state(node: Node, time: float) -> str:
+def _of_state(node: NodeRow, time: float) -> str:
     for_long = duration(max(0.0, time - node.since_at))
     number = node.waiting + node.in_flight + node.deferred
     if node.state == "gone":
@@ -149,7 +149,7 @@ def _of_error(error: str) -> str:
 
 
 def _few_nodes(
-    case: tuple[str, Level], many: str, said: Sequence[tuple[Node, str]]
+    case: tuple[str, Level], many: str, said: Sequence[tuple[NodeRow, str]]
 ) -> Iterator[Notice]:
     named = ((node.address, sentence, node_link(node.address)) for node, sentence in said)
     return _few(case, named, len(said), (many, "/nodes?sort=state"))
@@ -158,7 +158,7 @@ def _few_nodes(
 # Channels
 
 
-def _channels(table: Table[Channel]) -> Iterator[Notice]:
+def _channels(table: ColumnTable[ChannelRow]) -> Iterator[Notice]:
     if not len(table):
         return
     columns = table.columns
@@ -196,9 +196,9 @@ _MORE = {
 
 
 def _few_channels(
-    table: Table[Channel],
+    table: ColumnTable[ChannelRow],
     case: tuple[str, Level],
-    said: Callable[[Channel], str],
+    said: Callable[[ChannelRow], str],
     mask: NDArray[np.bool_],
     size: NDArray[Any],
 ) -> Iterator[Notice]:
@@ -214,7 +214,7 @@ def _few_channels(
     return _few(case, named, len(places), (what, f"/topics?view=channels&state={state}"))
 
 
-def _stuck(row: Channel) -> str:
+def _stuck(row: ChannelRow) -> str:
     who = count(row.clients, "consumer") if row.clients else "a range reader"
     has = "have" if row.clients > 1 else "has"
     in_flight = f", {row.in_flight:,} in flight" if row.in_flight else ""
@@ -222,33 +222,33 @@ def _stuck(row: Channel) -> str:
     return f"is stuck: {who} {has} finished nothing for {since}; {_wait(row.depth)}{in_flight}"
 
 
-def _alone(row: Channel) -> str:
+def _alone(row: ChannelRow) -> str:
     more = f", {rate(row.growth)} more per second" if row.growth and row.growth > 0 else ""
     return f"has no consumers; {_wait(row.depth)}{more}"
 
 
-def _growing(row: Channel) -> str:
+def _growing(row: ChannelRow) -> str:
     grows = f"grows by {rate(row.growth or 0)} messages per second; {_wait(row.depth)}"
     if row.out_rate is None:
         return grows
     return f"{grows}. Its consumers finish {rate(row.out_rate)} per second"
 
 
-def _behind(row: Channel) -> str:
+def _behind(row: ChannelRow) -> str:
     until = ""
     if row.clear_seconds is not None and row.clear_seconds != np.inf:
         until = f"; at this rate it will catch up in {duration(row.clear_seconds)}"
     return f"is behind by {duration(row.lag_seconds or 0)}, {_wait(row.depth)}{until}"
 
 
-def _paused(row: Channel) -> str:
+def _paused(row: ChannelRow) -> str:
     return f"is paused; {_wait(row.depth)}"
 
 
 # Topics
 
 
-def _topics(table: Table[Topic]) -> Iterator[Notice]:
+def _topics(table: ColumnTable[TopicRow]) -> Iterator[Notice]:
     if not len(table):
         return
     columns = table.columns
@@ -293,7 +293,7 @@ def _refused(refused: Mapping[str, str]) -> Iterator[Notice]:
         yield Notice(f"refused:{address}", "warn", f"{address}: {why}.", "/nodes")
 
 
-def _versions(nodes: Sequence[Node]) -> Iterator[Notice]:
+def _versions(nodes: Sequence[NodeRow]) -> Iterator[Notice]:
     known = (node.version for node in nodes if node.version and node.state != "gone")
     versions = sorted(Counter(known).items())
     if len(versions) > 1:

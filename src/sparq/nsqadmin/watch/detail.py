@@ -24,13 +24,13 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sparq.client.reasons import one_line
-from sparq.cluster import figures
+from sparq.cluster import cluster_stats
 from sparq.cluster.clients import Client, clients_of, read_clients
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.watch.picture import COUNTED, Picture
 from sparq.nsqadmin.watch.rows import ClientGroup
+from sparq.nsqadmin.watch.snapshot import COUNTED, ClusterSnapshot
 
 KEPT_MAX: Final = 2000
 KEPT_SECONDS: Final = 60.0
@@ -67,8 +67,8 @@ class Detail:
         errors: why nodes did not answer, by address.
     """
 
-    topic: figures.TopicStats
-    channel: figures.ChannelStats | None
+    topic: cluster_stats.TopicSummary
+    channel: cluster_stats.ChannelSummary | None
     clients: tuple[ClientGroup, ...]
     errors: dict[str, str] = field(default_factory=dict)
 
@@ -110,31 +110,31 @@ class Details:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def detail(self, picture: Picture, topic: str, channel: str = "") -> Detail:
+    async def detail(self, snapshot: ClusterSnapshot, topic: str, channel: str = "") -> Detail:
         """Get a topic, or one of its channels, with its clients."""
         now, key = time.monotonic(), (topic, channel)
-        self._begin(picture, now)
+        self._begin(snapshot, now)
         kept = self._kept.setdefault(key, _Kept(now))
         self._kept.move_to_end(key)
         is_watched = now - kept.looked_at < WATCHED_SECONDS
         is_old = now - kept.asked_at >= EVERY_SECONDS
         kept.looked_at = now
         if kept.detail is None or (is_old and not is_watched):
-            task = kept.task or self._start(picture, key, kept, is_first=True)
+            task = kept.task or self._start(snapshot, key, kept, is_first=True)
             # Shielded, so that one viewer's disconnect does not cancel the query of the others.
             return await asyncio.shield(task)
         if is_old and kept.task is None:
             self._due[key] = None
-            self._take_turns(picture, now)
+            self._take_turns(snapshot, now)
         if kept.task is not None:
             await asyncio.wait([kept.task], timeout=SOON_SECONDS)
         return kept.detail
 
-    def _begin(self, picture: Picture, now: float) -> None:
-        """If the picture is new, allow more queries of each node, and drop old data."""
-        if picture.number <= self._number:
+    def _begin(self, snapshot: ClusterSnapshot, now: float) -> None:
+        """If the snapshot is new, allow more queries of each node, and drop old data."""
+        if snapshot.number <= self._number:
             return
-        self._number = picture.number
+        self._number = snapshot.number
         self._asked.clear()
         for key in list(self._kept):
             old = self._kept[key]
@@ -142,9 +142,9 @@ class Details:
             if is_needed or old.task is not None:
                 break
             del self._kept[key]
-        self._take_turns(picture, now)
+        self._take_turns(snapshot, now)
 
-    def _take_turns(self, picture: Picture, now: float) -> None:
+    def _take_turns(self, snapshot: ClusterSnapshot, now: float) -> None:
         """Start the queries that have been due longest, as far as their nodes may be queried."""
         for key in list(self._due):
             kept = self._kept.get(key)
@@ -152,12 +152,12 @@ class Details:
                 del self._due[key]  # it is no longer viewed
             elif all(self._asked[address] < A_ROUND for address in kept.asked):
                 del self._due[key]
-                self._start(picture, key, kept)
+                self._start(snapshot, key, kept)
 
     def _start(
-        self, picture: Picture, key: Key, kept: _Kept, *, is_first: bool = False
+        self, snapshot: ClusterSnapshot, key: Key, kept: _Kept, *, is_first: bool = False
     ) -> asyncio.Task[Detail]:
-        nodes = _nodes(picture, key[0])
+        nodes = _nodes(snapshot, key[0])
         kept.asked_at = time.monotonic()
         kept.asked = tuple(node.address for node in nodes)
         self._asked.update(kept.asked)
@@ -173,25 +173,27 @@ class Details:
 
     async def _detail(self, nodes: list[Node], topic: str, channel: str) -> Detail:
         found = await self._fleet.stats(topic, channel, clients=True, nodes=nodes)
-        folder = Folder()
-        for address, stats in found.value.items():
-            folder.add(address, clients_of(stats))
+        groups = ClientGroups()
+        for address, answer in found.value.items():
+            groups.add(address, clients_of(answer))
         now = time.time()
-        whole = figures.topic_of(topic, nodes, found.value, now)
-        part = figures.channel_of(topic, channel, nodes, found.value, now) if channel else None
-        return Detail(whole, part, folder.groups(), found.errors)
+        whole = cluster_stats.topic_of(topic, nodes, found.value, now)
+        part = (
+            cluster_stats.channel_of(topic, channel, nodes, found.value, now) if channel else None
+        )
+        return Detail(whole, part, groups.groups(), found.errors)
 
-    async def clients(self, picture: Picture) -> tuple[ClientGroup, ...]:
+    async def clients(self, snapshot: ClusterSnapshot) -> tuple[ClientGroup, ...]:
         """Get all consumers of the nodes that are not gone."""
         edition = time.monotonic() // CLIENTS_SECONDS
         kept = self._all
         if kept is None or (kept[0] != edition and kept[1].done()) or _has_failed(kept[1]):
-            kept = self._all = edition, asyncio.create_task(self._clients(picture))
+            kept = self._all = edition, asyncio.create_task(self._clients(snapshot))
         return await asyncio.shield(kept[1])
 
-    async def _clients(self, picture: Picture) -> tuple[ClientGroup, ...]:
-        folder = Folder()
-        for seen in picture.observed:
+    async def _clients(self, snapshot: ClusterSnapshot) -> tuple[ClientGroup, ...]:
+        folder = ClientGroups()
+        for seen in snapshot.observed:
             if seen.state in COUNTED:
                 with contextlib.suppress(UpstreamError, ValueError):
                     answer = await self._fleet.upstream.read(
@@ -201,7 +203,7 @@ class Details:
         return folder.groups()
 
 
-class Folder:
+class ClientGroups:
     """Groups clients by kind; beyond `GROUPS_MAX` kinds, further kinds are left out."""
 
     def __init__(self) -> None:
@@ -293,8 +295,8 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
     return task.done() and (task.cancelled() or task.exception() is not None)
 
 
-def _nodes(picture: Picture, topic: str) -> list[Node]:
+def _nodes(snapshot: ClusterSnapshot, topic: str) -> list[Node]:
     """The nodes that have a topic and are not gone."""
-    addresses = {node.address for node, _ in picture.topic_nodes(topic)}
-    counted = (seen for seen in picture.observed if seen.state in COUNTED)
+    addresses = {node.address for node, _ in snapshot.topic_nodes(topic)}
+    counted = (seen for seen in snapshot.observed if seen.state in COUNTED)
     return [seen.node for seen in counted if seen.node.address in addresses]

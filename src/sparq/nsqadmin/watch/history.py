@@ -20,10 +20,10 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.nsqadmin.watch.look import Figures
-from sparq.nsqadmin.watch.names import NONE, Names
-from sparq.nsqadmin.watch.rows import Channel, Node, Topic, Totals
-from sparq.nsqadmin.watch.tables import Order, Table
+from sparq.nsqadmin.watch.names import NONE, NameNumbers
+from sparq.nsqadmin.watch.node_stats import Figures
+from sparq.nsqadmin.watch.rows import ChannelRow, NodeRow, TopicRow, Totals
+from sparq.nsqadmin.watch.tables import ColumnTable, NameOrder
 
 STEP_SECONDS: Final = 10.0
 KEPT_SECONDS: Final = 3600.0
@@ -63,7 +63,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _HistoryStep:
     time: float
     figures: NDArray[np.float32]
     nodes: Mapping[str, tuple[float | None, ...]]
@@ -81,10 +81,10 @@ class History:
         size_bytes: memory that the figures of all steps take.
     """
 
-    def __init__(self, names: Names, bytes_max: int = BYTES_MAX) -> None:
+    def __init__(self, names: NameNumbers, bytes_max: int = BYTES_MAX) -> None:
         self._names = names
         self._bytes_max = bytes_max
-        self._steps: deque[_Step] = deque()
+        self._steps: deque[_HistoryStep] = deque()
         self.size_bytes = 0
 
     @property
@@ -107,9 +107,9 @@ class History:
         self,
         time: float,
         size: int,
-        order: Order,
-        tables: tuple[Table[Topic], Table[Channel]],
-        nodes: tuple[Sequence[Node], Totals],
+        order: NameOrder,
+        tables: tuple[ColumnTable[TopicRow], ColumnTable[ChannelRow]],
+        nodes: tuple[Sequence[NodeRow], Totals],
     ) -> None:
         """Add a step with the current figures.
 
@@ -130,7 +130,7 @@ class History:
         figures[LAG, order.channels] = channels.columns["lag_seconds"]
         of_nodes = {node.address: (node.waiting, node.in_rate, node.out_rate) for node in each}
         total = (totals.waiting, *(getattr(totals, name) for name in _TOTAL[1:]))
-        self._steps.append(_Step(time, figures, of_nodes, total))
+        self._steps.append(_HistoryStep(time, figures, of_nodes, total))
         self.size_bytes += figures.nbytes
         self._drop(time)
 
@@ -161,7 +161,7 @@ class History:
             growth[:size] = grown / (time - step.time)
         return growth
 
-    def _before(self, time: float) -> _Step | None:
+    def _before(self, time: float) -> _HistoryStep | None:
         """The last step at or before this time; if there is none, the first step."""
         for step in reversed(self._steps):
             if step.time <= time:
@@ -202,14 +202,14 @@ class History:
         return [_known(_figures(step, number)[DEPTH]) for step in chosen]
 
 
-def _figures(step: _Step, number: int) -> tuple[float, ...]:
+def _figures(step: _HistoryStep, number: int) -> tuple[float, ...]:
     if not 0 <= number < step.figures.shape[1]:
         return (math.nan,) * len(step.figures)
     return tuple(step.figures[:, number].tolist())
 
 
 def _series(
-    steps: Sequence[_Step], names: Sequence[str], rows: Sequence[Sequence[float | None]]
+    steps: Sequence[_HistoryStep], names: Sequence[str], rows: Sequence[Sequence[float | None]]
 ) -> Series:
     values = {name: [_known(row[at]) for row in rows] for at, name in enumerate(names)}
     return Series([step.time for step in steps], values)

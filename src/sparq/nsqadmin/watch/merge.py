@@ -17,7 +17,15 @@ from typing import Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.nsqadmin.watch.look import AT, COUNTERS, COUNTS, Counters, Counts, Figures, Look
+from sparq.nsqadmin.watch.node_stats import (
+    AT,
+    COUNTERS,
+    COUNTS,
+    Counts,
+    EarlierCounts,
+    Figures,
+    NodeStats,
+)
 from sparq.nsqadmin.watch.rows import Reader
 
 Flags = NDArray[np.bool_]
@@ -33,7 +41,7 @@ STATES: Final = ("ok", "paused", "behind", "no consumers", "stuck")
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class ClusterColumns:
     """Figures of all topics and channels; arrays are indexed by number, shape (..., n).
 
     Attributes:
@@ -65,7 +73,7 @@ class Columns:
         return found
 
 
-def rates_of(look: Look, base: Counters | None) -> Figures | None:
+def rates_of(look: NodeStats, base: EarlierCounts | None) -> Figures | None:
     """The rates between two looks, shape (len(COUNTERS), n), nan for new names; None: unknown."""
     if base is None or base.start_time != look.start_time or base.at_seconds >= look.at_seconds:
         return None
@@ -79,7 +87,7 @@ def rates_of(look: Look, base: Counters | None) -> Figures | None:
     return grown
 
 
-def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
+def merge(looks: Iterable[tuple[NodeStats, EarlierCounts | None]], size: int) -> ClusterColumns:
     """Merge looks into columns of numbers below `size`; each look comes with the base of rates."""
     nodes = np.zeros(size, np.int32)
     counts = np.zeros((len(COUNTS), size), np.int64)
@@ -103,7 +111,7 @@ def merge(looks: Iterable[tuple[Look, Counters | None]], size: int) -> Columns:
             rates[:, at] += grown if known.all() else np.where(known, grown, 0.0)
     rates[:, ~is_known] = np.nan
     lag = _lag(counts, rates, oldest)
-    return Columns(nodes, counts, rates, lag, ~np.isnan(oldest), says_ready, readers)
+    return ClusterColumns(nodes, counts, rates, lag, ~np.isnan(oldest), says_ready, readers)
 
 
 def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
@@ -114,7 +122,7 @@ def _lag(counts: Counts, rates: Figures, oldest: Figures) -> Figures:
     return np.where(np.isnan(oldest), estimated, oldest)
 
 
-def clear_seconds(columns: Columns) -> Figures:
+def clear_seconds(columns: ClusterColumns) -> Figures:
     """Seconds until no message waits if rates stay the same; inf: never, nan: unknown."""
     waiting = columns.count("depth") + columns.count("in_flight")
     shrinking = columns.rate("finished") - columns.rate("messages")
@@ -125,7 +133,7 @@ def clear_seconds(columns: Columns) -> Figures:
     return left
 
 
-def channel_states(columns: Columns, unfinished: Figures) -> NDArray[np.int8]:
+def channel_states(columns: ClusterColumns, unfinished: Figures) -> NDArray[np.int8]:
     """Compute each channel's state, as its place in `STATES`. The first one that applies counts.
     - paused: the channel is paused;
     - no consumers: it has neither a client nor a range reader;
@@ -147,7 +155,7 @@ def channel_states(columns: Columns, unfinished: Figures) -> NDArray[np.int8]:
     return states
 
 
-class Progress:
+class StallClock:
     """Measures how long each channel's consumers have finished nothing although messages wait.
 
     It stores the time of the last progress by number; times are seconds of the monotonic clock.
@@ -157,7 +165,7 @@ class Progress:
         self._finished: Figures = np.zeros(0)
         self._moved_at: Figures = np.zeros(0)
 
-    def update(self, columns: Columns, now: float) -> Figures:
+    def update(self, columns: ClusterColumns, now: float) -> Figures:
         """Take the current figures; returns how long nothing was finished, in seconds, by number.
 
         Any change of the counter counts as progress, even an nsqd's restart.

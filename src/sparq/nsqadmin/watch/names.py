@@ -48,7 +48,7 @@ class Numbering:
     size: int
 
 
-class Names:
+class NameNumbers:
     """The numbers of all names.
 
     Attributes:

@@ -18,9 +18,9 @@ from typing import Final, TypeAlias
 from sparq.client.reasons import one_line
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
-from sparq.nsqadmin.watch.look import Counters, Look, counters
-from sparq.nsqadmin.watch.picture import Observed
+from sparq.nsqadmin.watch.node_stats import EarlierCounts, NodeStats, counters
 from sparq.nsqadmin.watch.rows import NodeState
+from sparq.nsqadmin.watch.snapshot import Observed
 
 SILENT_SECONDS: Final = 1.5
 RATE_SECONDS_MIN: Final = 0.9
@@ -29,7 +29,7 @@ RATE_SECONDS_MIN: Final = 0.9
 QUICK_SECONDS: Final = 0.5
 """A call that took longer to fail is not repeated."""
 
-Ask: TypeAlias = Callable[[Node], Awaitable[Look]]
+Ask: TypeAlias = Callable[[Node], Awaitable[NodeStats]]
 
 
 class NodeWatch:
@@ -46,8 +46,8 @@ class NodeWatch:
         self.node = node
         self.is_listed = True
         self._task: asyncio.Task[None] | None = None
-        self._look: Look | None = None
-        self._base: Counters | None = None
+        self._look: NodeStats | None = None
+        self._base: EarlierCounts | None = None
         self._asked_at = 0.0
         self._answered_at: float | None = None
         self._error = ""
@@ -87,7 +87,7 @@ class NodeWatch:
         else:
             self._answered(look)
 
-    async def _asked_twice(self, ask: Ask) -> Look:
+    async def _asked_twice(self, ask: Ask) -> NodeStats:
         try:
             return await ask(self.node)
         except UpstreamError as error:
@@ -95,7 +95,7 @@ class NodeWatch:
                 raise
         return await ask(self.node)
 
-    def _answered(self, look: Look) -> None:
+    def _answered(self, look: NodeStats) -> None:
         last = self._look
         if last is not None and look.at_seconds - last.at_seconds >= RATE_SECONDS_MIN:
             self._base = counters(last)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch.merge import STATES
-from sparq.nsqadmin.watch.rows import ClientGroup, Node
-from sparq.nsqadmin.watch.tables import Table
+from sparq.nsqadmin.watch.rows import ClientGroup, NodeRow
+from sparq.nsqadmin.watch.tables import ColumnTable
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -28,7 +28,7 @@ BY_NAME: Final = "name"
 
 
 @dataclass(frozen=True, slots=True)
-class Page(Generic[T]):
+class ListPage(Generic[T]):
     """A page of a list.
 
     Attributes:
@@ -43,7 +43,7 @@ class Page(Generic[T]):
 
 
 def page(
-    table: Table[T],
+    table: ColumnTable[T],
     *,
     sort: str = BY_NAME,
     filter: str = "",
@@ -51,7 +51,7 @@ def page(
     state: str = "",
     offset: int = 0,
     limit: int = LIMIT,
-) -> Page[T]:
+) -> ListPage[T]:
     """Get a page of channels or topics.
 
     Args:
@@ -69,17 +69,22 @@ def page(
     return _page(places.tolist(), offset, limit, table.row)
 
 
-def _page(found: list[S], offset: int, limit: int, row: Callable[[S], T]) -> Page[T]:
+def _page(found: list[S], offset: int, limit: int, row: Callable[[S], T]) -> ListPage[T]:
     if offset < 0:
         raise ValueError("offset must be 0 or more")
     if not 1 <= limit <= LIMIT_MAX:
         raise ValueError(f"limit must be from 1 to {LIMIT_MAX:,}")
     shown = tuple(row(each) for each in found[offset : offset + limit])
-    return Page(shown, len(found), offset, limit)
+    return ListPage(shown, len(found), offset, limit)
 
 
 def in_order(
-    table: Table[T], *, sort: str = BY_NAME, filter: str = "", topic: str = "", state: str = ""
+    table: ColumnTable[T],
+    *,
+    sort: str = BY_NAME,
+    filter: str = "",
+    topic: str = "",
+    state: str = "",
 ) -> Places:
     """The places of all rows that match a filter, sorted. The arguments are those of `page`.
 
@@ -106,15 +111,15 @@ def in_order(
 
 
 def page_of_nodes(
-    nodes: Sequence[Node], *, offset: int = 0, limit: int = LIMIT, **wanted: str
-) -> Page[Node]:
+    nodes: Sequence[NodeRow], *, offset: int = 0, limit: int = LIMIT, **wanted: str
+) -> ListPage[NodeRow]:
     """Get a page of the nodes of `nodes_in_order`. Raises like `page`."""
     return _page(nodes_in_order(nodes, **wanted), offset, limit, lambda node: node)
 
 
 def nodes_in_order(
-    nodes: Sequence[Node], *, sort: str = "hostname", filter: str = ""
-) -> list[Node]:
+    nodes: Sequence[NodeRow], *, sort: str = "hostname", filter: str = ""
+) -> list[NodeRow]:
     """Filter nodes by address, host name and version, and sort them. Raises like `in_order`."""
     texts = [f"{node.address} {node.hostname} {node.version}" for node in nodes]
     return _sorted(nodes, texts, sort, filter)
@@ -122,7 +127,7 @@ def nodes_in_order(
 
 def page_of_clients(
     clients: Sequence[ClientGroup], *, offset: int = 0, limit: int = LIMIT, **wanted: str
-) -> Page[ClientGroup]:
+) -> ListPage[ClientGroup]:
     """Get a page of the client groups of `clients_in_order`. Raises like `page`."""
     return _page(clients_in_order(clients, **wanted), offset, limit, lambda group: group)
 

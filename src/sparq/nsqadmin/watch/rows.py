@@ -32,7 +32,7 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Channel:
+class ChannelRow:
     """One channel over all nodes.
 
     Attributes:
@@ -80,7 +80,7 @@ class Channel:
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class TopicRow:
     """One topic over all nodes.
 
     Attributes:
@@ -113,7 +113,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeRow:
     """One nsqd.
 
     Attributes:

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.nsqadmin.watch import merge
-from sparq.nsqadmin.watch.look import AT, Figures
-from sparq.nsqadmin.watch.merge import STATES, Columns
+from sparq.nsqadmin.watch.merge import STATES, ClusterColumns
 from sparq.nsqadmin.watch.names import Key, Numbering, Numbers
-from sparq.nsqadmin.watch.rows import Channel, Topic
+from sparq.nsqadmin.watch.node_stats import AT, Figures
+from sparq.nsqadmin.watch.rows import ChannelRow, TopicRow
 
 RowT = TypeVar("RowT")
 Places = NDArray[np.intp]
@@ -37,7 +37,7 @@ _RATES = {
 }
 
 
-class Table(Generic[RowT]):
+class ColumnTable(Generic[RowT]):
     """Rows of one kind.
 
     Args:
@@ -96,7 +96,7 @@ def _plain(figure: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class NameOrder:
     """The numbers of existing topics and channels, in the order of their names.
 
     Attributes:
@@ -109,7 +109,7 @@ class Order:
     of_topic: Places
 
 
-def order_of(named: Numbering, columns: Columns) -> Order:
+def order_of(named: Numbering, columns: ClusterColumns) -> NameOrder:
     """Compute the order of the topics and channels in the columns."""
     found = np.flatnonzero(columns.nodes)
     numbers = np.array(sorted(found.tolist(), key=named.keys.__getitem__), np.int32)
@@ -117,12 +117,12 @@ def order_of(named: Numbering, columns: Columns) -> Order:
     topics, channels = numbers[is_topic], numbers[~is_topic]
     place = np.zeros(named.size, np.intp)
     place[topics] = np.arange(len(topics))
-    return Order(topics, channels, place[named.topic_of[channels]])
+    return NameOrder(topics, channels, place[named.topic_of[channels]])
 
 
 def channels_table(
-    keys: list[Key], columns: Columns, order: Order, unfinished: Figures, growth: Figures
-) -> Table[Channel]:
+    keys: list[Key], columns: ClusterColumns, order: NameOrder, unfinished: Figures, growth: Figures
+) -> ColumnTable[ChannelRow]:
     """Make the table of all channels.
 
     Args:
@@ -151,16 +151,18 @@ def channels_table(
     }
     readers = {keys[number]: reader for number, reader in columns.readers.items()}
 
-    def make(key: Key, figures: dict[str, Any]) -> Channel:
+    def make(key: Key, figures: dict[str, Any]) -> ChannelRow:
         figures["state"] = STATES[figures["state"]]
         if figures["ready"] is not None:
             figures["ready"] = int(figures["ready"])
-        return Channel(topic=key[0], channel=key[1], reader=readers.get(key), **figures)
+        return ChannelRow(topic=key[0], channel=key[1], reader=readers.get(key), **figures)
 
-    return Table([keys[number] for number in at.tolist()], found, make)
+    return ColumnTable([keys[number] for number in at.tolist()], found, make)
 
 
-def topics_table(keys: list[Key], columns: Columns, order: Order) -> Table[Topic]:
+def topics_table(
+    keys: list[Key], columns: ClusterColumns, order: NameOrder
+) -> ColumnTable[TopicRow]:
     """Make the table of all topics, with sums over their channels."""
     at, own = order.topics, columns.counts[:, order.topics]
     depth, backend = own[AT["depth"]], own[AT["backend_depth"]]
@@ -183,20 +185,20 @@ def topics_table(keys: list[Key], columns: Columns, order: Order) -> Table[Topic
         "lag_seconds": _largest_lags(columns, order),
     }
 
-    def make(key: Key, figures: dict[str, Any]) -> Topic:
-        return Topic(topic=key[0], **figures)
+    def make(key: Key, figures: dict[str, Any]) -> TopicRow:
+        return TopicRow(topic=key[0], **figures)
 
-    return Table([keys[number] for number in at.tolist()], found, make)
+    return ColumnTable([keys[number] for number in at.tolist()], found, make)
 
 
-def _summed(columns: Columns, order: Order, name: str) -> NDArray[np.int64]:
+def _summed(columns: ClusterColumns, order: NameOrder, name: str) -> NDArray[np.int64]:
     """Sum a count over each topic's channels."""
     sums = np.zeros(len(order.topics), np.int64)
     np.add.at(sums, order.of_topic, columns.count(name)[order.channels])
     return sums
 
 
-def _out_rates(columns: Columns, order: Order) -> Figures:
+def _out_rates(columns: ClusterColumns, order: NameOrder) -> Figures:
     """Finish rate over each topic's channels; unknown if it is unknown for all of them."""
     rates = columns.rate("finished")[order.channels]
     is_known = ~np.isnan(rates)
@@ -205,7 +207,7 @@ def _out_rates(columns: Columns, order: Order) -> Figures:
     return cast(Figures, np.where(known > 0, sums, np.nan))
 
 
-def _largest_lags(columns: Columns, order: Order) -> Figures:
+def _largest_lags(columns: ClusterColumns, order: NameOrder) -> Figures:
     """Largest lag of each topic's channels; unknown if it is unknown for all of them."""
     lags = np.full(len(order.topics), -1.0)
     np.fmax.at(lags, order.of_topic, columns.lag[order.channels])

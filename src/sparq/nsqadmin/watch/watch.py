@@ -27,10 +27,10 @@ from typing import Final, Self, TypeVar
 from sparq.cluster.fleet import FIGURES, Fleet, Gathered
 from sparq.cluster.nodes import Node, given_node
 from sparq.nsqadmin.watch.detail import Detail, Details
-from sparq.nsqadmin.watch.look import Look, read_look
+from sparq.nsqadmin.watch.node_stats import NodeStats, read_look
 from sparq.nsqadmin.watch.node_watch import NodeWatch, Slots
-from sparq.nsqadmin.watch.picture import Painter, Picture
 from sparq.nsqadmin.watch.rows import ClientGroup, Lookupd
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot, Painter
 
 INTERVAL_SECONDS: Final = 1.0
 LARGE_SECONDS: Final = 2.0
@@ -68,7 +68,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 
-class Watch:
+class ClusterWatch:
     """Watches a cluster from `__aenter__` to `__aexit__`.
 
     Args:
@@ -78,7 +78,7 @@ class Watch:
 
     Attributes:
         rounds: number of rounds so far.
-        picture: the latest picture; None before the first round.
+        snapshot: the latest snapshot; None before the first round.
         history: the last hour.
     """
 
@@ -90,7 +90,7 @@ class Watch:
         idle_seconds: float = IDLE_SECONDS,
     ) -> None:
         self.rounds = 0
-        self.picture: Picture | None = None
+        self.snapshot: ClusterSnapshot | None = None
         self._fleet = fleet
         self._interval = interval_seconds
         self._idle = idle_seconds
@@ -128,30 +128,30 @@ class Watch:
 
     # For viewers
 
-    async def look(self) -> Picture:
-        """Get a picture at most about `interval_seconds` old, if a round makes one soon enough."""
+    async def look(self) -> ClusterSnapshot:
+        """Get a snapshot at most about `interval_seconds` old, if a round makes one soon enough."""
         self._view()
-        last = self.picture
+        last = self.snapshot
         if last is not None and time.time() - last.time <= self._interval + ROUND_SECONDS:
             return last
         seconds = FIRST_SECONDS if last is None else LOOK_SECONDS
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 return await self.changed(0 if last is None else last.number)
-        return self.picture or Painter().paint([], time=time.time(), now=time.monotonic())
+        return self.snapshot or Painter().paint([], time=time.time(), now=time.monotonic())
 
-    async def changed(self, after: int) -> Picture:
-        """Wait for the first picture with a larger number than `after`."""
+    async def changed(self, after: int) -> ClusterSnapshot:
+        """Wait for the first snapshot with a larger number than `after`."""
         self._view()
         async with self._is_new:
-            while self.picture is None or self.picture.number <= after:
+            while self.snapshot is None or self.snapshot.number <= after:
                 await self._is_new.wait()
                 self._viewed_at = time.monotonic()
-            return self.picture
+            return self.snapshot
 
-    async def fresh(self) -> Picture:
-        """Wait for a picture of a round that starts now: after an action, it shows the result."""
-        number = self.picture.number if self.picture else 0
+    async def fresh(self) -> ClusterSnapshot:
+        """Wait for a snapshot of a round that starts now: after an action, it shows the result."""
+        number = self.snapshot.number if self.snapshot else 0
         under_way = self._is_round
         self._view(at_once=True)
         return await self.changed(number + 1 if under_way else number)
@@ -217,7 +217,7 @@ class Watch:
         self._forget_old()
         await self._publish()
 
-    async def _ask(self, node: Node) -> Look:
+    async def _ask(self, node: Node) -> NodeStats:
         async with self._slots.slot():
             asked_at = time.monotonic()
             answer = await self._fleet.upstream.read(node.at, "/stats", **FIGURES)
@@ -243,13 +243,13 @@ class Watch:
         # A node registered at a forbidden address is reported under its own address.
         errors = self._heard.errors.items() if lookupds else ()
         refused = {at: why for at, why in errors if at not in lookupds}
-        picture = await self._apart(
+        snapshot = await self._apart(
             lambda: self._painter.paint(
                 observed, listed, refused, time=time.time(), now=time.monotonic()
             )
         )
         async with self._is_new:
-            self.picture = picture
+            self.snapshot = snapshot
             self.rounds += 1
             self._is_new.notify_all()
 

@@ -37,7 +37,7 @@ from sparq.pipeline.minutes_state.minutes import Minutes, added_up, joined
 from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.minutes_state.packer import received
 from sparq.pipeline.minutes_state.page_texts import PageTexts
-from sparq.pipeline.packing import Marks, Received, from_blob, to_blob
+from sparq.pipeline.packing import BucketInput, Marks, from_blob, to_blob
 
 COLD_SCHEMA = pa.schema([("minute", pa.int64()), ("bytes", pa.int64())])
 BLOB_SCHEMAS = (minutes.SCHEMA, page_texts.SCHEMA, COLD_SCHEMA, MINUTE_SCHEMA)
@@ -45,7 +45,7 @@ META_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class MinutesMeta:
     """Facts about a bucket in addition to its minutes, stored as JSON.
 
     Attributes:
@@ -87,7 +87,7 @@ class Writes:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RecentMinutes:
     """The content of `recent`.
 
     Attributes:
@@ -99,14 +99,14 @@ class Held:
             may still be open in other buckets, and are needed again to sum up all buckets.
     """
 
-    meta: Meta
+    meta: MinutesMeta
     minutes: Minutes
     texts: PageTexts
     cold: dict[int, int]
     early: pa.Table
 
 
-def load(recent: tuple[str, bytes] | None) -> Held:
+def load(recent: tuple[str, bytes] | None) -> RecentMinutes:
     """A bucket as its last batch left it; an empty one before the first batch.
 
     Raises:
@@ -114,7 +114,7 @@ def load(recent: tuple[str, bytes] | None) -> Held:
     """
     if recent is None:
         early = MINUTE_SCHEMA.empty_table()
-        return Held(Meta(), minutes.EMPTY, page_texts.EMPTY, {}, early)
+        return RecentMinutes(MinutesMeta(), minutes.EMPTY, page_texts.EMPTY, {}, early)
     meta = json.loads(recent[0])
     if meta["version"] != META_VERSION:
         raise ValueError(
@@ -123,8 +123,8 @@ def load(recent: tuple[str, bytes] | None) -> Held:
         )
     open_minutes, texts, cold, early = from_blob(recent[1], BLOB_SCHEMAS)
     sizes = zip(cold["minute"].to_pylist(), cold["bytes"].to_pylist(), strict=True)
-    return Held(
-        Meta(**meta),
+    return RecentMinutes(
+        MinutesMeta(**meta),
         minutes.from_table(open_minutes),
         page_texts.from_table(texts),
         dict(sizes),
@@ -147,7 +147,11 @@ def early_of(blobs: Iterable[bytes]) -> pa.Table:
 
 
 def writes(
-    held: Held, touched_cold: Minutes, texts: PageTexts, gone: list[int], recent_bytes_max: int
+    held: RecentMinutes,
+    touched_cold: Minutes,
+    texts: PageTexts,
+    gone: list[int],
+    recent_bytes_max: int,
 ) -> Writes:
     """The changes to write for a bucket.
 
@@ -205,7 +209,7 @@ BUCKET_BYTES_MAX = 64_000_000  # 8 million visitors of minutes; in 16 buckets ab
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MinutesLimits:
     """The limits of a bucket.
 
     Attributes:
@@ -219,7 +223,7 @@ class Limits:
     bucket_bytes_max: int = BUCKET_BYTES_MAX
 
 
-LIMITS = Limits()
+LIMITS = MinutesLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +244,7 @@ class _Changed:
 
 
 def apply(
-    bucket: int, state: BucketState, batch: Received, limits: Limits = LIMITS
+    bucket: int, state: BucketState, batch: BucketInput, limits: MinutesLimits = LIMITS
 ) -> tuple[Writes, pa.Table]:
     """Process one batch of a bucket.
 
@@ -286,7 +290,7 @@ def apply(
         "closed_early": len(early),
     }
     counts = {name: held.meta.counts.get(name, 0) + more for name, more in counted.items()}
-    meta = Meta(low_mark=asdict(mark), closed_before=closing, counts=counts)
+    meta = MinutesMeta(low_mark=asdict(mark), closed_before=closing, counts=counts)
     after = _after(held, changed, still_open, meta, output.since(last, over))
     cold = np.isin(still_open.minute, changed.cold)
     gone = [minute for minute in changed.cold if minute < closing]
@@ -320,7 +324,7 @@ def _is_late(added: Minutes, closed_before: int, published_s: int) -> Marks:
     return late
 
 
-def _closing(held: Held, added: Minutes, due: int, bytes_max: int) -> int:
+def _closing(held: RecentMinutes, added: Minutes, due: int, bytes_max: int) -> int:
     """The first minute that stays open: `due`, or a later one so that the open minutes fit."""
     minute = np.concatenate([held.minutes.minute, added.minute, np.array([*held.cold], np.int64)])
     size = np.concatenate(
@@ -335,7 +339,7 @@ def _closing(held: Held, added: Minutes, due: int, bytes_max: int) -> int:
 
 
 def _changed(
-    state: BucketState, held: Held, added: Minutes, texts: PageTexts, closing: int
+    state: BucketState, held: RecentMinutes, added: Minutes, texts: PageTexts, closing: int
 ) -> _Changed:
     touched = set(added.minute.tolist())
     cold = [minute for minute in held.cold if minute < closing or minute in touched]
@@ -349,7 +353,9 @@ def _changed(
     )
 
 
-def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta, early: pa.Table) -> Held:
+def _after(
+    held: RecentMinutes, changed: _Changed, still_open: Minutes, meta: MinutesMeta, early: pa.Table
+) -> RecentMinutes:
     """The bucket after the batch; minutes that were in `cold` stay in `cold`."""
     recent = joined(
         [
@@ -360,4 +366,4 @@ def _after(held: Held, changed: _Changed, still_open: Minutes, meta: Meta, early
     texts = changed.texts
     if changed.cold or len(still_open) < len(changed.minutes):
         texts = texts.only(recent.pages)
-    return Held(meta, recent, texts, held.cold, early)
+    return RecentMinutes(meta, recent, texts, held.cold, early)

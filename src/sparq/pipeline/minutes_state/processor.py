@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from sparq.pipeline.messages import packed_messages
 from sparq.pipeline.minutes_state import output
-from sparq.pipeline.minutes_state.bucket import LIMITS, Limits, Writes, apply, close
+from sparq.pipeline.minutes_state.bucket import LIMITS, MinutesLimits, Writes, apply, close
 from sparq.pipeline.minutes_state.packer import PARSED_COLUMNS, blobs_of, prepared
 from sparq.pipeline.packing import from_blob, receive, to_blob
 
@@ -68,7 +68,7 @@ class SparkState:
 class MinutesProcessor(StatefulProcessor):  # type: ignore[misc] # mypy does not follow pyspark
     """Adds a batch's packed rows to the minutes; returns a blob of output rows per bucket."""
 
-    def __init__(self, limits: Limits = LIMITS) -> None:
+    def __init__(self, limits: MinutesLimits = LIMITS) -> None:
         self._limits = limits
 
     def init(self, handle: StatefulProcessorHandle) -> None:
@@ -96,7 +96,7 @@ def packed(messages: DataFrame, buckets: int) -> DataFrame:
     return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets)
 
 
-def minute_rows(packed_rows: DataFrame, limits: Limits = LIMITS) -> DataFrame:
+def minute_rows(packed_rows: DataFrame, limits: MinutesLimits = LIMITS) -> DataFrame:
     """The output rows (`output.DDL`) of a stream of packed rows.
 
     Args:

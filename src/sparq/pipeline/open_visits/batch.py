@@ -19,8 +19,8 @@ from sparq.pipeline.open_visits.rows import (
     FIRSTS,
     NAMES,
     TEXTS,
-    Names,
     Pages,
+    VisitorNames,
     Visits,
     concat,
     from_table,
@@ -29,8 +29,8 @@ from sparq.pipeline.open_visits.rows import (
     take,
     texts_in,
 )
-from sparq.pipeline.open_visits.tiers import Meta
-from sparq.pipeline.packing import Ints, Received, from_blob
+from sparq.pipeline.open_visits.tiers import VisitsMeta
+from sparq.pipeline.packing import BucketInput, Ints, from_blob
 from sparq.pipeline.visits import IDS_KEPT, VISIT_GAP_S
 
 
@@ -52,7 +52,7 @@ class Arrivals:
     firsts: pa.Table
 
     @classmethod
-    def read(cls, received: Received) -> Arrivals:
+    def read(cls, received: BucketInput) -> Arrivals:
         """Decode the result of `packing.receive`."""
         blobs = [from_blob(blob, BLOB) for blob in received.blobs]
         return cls(
@@ -109,7 +109,7 @@ def touched(on_time: Visits) -> Ints:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class VisitsBatch:
     """One batch.
 
     Attributes:
@@ -123,13 +123,13 @@ class Batch:
     arrivals: Arrivals
     seconds: Visits
     pages: Pages
-    names: Names
+    names: VisitorNames
     texts: dict[int, str]
     before_s: int
     low_mark: LowMark
 
     @classmethod
-    def of(cls, received: Received, meta: Meta | None) -> Batch:
+    def of(cls, received: BucketInput, meta: VisitsMeta | None) -> VisitsBatch:
         """Decode the result of `packing.receive`; `meta` is that of the state before the batch."""
         arrivals = Arrivals.read(received)
         low_mark = LowMark(**meta.low_mark) if meta else LowMark()
@@ -137,5 +137,5 @@ class Batch:
         low_mark.advance(received.header.marks, received.header.batch_ms)
         seconds, pages = arrivals.on_time(before_s)
         seconds = merged(seconds, np.zeros(len(seconds.visitor), np.int64))
-        names, texts = Names([arrivals.names]), texts_in([arrivals.texts])
+        names, texts = VisitorNames([arrivals.names]), texts_in([arrivals.texts])
         return cls(arrivals, seconds, pages, names, texts, before_s, low_mark)

@@ -20,14 +20,14 @@ import pyarrow as pa
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits import judge
-from sparq.pipeline.open_visits.batch import Batch, robot_clicks, touched
+from sparq.pipeline.open_visits.batch import VisitsBatch, robot_clicks, touched
 from sparq.pipeline.open_visits.findings import Evicted, Findings, bounded, newest_of, output
 from sparq.pipeline.open_visits.folding import FOLDS, WINDOWS, folds_table, windows_table
 from sparq.pipeline.open_visits.recent import judged
 from sparq.pipeline.open_visits.rows import (
     TEXTS,
-    Names,
     Pages,
+    VisitorNames,
     Visits,
     concat,
     empty,
@@ -40,14 +40,14 @@ from sparq.pipeline.open_visits.tiers import (
     Base,
     Element,
     Hot,
-    Limits,
-    Meta,
-    State,
+    VisitsLimits,
+    VisitsMeta,
+    VisitsState,
     read_findings,
     read_names,
 )
 from sparq.pipeline.open_visits.whole import Whole
-from sparq.pipeline.packing import Ints, Received
+from sparq.pipeline.packing import BucketInput, Ints
 from sparq.pipeline.visits import (
     CLOCK_GAPS,
     DECLARED,
@@ -59,7 +59,7 @@ from sparq.pipeline.visits import (
 
 
 def apply(
-    state: State, bucket: int, received: Received, limits: Limits = DEFAULT_LIMITS
+    state: VisitsState, bucket: int, received: BucketInput, limits: VisitsLimits = DEFAULT_LIMITS
 ) -> pa.Table:
     """Process one batch.
 
@@ -73,7 +73,7 @@ def apply(
         Rows of `findings.OUTPUT_SCHEMA`.
     """
     hot = Hot(state)
-    batch = Batch.of(received, hot.meta)
+    batch = VisitsBatch.of(received, hot.meta)
     findings = Findings(hot.findings(), lambda: read_findings(state))
     _hold_robots(batch, findings)
     quick = None if _is_due(hot, batch, bucket, limits) else judged(hot, batch, findings)
@@ -89,7 +89,7 @@ def apply(
     return output(told, Evicted())
 
 
-def _is_due(hot: Hot, batch: Batch, bucket: int, limits: Limits) -> bool:
+def _is_due(hot: Hot, batch: VisitsBatch, bucket: int, limits: VisitsLimits) -> bool:
     """Whether this batch compacts the state, whatever its content."""
     meta = hot.meta
     if meta is None:
@@ -99,7 +99,7 @@ def _is_due(hot: Hot, batch: Batch, bucket: int, limits: Limits) -> bool:
     return overdue or scheduled or meta.hot_bytes > limits.hot_bytes_max
 
 
-def _hold_robots(batch: Batch, findings: Findings) -> None:
+def _hold_robots(batch: VisitsBatch, findings: Findings) -> None:
     """Add the batch's evidence about declared robots, including late clicks."""
     for robot in robot_clicks(batch.arrivals):
         name = batch.names.of(robot.visitor)
@@ -111,7 +111,7 @@ def _hold_robots(batch: Batch, findings: Findings) -> None:
         findings.hold(robot.visitor, name, evidence)
 
 
-def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) -> Element:
+def _element(hot: Hot, batch: VisitsBatch, findings: Findings, texts: dict[int, str]) -> Element:
     """The element that an ordinary batch adds to `hot`."""
     meta = hot.meta
     due_s = [meta.due_s] if meta and meta.due_s is not None else []
@@ -119,7 +119,7 @@ def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) 
         due_s.append(int(batch.seconds.last_s.min()) + VISIT_GAP_S)
     tables = (to_table(batch.seconds), to_table(batch.pages), _texts_table(texts))
     size = sum(table.nbytes for table in tables)
-    figures = Meta(
+    figures = VisitsMeta(
         batches=meta.batches + 1 if meta else 1,
         before_s=batch.before_s,
         low_mark=asdict(batch.low_mark),
@@ -131,11 +131,11 @@ def _element(hot: Hot, batch: Batch, findings: Findings, texts: dict[int, str]) 
 
 
 def _compacted(
-    state: State, hot: Hot, batch: Batch, findings: Findings, limits: Limits
+    state: VisitsState, hot: Hot, batch: VisitsBatch, findings: Findings, limits: VisitsLimits
 ) -> pa.Table:
     """Judge and rewrite everything that the bucket holds."""
     base, evicted = Base.read(state), Evicted()
-    names = Names([base.names, *read_names(state), batch.names.table])
+    names = VisitorNames([base.names, *read_names(state), batch.names.table])
     texts = {**hot.texts(), **batch.texts}
     new = (batch.seconds, batch.pages)
     whole = Whole.of(base, hot, new, before_s=batch.before_s, names=names, texts=texts)
@@ -146,7 +146,7 @@ def _compacted(
     whole = whole.folded(lows[-1], limits, evicted)
     whole = whole.bounded(limits, evicted)
     recent = _keep_findings(state, hot, findings, limits, evicted)
-    meta = Meta(
+    meta = VisitsMeta(
         batches=hot.meta.batches + 1 if hot.meta else 1,
         before_s=0,
         low_mark=asdict(batch.low_mark),
@@ -159,7 +159,7 @@ def _compacted(
 
 
 def _keep_findings(
-    state: State, hot: Hot, findings: Findings, limits: Limits, evicted: Evicted
+    state: VisitsState, hot: Hot, findings: Findings, limits: VisitsLimits, evicted: Evicted
 ) -> pa.Table:
     """Write the part `findings` if it has changed; returns the findings that stay in `hot`."""
     in_use = newest_of([hot.findings_in_use(), findings.used()])
@@ -171,7 +171,7 @@ def _keep_findings(
     return in_use
 
 
-def _write(state: State, whole: Whole, meta: Meta, recent: pa.Table) -> None:
+def _write(state: VisitsState, whole: Whole, meta: VisitsMeta, recent: pa.Table) -> None:
     """Divide visits, pages and names between the tiers, and write them."""
     busy = _busy(whole)
     visits, pages = (np.isin(rows.visitor, busy) for rows in (whole.visits, whole.pages))
@@ -219,7 +219,7 @@ def _texts_table(texts: Mapping[int, str]) -> pa.Table:
     )
 
 
-def close(state: State) -> pa.Table:
+def close(state: VisitsState) -> pa.Table:
     """Judge the open visits, and report all unreported findings, since no click will come.
 
     Args:
@@ -232,7 +232,7 @@ def close(state: State) -> pa.Table:
     findings = Findings(hot.findings(), lambda: read_findings(state))
     findings.use_grown()
     nothing = (concat(Visits, []), concat(Pages, []))
-    names = Names([base.names, *read_names(state)])
+    names = VisitorNames([base.names, *read_names(state)])
     whole = Whole.of(base, hot, nothing, before_s=0, names=names, texts=hot.texts())
     told = []
     if len(whole.visits.visitor):

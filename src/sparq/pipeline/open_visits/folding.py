@@ -136,7 +136,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FoldedPages:
     """The result of a rule that applies at once, for the old pages of one visit.
 
     Attributes:
@@ -168,7 +168,9 @@ class Window:
         return Evidence(self.reason, self.amount, *times, (), details[self.reason])
 
 
-def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool) -> list[Window]:
+def windows_of(
+    pages: Pages, old: int, texts: dict[int, str], *, declared: bool
+) -> list[FoldedPages]:
     """The windows that begin with one of the first `old` pages of a visit.
 
     Args:
@@ -185,7 +187,7 @@ def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool)
     if declared:
         return found
     hashes, codes, counts = np.unique(asked.page, return_inverse=True, return_counts=True)
-    repeats: list[Window] = []
+    repeats: list[FoldedPages] = []
     for code in np.flatnonzero(counts >= REPEAT_CLICKS).tolist():
         repeats += _strongest(
             asked.second[codes == code],
@@ -199,13 +201,13 @@ def windows_of(pages: Pages, old: int, texts: dict[int, str], *, declared: bool)
     robots_s = pages.second[:old][pages.kind[:old] == ROBOTS_TXT]
     if len(robots_s):
         times = (int(robots_s[0]), int(robots_s[-1]))
-        found.append(Window(visitor, UNDECLARED, len(robots_s), *times))
-    return [*found, *sorted(repeats, key=Window.order)[:1]]
+        found.append(FoldedPages(visitor, UNDECLARED, len(robots_s), *times))
+    return [*found, *sorted(repeats, key=FoldedPages.order)[:1]]
 
 
 def _strongest(
     seconds: Ints, old_s: int, *, visitor: int, reason: str, span_s: int, least: int, page: str = ""
-) -> list[Window]:
+) -> list[FoldedPages]:
     """A rule's window with the most clicks, among those that begin by `old_s`."""
     ends = np.searchsorted(seconds, seconds + span_s, side="right")
     counts = (ends - np.arange(len(seconds)))[: np.searchsorted(seconds, old_s, side="right")]
@@ -214,12 +216,12 @@ def _strongest(
     at = int(np.argmax(counts))
     amount = int(counts[at])
     times = (int(seconds[at]), int(seconds[at + amount - 1]))
-    return [Window(visitor, reason, amount, *times, page)]
+    return [FoldedPages(visitor, reason, amount, *times, page)]
 
 
-def merged_windows(windows: Sequence[Window]) -> list[Window]:
+def merged_windows(windows: Sequence[FoldedPages]) -> list[FoldedPages]:
     """Merge windows of one visit, in order of time, to one per reason."""
-    found: dict[str, Window] = {}
+    found: dict[str, FoldedPages] = {}
     for window in windows:
         before = found.get(window.reason)
         if before is None:
@@ -238,7 +240,7 @@ def folds_table(folds: Sequence[Fold]) -> pa.Table:
     return pa.Table.from_pylist([asdict(fold) for fold in folds], FOLDS) if folds else empty(FOLDS)
 
 
-def windows_table(windows: Sequence[Window]) -> pa.Table:
+def windows_table(windows: Sequence[FoldedPages]) -> pa.Table:
     """Encode windows as a table of WINDOWS."""
     rows = [asdict(window) for window in windows]
     return pa.Table.from_pylist(rows, WINDOWS) if rows else empty(WINDOWS)
@@ -249,6 +251,6 @@ def folds_of(table: pa.Table) -> list[Fold]:
     return [Fold(**row) for row in table.to_pylist()]
 
 
-def windows_from(table: pa.Table) -> list[Window]:
+def windows_from(table: pa.Table) -> list[FoldedPages]:
     """Decode a table of WINDOWS."""
-    return [Window(**row) for row in table.to_pylist()]
+    return [FoldedPages(**row) for row in table.to_pylist()]

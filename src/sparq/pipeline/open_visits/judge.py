@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparq.pipeline import visits as rules
-from sparq.pipeline.open_visits.folding import Fold, Window
+from sparq.pipeline.open_visits.folding import Fold, FoldedPages
 from sparq.pipeline.open_visits.rows import Pages, take
 from sparq.pipeline.packing import Ints
 from sparq.pipeline.visits import (
@@ -34,7 +34,7 @@ Texts = Mapping[int, str]  # of pages, by hash
 
 
 def at_once(
-    pages: Pages, windows: Sequence[Window], texts: Texts, *, declared: bool
+    pages: Pages, windows: Sequence[FoldedPages], texts: Texts, *, declared: bool
 ) -> list[Evidence]:
     """Evidence about one visitor that further clicks cannot refute.
 
@@ -156,7 +156,7 @@ def _worded(evidence: Evidence, names: Sequence[str]) -> Evidence:
     return replace(evidence, ids=ids, details=details)
 
 
-def _stronger(window: Window, found: Evidence | None) -> Evidence:
+def _stronger(window: FoldedPages, found: Evidence | None) -> Evidence:
     """The result of the rules as if the window's clicks were still stored one by one."""
     if found is None:
         return window.evidence()

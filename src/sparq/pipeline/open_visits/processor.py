@@ -22,7 +22,7 @@ from sparq.pipeline.messages import packed_messages
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import OUTPUT_DDL
 from sparq.pipeline.open_visits.pack import PARSED_COLUMNS, blobs_of, prepared
-from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, Limits, State, held_state
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS, VisitsLimits, VisitsState, held_state
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -70,14 +70,14 @@ class ValuePart(ListPart):
 class SpamProcessor(StatefulProcessor):  # type: ignore[misc] # - pyspark has no types here
     """Applies the packed rows of each bucket, for `transformWithStateInPandas`."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: VisitsLimits = DEFAULT_LIMITS) -> None:
         self._limits = limits
 
     def init(self, handle: Any) -> None:
         """Get the state variables."""
         lists = (ListPart(handle.getListState(name, PART_DDL)) for name in LISTS)
         values = (ValuePart(handle.getValueState(name, PART_DDL)) for name in VALUES)
-        self._state = State(*lists, *values)
+        self._state = VisitsState(*lists, *values)
 
     def handleInputRows(
         self, key: tuple[Any, ...], rows: Iterator[pd.DataFrame], timerValues: Any
@@ -99,7 +99,7 @@ def packed(messages: DataFrame, buckets: int) -> DataFrame:
     return packed_messages(messages, PARSED_COLUMNS, prepared, blobs_of, buckets)
 
 
-def found(packed_rows: DataFrame, limits: Limits = DEFAULT_LIMITS) -> DataFrame:
+def found(packed_rows: DataFrame, limits: VisitsLimits = DEFAULT_LIMITS) -> DataFrame:
     """The output rows of a stream of packed rows.
 
     Args:

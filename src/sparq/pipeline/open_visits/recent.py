@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from sparq.pipeline.open_visits import judge
-from sparq.pipeline.open_visits.batch import Batch, touched
+from sparq.pipeline.open_visits.batch import VisitsBatch, touched
 from sparq.pipeline.open_visits.findings import Findings
-from sparq.pipeline.open_visits.folding import Window, windows_from
+from sparq.pipeline.open_visits.folding import FoldedPages, windows_from
 from sparq.pipeline.open_visits.intervals import merged, visit_of
 from sparq.pipeline.open_visits.rows import Pages, Visits, concat, only, slices_of, take
 from sparq.pipeline.open_visits.tiers import BUSY_PAGES, Hot
@@ -42,12 +42,12 @@ class _Suspect:
     visitor: int
     pages: Pages
     visits: Visits
-    windows: list[Window]
+    windows: list[FoldedPages]
     complete: bool  # whether `base` has nothing about the visitor
     declared: bool
 
 
-def judged(hot: Hot, batch: Batch, findings: Findings) -> Judged | None:
+def judged(hot: Hot, batch: VisitsBatch, findings: Findings) -> Judged | None:
     """Judge the visitors who clicked.
 
     Args:
@@ -85,7 +85,7 @@ def _of(pages: Pages, visitors: Ints) -> Pages:
 
 
 def _suspects(
-    hot: Hot, batch: Batch, look: Ints, pages: Pages, windows: list[Window]
+    hot: Hot, batch: VisitsBatch, look: Ints, pages: Pages, windows: list[FoldedPages]
 ) -> list[_Suspect]:
     hot_visits, hot_low_s = hot.visits()
     parts = concat(Visits, [hot_visits, batch.seconds])

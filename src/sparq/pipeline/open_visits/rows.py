@@ -2,7 +2,7 @@
 
 Numbers are numpy arrays in one frozen dataclass per kind of row (`Visits`, `Pages`); rows that have
 text or are rare stay in Arrow tables. Hashes are 64 bits (xxhash64), times are whole seconds since
-1970. `Names` has the address and user agent of each visitor's hash.
+1970. `VisitorNames` has the address and user agent of each visitor's hash.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class Name:
     declared: bool
 
 
-class Names:
+class VisitorNames:
     """Visitors by hash; `table` has each visitor once, ordered by hash, columns of NAMES."""
 
     def __init__(self, tables: Sequence[pa.Table]) -> None:

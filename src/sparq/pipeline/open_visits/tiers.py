@@ -13,8 +13,8 @@ A compaction puts visits, pages and names of all visitors into `base`, except th
 appends an element to `hot`, and the names of its visitors to `names`. So an ordinary batch reads
 and writes some kilobytes, however many visits are open.
 
-An element of `hot` is one line of JSON (`Meta`), padded with spaces to a multiple of 64 bytes, and
-the tables HOT in the form of `packing.to_blob`; `base` is the tables BASE.
+An element of `hot` is one line of JSON (`VisitsMeta`), padded with spaces to a multiple of 64
+bytes, and the tables HOT in the form of `packing.to_blob`; `base` is the tables BASE.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ WINDOW_OVER_S = VISIT_GAP_S + max(BURST_S, REPEAT_S)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class VisitsLimits:
     """The limits of one bucket.
 
     Attributes:
@@ -82,10 +82,10 @@ class Limits:
     findings_max: int = 12_500
 
 
-DEFAULT_LIMITS = Limits()
+DEFAULT_LIMITS = VisitsLimits()
 
 
-class Part(Protocol):
+class StatePart(Protocol):
     """One state variable of a bucket."""
 
     def get(self) -> list[bytes]:
@@ -102,13 +102,13 @@ class Part(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class VisitsState:
     """The state of one bucket."""
 
-    hot: Part
-    names: Part
-    base: Part
-    findings: Part
+    hot: StatePart
+    names: StatePart
+    base: StatePart
+    findings: StatePart
 
 
 class HeldPart:
@@ -149,9 +149,9 @@ def held_state(
     names: Iterable[bytes] = (),
     base: Iterable[bytes] = (),
     findings: Iterable[bytes] = (),
-) -> State:
+) -> VisitsState:
     """A state in memory with the values of each part."""
-    return State(HeldPart(hot), HeldPart(names), HeldPart(base), HeldPart(findings))
+    return VisitsState(HeldPart(hot), HeldPart(names), HeldPart(base), HeldPart(findings))
 
 
 HOT = (VISITS, PAGES, TEXTS, FOLDS, WINDOWS, FINDINGS)
@@ -160,7 +160,7 @@ LINE_BYTES = 64  # aligns the tables that follow
 
 
 @dataclass(frozen=True, slots=True)
-class Meta:
+class VisitsMeta:
     """The figures of an element of `hot`; those of the last element are the bucket's.
 
     Attributes:
@@ -184,7 +184,7 @@ class Meta:
 class Element:
     """One element of `hot`."""
 
-    meta: Meta
+    meta: VisitsMeta
     visits: pa.Table
     pages: pa.Table
     texts: pa.Table
@@ -196,7 +196,7 @@ class Element:
     def read(cls, data: bytes) -> Element:
         """Decode the result of the method `bytes`."""
         end = data.index(b"\n") + 1
-        return cls(Meta(**json.loads(data[:end])), *packing.from_blob(data[end:], HOT))
+        return cls(VisitsMeta(**json.loads(data[:end])), *packing.from_blob(data[end:], HOT))
 
     def bytes(self) -> bytes:
         """Encode the element; equal elements give equal bytes."""
@@ -211,14 +211,14 @@ class Element:
 class Hot:
     """The part `hot` of a bucket: batches since the last compaction, and the busy visitors."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: VisitsState) -> None:
         elements = [Element.read(data) for data in state.hot.get()]
         self.elements = sorted(elements, key=lambda element: element.meta.batches)
         self.pages = concat(Pages, [from_table(Pages, one.pages) for one in self.elements])
         self.windows = joined(WINDOWS, [one.windows for one in self.elements])
 
     @property
-    def meta(self) -> Meta | None:
+    def meta(self) -> VisitsMeta | None:
         """The newest figures; None before the first batch."""
         return self.elements[-1].meta if self.elements else None
 
@@ -270,7 +270,7 @@ class Base:
     names: pa.Table
 
     @classmethod
-    def read(cls, state: State) -> Base:
+    def read(cls, state: VisitsState) -> Base:
         """Read the part `base` of a bucket."""
         held = state.base.get()
         tables = packing.from_blob(held[0], BASE) if held else [empty(one) for one in BASE]
@@ -281,12 +281,12 @@ class Base:
         return packing.to_blob([to_table(self.visits), to_table(self.pages), self.names])
 
 
-def read_names(state: State) -> list[pa.Table]:
+def read_names(state: VisitsState) -> list[pa.Table]:
     """Read the part `names`: a table for each batch since the last compaction."""
     return [packing.from_blob(data, (NAMES,))[0] for data in state.names.get()]
 
 
-def read_findings(state: State) -> pa.Table:
+def read_findings(state: VisitsState) -> pa.Table:
     """Read the part `findings`."""
     held = state.findings.get()
     return packing.from_blob(held[0], (FINDINGS,))[0] if held else empty(FINDINGS)

@@ -19,15 +19,23 @@ from sparq.pipeline.open_visits import judge
 from sparq.pipeline.open_visits.findings import Evicted, Findings
 from sparq.pipeline.open_visits.folding import (
     Fold,
-    Window,
+    FoldedPages,
     folds_of,
     merged_windows,
     windows_from,
     windows_of,
 )
 from sparq.pipeline.open_visits.intervals import merged, visit_of
-from sparq.pipeline.open_visits.rows import Names, Pages, Visits, concat, slices_of, take, to_table
-from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, Base, Hot, Limits
+from sparq.pipeline.open_visits.rows import (
+    Pages,
+    VisitorNames,
+    Visits,
+    concat,
+    slices_of,
+    take,
+    to_table,
+)
+from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S, Base, Hot, VisitsLimits
 from sparq.pipeline.packing import Ints, Marks
 from sparq.pipeline.visits import PAGE, REPEAT_CLICKS, VISIT_GAP_S
 
@@ -51,8 +59,8 @@ class Whole:
     pages: Pages
     visit: Ints
     folds: dict[int, Fold]
-    windows: dict[int, list[Window]]
-    names: Names
+    windows: dict[int, list[FoldedPages]]
+    names: VisitorNames
     texts: dict[int, str]
 
     @classmethod
@@ -63,7 +71,7 @@ class Whole:
         new: tuple[Visits, Pages],
         *,
         before_s: int,
-        names: Names,
+        names: VisitorNames,
         texts: dict[int, str],
     ) -> Whole:
         """Combine all tiers and the new clicks.
@@ -167,7 +175,7 @@ class Whole:
         visit = index[self.visit[rows]]
         return replace(self, visits=visits, pages=pages, visit=visit, folds=folds, windows=windows)
 
-    def folded(self, low_s: int, limits: Limits, evicted: Evicted) -> Whole:
+    def folded(self, low_s: int, limits: VisitsLimits, evicted: Evicted) -> Whole:
         """These open visits, with the old pages of long visits folded.
 
         Args:
@@ -192,7 +200,7 @@ class Whole:
         kept[np.concatenate(gone)] = False
         return replace(whole, pages=take(self.pages, kept), visit=self.visit[kept])
 
-    def _fold_one(self, rows: Ints, over_s: int, limits: Limits, evicted: Evicted) -> Ints:
+    def _fold_one(self, rows: Ints, over_s: int, limits: VisitsLimits, evicted: Evicted) -> Ints:
         """Add a visit's old pages to its folds and windows; returns the rows of these pages."""
         visit, pages = int(self.visit[rows[0]]), take(self.pages, rows)
         old = int(np.searchsorted(pages.second, over_s, side="right"))
@@ -213,7 +221,7 @@ class Whole:
             self.folds[visit] = before.plus(asked) if before else Fold.of(asked)
         return rows[:old]
 
-    def bounded(self, limits: Limits, evicted: Evicted) -> Whole:
+    def bounded(self, limits: VisitsLimits, evicted: Evicted) -> Whole:
         """These open visits without the oldest, if they exceed the size limit of a bucket.
 
         Args:
@@ -235,7 +243,7 @@ class Whole:
         evicted.clicks += int(self.visits.clicks[~kept].sum())
         return self.only(kept)
 
-    def all_windows(self) -> list[Window]:
+    def all_windows(self) -> list[FoldedPages]:
         """All windows, ordered by their visits."""
         return [window for _, some in sorted(self.windows.items()) for window in some]
 
@@ -249,7 +257,7 @@ def by_time(pages: Pages) -> Pages:
     return take(pages, np.lexsort((pages.id, pages.second, pages.visitor)))
 
 
-def _visits(visits: Visits, rows: Sequence[Fold] | Sequence[Window]) -> list[int]:
+def _visits(visits: Visits, rows: Sequence[Fold] | Sequence[FoldedPages]) -> list[int]:
     """The index of the visit of each fold or window."""
     visitor = np.array([row.visitor for row in rows], np.int64)
     first_s = np.array([row.first_s for row in rows], np.int64)
@@ -257,9 +265,9 @@ def _visits(visits: Visits, rows: Sequence[Fold] | Sequence[Window]) -> list[int
     return indices
 
 
-def grouped(keys: Sequence[int], windows: Sequence[Window]) -> dict[int, list[Window]]:
+def grouped(keys: Sequence[int], windows: Sequence[FoldedPages]) -> dict[int, list[FoldedPages]]:
     """Group windows by their keys."""
-    groups: dict[int, list[Window]] = {}
+    groups: dict[int, list[FoldedPages]] = {}
     for key, window in zip(keys, windows, strict=True):
         groups.setdefault(key, []).append(window)
     return groups

@@ -72,7 +72,7 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Hit:
+class HoverArea:
     """A part of the x axis, and the text that is shown while the pointer is over it."""
 
     begin: float
@@ -81,7 +81,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
+class ReportChart:
     """The content of a chart.
 
     Attributes:
@@ -94,7 +94,7 @@ class Chart:
     span: tuple[float, float]
     layers: Sequence[Layer]
     ticks: Sequence[tuple[float, str]]
-    hits: Sequence[Hit] = ()
+    hits: Sequence[HoverArea] = ()
 
 
 def stacked(keys: Sequence[str], xs: Floats, values: Sequence[Floats]) -> list[Layer]:
@@ -126,7 +126,7 @@ def short_number(value: float) -> str:
     return f"{value:,.0f}" if value == int(value) else f"{value:g}"
 
 
-def draw(chart: Chart, size: Size, label: Callable[[float], str] = short_number) -> Markup:
+def draw(chart: ReportChart, size: Size, label: Callable[[float], str] = short_number) -> Markup:
     """The chart as an SVG element."""
     plot = _plot(chart, size, label)
     to_px = _scale(plot, chart.layers[0])
@@ -145,7 +145,7 @@ def draw(chart: Chart, size: Size, label: Callable[[float], str] = short_number)
     return opened.format(size, chart.summary) + drawn + Markup("</svg>")
 
 
-def _plot(chart: Chart, size: Size, label: Callable[[float], str]) -> Any:
+def _plot(chart: ReportChart, size: Size, label: Callable[[float], str]) -> Any:
     """The SVG group in which pygal has drawn axes and lines."""
     highest = max((float(layer.ys.max()) for layer in chart.layers), default=0.0)
     guides = nice_guides(highest)
@@ -190,7 +190,7 @@ def _strip(plot: Any, keys: Sequence[str]) -> None:
         series.set("class", f"layer layer-{key}{' filled' if filled else ''}")
 
 
-def _hit(hit: Hit, to_px: Callable[[float], float], width: float, height: float) -> Any:
+def _hit(hit: HoverArea, to_px: Callable[[float], float], width: float, height: float) -> Any:
     """A strip that shows its text under the pointer; the text stays within the chart."""
     left, right = max(to_px(hit.begin), 0.0), min(to_px(hit.end), width)
     middle = (left + right) / 2

@@ -24,7 +24,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from sparq.pipeline.audit import newest_rows
-from sparq.pipeline.query_progress import Sample
+from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report import newest_findings
 from sparq.pipeline.report_page.timeline import minutes_charts, run_charts
 
@@ -89,7 +89,7 @@ class Counted:
 
 
 def page_of(
-    report: Report, minutes: pa.Table, findings: pa.Table, samples: Sequence[Sample] = ()
+    report: Report, minutes: pa.Table, findings: pa.Table, samples: Sequence[QuerySample] = ()
 ) -> str:
     """The report of a run as HTML.
 

@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 from markupsafe import Markup
 
-from sparq.pipeline.query_progress import Sample
+from sparq.pipeline.query_progress import QuerySample
 from sparq.pipeline.report_page import times
 from sparq.pipeline.report_page.charts import (
     NARROW,
     WIDE,
-    Chart,
-    Hit,
+    HoverArea,
     Layer,
+    ReportChart,
     Size,
     draw,
     halved_between,
@@ -98,7 +98,7 @@ def _by_minute(
     for size, points_max in ((WIDE, POINTS_MAX), (NARROW, NARROW_POINTS)):
         points = points_of(minutes, columns, points_max)
         span = (float(points.starts[0]), float(points.starts[-1] + points.step))
-        chart = Chart(
+        chart = ReportChart(
             _summary(title, few, columns),
             span,
             layers(points),
@@ -182,10 +182,10 @@ def _summary(title: str, points: Points, columns: list[str]) -> str:
     return f"{title}, {ends[0]} to {ends[1]} UTC. {'. '.join(said)}. The table has the figures."
 
 
-def _hits(points: Points, columns: list[str]) -> list[Hit]:
+def _hits(points: Points, columns: list[str]) -> list[HoverArea]:
     unit = "" if points.step == 1 else " per minute"
     return [
-        Hit(
+        HoverArea(
             float(start),
             float(start + points.step),
             f"{times.span_text(int(start), points.step)}: "
@@ -204,7 +204,7 @@ def rounded(value: float) -> str:
 # The run
 
 
-def run_charts(samples: Sequence[Sample]) -> list[Charts]:
+def run_charts(samples: Sequence[QuerySample]) -> list[Charts]:
     """Charts of the queries' rate and lag, by the time of the run."""
     kinds = (
         ("rate", "Clicks per second during the run", "its messages divided by its duration"),
@@ -222,7 +222,7 @@ def run_charts(samples: Sequence[Sample]) -> list[Charts]:
 
 
 def _by_run(
-    name: str, title: str, what: str, began: float, known: Sequence[tuple[Sample, float]]
+    name: str, title: str, what: str, began: float, known: Sequence[tuple[QuerySample, float]]
 ) -> Charts:
     rows = sorted((sample.time_s - began, sample.query, float(value)) for sample, value in known)
     queries = sorted({query for _, query, _ in rows})
@@ -267,11 +267,11 @@ def _run_chart(
     summary = f"{title}, {times.seconds_text(last)}. {'. '.join(said)}. The table has the figures."
     places = halved_between(np.array([at for at, _, _ in few]))
     hits = [
-        Hit(begin, end, f"{times.seconds_text(at)}: {query} {rounded(value)}")
+        HoverArea(begin, end, f"{times.seconds_text(at)}: {query} {rounded(value)}")
         for (begin, end), (at, query, value) in zip(places, few, strict=True)
     ]
     ticks = times.second_ticks(last, size.ticks)
-    return draw(Chart(summary, (0.0, last), layers, ticks, hits), size)
+    return draw(ReportChart(summary, (0.0, last), layers, ticks, hits), size)
 
 
 def _few(rows: list[Row]) -> list[Row]:

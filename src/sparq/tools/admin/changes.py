@@ -10,12 +10,12 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
 from sparq.cluster import actions
-from sparq.cluster.actions import Outcome, Report
+from sparq.cluster.actions import Report, StepOutcome
 from sparq.cluster.fleet import Fleet, UnknownNode
 from sparq.protocol.names import quote
 from sparq.tools.admin.job import Job, has_nothing
 from sparq.tools.admin.reading import Survey, known, survey, waiting_in
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 Act = Callable[[Fleet, str, str], Awaitable[Report]]
 NOTHING: Final = "nothing to do: it has no such topic or channel"
@@ -24,7 +24,7 @@ COMES_BACK: Final = (
 )
 
 
-class Change(NamedTuple):
+class ChangeVerb(NamedTuple):
     """A verb: the function to call, its past participle, and what it loses ("": nothing)."""
 
     act: Act
@@ -33,12 +33,12 @@ class Change(NamedTuple):
 
 
 CHANGES: Final = {
-    "pause": Change(actions.pause, "paused"),
-    "unpause": Change(actions.unpause, "unpaused"),
-    "create": Change(actions.create, "created"),
-    "empty": Change(actions.empty, "emptied", "drops {waiting} messages of {what}"),
-    "delete": Change(actions.delete, "deleted", "deletes {what} with {waiting} messages"),
-    "tombstone": Change(
+    "pause": ChangeVerb(actions.pause, "paused"),
+    "unpause": ChangeVerb(actions.unpause, "unpaused"),
+    "create": ChangeVerb(actions.create, "created"),
+    "empty": ChangeVerb(actions.empty, "emptied", "drops {waiting} messages of {what}"),
+    "delete": ChangeVerb(actions.delete, "deleted", "deletes {what} with {waiting} messages"),
+    "tombstone": ChangeVerb(
         actions.tombstone, "tombstoned", "deletes topic {topic} with {waiting} messages at {node}"
     ),
 }
@@ -64,7 +64,7 @@ async def change(job: Job) -> int:
     try:
         report = await doing.act(job.fleet, job.topic, job.channel)
     except UnknownNode:
-        raise Failed(await _no_such_node(job)) from None
+        raise ToolError(await _no_such_node(job)) from None
     return await say_report(job, report, doing.past)
 
 
@@ -76,7 +76,7 @@ async def _found(job: Job) -> Survey:
     found = await survey(job.fleet, job.topic, channel)
     if job.verb == "tombstone":
         if job.channel not in found.nodes:
-            raise Failed(await _no_such_node(job))
+            raise ToolError(await _no_such_node(job))
         mine = job.channel
         return Survey(
             {at: figures for at, figures in found.having.items() if at == mine},
@@ -84,7 +84,7 @@ async def _found(job: Job) -> Survey:
             {at: why for at, why in found.errors.items() if at == mine or at not in found.nodes},
         )
     if not found.having and not found.errors and job.verb != "delete":
-        raise Failed(f"no nsqd has the {job.what}: nothing was done")
+        raise ToolError(f"no nsqd has the {job.what}: nothing was done")
     return found
 
 
@@ -180,7 +180,7 @@ def _about(job: Job) -> str:
     return job.what
 
 
-def _result(one: Outcome) -> str:
+def _result(one: StepOutcome) -> str:
     if not one.error:
         return "done"
     return NOTHING if has_nothing(one.error) else f"NOT DONE: {one.error}"

@@ -17,14 +17,14 @@ from typing import Final
 
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
+from sparq.program.flag_types import BOOL
 from sparq.program.flags import HELP, Flag, flags_of
-from sparq.program.kinds import BOOL
 from sparq.program.mistakes import Mistake
-from sparq.program.saying import said
+from sparq.program.stdout import write_stdout
 from sparq.protocol.names import is_valid_name
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.main import token_of
-from sparq.tools.admin.verbs import PROGRAM, VERBS, Options, separated, with_environment
+from sparq.tools.admin.verbs import PROGRAM, VERBS, AdminOptions, separated, with_environment
 from sparq.tools.command_line import UsageError
 
 SECONDS_MAX: Final = 1.0
@@ -103,7 +103,7 @@ def start(words: Sequence[str]) -> int:
     found: list[str] = []
     with contextlib.suppress(Mistake, UsageError, ValueError, TimeoutError):
         found = asyncio.run(candidates(words))
-    said("".join(f"{one}\n" for one in found))
+    write_stdout("".join(f"{one}\n" for one in found))
     return 0
 
 
@@ -186,7 +186,7 @@ async def _channels(fleet: Fleet, topic: str) -> list[str]:
     return sorted({channel["channel_name"] for one in found for channel in one["channels"]})
 
 
-def _addresses(flag_words: Iterable[str]) -> Options:
+def _addresses(flag_words: Iterable[str]) -> AdminOptions:
     """Extract the flags that name the cluster from a verb's flags, and ignore the others."""
     pairs = [word.removeprefix("--").partition("=")[::2] for word in flag_words]
     given: dict[str, tuple[str, ...]] = {}
@@ -194,7 +194,7 @@ def _addresses(flag_words: Iterable[str]) -> Options:
     for name, value in pairs:
         given[name] = (*given.get(name, ()), value)
         bearer = value if name == "token" else bearer
-    return Options(
+    return AdminOptions(
         nsqd_http_addresses=given.get("nsqd-http-address", ()),
         lookupd_http_addresses=given.get("lookupd-http-address", ()),
         token=bearer,

@@ -15,14 +15,14 @@ from functools import partial
 from typing import Any, Final
 
 from sparq.cluster import draining
-from sparq.cluster.draining import Left, Progress
+from sparq.cluster.draining import DrainProgress, NodeRemainder
 from sparq.cluster.fleet import UnknownNode
 from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.protocol.names import quote
 from sparq.tools.admin.changes import failures
 from sparq.tools.admin.job import Job, in_words
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 
 HEADINGS: Final = ("topic", "channel", "messages", "held up by")
@@ -33,13 +33,13 @@ HELD_UP_SHOWN: Final = 5
 SECOND: Final = 1_000_000_000
 
 
-class Watch:
+class DrainWatch:
     """The last known state of a draining node."""
 
     def __init__(self, job: Job, node: Node) -> None:
         self.job = job
         self.node = node
-        self.last = Progress(draining=True)
+        self.last = DrainProgress(draining=True)
         self._told: list[tuple[str, str]] = []
 
     def shown(self) -> str:
@@ -71,7 +71,7 @@ class Watch:
             self._say_held_up(self.last.held_up)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _say_held_up(self, held_up: Sequence[Left]) -> None:
+    def _say_held_up(self, held_up: Sequence[NodeRemainder]) -> None:
         names = [(one.name, one.held_up) for one in held_up]
         if names == self._told:
             return
@@ -98,12 +98,12 @@ async def drain(job: Job) -> int:
         doing = draining.end if options.undo else partial(draining.begin, leave=options.exit)
         report = await doing(job.fleet, address)
     except UnknownNode:
-        raise Failed(await _no_such_node(job, address)) from None
+        raise ToolError(await _no_such_node(job, address)) from None
     if failed := failures(report):
-        raise Failed("; ".join(f"{at}: {in_words(why)}" for at, why in failed.items()))
+        raise ToolError("; ".join(f"{at}: {in_words(why)}" for at, why in failed.items()))
     if options.undo:
         return await _say(job, "undone", draining.read(report.done[0].answer))
-    return await _waited(job, Watch(job, node))
+    return await _waited(job, DrainWatch(job, node))
 
 
 async def _no_such_node(job: Job, address: str) -> str:
@@ -112,7 +112,7 @@ async def _no_such_node(job: Job, address: str) -> str:
     return f"{quote(address)} is not an nsqd of this cluster: nothing was done; known: {known}"
 
 
-async def _waited(job: Job, watch: Watch) -> int:
+async def _waited(job: Job, watch: DrainWatch) -> int:
     seconds = job.options.timeout_ns / SECOND or None
     try:
         async with progress_shown(watch.shown), asyncio.timeout(seconds):
@@ -139,7 +139,7 @@ SENTENCES: Final = {
 }
 
 
-async def _say(job: Job, result: str, last: Progress) -> int:
+async def _say(job: Job, result: str, last: DrainProgress) -> int:
     """Report the outcome; return the exit status 0."""
     node = job.words[0]
     if job.options.json:

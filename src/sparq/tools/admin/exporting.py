@@ -29,8 +29,8 @@ from sparq.tools.admin.reading import (
     pages,
     search_query,
 )
-from sparq.tools.command_line import Failed
-from sparq.tools.pipes import Output
+from sparq.tools.command_line import ToolError
+from sparq.tools.pipes import PipeOutput
 
 COLUMNS: Final = (
     *("node", "topic", "channel", "id", "index", "time", "attempts", "state", "size"),
@@ -142,9 +142,9 @@ async def _target(job: Job) -> AsyncIterator[Write]:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise Failed(f"--output={path}: {error.strerror}: nothing was done") from None
+        raise ToolError(f"--output={path}: {error.strerror}: nothing was done") from None
     try:
-        yield Output(descriptor).write
+        yield PipeOutput(descriptor).write
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -28,7 +28,7 @@ from sparq.tools.admin.reading import (
     pages,
     search_query,
 )
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.terminal import progress_shown
 from sparq.tools.view import duration
 
@@ -53,7 +53,7 @@ async def find(job: Job) -> int:
         messages = [one for one in found if one is not None]
         if not messages:
             job.warn_of_errors()
-            raise Failed(f"no nsqd that answered has message {job.options.id} of {job.what}")
+            raise ToolError(f"no nsqd that answered has message {job.options.id} of {job.what}")
     else:
         parts = dict.fromkeys((node.address for node in nodes), 0.0)
         async with progress_shown(partial(_progress, parts)):

@@ -20,9 +20,9 @@ from typing import Any, Final
 from sparq.cluster.fleet import Fleet
 from sparq.program.flags import flags_of
 from sparq.protocol.names import is_valid_name, quote
-from sparq.tools.admin.verbs import PROGRAM, Request
-from sparq.tools.command_line import Failed, UsageError
-from sparq.tools.pipes import Input, Output
+from sparq.tools.admin.verbs import PROGRAM, ParsedCommand
+from sparq.tools.command_line import ToolError, UsageError
+from sparq.tools.pipes import Input, PipeOutput
 from sparq.tools.table import table
 
 TYPED_BYTES_MAX: Final = 1024
@@ -68,9 +68,9 @@ class Job:
         errors: the reason for each daemon that did not answer, by address.
     """
 
-    request: Request
+    request: ParsedCommand
     fleet: Fleet
-    output: Output
+    output: PipeOutput
     errors: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -141,7 +141,7 @@ class Job:
             return
         keys = Input()
         if not keys.is_terminal:
-            raise Failed(
+            raise ToolError(
                 f"{sentence}: not confirmed, nothing was done; use --yes to run it or --dry-run to"
                 " preview it"
             )
@@ -151,7 +151,7 @@ class Job:
         while b"\n" not in typed and len(typed) < TYPED_BYTES_MAX and (read := await keys.read()):
             typed += read
         if typed.decode("utf-8", "replace").strip() != name:
-            raise Failed("the name does not match: nothing was done")
+            raise ToolError("the name does not match: nothing was done")
 
     def warn(self, text: str) -> None:
         """Write a line to stderr."""

@@ -20,7 +20,7 @@ from sparq.program.mistakes import suggestion
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
 from sparq.tools.admin.reading import known, producers_of
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 
 TOPIC: Final = ("topic", "channels", "depth", "messages", "paused", "nsqds")
 FIGURES: Final = (
@@ -60,7 +60,7 @@ async def list_them(job: Job) -> int:
     stats = await _stats(job)
     job.errors |= stats.errors
     if stats.failed and not job.errors and not job.topic:
-        raise Failed("no nsqd found")
+        raise ToolError("no nsqd found")
     if job.options.nodes:
         await _nodes(job, stats)
     elif job.channel:
@@ -113,7 +113,7 @@ async def _channels(job: Job, stats: Stats) -> None:
     if not found and not job.errors:
         names = await job.fleet.topics()
         if job.topic not in names.value:
-            raise Failed(f"there is no topic {job.topic}{suggestion(job.topic, names.value)}")
+            raise ToolError(f"there is no topic {job.topic}{suggestion(job.topic, names.value)}")
     parts: dict[str, list[Mapping[str, Any]]] = {}
     for topic in found:
         for channel in topic["channels"]:
@@ -134,7 +134,7 @@ async def _channel(job: Job, stats: Stats) -> None:
         if channel["channel_name"] == job.channel
     ]
     if not rows and not job.errors:
-        raise Failed(f"no nsqd has the {job.what}")
+        raise ToolError(f"no nsqd has the {job.what}")
     await job.show(("nsqd", *FIGURES), rows, 1)
 
 
@@ -221,7 +221,9 @@ async def _entries(job: Job, address: str, path: str) -> list[dict[str, Any]]:
                 address, path, before=before, limit=limit, **filters
             )
         except UpstreamError as error:
-            raise Failed(f"nsqadmin {address}: {error.reason}: {_advice(error.status)}") from None
+            raise ToolError(
+                f"nsqadmin {address}: {error.reason}: {_advice(error.status)}"
+            ) from None
         found = answer if isinstance(answer, dict) else {}
         entries += [one for one in found.get("entries") or () if isinstance(one, dict)]
         following = found.get("next")

@@ -19,11 +19,11 @@ from sparq.client.address import split_texts
 from sparq.cluster.fleet import Fleet
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
-from sparq.tools.admin.verbs import LOOKUPD_VARIABLE, PROGRAM, Request
+from sparq.tools.admin.verbs import LOOKUPD_VARIABLE, PROGRAM, ParsedCommand
 from sparq.tools.cluster import upstream_of
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.common import check_addresses, run
-from sparq.tools.pipes import Output
+from sparq.tools.pipes import PipeOutput
 
 FUNCTIONS: Final = {
     "list": "listing.list_them",
@@ -46,12 +46,12 @@ FILE_MARK: Final = "@"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{1,512}=*")  # what a header may carry, by RFC 6750
 
 
-def start(request: Request) -> int:
+def start(request: ParsedCommand) -> int:
     """Run the program; return the exit status."""
-    return run(f"{PROGRAM} {request.verb}", partial(work, request, Output()))
+    return run(f"{PROGRAM} {request.verb}", partial(work, request, PipeOutput()))
 
 
-async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
+async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) -> int:
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:
@@ -71,7 +71,7 @@ async def work(request: Request, output: Output, stop: asyncio.Event) -> int:
         stopping.cancel()
         await asyncio.gather(doing, stopping, return_exceptions=True)
         if was_stopped:
-            raise Failed("stopped by a signal: some daemons may already have done their part")
+            raise ToolError("stopped by a signal: some daemons may already have done their part")
         return max(doing.result(), await _count(job))
 
 
@@ -93,7 +93,7 @@ async def _count(job: Job) -> int:
 
 
 @asynccontextmanager
-async def opened(request: Request) -> AsyncIterator[Fleet]:
+async def opened(request: ParsedCommand) -> AsyncIterator[Fleet]:
     """Open the cluster that the flags name.
 
     Raises:

@@ -33,7 +33,7 @@ from sparq.protocol.names import is_ephemeral, is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import waiting_in
 from sparq.tools.admin.verbs import PROGRAM
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 from sparq.tools.common import client_config
 from sparq.tools.terminal import progress_shown
 
@@ -93,7 +93,7 @@ class Move:
         if figures is None:
             if await self._drains():
                 return
-            raise Failed(f"{self.source.address} has no topic {self.topic}: nothing was done")
+            raise ToolError(f"{self.source.address} has no topic {self.topic}: nothing was done")
         self._refuse_paused(figures)
         await self._furnish(figures)
         await self._post(self.source, "/topic/drain")
@@ -102,7 +102,7 @@ class Move:
             await self._carry(name)
         if (figures := await self._figures()) is not None:
             if left := self._unfinished(figures):
-                raise Failed(
+                raise ToolError(
                     f"{left:,} messages of topic {self.topic} are back at {self.source.address}"
                 )
             if figures.get("paused") is True:
@@ -142,18 +142,18 @@ class Move:
         Channels that are read by ranges are refused, too.
         """
         if figures.get("paused") is True and waiting_in(figures):
-            raise Failed(
+            raise ToolError(
                 f"topic {self.topic} is paused at {self.source.address}, and messages wait for its"
                 " channels: unpause it there, and pause it at the target after the move"
             )
         for one in self._channels(figures):
             if one.get("paused") is True and one.get("client_count") and waiting_in(one):
-                raise Failed(
+                raise ToolError(
                     f"channel {one['channel_name']} is paused at {self.source.address} and has"
                     " consumers: stop them, or unpause it"
                 )
             if one.get("range_reader"):
-                raise Failed(
+                raise ToolError(
                     f"channel {one['channel_name']} is read by ranges: stop {one['range_reader']},"
                     " then delete the channel or seek it"
                 )
@@ -285,7 +285,7 @@ async def move(job: Job) -> int:
         source, target = [await job.fleet.node(at) for at in (options.source, options.target)]
     except UnknownNode as error:
         known = ", ".join(node.address for node in (await job.fleet.nodes()).value[:10]) or "none"
-        raise Failed(
+        raise ToolError(
             f"{quote(str(error))} is not an nsqd of this cluster; known: {known}"
         ) from None
     doing = Move(job, topic, source, target)
@@ -297,7 +297,7 @@ async def move(job: Job) -> int:
         failed = f"{error.address}: {in_words(error.reason)}"
     except SparqClientError as error:
         failed = f"{source.address}: {error}"
-    except Failed as error:
+    except ToolError as error:
         failed = str(error)
     return await _say(job, doing, failed)
 

@@ -20,7 +20,7 @@ from sparq.cluster.actions import Report
 from sparq.protocol.names import is_valid_name, quote
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import known
-from sparq.tools.command_line import Failed, UsageError
+from sparq.tools.command_line import ToolError, UsageError
 
 HEADINGS: Final = ("nsqds", "source", "topic", "channel", "settings", "number")
 HOLDING: Final = ("nsqd", "setting", "value", "source", "number")
@@ -59,7 +59,7 @@ async def _read(job: Job, topic: str = "", channel: str = "") -> dict[str, Any]:
     job.errors |= {at: in_words(why) for at, why in found.errors.items()}
     if found.failed:
         job.warn_of_errors()
-        raise Failed("no nsqd returned its policies")
+        raise ToolError("no nsqd returned its policies")
     return found.value
 
 
@@ -140,7 +140,7 @@ async def _show(job: Job) -> int:
 async def _export(job: Job) -> int:
     found = await _read(job)
     if len({_key(answer, "policies") for answer in found.values()}) > 1:
-        raise Failed(
+        raise ToolError(
             "policies set at run time differ between nsqds: compare them with sparq admin policies,"
             " then choose one nsqd with --nsqd-http-address"
         )
@@ -179,7 +179,7 @@ def _refuse(tried: Report) -> None:
     """Stop before any change if an nsqd refuses the document; others would probably do so, too."""
     for one in tried.errors:
         if REFUSED in one.error:
-            raise Failed(f"nothing was done: {one.address}: {one.error}")
+            raise ToolError(f"nothing was done: {one.address}: {one.error}")
 
 
 async def _drop(job: Job) -> int:
@@ -209,7 +209,7 @@ def _changes(address: str, answer: Any) -> list[dict[str, Any]]:
 async def _say(job: Job, report: Report, past: str) -> int:
     """Report the outcome; return the exit status."""
     if report.failed:
-        raise Failed(f"nothing was done: {report.failed}")
+        raise ToolError(f"nothing was done: {report.failed}")
     failed = known(report.warnings) | known({one.address: one.error for one in report.errors})
     failed = {at: in_words(why) for at, why in failed.items()}
     rows = [row for one in report.done for row in _changes(one.address, one.answer)]

@@ -21,7 +21,7 @@ from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import UpstreamError
 from sparq.program.mistakes import suggestion
 from sparq.tools.admin.job import Job, has_nothing, in_words
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 Message = dict[str, Any]
 PAGE_MAX: Final = 1000
@@ -81,7 +81,7 @@ async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
     """Return the nsqds that have a topic. Raises Failed: no daemon answered, or none has it."""
     producers = await fleet.producers(topic)
     if producers.failed:
-        raise Failed(await _nobody_says(fleet, topic, producers))
+        raise ToolError(await _nobody_says(fleet, topic, producers))
     return producers
 
 
@@ -107,7 +107,7 @@ async def nodes_of(job: Job) -> list[Node]:
     job.errors |= found.errors
     nodes = [found.nodes[address] for address in found.having if address in found.nodes]
     if not nodes and not job.errors:
-        raise Failed(f"no nsqd has the {job.what}")
+        raise ToolError(f"no nsqd has the {job.what}")
     return nodes
 
 

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from sparq.cluster import actions
 from sparq.cluster.nodes import Node
-from sparq.cluster.redriving import Progress
+from sparq.cluster.redriving import RedriveProgress
 from sparq.cluster.redriving import redrive as redrive_at
 from sparq.tools.admin import selecting
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.reading import Survey, survey
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 HEADINGS: Final = ("nsqd", "redriven", "refused", "left")
 WAITING: Final = ("nsqd", "would_redrive")
@@ -53,12 +53,12 @@ async def _found(job: Job) -> Survey:
     if found.having or found.errors:
         return found
     if not (await survey(job.fleet, job.topic)).having:
-        raise Failed(f"no nsqd has the topic {job.topic}: nothing was done")
+        raise ToolError(f"no nsqd has the topic {job.topic}: nothing was done")
     if job.options.dry_run:
-        raise Failed(f"no nsqd has the {job.what}: redrive would create it")
+        raise ToolError(f"no nsqd has the {job.what}: redrive would create it")
     report = await actions.create(job.fleet, job.topic, job.channel)
     if report.failed:
-        raise Failed(f"nothing was done: {report.failed}")
+        raise ToolError(f"nothing was done: {report.failed}")
     return await survey(job.fleet, job.topic, job.channel)
 
 
@@ -74,9 +74,9 @@ def _totals(job: Job, found: Survey) -> dict[str, int]:
     return totals
 
 
-async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Progress]:
+async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, RedriveProgress]:
     """Send letters back at all nsqds at once; show the progress on a terminal."""
-    progress = {address: Progress(total) for address, (_, total) in nodes.items()}
+    progress = {address: RedriveProgress(total) for address, (_, total) in nodes.items()}
     query = {"topic": job.topic, "channel": job.channel}
     query |= {"to_all": "true"} if job.options.to_all else {}
     every = sum(total for _, total in nodes.values())
@@ -98,7 +98,7 @@ async def _all(job: Job, nodes: Mapping[str, tuple[Node, int]]) -> dict[str, Pro
     return progress
 
 
-async def _say(job: Job, progress: Mapping[str, Progress]) -> int:
+async def _say(job: Job, progress: Mapping[str, RedriveProgress]) -> int:
     """Report what was sent back where, and why the rest was not; return the exit status."""
     reasons: Counter[str] = Counter()
     for address, one in progress.items():

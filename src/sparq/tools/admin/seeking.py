@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sparq.cluster import actions
-from sparq.cluster.actions import Outcome, Report
+from sparq.cluster.actions import Report, StepOutcome
 from sparq.tools.admin.job import Job, in_words
 from sparq.tools.admin.listing import number
 from sparq.tools.admin.reading import Survey, known, survey
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 
 HEADINGS: Final = (
     *("nsqd", "lands_at", "index", "note"),
@@ -36,7 +36,7 @@ async def seek(job: Job) -> int:
     place = job.words[2]
     found = await survey(job.fleet, job.topic, job.channel)
     if not found.having and not found.errors:
-        raise Failed(f"no nsqd has the {job.what}: nothing was done")
+        raise ToolError(f"no nsqd has the {job.what}: nothing was done")
     tried = await _seek(job, found, place, dry_run=True)
     loses = _loses(rows_of(tried, found), place)
     if job.options.dry_run:
@@ -67,7 +67,7 @@ async def _seek(
         job.fleet, job.topic, job.channel, place, dry_run=dry_run, nodes=nodes or ()
     )
     if report.failed:
-        raise Failed(f"nothing was done: {report.failed}")
+        raise ToolError(f"nothing was done: {report.failed}")
     report.warnings = {**found.errors, **report.warnings}
     return report
 
@@ -77,7 +77,7 @@ def rows_of(report: Report, found: Survey) -> list[dict[str, Any]]:
     return [_row(one, found.having.get(one.address, {})) for one in report.done]
 
 
-def _row(one: Outcome, figures: dict[str, Any]) -> dict[str, Any]:
+def _row(one: StepOutcome, figures: dict[str, Any]) -> dict[str, Any]:
     answer = one.answer if isinstance(one.answer, dict) else {}
     again, waiting = number(answer, "again"), number(answer, "waiting")
     unfinished = number(figures, "depth") + number(figures, "in_flight_count")

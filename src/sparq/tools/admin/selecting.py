@@ -36,7 +36,7 @@ _ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(slots=True)
-class Found:
+class SelectionOutcome:
     """The outcome: `done` maps ids to nsqds, `refused` maps ids to the reason they were refused."""
 
     done: dict[str, str] = field(default_factory=dict)
@@ -88,9 +88,9 @@ async def _ids(words: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(texts))
 
 
-async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
+async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Send the ids to the nsqds, a thousand at a time."""
-    found = Found()
+    found = SelectionOutcome()
     for at in range(0, len(ids), IDS_MAX):
         some = ids[at : at + IDS_MAX]
         report = await actions.messages(
@@ -107,7 +107,7 @@ async def _tell(job: Job, nodes: list[Node], ids: list[str]) -> Found:
     return found
 
 
-def _take(found: Found, address: str, answer: Any) -> None:
+def _take(found: SelectionOutcome, address: str, answer: Any) -> None:
     told = answer if isinstance(answer, dict) else {}
     for one in told.get("done") or ():
         if isinstance(one, str):
@@ -124,9 +124,9 @@ def _is_absent(why: str) -> bool:
     return not why or "not found" in why.lower() or "no such" in why.lower() or "has no" in why
 
 
-async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
+async def _look(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Find out which nsqd has which message: this is the whole of a dry run."""
-    found = Found()
+    found = SelectionOutcome()
     room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def look(node: Node, one: str) -> None:
@@ -143,7 +143,7 @@ async def _look(job: Job, nodes: list[Node], ids: list[str]) -> Found:
     return found
 
 
-async def _say(job: Job, ids: list[str], found: Found) -> int:
+async def _say(job: Job, ids: list[str], found: SelectionOutcome) -> int:
     """Report what was done where; return the exit status."""
     missing = [one for one in ids if one not in found.done]
     is_failure = bool(missing or job.errors)
@@ -162,11 +162,11 @@ async def _say(job: Job, ids: list[str], found: Found) -> int:
     return int(is_failure)
 
 
-def _why(found: Found, one: str) -> str:
+def _why(found: SelectionOutcome, one: str) -> str:
     return found.refused.get(one) or "no nsqd that answered has it"
 
 
-def _document(job: Job, found: Found, missing: list[str]) -> dict[str, Any]:
+def _document(job: Job, found: SelectionOutcome, missing: list[str]) -> dict[str, Any]:
     return {
         **{"verb": job.verb, "topic": job.topic, "channel": job.channel},
         "dry_run": bool(job.options.dry_run),

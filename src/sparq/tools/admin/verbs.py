@@ -14,12 +14,12 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from sparq.program import command_line, flags, mistakes
+from sparq.program.flag_types import choice
 from sparq.program.flags import HELP, VERSION
-from sparq.program.kinds import choice
-from sparq.program.saying import said, version_line
+from sparq.program.stdout import version_line, write_stdout
 from sparq.protocol.durations import SECOND
 from sparq.protocol.option import option
-from sparq.tools.command_line import CLIENT_OPTION, HttpOptions, launch, refuse
+from sparq.tools.command_line import CLIENT_OPTION, ClusterHttpOptions, launch, refuse
 
 PROGRAM: Final = "sparq admin"
 LOOKUPD_VARIABLE: Final = "SPARQ_LOOKUPD_HTTP_ADDRESS"
@@ -32,7 +32,7 @@ FORMAT: Final = choice("jsonl", "csv")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options(HttpOptions):
+class AdminOptions(ClusterHttpOptions):
     """Flags of every verb: which cluster to use, and how to ask it."""
 
     token: str = option("", "HTTP token of the daemons, or @FILE to read it from a file")
@@ -43,14 +43,14 @@ class Options(HttpOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions(Options):
+class ListOptions(AdminOptions):
     """Flags of `list`."""
 
     nodes: bool = option(False, "list the nsqds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeOptions(Options):
+class ChangeOptions(AdminOptions):
     """Flags of verbs that change something."""
 
     dry_run: bool = option(False, "show what would be done, and do nothing")
@@ -64,7 +64,7 @@ class DangerOptions(ChangeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PeekOptions(Options):
+class PeekOptions(AdminOptions):
     """Flags of `peek`."""
 
     state: str = option("", "waiting, in_flight or deferred (default: waiting)", kind=STATE)
@@ -78,7 +78,7 @@ class PeekOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SearchOptions(Options):
+class SearchOptions(AdminOptions):
     """Flags that select messages; a message must match all of them."""
 
     text: str = option("", "only messages whose body contains this text")
@@ -131,7 +131,7 @@ class RedriveOptions(ChangeOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AuditOptions(Options):
+class AuditOptions(AdminOptions):
     """Flags of `audit`."""
 
     nsqadmin_http_address: str = option(
@@ -145,7 +145,7 @@ class AuditOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOptions(Options):
+class DrainOptions(AdminOptions):
     """Flags of `drain`."""
 
     exit: bool = option(False, "have the nsqd exit once nothing is left")
@@ -154,7 +154,7 @@ class DrainOptions(Options):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MoveOptions(Options):
+class MoveOptions(AdminOptions):
     """Flags of `move`."""
 
     source: str = option("", "nsqd to move it from: HOST:PORT of its HTTP", name="from")
@@ -172,7 +172,7 @@ class Verb(NamedTuple):
 
     words: str
     text: str
-    options: type[Options]
+    options: type[AdminOptions]
     least: int
     most: int = 2
 
@@ -227,11 +227,13 @@ VERBS: Final = {
         3,
     ),
     "audit": Verb("", "list actions taken through nsqadmin", AuditOptions, 0, 0),
-    "completion": Verb("bash|zsh|fish", "print a shell script that completes names", Options, 1, 1),
+    "completion": Verb(
+        "bash|zsh|fish", "print a shell script that completes names", AdminOptions, 1, 1
+    ),
 }
 
 
-class Request(NamedTuple):
+class ParsedCommand(NamedTuple):
     """A parsed command line."""
 
     verb: str
@@ -248,14 +250,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if name.lstrip("-") in ("help", "h") or name.lstrip("-") == "version":
         is_version = name.lstrip("-") == "version"
         text = f"{version_line(PROGRAM)}\n" if is_version else overview()
-        raise SystemExit(0 if said(text) else 1)
+        raise SystemExit(0 if write_stdout(text) else 1)
     if name not in VERBS:
         near = mistakes.suggestion(name, VERBS) or f": use {mistakes.one_of(VERBS)}"
         refuse(PROGRAM, f"there is no verb {mistakes.shown(name)}{near}")
     return launch("sparq.tools.admin.main", read(name, words[1:]))
 
 
-def read(name: str, arguments: Sequence[str]) -> Request:
+def read(name: str, arguments: Sequence[str]) -> ParsedCommand:
     """Parse a verb's command line. Raises SystemExit: 0 after ``--help``, 1 for a mistake."""
     verb, program = VERBS[name], f"{PROGRAM} {name}"
     known = [*flags.flags_of(verb.options), HELP, VERSION]
@@ -265,14 +267,14 @@ def read(name: str, arguments: Sequence[str]) -> Request:
         refuse(program, str(error))
     if "--help=true" in given:
         page = import_module("sparq.program.help_page").page(f"{program} {verb.words}", known)
-        raise SystemExit(0 if said(page) else 1)
+        raise SystemExit(0 if write_stdout(page) else 1)
     options = flags.parse(
         verb.options, program, lambda: version_line(program), given, takes_file=False
     )
     if not verb.least <= len(words) <= verb.most:
         given_words = " ".join(map(mistakes.shown, words[:5])) or "nothing"
         refuse(program, f"takes {verb.words or 'no words'}, not {given_words}")
-    return Request(name, tuple(words), with_environment(options))
+    return ParsedCommand(name, tuple(words), with_environment(options))
 
 
 def separated(
@@ -326,7 +328,7 @@ def overview() -> str:
     usages = {name: f"{name} {verb.words}".rstrip() for name, verb in VERBS.items()}
     width = max(map(len, usages.values()))
     verbs = "".join(f"  {usages[name].ljust(width)}  {verb.text}\n" for name, verb in VERBS.items())
-    common = page(f"{PROGRAM} VERB", [*flags.flags_of(Options), HELP, VERSION])
+    common = page(f"{PROGRAM} VERB", [*flags.flags_of(AdminOptions), HELP, VERSION])
     return (
         f"{common}\nverbs (sparq admin VERB --help lists the flags of a verb):\n{verbs}\n"
         f"Without an address, the environment variable {LOOKUPD_VARIABLE} or {NSQD_VARIABLE}"

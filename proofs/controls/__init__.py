@@ -1,0 +1,1 @@
+"""Controls: nsqd, or a client of it, with one safeguard switched off. A proof must fail with it."""

@@ -1,0 +1,304 @@
+"""Nine ways in which Go's nsqd loses messages, each as a conversation that ours must survive.
+
+An exhibit starts a daemon, does what has cost users messages, and counts what was lost. It knows
+nothing of whose daemon it is. The numbers L1 to L9 are those of the list of NSQ's losses, each with
+the issues of nsqio/nsq in which it was met.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from tests.nsqd.line import OK, Line, dpub, mpub, pub, rdy, sub
+from tests.nsqd.small_disk import SmallDisk
+
+from proofs.daemon_fixture import wait_until
+from proofs.specimens import Maker, Specimen, collect, wait_depth, wait_noted
+
+TOPIC, CHANNEL = "t", "c"
+ON_DISK = "--mem-queue-size=0"
+"""NSQ's own advice to who wants his messages on disk."""
+DEFER_SECONDS = 6.0
+DUE_SECONDS_MAX = 20.0
+SYNC_CALLS = "fsync,fdatasync"
+
+
+class Loss(NamedTuple):
+    """What an exhibit came to: how many messages were lost (or what the text says)."""
+
+    lost: int
+    text: str
+
+
+class Needs(Exception):
+    """The machine lacks something: "needs ..."."""
+
+
+class Exhibit(NamedTuple):
+    """One way to lose messages."""
+
+    number: str
+    title: str
+    issues: str
+    show: Callable[[Maker, Path], Loss]
+
+
+def channel_of(server: Specimen, topic: str = TOPIC) -> None:
+    """A topic with a channel."""
+    server.post(f"/topic/create?topic={topic}")
+    server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
+
+
+def bodies(count: int, size: int = 200) -> list[bytes]:
+    """So many, no two alike."""
+    return [b"%06d " % number + b"x" * (size - 7) for number in range(count)]
+
+
+def publish(line: Line, sent: list[bytes]) -> None:
+    """One PUB after the other, each with its OK."""
+    for body in sent:
+        assert line.ask(pub(TOPIC, body)) == OK
+
+
+def lost_of(sent: list[bytes], server: Specimen) -> int:
+    """How many of these the channel does not deliver."""
+    return len(set(sent) - {one.body for one in collect(server, TOPIC, CHANNEL)})
+
+
+def killed_in_memory(make: Maker, folder: Path) -> Loss:
+    """L1: 2,000 messages are acknowledged, then nsqd is killed."""
+    sent = bodies(2000)
+    with make(folder) as server:
+        channel_of(server)
+        with Line(server) as line:
+            for first in range(0, len(sent), 100):
+                assert line.ask(mpub(TOPIC, sent[first : first + 100])) == OK
+        server.restart()
+        lost = lost_of(sent, server)
+    return Loss(lost, f"{lost:,} of {len(sent):,} acknowledged messages lost by kill -9")
+
+
+def killed_in_flight(make: Maker, folder: Path) -> Loss:
+    """L2: messages on disk are with a consumer when nsqd is killed."""
+    sent, taken = bodies(500), 100
+    with make(folder, ON_DISK) as server:
+        channel_of(server)
+        with Line(server) as line:
+            publish(line, sent)
+        wait_depth(server, TOPIC, CHANNEL, len(sent))
+        with Line(server) as consumer:
+            assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
+            consumer.say(rdy(taken))
+            consumer.messages(taken)
+            wait_noted_below(server, len(sent) - taken)
+            server.kill9()
+        server.start()
+        lost = lost_of(sent, server)
+    return Loss(lost, f"{lost:,} of {taken:,} messages in flight lost by kill -9")
+
+
+def wait_noted_below(server: Specimen, depth: int) -> None:
+    """What is handed out has been noted; one message may be read ahead."""
+    wait_until(
+        lambda: any(server.has_noted(TOPIC, CHANNEL, depth - ahead) for ahead in (0, 1)), "noted"
+    )
+
+
+def restarted_with_deferred(make: Maker, folder: Path) -> Loss:
+    """L3: deferred messages wait when nsqd is restarted, in good order."""
+    sent = bodies(10)
+    with make(folder) as server:
+        channel_of(server)
+        with Line(server) as line:
+            for body in sent:
+                assert line.ask(dpub(TOPIC, body, int(1000 * DEFER_SECONDS))) == OK
+        due = time.monotonic() + DEFER_SECONDS
+        server.restart(gracefully=True)
+        came: dict[bytes, float] = {}
+        with Line(server) as line:
+            assert line.ask(sub(TOPIC, CHANNEL)) == OK
+            line.say(rdy(100))
+            while len(came) < len(sent) and time.monotonic() < due + DUE_SECONDS_MAX:
+                for one in line.messages_within(0.05):
+                    came.setdefault(one.body, time.monotonic())
+    # All were sent before `due`, and each was due DEFER_SECONDS after it was sent.
+    early = sum(at < due - DEFER_SECONDS / 4 for at in came.values())
+    lost = len(sent) - len(came)
+    return Loss(early + lost, f"of 10 deferred messages {early} delivered early, {lost} lost")
+
+
+def damaged_length(make: Maker, folder: Path) -> Loss:
+    """L4: one bit of one message's length goes bad on the disk."""
+    sent = bodies(100)
+    with make(folder, ON_DISK) as server:
+        channel_of(server)
+        with Line(server) as line:
+            publish(line, sent)
+        wait_depth(server, TOPIC, CHANNEL, len(sent))
+        server.terminate()
+        server.damage_length(20)
+        server.start()
+        lost = lost_of(sent, server)
+    return Loss(max(0, lost - 1), f"{max(0, lost - 1)} messages lost beside the damaged one")
+
+
+def disk_full(make: Maker, folder: Path) -> Loss:
+    """L5: the disk fills up while messages are published."""
+    sent: list[bytes] = []
+    with small_disk(folder, "24m") as small, on_small_disk(make, folder, small) as server:
+        channel_of(server)
+        with Line(server) as line:
+            for body in bodies(800, 1 << 16):
+                if line.ask(pub(TOPIC, body)) != OK:
+                    break
+                sent.append(body)
+        lost = lost_of(sent, server)
+    return Loss(lost, f"{lost:,} of {len(sent):,} messages lost that were acknowledged")
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
+    """A small file system for an nsqd."""
+    try:
+        disk = SmallDisk(folder / "small", size)
+    except pytest.skip.Exception as skip:
+        raise Needs(str(skip)) from skip
+    with disk:
+        yield disk
+
+
+def on_small_disk(make: Maker, folder: Path, small: SmallDisk) -> Specimen:
+    """A daemon with its data there."""
+    return make(folder, ON_DISK, prefix=small.prefix, data=small.folder)
+
+
+def sync_fails(make: Maker, folder: Path) -> Loss:
+    """L6: every sync fails. An OK for a message that must be synced first is a promise broken."""
+    if shutil.which("strace") is None:
+        raise Needs("needs strace")
+    sent = bodies(20)
+    with make(folder, ON_DISK, "--sync-every=1") as server:
+        channel_of(server)
+        with Line(server) as line:
+            assert line.ask(pub(TOPIC, b"while syncs succeed")) == OK
+            with failing_syncs(server.pid, folder):
+                acknowledged = sum(line.ask(pub(TOPIC, body)) == OK for body in sent)
+    return Loss(
+        acknowledged, f"{acknowledged} of {len(sent)} messages acknowledged while no sync succeeds"
+    )
+
+
+@contextmanager
+def failing_syncs(pid: int, folder: Path) -> Iterator[None]:
+    """Every sync of the process fails with EIO."""
+    said = folder / "strace.txt"
+    words = ["strace", "-f", "-p", str(pid), "-o", "/dev/null"]
+    words += ["-e", f"trace={SYNC_CALLS}", "-e", f"inject={SYNC_CALLS}:error=EIO"]
+    with said.open("wb") as file:
+        tracer = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=file)
+    try:
+        wait_until(lambda: "attached" in said.read_text() or tracer.poll() is not None, "traced")
+        if tracer.poll() is not None:
+            raise Needs("needs leave to trace processes")
+        yield
+    finally:
+        tracer.terminate()
+        tracer.wait(10)
+
+
+def channel_unwritable(make: Maker, folder: Path) -> Loss:
+    """L7: a message cannot be copied to a channel's own queue on disk."""
+    sent = bodies(50)
+    with make(folder, ON_DISK) as server:
+        channel_of(server)
+        obstacle = server.data / f"{TOPIC}:{CHANNEL}.diskqueue.000000.dat"
+        obstacle.mkdir()
+        with Line(server) as line:
+            publish(line, sent)
+        wait_until(lambda: topic_depth(server) == 0, "handed to the channel")
+        obstacle.rmdir()
+        lost = lost_of(sent, server)
+    return Loss(lost, f"{lost} of {len(sent)} acknowledged messages lost on their way to a channel")
+
+
+def topic_depth(server: Specimen) -> int:
+    """What waits in the topic itself."""
+    (topic,) = server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
+    return int(topic["depth"])
+
+
+def mpub_split(make: Maker, folder: Path) -> Loss:
+    """L8: an MPUB is refused in the middle; its sender will send all of it again."""
+    sent = bodies(30, 100_000)
+    with small_disk(folder, "16m") as small, on_small_disk(make, folder, small) as server:
+        server.post(f"/topic/create?topic={TOPIC}")
+        with Line(server) as line:
+            assert line.ask(pub(TOPIC, b"the topic's file is there")) == OK
+            small.ballast(free_bytes(small) - 1_500_000)
+            refused = line.ask(mpub(TOPIC, sent)) != OK
+        assert refused, "the disk was not full"
+        small.drop_ballast()
+        server.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
+        came = {one.body for one in collect(server, TOPIC, CHANNEL)} & set(sent)
+    return Loss(len(came), f"{len(came)} of {len(sent)} messages of a refused MPUB delivered")
+
+
+def free_bytes(small: SmallDisk) -> int:
+    """What is free there."""
+    return shutil.disk_usage(small.seen).free
+
+
+def attempts_forgotten(make: Maker, folder: Path) -> Loss:
+    """L9: a message is at its third attempt when nsqd is killed."""
+    with make(folder, ON_DISK) as server:
+        channel_of(server)
+        with Line(server) as line:
+            publish(line, [b"poison"])
+        wait_depth(server, TOPIC, CHANNEL, 1)
+        wait_noted(server, TOPIC, CHANNEL, 1)
+        with Line(server) as consumer:
+            assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
+            consumer.say(rdy(1))
+            for attempt in (1, 2, 3):
+                (one,) = consumer.messages(1)
+                assert one.attempts == attempt
+                if attempt < 3:
+                    consumer.say(b"REQ %s 0\n" % one.id)
+            server.kill9()
+        server.start()
+        came = collect(server, TOPIC, CHANNEL)
+    if not came:
+        return Loss(1, "the message is gone")
+    lost = 4 - came[0].attempts
+    return Loss(max(0, lost), f"comes as attempt {came[0].attempts}, which is the fourth")
+
+
+EXHIBITS = (
+    Exhibit("L1", "killed with messages in memory", "#755", killed_in_memory),
+    Exhibit("L2", "killed with messages in flight", "#1142 #1386 #1391", killed_in_flight),
+    Exhibit("L3", "restarted with deferred messages", "#674 #871 #1107", restarted_with_deferred),
+    Exhibit("L4", "a damaged length on disk", "#471 #1491 #1514", damaged_length),
+    Exhibit("L5", "a full disk", "#1231 #594 #938", disk_full),
+    Exhibit("L6", "syncs that fail", "", sync_fails),
+    Exhibit("L7", "a channel that cannot be written", "", channel_unwritable),
+    Exhibit("L8", "an MPUB refused half-way", "", mpub_split),
+    Exhibit("L9", "attempts of a message in flight", "", attempts_forgotten),
+)
+
+
+def visit(exhibit: Exhibit, make: Maker) -> Loss:
+    """See one exhibit with one kind of daemon, in a folder of its own.
+
+    Raises:
+        Needs: the machine lacks something.
+    """
+    with tempfile.TemporaryDirectory(prefix="sparq-museum-") as folder:
+        return exhibit.show(make, Path(folder))

@@ -1,0 +1,239 @@
+"""A topic's ledger as the broker uses it: when it is written, synced and replaced by a checkpoint.
+
+1. Records noted in a turn are written before any reply of that turn leaves. If a write finds no
+   disk space, checkpoints free some (see `health`). If it still fails, all records stay buffered
+   for the next turn; the failure shows in `/ping`, and no FIN is refused.
+2. Written records are synced after `sync_timeout` at the latest. A caller that needs the sync
+   sooner uses `wait_for_sync`; all such waiters share one sync. `wait_for_write` waits only for the
+   write at the end of the turn.
+3. Only one work runs at a time; when it ends, the next one that is needed begins.
+4. A waiter is any object: `written` and `finish` return the waiters whose wait is over.
+
+An ephemeral channel has a `NoLedger` instead of a ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparq.broker.options import NEVER, SECOND_NS
+from sparq.log.disk import DiskError
+from sparq.log.ledger import Ledger
+from sparq.log.ledger_file import Checkpoint, LedgerSync
+from sparq.log.records import TopicState
+from sparq.log.reserve import Purpose
+from sparq.protocol.instant import Instant
+
+Indexes = Sequence[int] | NDArray[np.int64]
+
+
+class NoLedger:
+    """The ledger of ephemeral channels: it accepts every record and keeps none.
+
+    It lets ephemeral and durable channels share one code path for delivering and finishing. Its
+    methods are those of `log.ledger.Ledger` that a channel calls.
+    """
+
+    def finished(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """Ignored, as in all methods below."""
+
+    def requeued(self, channel: str, indexes: Indexes, dues: Indexes, attempts: Indexes) -> None:
+        """Ignored."""
+
+    def voided(self, channel: str, starts: Indexes, ends: Indexes) -> None:
+        """Ignored."""
+
+    def seek(self, channel: str, index: int) -> None:
+        """Ignored."""
+
+    def cursor(self, channel: str, index: int) -> None:
+        """Ignored."""
+
+    def kept(self, channel: str, index: int | None) -> None:
+        """Ignored."""
+
+    def paused(self, channel: str, flag: bool) -> None:
+        """Ignored."""
+
+    def apart(self, channel: str, indexes: Indexes) -> None:
+        """Ignored."""
+
+    def redriven(self, channel: str, indexes: Indexes, times: Sequence[int]) -> None:
+        """Ignored."""
+
+
+Waiter = object
+Ended = list[tuple[Waiter, DiskError | None]]
+"""Waiters whose wait is over: each with its error, or None if the write or sync succeeded."""
+
+WRITE_AGAIN_NS = SECOND_NS
+"""Delay before a failed write is retried, if no record is noted meanwhile."""
+
+
+class LedgerWriter:
+    """Writes and syncs one topic's ledger.
+
+    Attributes:
+        due_ns: when (mono ns) the ledger must be synced, or written again; NEVER: neither.
+        has_failed: whether a write, sync or checkpoint has failed since the last good write.
+    """
+
+    def __init__(self, ledger: Ledger, sync_timeout_ns: int) -> None:
+        self.ledger = ledger
+        self.due_ns = NEVER
+        self.has_failed = False
+        self._sync_timeout_ns = sync_timeout_ns
+        self._for_sync: list[tuple[int, Waiter]] = []
+        self._for_write: list[tuple[int, Waiter]] = []
+        ledger.has_news = not self.is_synced()
+        self._working = False
+
+    def is_synced(self) -> bool:
+        """Whether every record noted so far is synced to disk."""
+        return self.ledger.synced_mark >= self.ledger.appended_mark
+
+    def is_written(self) -> bool:
+        """Whether every record noted so far is written, though maybe not synced."""
+        return self.ledger.written_mark >= self.ledger.appended_mark
+
+    def wait_for_write(self, waiter: Waiter) -> None:
+        """Have `written` return this waiter once all records noted so far are written or failed."""
+        self._for_write.append((self.ledger.appended_mark, waiter))
+        self.ledger.has_news = True
+
+    def wait_for_sync(self, waiter: Waiter) -> None:
+        """Have the waiter returned once all records noted so far are synced or have failed."""
+        self._for_sync.append((self.ledger.appended_mark, waiter))
+        self.ledger.has_news = True
+
+    def write(self) -> DiskError | None:
+        """Write the buffered records; returns the error if that failed."""
+        self.ledger.has_news = False
+        try:
+            self.ledger.flush()
+        except DiskError as error:
+            return error
+        return None
+
+    def written(self, error: DiskError | None, now: Instant) -> Ended:
+        """Handle the result of a write; returns the waiters whose wait is over."""
+        self.has_failed = error is not None
+        if error is not None:
+            self.due_ns = now.mono_ns + WRITE_AGAIN_NS
+        elif now.mono_ns + self._sync_timeout_ns < self.due_ns and not self.is_synced():
+            self.due_ns = now.mono_ns + self._sync_timeout_ns
+        return self._ended(error) if self._for_write or self._for_sync else []
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a waiter waits for a sync."""
+        return bool(self._for_sync)
+
+    def needs_work(self) -> bool:
+        """Whether a sync or a checkpoint must begin."""
+        return bool(self._for_sync) or self.ledger.wants_checkpoint
+
+    def on_time(self, now: Instant) -> bool:
+        """Handle a sync or write retry that is due; returns whether to sync now."""
+        if now.mono_ns < self.due_ns:
+            return False
+        self.due_ns = NEVER
+        if self.is_written():
+            return True
+        self.ledger.has_news = True
+        return False
+
+    def sync(self) -> LedgerSync | None:
+        """Return the work that syncs the written records.
+
+        None: they are synced, other work is running, or the file cannot be trusted any more (see
+        `needs_checkpoint`).
+        """
+        if self._working:
+            return None
+        work = self.ledger.sync_task()
+        self._working = work is not None
+        return work
+
+    def needs_checkpoint(self, *, to_sync: bool) -> bool:
+        """Whether the records so far must be replaced by a checkpoint of the resulting state.
+
+        Args:
+            to_sync: whether the written records must be synced. After a failed sync the file
+                cannot be trusted, and a new one must replace it.
+        """
+        ledger = self.ledger
+        if self._working:
+            return False
+        return ledger.wants_checkpoint or (to_sync and ledger.synced_mark < ledger.written_mark)
+
+    def checkpoint(self, state: TopicState) -> Checkpoint | None:
+        """Return the work that replaces the records by a checkpoint; None: work is running.
+
+        Raises:
+            DiskError: it cannot begin; nothing has changed, and the old file is still appended to.
+        """
+        if self._working:
+            return None
+        work = self.ledger.checkpoint_task(state)
+        self._working = work is not None
+        return work
+
+    def refused(self, error: DiskError, now: Instant) -> Ended:
+        """Handle a checkpoint that could not begin; returns the waiters whose wait is over."""
+        self.has_failed = True
+        self.due_ns = min(self.due_ns, now.mono_ns + self._sync_timeout_ns)
+        return self._ended(error)
+
+    def shrink(self, state: TopicState) -> bool:
+        """Replace the records by a checkpoint at once, using the space that the reserve holds.
+
+        False: there is not enough space, the checkpoint failed, or one is running already.
+        """
+        try:
+            work = self.ledger.checkpoint_task(state, Purpose.CHECKPOINT)
+        except DiskError:
+            return False
+        if work is None:
+            return False
+        work.run()
+        self.ledger.finish(work)
+        return work.error is None
+
+    def finish(self, work: LedgerSync | Checkpoint) -> Ended:
+        """Take over the results of a work; returns the waiters whose wait is over."""
+        self._working = False
+        self.ledger.finish(work)
+        if work.error is not None:
+            self.has_failed = True
+        ended = self._ended(work.error)
+        if self._for_sync or not self.is_synced():
+            self.ledger.has_news = True
+        return ended
+
+    def _ended(self, error: DiskError | None) -> Ended:
+        """Remove the waiters whose mark is reached, or all of them on an error."""
+        ended: Ended = []
+        if self._for_write:
+            self._for_write = _reached(self._for_write, self.ledger.written_mark, error, ended)
+        if self._for_sync:
+            self._for_sync = _reached(self._for_sync, self.ledger.synced_mark, error, ended)
+        return ended
+
+
+def _reached(
+    waiters: list[tuple[int, Waiter]], mark: int, error: DiskError | None, ended: Ended
+) -> list[tuple[int, Waiter]]:
+    """Move waiters whose mark is reached, or all on an error, to `ended`; returns the others."""
+    waiting: list[tuple[int, Waiter]] = []
+    for awaited, waiter in waiters:
+        if awaited <= mark:
+            ended.append((waiter, None))
+        elif error is not None:
+            ended.append((waiter, error))
+        else:
+            waiting.append((awaited, waiter))
+    return waiting

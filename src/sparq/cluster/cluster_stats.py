@@ -1,0 +1,306 @@
+"""Aggregates `/stats` of several nodes, in the JSON shapes of NSQ's nsqadmin.
+
+1. Counts are summed; `memory_depth` is `depth` minus `backend_depth`; an aggregate is paused if it
+   is paused at any node. Its node is `*`, and the nodes' own entries are in `nodes`.
+2. Latencies: counts are summed, the maximum is that of the maxima, the minimum that of the minima,
+   the average is weighted by count.
+3. Clients are listed once, in the aggregate; the entries in `nodes` have none.
+4. A count that a node omits, or that is not a number, counts as 0.
+5. An empty list is null in an aggregate; an empty list that a node reported stays empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from sparq.cluster.nodes import Node
+
+ALL: Final = "*"
+NANOSECONDS: Final = 1_000_000_000
+DELIVERY: Final = ("zone_local_msg_count", "region_local_msg_count", "global_msg_count")
+TOPIC_SUMS: Final = ("depth", "backend_depth", "message_count", *DELIVERY)
+CHANNEL_SUMS: Final = (
+    *TOPIC_SUMS,
+    *("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "client_count"),
+)
+CLIENT_NUMBERS: Final = (
+    *("connect_ts", "in_flight_count", "ready_count", "finish_count", "requeue_count"),
+    *("message_count", "sample_rate"),
+)
+CLIENT_TEXTS: Final = (
+    *("remote_address", "version", "client_id", "hostname", "user_agent", "auth_identity"),
+    *("auth_identity_url", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
+)
+CLIENT_SWITCHES: Final = (
+    *("deflate", "snappy", "authed", "tls", "tls_negotiated_protocol_is_mutual"),
+)
+PLACES: Final = ("topology_region", "topology_zone")
+
+
+@dataclass(slots=True)
+class E2eLatency:
+    """Time from publish to FIN, in ns, by quantile."""
+
+    count: int = 0
+    percentiles: list[dict[str, float]] = field(default_factory=list)
+    topic: str = ""
+    channel: str = ""
+    host: str = ""
+
+    def add(self, other: E2eLatency) -> None:
+        """Merge another node's latency."""
+        self.host = ALL
+        self.count += other.count
+        by_quantile = {one["quantile"]: one for one in self.percentiles}
+        for theirs in other.percentiles:
+            ours = by_quantile.get(theirs["quantile"])
+            if ours is None:
+                names = ("quantile", "max", "min", "average", "count")
+                ours = {name: theirs[name] for name in names}
+                by_quantile[theirs["quantile"]] = ours
+                self.percentiles.append(ours)
+                continue
+            ours["max"] = max(ours["max"], theirs["max"])
+            ours["min"] = min(ours["min"], theirs["min"])
+            ours["count"] += theirs["count"]
+            share = theirs["count"] / ours["count"] if ours["count"] else 0.0
+            ours["average"] += (theirs["average"] - ours["average"]) * share
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object in NSQ's shape."""
+        return {**asdict(self), "percentiles": self.percentiles or None}
+
+
+@dataclass(slots=True)
+class _Stats:
+    """Common base of topic and channel statistics, at one node or aggregated."""
+
+    node: str
+    hostname: str
+    topic_name: str
+    counts: dict[str, int]
+    is_paused: bool = False
+    latency: E2eLatency = field(default_factory=E2eLatency)
+    nodes: list[Any] = field(default_factory=list)
+
+    def _add(self, part: _Stats) -> None:
+        """Add one node's statistics."""
+        for name, count in part.counts.items():
+            self.counts[name] += count
+        self.is_paused |= part.is_paused
+        self.latency.add(part.latency)
+        self.nodes.append(part)
+
+    def _document(self) -> dict[str, Any]:
+        counts = self.counts
+        return {
+            "node": self.node,
+            "hostname": self.hostname,
+            "topic_name": self.topic_name,
+            **{name: count for name, count in counts.items() if count or name not in DELIVERY},
+            "memory_depth": counts["depth"] - counts["backend_depth"],
+            "delivery_msg_count": sum(counts[name] for name in DELIVERY),
+            "nodes": [part.document() for part in by_host(self.nodes)] or None,
+            "paused": self.is_paused,
+            "e2e_processing_latency": self.latency.document(),
+        }
+
+
+@dataclass(slots=True)
+class ChannelSummary(_Stats):
+    """Statistics of a channel, at one node or aggregated."""
+
+    channel_name: str = ""
+    clients: list[dict[str, Any]] | None = None
+
+    def add(self, part: ChannelSummary) -> None:
+        """Add one node's statistics; its clients move here."""
+        self._add(part)
+        self.clients = [*(self.clients or ()), *(part.clients or ())]
+        part.clients = None
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object in NSQ's shape."""
+        clients = (self.clients or None) if self.node == ALL else self.clients
+        found = {**self._document(), "channel_name": self.channel_name, "clients": clients}
+        if not found["delivery_msg_count"]:
+            del found["delivery_msg_count"]
+        return found
+
+
+@dataclass(slots=True)
+class TopicSummary(_Stats):
+    """Statistics of a topic, at one node or aggregated."""
+
+    channels: list[ChannelSummary] = field(default_factory=list)
+
+    def add(self, part: TopicSummary) -> None:
+        """Add one node's statistics, except its channels."""
+        self.node = ALL
+        self._add(part)
+
+    def document(self) -> dict[str, Any]:
+        """The JSON object in NSQ's shape."""
+        channels = [channel.document() for channel in self.channels]
+        is_whole = self.node in ("", ALL)
+        return {**self._document(), "channels": (channels or None) if is_whole else channels}
+
+
+def topics_at(node: Node, stats: Mapping[str, Any], now_seconds: float) -> list[TopicSummary]:
+    """A node's topics with all their channels and clients, sorted by name.
+
+    Args:
+        node: the node.
+        stats: its `/stats`, as returned by `Fleet.stats`.
+        now_seconds: current time, seconds since 1970, for the clients' `connected`.
+    """
+    found = []
+    for topic in stats["topics"]:
+        name = topic["topic_name"]
+        part = TopicSummary(
+            node.address,
+            node.hostname,
+            name,
+            _numbers(topic, TOPIC_SUMS),
+            topic.get("paused") is True,
+            latency_in(topic),
+            channels=[_channel_at(node, name, one, now_seconds) for one in topic["channels"]],
+        )
+        found.append(part)
+    return sorted(found, key=lambda part: part.topic_name)
+
+
+def topic_of(
+    name: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+) -> TopicSummary:
+    """One topic aggregated over all nodes; its node is "" if no node has it."""
+    counts = dict.fromkeys(TOPIC_SUMS, 0)
+    together = TopicSummary("", "", name, counts, latency=E2eLatency(topic=name))
+    channels: dict[str, ChannelSummary] = {}
+    for part in _parts(name, nodes, stats, now_seconds):
+        together.add(part)
+        for channel in part.channels:
+            _put_together(channels, channel)
+    together.channels = [channels[each] for each in sorted(channels)]
+    return together
+
+
+def channel_of(
+    topic: str,
+    channel: str,
+    nodes: Iterable[Node],
+    stats: Mapping[str, Mapping[str, Any]],
+    now_seconds: float,
+) -> ChannelSummary | None:
+    """One channel aggregated over all nodes, clients sorted by node and nearness; None: no node."""
+    found: dict[str, ChannelSummary] = {}
+    for part in _parts(topic, nodes, stats, now_seconds):
+        for one in part.channels:
+            if one.channel_name == channel:
+                _put_together(found, one)
+    together = found.get(channel)
+    if together is not None and together.clients:
+        together.clients.sort(key=_nearness)
+    return together
+
+
+def by_host(parts: Sequence[Any]) -> list[Any]:
+    """Sort nodes' entries as NSQ does, by host name, then by node."""
+    return sorted(parts, key=lambda part: (part.hostname, part.node))
+
+
+def latency_in(told: Mapping[str, Any]) -> E2eLatency:
+    """The latency in an nsqd's JSON object of a topic or channel."""
+    said = told.get("e2e_processing_latency")
+    said = said if isinstance(said, dict) else {}
+    found = E2eLatency(number(said, "count"))
+    listed = said.get("percentiles")
+    for one in listed if isinstance(listed, list) else ():
+        if isinstance(one, dict):
+            value = _real(one.get("value"))
+            figures = dict.fromkeys(("max", "min", "average", "value"), value)
+            figures |= {"quantile": _real(one.get("quantile")), "count": float(found.count)}
+            found.percentiles.append(figures)
+    return found
+
+
+def number(of: Mapping[str, Any], key: str) -> int:
+    """An integer field of a JSON object; 0 if it is missing or not an integer."""
+    value = of.get(key)
+    return value if type(value) is int else 0
+
+
+def _parts(
+    topic: str, nodes: Iterable[Node], stats: Mapping[str, Mapping[str, Any]], now_seconds: float
+) -> Iterable[TopicSummary]:
+    for node in nodes:
+        if node.address in stats:
+            for part in topics_at(node, stats[node.address], now_seconds):
+                if part.topic_name == topic:
+                    yield part
+
+
+def _put_together(found: dict[str, ChannelSummary], part: ChannelSummary) -> None:
+    """Add a node's channel to its aggregate; the node's entry stays in the node's topic."""
+    topic, name = part.topic_name, part.channel_name
+    together = found.get(name)
+    if together is None:
+        latency, counts = E2eLatency(topic=topic, channel=name), dict.fromkeys(CHANNEL_SUMS, 0)
+        together = ChannelSummary(ALL, "", topic, counts, latency=latency, channel_name=name)
+        found[name] = together
+    together.add(part)
+
+
+def _channel_at(node: Node, topic: str, told: Mapping[str, Any], now: float) -> ChannelSummary:
+    listed = told.get("clients")
+    clients = None
+    if isinstance(listed, list):
+        clients = [client_at(node, one, now) for one in listed if isinstance(one, dict)]
+    return ChannelSummary(
+        node.address,
+        node.hostname,
+        topic,
+        _numbers(told, CHANNEL_SUMS),
+        told.get("paused") is True,
+        latency_in(told),
+        channel_name=told["channel_name"],
+        clients=clients,
+    )
+
+
+def client_at(node: Node, told: Mapping[str, Any], now_seconds: float) -> dict[str, Any]:
+    """A channel's client in NSQ's shape; `connected` is in ns, from whole seconds."""
+    found: dict[str, Any] = {"node": node.address}
+    found |= {name: _text(told, name) for name in CLIENT_TEXTS}
+    found |= {name: number(told, name) for name in CLIENT_NUMBERS}
+    found |= {name: told.get(name) is True for name in CLIENT_SWITCHES}
+    found["connected"] = (int(now_seconds) - found["connect_ts"]) * NANOSECONDS
+    for name in PLACES:
+        if place := getattr(node, name):
+            found[f"node_{name}"] = place
+        if place := _text(told, name):
+            found[name] = place
+    return found
+
+
+def _nearness(client: Mapping[str, Any]) -> tuple[str, int, str, str]:
+    """Sort key: within a node, clients in its zone, then in its region, then the others."""
+    region, zone = client.get("topology_region", ""), client.get("topology_zone", "")
+    is_near = region == client.get("node_topology_region", "")
+    is_nearest = is_near and zone == client.get("node_topology_zone", "")
+    return client["node"], 0 if is_nearest else 1 if is_near else 2, region, zone
+
+
+def _numbers(told: Mapping[str, Any], names: Iterable[str]) -> dict[str, int]:
+    return {name: number(told, name) for name in names}
+
+
+def _text(told: Mapping[str, Any], key: str) -> str:
+    value = told.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _real(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0

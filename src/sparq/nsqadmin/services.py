@@ -1,0 +1,43 @@
+"""The parts of nsqadmin that its routes share: one object for its pages and its JSON APIs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.daemon.access.audit import AuditLog
+from sparq.nsqadmin.access.access import AdminAccess
+from sparq.nsqadmin.actions import Actions
+from sparq.nsqadmin.messages.dead_letters import DeadLetterList
+from sparq.nsqadmin.options import NsqadminOptions, base_of
+from sparq.nsqadmin.watch.watch import ClusterWatch
+
+
+@dataclass(slots=True)
+class Services:
+    """The parts of one nsqadmin.
+
+    Attributes:
+        options: the current options; SIGHUP and `/config` change some of them.
+        upstream: HTTP client for daemons; `fleet` has their addresses.
+        fleet: the cluster.
+        access: access control.
+        audit: the audit log.
+        actions: performs the actions that users request.
+        watch: the cluster's figures, shared by all viewers.
+        letters: the dead letters.
+    """
+
+    options: NsqadminOptions
+    upstream: Upstream
+    fleet: Fleet
+    access: AdminAccess
+    audit: AuditLog
+    actions: Actions
+    watch: ClusterWatch
+    letters: DeadLetterList
+
+    def url(self, path: str) -> str:
+        """Prefix a path of nsqadmin with the base path."""
+        return base_of(self.options) + path

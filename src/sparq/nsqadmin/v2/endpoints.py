@@ -1,0 +1,197 @@
+"""Endpoints of the API: the parameters of each, which are checked here, and its answer's schema.
+
+The route table, the parameter checks and the OpenAPI document are all generated from the same
+`ApiEndpoint`s, so they cannot contradict each other.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from sparq.daemon.http import Call, HttpError, Route
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.schemas import Schema
+
+BODY_BYTES_MAX: Final = 256 << 10
+PREFIX: Final = "/api/v2"
+
+Arguments = dict[str, Any]
+Handler = Callable[[Services, Call, Arguments], Awaitable[Any]]
+Kind = Literal["text", "integer", "flag", "list"]
+
+NO_ERRORS: Final[Mapping[int, str]] = {}
+FLAGS: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter.
+
+    Attributes:
+        name: its name in the query.
+        words: a description for users.
+        kind: how it is parsed; a list is a text with commas.
+        default: its value if it is left out.
+        minimum, maximum: bounds of an integer.
+        choices: the allowed texts; empty: any text.
+        is_needed: whether it is required.
+    """
+
+    name: str
+    words: str
+    kind: Kind = "text"
+    default: Any = ""
+    minimum: int = 0
+    maximum: int = 0
+    choices: tuple[str, ...] = ()
+    is_needed: bool = False
+
+    def read(self, text: str | None) -> Any:
+        """Parse the parameter's text, which is None if it was left out.
+
+        Raises:
+            HttpError: 400 if a required parameter is missing, or the value is not allowed.
+        """
+        if text is None:
+            if self.is_needed:
+                raise HttpError(400, f"MISSING_ARG_{self.name.upper()}")
+            return self.default
+        if self.kind == "integer":
+            return self._integer(text)
+        if self.kind == "flag":
+            return self._chosen(FLAGS.get(text), "use true or false")
+        if self.kind == "list":
+            return tuple(part for part in text.split(",") if part)
+        is_wrong = bool(self.choices) and text not in self.choices
+        return self._chosen(None if is_wrong else text, f"use one of {', '.join(self.choices)}")
+
+    def _integer(self, text: str) -> int:
+        is_number = text.isascii() and text.isdigit() and len(text) < 20
+        number = int(text) if is_number else -1
+        said = f"use a number from {self.minimum} to {self.maximum}"
+        return int(self._chosen(number if self.minimum <= number <= self.maximum else None, said))
+
+    def _chosen(self, value: Any, said: str) -> Any:
+        if value is None:
+            raise HttpError(400, f"INVALID_ARG_{self.name.upper()}: {said}")
+        return value
+
+    def schema(self) -> Schema:
+        """The parameter in the OpenAPI document."""
+        if self.kind == "integer":
+            bounds = {"minimum": self.minimum, "maximum": self.maximum}
+            found: Schema = {"type": "integer", **bounds, "default": self.default}
+        elif self.kind == "flag":
+            found = {"type": "boolean"}
+        else:
+            found = {"type": "string", **({"enum": [*self.choices]} if self.choices else {})}
+        return {
+            "name": self.name,
+            "in": "query",
+            "description": self.words,
+            "required": self.is_needed,
+            "schema": found,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ApiEndpoint:
+    """One endpoint of the API.
+
+    Attributes:
+        path: below `PREFIX`; parts such as `:topic` are parameters.
+        words: a description for users.
+        answer: the schema of its JSON answer, or a schema's name; None if the answer is not JSON.
+        handler: returns the answer; it gets the parsed arguments.
+        parameters: the parameters of its query.
+        body: the name of the schema of its JSON body; "" if it has no body.
+        media: content types of its answers other than JSON.
+        errors: descriptions of further errors, by status; those of `site._ERRORS` are always added.
+    """
+
+    method: str
+    path: str
+    words: str
+    answer: Schema | str | None
+    handler: Handler
+    parameters: tuple[Parameter, ...]
+    body: str
+    media: tuple[str, ...]
+    errors: Mapping[int, str]
+
+    def route(self, services: Services) -> Route:
+        """The endpoint as a route of the server."""
+
+        async def handle(call: Call) -> Any:
+            query = call.query
+            arguments = {each.name: each.read(query.get(each.name)) for each in self.parameters}
+            if self.body:
+                arguments["body"] = await json_body(call)
+            return await self.handler(services, call, {**arguments, **call.parameters})
+
+        return Route(self.method, PREFIX + self.path, handle)
+
+
+class ApiEndpoints(list[ApiEndpoint]):
+    """A list of endpoints; `add` decorates the handler of each."""
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        words: str,
+        answer: Schema | str | None,
+        *parameters: Parameter,
+        body: str = "",
+        media: tuple[str, ...] = (),
+        errors: Mapping[int, str] = NO_ERRORS,
+    ) -> Callable[[Handler], Handler]:
+        """Return a decorator that adds an endpoint; the arguments are fields of `ApiEndpoint`."""
+
+        def added(handler: Handler) -> Handler:
+            made = ApiEndpoint(
+                method, path, words, answer, handler, parameters, body, media, errors
+            )
+            self.append(made)
+            return handler
+
+        return added
+
+
+async def json_body(call: Call) -> dict[str, Any]:
+    """Read a request's body as a JSON object.
+
+    Raises:
+        HttpError: 400 INVALID_BODY, 413 BODY_TOO_BIG.
+    """
+    body = await call.body(BODY_BYTES_MAX, "BODY_TOO_BIG")
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise HttpError(400, "INVALID_BODY: invalid JSON") from None
+    if not isinstance(found, dict):
+        raise HttpError(400, "INVALID_BODY: not a JSON object")
+    return found
+
+
+def text_in(body: dict[str, Any], name: str) -> str:
+    """Read a text from a body; "" if it is left out.
+
+    Raises:
+        HttpError: 400 INVALID_BODY if it is not a text.
+    """
+    value = body.get(name, "")
+    if not isinstance(value, str):
+        raise HttpError(400, f"INVALID_BODY: {name} must be a string")
+    return value
+
+
+def texts_in(body: dict[str, Any], name: str) -> list[str]:
+    """Read a list of texts from a body; empty if it is left out. Raises like `text_in`."""
+    value = body.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise HttpError(400, f"INVALID_BODY: {name} must be a list of strings")
+    return value

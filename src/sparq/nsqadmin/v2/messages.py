@@ -1,0 +1,337 @@
+"""Messages in the API: pages of a channel and of the log, search, single messages, dead letters.
+
+1. Only the role `bodies` sees message bodies. Without it the same routes show the rest of each
+   message, and searches are refused, because matches would reveal bodies (`access.roles`).
+2. A search streams events while it runs (`stream=true`), or answers with one bounded step and a
+   token. It ends when the client disconnects.
+3. Dead letters are sent back with the action `copy_message`, `BATCH` messages at a time, so that
+   each entry of the audit log names all of its messages. Letters that were sent back stay in their
+   topic and are marked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from sparq.daemon.http import Call, Content, HttpError
+from sparq.nsqadmin.access.roles import Role
+from sparq.nsqadmin.actions import ActionRequest
+from sparq.nsqadmin.messages import peek as peeking
+from sparq.nsqadmin.messages.dead_letters import origin
+from sparq.nsqadmin.messages.peek import (
+    STATES,
+    MessagePage,
+    SearchPage,
+    Show,
+    Sought,
+    by_node,
+    find,
+    whole_body,
+)
+from sparq.nsqadmin.messages.times import BUCKETS, BUCKETS_MAX, seek_preview, times
+from sparq.nsqadmin.services import Services
+from sparq.nsqadmin.v2.endpoints import ApiEndpoints, Arguments, Parameter, text_in, texts_in
+from sparq.nsqadmin.v2.schemas import plain
+
+BODY_BYTES_MAX: Final = 1 << 20
+BATCH: Final = 50
+ALL_MAX: Final = 10_000
+
+TOPIC: Final = Parameter("topic", "the topic", is_needed=True)
+CHANNEL: Final = Parameter("channel", "the channel", is_needed=True)
+ANY_CHANNEL: Final = Parameter("channel", "adds each message's state in this channel")
+NODES: Final = Parameter("nodes", "only these nodes, comma-separated", "list", default=())
+SHOWN: Final = (
+    Parameter(
+        "limit",
+        "maximum number of messages",
+        "integer",
+        default=peeking.LIMIT,
+        minimum=1,
+        maximum=peeking.LIMIT_MAX,
+    ),
+    Parameter("bodies", "include bodies; default: if the role allows it", "flag", default=None),
+    Parameter(
+        "body_bytes",
+        "maximum bytes of each body",
+        "integer",
+        default=peeking.BODY_BYTES,
+        minimum=1,
+        maximum=BODY_BYTES_MAX,
+    ),
+    NODES,
+)
+AFTER: Final = Parameter("after", "`next` of the previous answer")
+SOUGHT: Final = (
+    TOPIC,
+    ANY_CHANNEL,
+    Parameter("from", "a place: only messages from there on"),
+    Parameter("to", "a place: only messages before it"),
+    Parameter("text", "only bodies that contain this text"),
+    Parameter("regex", "only bodies that match this pattern (RE2)"),
+    Parameter("json", "JSON condition `PATH` or `PATH OPERATOR VALUE`, see docs/http.md"),
+    Parameter("attempts", "needs `channel`: number of attempts, such as `3`, `>=3` or `<3`"),
+    Parameter(
+        "state", "needs `channel`: only messages in this state", choices=("", *STATES, "finished")
+    ),
+)
+
+
+ONE: Final = (TOPIC, Parameter("id", "message id, 16 hexadecimal digits", is_needed=True))
+ENDPOINTS: Final = ApiEndpoints()
+
+
+def show_in(services: Services, call: Call, asked: Arguments) -> Show:
+    """Decide how much of messages the sender of a request sees.
+
+    Raises:
+        HttpError: 401 or 403 if bodies are requested and the role is missing.
+    """
+    bodies = asked["bodies"]
+    if bodies:
+        services.access.require(call.request, Role.BODIES)
+    elif bodies is None:
+        bodies = services.access.identify(call.request).may(Role.BODIES)
+    return Show(asked.get("limit", 1), bodies, asked["body_bytes"], asked["nodes"])
+
+
+def sought_in(asked: Arguments) -> Sought:
+    """Read the search criteria from a query's arguments."""
+    names = ("text", "regex", "json", "attempts", "state", "channel")
+    return Sought(asked["from"], asked["to"], **{name: asked[name] for name in names})
+
+
+def page_document(page: MessagePage | SearchPage) -> dict[str, Any]:
+    """Convert a page to JSON values."""
+    names = [each.name for each in fields(page) if each.name != "answers"]
+    return {**{name: getattr(page, name) for name in names}, **page.answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/messages",
+    "a channel's messages by time; read-only",
+    "MessagePage",
+    TOPIC,
+    CHANNEL,
+    Parameter("state", "only messages in this state", default="waiting", choices=STATES),
+    *SHOWN,
+    AFTER,
+)
+async def _messages(services: Services, call: Call, asked: Arguments) -> Any:
+    names, show = (asked["topic"], asked["channel"]), show_in(services, call, asked)
+    state, after = asked["state"], asked["after"]
+    return page_document(
+        await peeking.peek(services.fleet, *names, state=state, after=after, show=show)
+    )
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/log",
+    "a topic's log by time; the last page has a `next`, too, for later messages",
+    "MessagePage",
+    TOPIC,
+    ANY_CHANNEL,
+    Parameter("from", "place to start at; default: the oldest message"),
+    *SHOWN,
+    AFTER,
+)
+async def _log(services: Services, call: Call, asked: Arguments) -> Any:
+    of = {"place": asked["from"], "channel": asked["channel"], "after": asked["after"]}
+    show = show_in(services, call, asked)
+    return page_document(await peeking.log_page(services.fleet, asked["topic"], **of, show=show))
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/search",
+    "search for messages: one step, or events until the end",
+    "SearchPage",
+    *SOUGHT,
+    *SHOWN,
+    AFTER,
+    Parameter("stream", "send events until everything is searched", "flag", default=False),
+    media=("text/event-stream",),
+)
+async def _search(services: Services, call: Call, asked: Arguments) -> Any:
+    topic, sought, show = asked["topic"], sought_in(asked), show_in(services, call, asked)
+    page = await peeking.search(services.fleet, topic, sought, after=asked["after"], show=show)
+    if not asked["stream"]:
+        return _step(page)
+    response = await call.stream("text/event-stream", {"Cache-Control": "no-store"})
+    found = 0
+    while True:
+        found += len(page.messages)
+        await response.write(_event("step", _step(page)))
+        if page.next is None or found >= show.limit:
+            break
+        page = await peeking.search(services.fleet, topic, sought, after=page.next, show=show)
+    await response.write(_event("end", {"next": page.next, "done": page.done}))
+    return response
+
+
+def _step(page: SearchPage) -> dict[str, Any]:
+    return {**page_document(page), "done": page.done}
+
+
+def _event(name: str, told: Any) -> bytes:
+    """Format a server-sent event; the JSON contains no line breaks."""
+    return f"event: {name}\ndata: {json.dumps(told, separators=(',', ':'))}\n\n".encode()
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/message",
+    "one message, from each node that has a message with this id",
+    "Messages",
+    *ONE,
+    ANY_CHANNEL,
+    *SHOWN[1:],
+)
+async def _message(services: Services, call: Call, asked: Arguments) -> Any:
+    show = show_in(services, call, asked)
+    found, answers = await find(services.fleet, asked["topic"], asked["id"], asked["channel"], show)
+    return {"messages": found, **answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/body",
+    "the whole body of a message",
+    None,
+    *ONE,
+    Parameter("node", "the node that has it", is_needed=True),
+    media=("application/octet-stream",),
+)
+async def _body(services: Services, _call: Call, asked: Arguments) -> Any:
+    """Send the body as a binary file, so that browsers save it instead of showing it."""
+    body = await whole_body(services.fleet, asked["topic"], asked["id"], asked["node"])
+    return Content(body, "application/octet-stream")
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/times",
+    "number of messages by publish time",
+    "Times",
+    TOPIC,
+    Parameter("channel", "adds this channel's position"),
+    Parameter(
+        "buckets",
+        "number of time intervals",
+        "integer",
+        default=BUCKETS,
+        minimum=1,
+        maximum=BUCKETS_MAX,
+    ),
+    NODES,
+)
+async def _times(services: Services, _call: Call, asked: Arguments) -> Any:
+    names = asked["topic"], asked["channel"]
+    found = await times(services.fleet, *names, buckets=asked["buckets"], nodes=asked["nodes"])
+    return {**found.document(), **found.answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/seek",
+    "preview of a seek; nothing is moved",
+    "Preview",
+    TOPIC,
+    CHANNEL,
+    Parameter("to", "a place, see Replay in docs/http.md", is_needed=True),
+    NODES,
+)
+async def _preview(services: Services, _call: Call, asked: Arguments) -> Any:
+    names = asked["topic"], asked["channel"]
+    found = await seek_preview(services.fleet, *names, asked["to"], asked["nodes"])
+    return {**found.document(), **found.answers.document()}
+
+
+@ENDPOINTS.add(
+    "GET",
+    "/dead-letters",
+    "dead letters of a topic, when each was sent back, and which came back",
+    "LetterPage",
+    TOPIC,
+    Parameter("from", "place to start at; default: the oldest letter"),
+    *SHOWN,
+    AFTER,
+)
+async def _letters(services: Services, call: Call, asked: Arguments) -> Any:
+    show, place, after = show_in(services, call, asked), asked["from"], asked["after"]
+    found = await services.letters.letters(asked["topic"], place=place, after=after, show=show)
+    return {"origin": found.origin, "marks": plain(found.marks), **page_document(found.page)}
+
+
+@ENDPOINTS.add(
+    "POST",
+    "/dead-letters",
+    "publish dead letters to a topic again: those named, or all not sent back yet",
+    "SentBack",
+    body="SendBack",
+)
+async def _send(services: Services, call: Call, asked: Arguments) -> Any:
+    body = asked["body"]
+    topic = text_in(body, "topic")
+    to = text_in(body, "to") or origin(topic)
+    if not to:
+        raise HttpError(400, "INVALID_BODY: `to` is missing, the topic to send to")
+    told: dict[str, Any] = {"to": to, "sent": 0, "refused": {}, "errors": {}, "more": False}
+    async for batch in _batches(services, topic, body):
+        order = ActionRequest("copy_message", topic, arguments={"ids": batch, "to": to})
+        report = await services.actions.perform(call.request, order)
+        for one in report.outcomes:
+            answer = one.answer if isinstance(one.answer, dict) else {}
+            told["sent"] += len(answer.get("done") or ())
+            for each in answer.get("refused") or ():
+                told["refused"][f"{one.address}/{each.get('id')}"] = str(each.get("why"))
+            if one.error:
+                told["errors"][one.address] = one.error
+        told["errors"] |= report.warnings
+    told["more"] = body.get("all") is True and told["sent"] >= ALL_MAX
+    return told
+
+
+async def _batches(
+    services: Services, topic: str, body: dict[str, Any]
+) -> AsyncIterator[dict[str, list[str]]]:
+    """Yield ids by node, at most `BATCH` messages at a time."""
+    if body.get("all") is not True:
+        named = texts_in(body, "messages")
+        if not named:
+            raise HttpError(400, "INVALID_BODY: set `messages` or `all`")
+        for at in range(0, len(named), BATCH):
+            try:
+                yield by_node(named[at : at + BATCH])
+            except ValueError as error:
+                raise HttpError(400, f"INVALID_BODY: {error}") from None
+        return
+    sent = await services.letters.sent(topic)
+    async for keys in _unsent(services, topic, sent):
+        yield by_node(keys)
+
+
+async def _unsent(
+    services: Services, topic: str, sent: Mapping[str, str]
+) -> AsyncIterator[list[str]]:
+    """Yield batches of letters that were there at the start and have not been sent back."""
+    show, after, left = Show(BATCH, bodies=False), "", ALL_MAX
+    ends: dict[str, int] = {}
+    while left > 0:
+        page = await peeking.log_page(services.fleet, topic, after=after, show=show)
+        for node, reach in page.reach.items():
+            ends.setdefault(node, int(reach["end_index"]))
+        there = [m for m in page.messages if int(m["index"]) < ends.get(m["node"], 0)]
+        keys = [f"{m['node']}/{m['id']}" for m in there]
+        unsent = [key for key in keys if key not in sent][:left]
+        left -= len(unsent)
+        if unsent:
+            yield unsent
+        if not there or page.next is None:
+            return
+        after = page.next

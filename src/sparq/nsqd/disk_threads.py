@@ -1,0 +1,274 @@
+"""Run the broker's disk work in threads, and bring the results back into the event loop.
+
+The broker never waits for a disk: it returns tasks. This module owns the threads that run them
+(one for commits, two for reads, one for inspection, one for housekeeping) and decides when a
+commit may run in the event loop itself.
+
+1. Tasks of one kind and thread run in the order in which they were submitted. Commits may run in
+   any order: they wait only for the disk, and each log has one commit at a time.
+2. Finished tasks wait in a queue until the loop's next turn takes them; one wake-up serves all.
+3. `barrier()` returns when all tasks submitted before it are done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from queue import SimpleQueue
+
+from sparq.broker.turn import Task
+from sparq.log.task import TaskKind, Work
+from sparq.nsqd.timings import COMMITS
+from sparq.protocol.instant import Instant
+
+NANOSECONDS = 1_000_000_000
+
+SWITCH_INTERVAL_SECONDS = 0.0005
+"""A thread that returns from the disk waits at most this long for the interpreter (the GIL)."""
+
+INLINE_SYNC_SECONDS = 0.002
+"""A commit with a sync runs in the loop only while recent commits took less than this."""
+
+INLINE_BYTES_MAX = 32 << 10
+"""Larger commits run in a thread, so that the loop can read publishers meanwhile."""
+
+INLINE_WRITE_BYTES_MAX = 256 << 10
+INLINE_WRITES_MAX = 8
+"""Up to this many writes without a sync cost less in the loop than the round trip to a thread."""
+
+RunTogether = Callable[[list[Work]], Iterator[list[Work]]]
+"""Runs waiting works together, in any order; yields each group that has finished."""
+
+TO_DISK = (TaskKind.WRITE, TaskKind.COMMIT)
+
+READER_COUNT = 2
+PROBE_EVERY = 256
+"""After this many commits in the thread, one is tried in the loop again."""
+
+
+def instant() -> Instant:
+    """Read both clocks: wall time for stored timestamps, monotonic time for timeouts."""
+    return Instant(time.time_ns(), time.monotonic_ns())
+
+
+class Worker:
+    """A thread that runs numbered tasks in order and reports each one when it is done."""
+
+    def __init__(self, name: str, report: Callable[[int, Task], None]) -> None:
+        self._queue: SimpleQueue[tuple[int, Task] | None] = SimpleQueue()
+        self._report = report
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+        self._thread.start()
+
+    def put(self, number: int, task: Task) -> None:
+        """Append a task to the queue."""
+        self._queue.put((number, task))
+
+    def stop(self) -> None:
+        """Run the queued tasks, then end the thread."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        while (entry := self._queue.get()) is not None:
+            entry[1].work.run()
+            self._report(*entry)
+
+
+class Committer(Worker):
+    """The commit thread: commits that wait at the same time may share one sync."""
+
+    def __init__(self, name: str, report: Callable[[int, Task], None], run: RunTogether) -> None:
+        self._run = run
+        super().__init__(name, report)
+
+    def _work(self) -> None:
+        while entries := self._waiting():
+            by_work = {id(entry[1].work): entry for entry in entries}
+            began = time.perf_counter()
+            for ran in self._run([task.work for _, task in entries]):
+                ended = time.perf_counter()
+                COMMITS.observe(ended - began)
+                began = ended
+                for work in ran:
+                    self._report(*by_work[id(work)])
+
+    def _waiting(self) -> list[tuple[int, Task]]:
+        """Return all waiting tasks, at least one; empty: the thread has to end."""
+        entries: list[tuple[int, Task]] = []
+        entry = self._queue.get()
+        while entry is not None:
+            entries.append(entry)
+            if self._queue.empty():
+                return entries
+            entry = self._queue.get()
+        if entries:
+            self._queue.put(None)
+        return entries
+
+
+class Barrier:
+    """Wait for the tasks submitted before it, and for no later ones."""
+
+    def __init__(self, last_number: int, waiting_for: int, future: asyncio.Future[None]) -> None:
+        self._last_number = last_number
+        self._waiting_for = waiting_for
+        self._future = future
+
+    def finished(self, number: int) -> None:
+        """Note that a task is done."""
+        if number <= self._last_number:
+            self._waiting_for -= 1
+
+    def open(self) -> bool:
+        """Resolve the future if all those tasks are done; return whether they are."""
+        if self._waiting_for == 0 and not self._future.done():
+            self._future.set_result(None)
+        return self._waiting_for == 0
+
+
+class DiskThreads:
+    """The disk threads of one nsqd, and the queue of finished tasks for its event loop.
+
+    Attributes:
+        finished: (number, task) of finished tasks that no turn has taken over yet.
+        barriers: the barriers that still wait for tasks.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None], run_together: RunTogether
+    ) -> None:
+        """`wake` is called in the loop when tasks are done; `run_together` is `Journal.run`."""
+        self._loop = loop
+        self._wake = wake
+        self._is_waking = False
+        self.finished: deque[tuple[int, Task]] = deque()
+        self._submitted = 0
+        self._outstanding = 0
+        self._commits_outstanding = 0
+        self.barriers: list[Barrier] = []
+        self._recent_commit_seconds = 0.0
+        self._commits_since_probe = 0
+        sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+        self._committer = Committer("nsqd-commit", self._from_thread, run_together)
+        self._readers = [Worker(f"nsqd-read-{n}", self._from_thread) for n in range(READER_COUNT)]
+        self._inspector = Worker("nsqd-inspect", self._from_thread)
+        self._housekeeper = Worker("nsqd-housekeeping", self._from_thread)
+        self._next_reader = 0
+
+    def now(self) -> Instant:
+        """Return the current time for the broker."""
+        return instant()
+
+    def submit(self, tasks: Iterable[Task]) -> None:
+        """Queue each task for the thread of its kind."""
+        for task in tasks:
+            self._submitted += 1
+            self._outstanding += 1
+            kind = task.work.kind
+            if kind in TO_DISK:
+                self._commits_outstanding += 1
+                self._commits_since_probe += 1
+                self._committer.put(self._submitted, task)
+            elif kind is TaskKind.READ:
+                self._readers[self._next_reader].put(self._submitted, task)
+                self._next_reader = (self._next_reader + 1) % READER_COUNT
+            elif kind is TaskKind.INSPECT:
+                self._inspector.put(self._submitted, task)
+            else:
+                self._housekeeper.put(self._submitted, task)
+
+    def may_run_inline(self, tasks: list[Task], backlog_bytes: int) -> bool:
+        """Whether this turn's tasks are quick enough to run in the loop.
+
+        A few writes without a sync always are. One commit with a sync is, as long as the disk is
+        fast.
+
+        Args:
+            tasks: the tasks of this turn.
+            backlog_bytes: size of all publishes not yet on disk.
+        """
+        if self._commits_outstanding or len(tasks) > INLINE_WRITES_MAX:
+            return False
+        for task in tasks:
+            if task.work.kind is not TaskKind.WRITE:
+                break
+        else:
+            return backlog_bytes <= INLINE_WRITE_BYTES_MAX
+        return (
+            len(tasks) == 1
+            and tasks[0].work.kind is TaskKind.COMMIT
+            and backlog_bytes <= INLINE_BYTES_MAX
+            and (
+                self._recent_commit_seconds < INLINE_SYNC_SECONDS
+                or self._commits_since_probe >= PROBE_EVERY
+            )
+        )
+
+    def run_inline(self, tasks: list[Task]) -> Instant:
+        """Run a turn's commits in the loop (a thread's round trip costs more than a fast sync).
+
+        Returns:
+            The time after the last one.
+        """
+        now = instant()
+        for task in tasks:
+            work = task.work
+            kind = work.kind
+            work.run()
+            began, now = now, instant()
+            seconds = (now.mono_ns - began.mono_ns) / NANOSECONDS
+            COMMITS.observe(seconds)
+            if kind is TaskKind.COMMIT:
+                self._recent_commit_seconds = 0.8 * self._recent_commit_seconds + 0.2 * seconds
+                self._commits_since_probe = 0
+        return now
+
+    def take_finished(self) -> list[Task]:
+        """Return the tasks that threads have finished since the last call."""
+        finished = self.finished
+        tasks: list[Task] = []
+        while finished:
+            number, task = finished.popleft()
+            self._outstanding -= 1
+            if task.work.kind in TO_DISK:
+                self._commits_outstanding -= 1
+            for barrier in self.barriers:
+                barrier.finished(number)
+            tasks.append(task)
+        return tasks
+
+    def open_barriers(self) -> None:
+        """Resolve the barriers whose tasks have all been taken over."""
+        self.barriers = [barrier for barrier in self.barriers if not barrier.open()]
+
+    async def barrier(self) -> None:
+        """Return when all tasks submitted so far are done."""
+        if self._outstanding:
+            future = self._loop.create_future()
+            self.barriers.append(Barrier(self._submitted, self._outstanding, future))
+            await future
+
+    def stop(self) -> None:
+        """Finish all queued tasks and end the threads. It blocks: do not call it in the loop."""
+        for worker in (self._committer, *self._readers, self._inspector, self._housekeeper):
+            worker.stop()
+
+    def _from_thread(self, number: int, task: Task) -> None:
+        self.finished.append((number, task))
+        # One call wakes the loop for all tasks done by then. A closed loop needs no wake-up.
+        if not self._is_waking and not self._loop.is_closed():
+            self._is_waking = True
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        # Reset the flag only here: while it is set, this call is still pending. It used to be reset
+        # where tasks are taken over, too. If a turn did that after a thread had added its task but
+        # before the thread set the flag, the flag stayed set: no thread woke the loop any more, and
+        # results waited until the next tick.
+        self._is_waking = False
+        self._wake()

@@ -1,0 +1,291 @@
+"""Flags and their types: how a value is read from a command line and from a TOML file.
+
+1. `parse` reads text that a user typed, `coerce` a value from a TOML file; both raise ValueError
+   with the reason. Only `coerce` accepts a bare number as a duration: milliseconds.
+2. `check` rejects values that NSQ would accept but that are not valid here. Its ValueError says
+   what to write instead, as the end of a sentence that begins with the value.
+3. A flag whose kind has `bare` may be given without a value; its value is then `bare`.
+4. `gather` combines the values of a flag that was given several times into one tuple. ValueError:
+   these values do not go together.
+5. `unit`: a field of the options holds the user's value divided by `unit`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from sparq.program.logging import LEVELS, level_name, parse_level
+from sparq.program.mistakes import one_of, quoted, suggestion
+from sparq.protocol.durations import MILLISECOND, format_duration, parse_duration
+
+_TRUE = ("1", "t", "T", "true", "TRUE", "True")
+_FALSE = ("0", "f", "F", "false", "FALSE", "False")
+PORT_MAX = 65_535
+_INT64 = range(-(1 << 63), 1 << 63)
+
+
+def _anything(_value: Any) -> None:
+    """Accept any value of the right type."""
+
+
+class FlagType(NamedTuple):
+    """How to read, check and show one type of option."""
+
+    name: str
+    parse: Callable[[str], Any]
+    coerce: Callable[[Any], Any]
+    show: Callable[[Any], str]
+    bare: str = ""
+    gather: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple
+    check: Callable[[Any], None] = _anything
+    unit: int = 1
+
+    def given(self, held: Any) -> Any:
+        """Convert a field's value to the value that a user gives."""
+        return held if held is None or self.unit == 1 else held * self.unit
+
+    def held(self, given: Any) -> Any:
+        """Convert a value that a user gives to the field's value."""
+        return given if self.unit == 1 else given // self.unit
+
+
+def _parse_bool(text: str) -> bool:
+    if text in _TRUE:
+        return True
+    if text in _FALSE:
+        return False
+    raise ValueError("write true or false")
+
+
+def _parse_int(text: str) -> int:
+    # Like Go's base 0: 0x, 0o, 0b, and a leading 0 for octal. (Python would also accept blanks.)
+    try:
+        if not text.isascii() or text != text.strip():
+            raise ValueError
+        value = int(re.sub(r"^([+-]?)0(?=[0-7_])", r"\g<1>0o", text), 0)
+    except ValueError:
+        raise ValueError("write a whole number") from None
+    if value not in _INT64:
+        raise ValueError("write a whole number of at most 64 bits")
+    return value
+
+
+def _parse_duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        if re.fullmatch(r"[0-9]{1,18}", text):
+            raise ValueError(f"write a unit: {text}s or {text}ms") from None
+        raise ValueError("write a duration with its unit, such as 60s, 300ms or 1.5h") from None
+
+
+def _coerced(
+    kind: str, parse: Callable[[str], Any], *types: type, read: Callable[[Any], Any] | None = None
+) -> Callable[[Any], Any]:
+    """Return a function that reads a TOML value: a string with `parse`, or a value of `types`.
+
+    Args:
+        kind: Go's name for the type.
+        parse: reads a string.
+        types: TOML types that are also accepted; a boolean does not count as a number.
+        read: converts a value of `types`; None: the value is used as it is.
+    """
+
+    def coerce(value: Any) -> Any:
+        if isinstance(value, str):
+            return parse(value)
+        if isinstance(value, types) and (bool in types or not isinstance(value, bool)):
+            return value if read is None else read(value)
+        raise ValueError(f"invalid {kind} value type {type(value).__name__}")
+
+    return coerce
+
+
+def _parse_level(text: str) -> int:
+    try:
+        return parse_level(text)
+    except ValueError as error:
+        raise ValueError(f"{error}{suggestion(text.lower(), LEVELS)}") from None
+
+
+def _parse_float(text: str) -> float:
+    # Python also accepts blanks and underscores. Go accepts infinities and NaN, but no option has
+    # a use for them.
+    try:
+        value = float(text) if re.fullmatch(r"[0-9eE.+-]+", text) else math.nan
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError("write a number")
+    return value
+
+
+def _parse_floats(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise ValueError("write numbers separated by commas") from None
+
+
+def _descending(lists: Iterable[list[float]]) -> tuple[float, ...]:
+    return tuple(sorted((value for values in lists for value in values), reverse=True))
+
+
+def _parse_tls_required(text: str) -> str:
+    if text.lower() == "tcp-https":
+        return "tcp-https"
+    try:
+        return "true" if _parse_bool(text) else "false"
+    except ValueError:
+        raise ValueError("write true, false or tcp-https") from None
+
+
+def _coerce_tls_required(value: Any) -> str:
+    return _parse_tls_required(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+TLS_VERSION_DEFAULT = "tls1.2"
+TLS_VERSIONS = ("tls1.0", "tls1.1", "tls1.2", "tls1.3")
+
+
+def _parse_tls_version(text: str) -> str:
+    if not text:
+        return TLS_VERSION_DEFAULT
+    if text.lower() not in TLS_VERSIONS:
+        close = suggestion(text.lower(), TLS_VERSIONS)
+        raise ValueError(f"tls version must be one of {', '.join(TLS_VERSIONS)}{close}")
+    return text.lower()
+
+
+def _show_string(value: str) -> str:
+    # Show a newline as \n, because a help page wraps its lines.
+    return quoted(value) if value else ""
+
+
+def choice(*words: str, name: str = "string") -> FlagType:
+    """Return the kind of a string that must be one of these words, which may include ""."""
+
+    def check(value: str) -> None:
+        if value not in words:
+            close = suggestion(value.lower(), words)
+            raise ValueError(f"is unknown{close or f': use {one_of(words)}'}")
+
+    return STRING._replace(name=name, check=check)
+
+
+def _check_listen(value: str) -> None:
+    _, colon, port = value.rpartition(":")
+    if not value or "/" in value or (colon and _is_port(port)):
+        return
+    if _is_port(value):
+        raise ValueError(f"is not an address: write :{value} or 127.0.0.1:{value}")
+    if colon and port.isdigit():
+        raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
+    raise ValueError("has no port: write host:port or a unix socket path containing /")
+
+
+def _check_peer(value: str) -> None:
+    host, colon, port = value.rpartition(":")
+    if "://" in value:
+        raise ValueError("is a URL: write host:port")
+    if _is_port(value):
+        raise ValueError(f"is not an address: write 127.0.0.1:{value}")
+    if value and not (colon and host and port):
+        raise ValueError("is not an address: write host:port")
+    if port.isdigit() and not _is_port(port):
+        raise ValueError(f"has an invalid port: {port} is above {PORT_MAX}")
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and int(text[:6]) <= PORT_MAX
+
+
+STRING = FlagType("string", str, _coerced("string", str), _show_string)
+BOOL = FlagType(
+    *("bool", _parse_bool, _coerced("bool", _parse_bool, bool)),
+    lambda value: "true" if value else "",
+    bare="true",
+)
+LISTEN = STRING._replace(check=_check_listen)
+"""An address to listen on: `host:port`, or the path of a unix socket."""
+PEER = STRING._replace(check=_check_peer)
+"""The `host:port` of another program."""
+INT = FlagType("int", _parse_int, _coerced("int", _parse_int, int), str)
+FLOAT = FlagType(
+    "float",
+    _parse_float,
+    _coerced("float64", _parse_float, int, float, read=lambda value: _parse_float(str(value))),
+    lambda value: f"{value:g}",
+)
+DURATION = FlagType(
+    "duration",
+    _parse_duration,
+    _coerced("duration", parse_duration, int, read=lambda value: value * MILLISECOND),
+    format_duration,
+)
+LEVEL = FlagType(
+    *("level", _parse_level, lambda value: parse_level(str(value))),
+    lambda value: f'"{level_name(value)}"',
+)
+FLOATS = FlagType(
+    "float,...",
+    _parse_floats,
+    _coerced("float", _parse_floats, int, float, read=lambda value: [float(value)]),
+    str,
+    gather=_descending,
+)
+TLS_REQUIRED = FlagType(
+    "true|false|tcp-https", _parse_tls_required, _coerce_tls_required, str, "true"
+)
+TLS_VERSION = FlagType(
+    "version", _parse_tls_version, lambda value: _parse_tls_version(str(value)), str
+)
+_MILLISECONDS = DURATION._replace(unit=MILLISECOND)
+_BY_TYPE = {
+    "bool": BOOL,
+    "float": FLOAT,
+    "int": INT,
+    "int | None": INT,
+    "str": STRING,
+    "tuple[str, ...]": STRING,
+    "tuple[float, ...]": FLOATS,
+}
+
+
+def kind_of(field: dataclasses.Field[Any]) -> FlagType:
+    """Return the kind of a field that is declared without one; see `protocol.option`."""
+    if field.name.endswith("_ns"):
+        return DURATION
+    if field.name.endswith("_ms"):
+        return _MILLISECONDS
+    return _BY_TYPE[field.type if isinstance(field.type, str) else field.type.__name__]
+
+
+class Flag(NamedTuple):
+    """One flag with its values as a user gives them: durations are in nanoseconds.
+
+    Attributes:
+        field: the field it sets; `tls.cert` is field `cert` of the dataclass in field `tls`.
+        most: the largest value, or the name of the field that holds it.
+        live: see `protocol.option`.
+    """
+
+    name: str
+    field: str
+    key: str
+    kind: FlagType
+    repeated: bool
+    help: str
+    default: Any
+    least: int | float | None = None
+    most: int | float | str | None = None
+    live: str = ""
+
+    def value(self, options: object) -> Any:
+        """Return the flag's value in these options."""
+        return self.kind.given(attrgetter(self.field)(options))

@@ -1,0 +1,135 @@
+"""Where a node that registered itself may be: hostile registrations are told of, and not called."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from sparq.cluster.address_rule import AddressRule
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream, UpstreamError
+from tests.cluster.peers import answer, listed, peer
+
+FAR = ["lookup.example:4161", "192.0.2.1:4161"]
+HOSTILE = [
+    ("169.254.169.254", 80),
+    ("169.254.169.254", 4151),
+    ("::ffff:169.254.169.254", 80),
+    ("fe80::1", 4151),
+    ("0.0.0.0", 4151),
+    ("::", 4151),
+    ("224.0.0.1", 4151),
+    ("ff02::1", 4151),
+    ("2852039166", 80),
+    ("0xa9fea9fe", 80),
+    ("0xa9.0xfe.0xa9.0xfe", 80),
+    ("169.254.43518", 80),
+    ("", 4151),
+    ("h/../admin", 4151),
+    ("user@h", 4151),
+    ("h?x=", 4151),
+    ("h#", 4151),
+    ("h\r\nHost: other", 4151),
+    ("h h", 4151),
+    ("[::1", 4151),
+    ("a" * 300, 4151),
+    ("h", 22),
+    ("10.0.0.1", 25),
+    ("10.0.0.1", 0),
+]
+LOCAL = [("127.0.0.1", 4151), ("127.8.8.8", 4151), ("::1", 4151), ("localhost", 4151)]
+GOOD = [
+    ("10.0.0.7", 4151),
+    ("nsqd-1.example", 4151),
+    ("2001:db8::7", 4151),
+    ("h", 80),
+    ("h_1", 443),
+]
+
+
+@pytest.mark.parametrize("given", [FAR, ["127.0.0.1:4161"]])
+@pytest.mark.parametrize(("host", "port"), HOSTILE)
+def test_where_no_node_is(given: list[str], host: str, port: int) -> None:
+    """Whoever says so, and wherever nsqlookupd is."""
+    assert AddressRule(given).refusal(host, port)
+
+
+@pytest.mark.parametrize(("host", "port"), LOCAL)
+def test_loopback_is_for_a_cluster_on_this_machine(host: str, port: int) -> None:
+    """What a far nsqlookupd calls loopback is not its own, but ours."""
+    assert AddressRule(FAR).refusal(host, port)
+    for here in ("127.0.0.1:4161", "http://localhost:4161", f"{socket.gethostname()}:4161"):
+        assert "" == AddressRule([here]).refusal(host, port)
+
+
+@pytest.mark.parametrize(("host", "port"), GOOD)
+def test_where_nodes_are(host: str, port: int) -> None:
+    """Ordinary addresses and names."""
+    assert "" == AddressRule(FAR).refusal(host, port)
+
+
+def test_a_list_takes_the_place_of_the_rule() -> None:
+    """What it has is called, whatever it is; nothing else is."""
+    reach = AddressRule(FAR, ["10.1.0.0/16", "127.0.0.1", "*.nsq.example", "one.example"])
+
+    for host in ("10.1.2.3", "127.0.0.1", "a.nsq.example", "A.NSQ.example.", "one.example"):
+        assert "" == reach.refusal(host, 22), host
+    for host in ("10.2.0.1", "::1", "192.0.2.1", "169.254.169.254"):
+        assert reach.refusal(host, 4151), host
+    assert "" == AddressRule(FAR, ["one.example"]).refusal("one.example", 4151)
+    assert AddressRule(FAR, ["one.example"]).refusal("two.example", 4151)
+    assert AddressRule(FAR, ["*.example"]).refusal("badexample", 4151)
+
+
+@pytest.mark.parametrize("text", ["", "a b", "10.0.0.0/99", "*.", "http://h", "a/b"])
+def test_a_list_of_nonsense_is_refused(text: str) -> None:
+    """It is no address, network or name."""
+    with pytest.raises(ValueError, match="is not an IP address"):
+        AddressRule(FAR, [text])
+
+
+async def test_hostile_registrations_are_told_of_and_not_called() -> None:
+    """An nsqlookupd lists them; nothing connects to any, the good node is asked (W-6)."""
+    nodes = {"/stats": answer({"topics": []}), "/info": answer({})}
+    async with peer(nodes) as good:
+        registered = listed(*HOSTILE, ("127.0.0.1", good.port))
+        answers = {"/nodes": answer(registered), "/lookup": answer(registered)}
+        async with peer(answers) as lookupd, Upstream(request_seconds=2.0) as upstream:
+            fleet = Fleet(upstream, lookupds=[lookupd.address])
+            found = await fleet.nodes()
+            producers = await fleet.producers("t")
+            stats = await fleet.stats()
+            for host, port in HOSTILE:
+                with pytest.raises((UpstreamError, ValueError)):
+                    await upstream.get(f"{host}:{port}", "/stats")
+
+    assert [good.address] == [node.address for node in found.value]
+    assert [good.address] == [node.address for node in producers.value]
+    assert {good.address: {"topics": []}} == stats.value
+    assert any(key.startswith("169.254.169.254:") for key in found.errors)
+    assert all("not called" in why for why in found.errors.values())
+    assert 4 == upstream.calls  # /nodes, /lookup, /nodes, /stats
+
+
+async def test_a_name_that_leads_to_such_a_place_is_not_called(
+    upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at where it leads, at the moment of the call: it may have changed since."""
+    loop = asyncio.get_running_loop()
+    places = {"evil.example": "169.254.169.254", "here.example": "127.0.0.1"}
+
+    async def resolved(host: str, port: int, **_: object) -> object:
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (places[host], port))]
+
+    monkeypatch.setattr(loop, "getaddrinfo", resolved)
+    async with peer({"/stats": answer({"topics": []})}) as trap:
+        upstream.reach = AddressRule(FAR)
+        upstream.know([f"evil.example:{trap.port}", f"here.example:{trap.port}"])
+        for name in places:
+            with pytest.raises(UpstreamError, match="no address that may be called"):
+                await upstream.get(f"{name}:{trap.port}", "/stats")
+        assert 0 == trap.connections
+        upstream.own([f"here.example:{trap.port}"])
+        assert {"topics": []} == await upstream.get(f"here.example:{trap.port}", "/stats")

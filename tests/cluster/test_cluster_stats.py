@@ -1,0 +1,154 @@
+"""Figures of several nodes put together as NSQ's nsqadmin shows them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.cluster.cluster_stats import E2eLatency, channel_of, latency_in, topic_of, topics_at
+from sparq.cluster.fleet import clean
+from sparq.cluster.nodes import Node
+
+NOW = 1000.9
+
+
+def node(name: str, **more: Any) -> Node:
+    return Node(f"{name}:4151", f"{name}:4151", name, f"host-{name}", 4151, 4150, "1.3.0", **more)
+
+
+def stats(*topics: dict[str, Any]) -> dict[str, Any]:
+    return clean({"topics": [*topics]})
+
+
+def topic(depth: int, backend: int, *channels: dict[str, Any], **more: Any) -> dict[str, Any]:
+    figures = {"depth": depth, "backend_depth": backend, "message_count": 10 * depth}
+    return {"topic_name": "t", **figures, "channels": [*channels], "paused": False, **more}
+
+
+def channel(depth: int, *clients: dict[str, Any], **more: Any) -> dict[str, Any]:
+    figures = {
+        "depth": depth,
+        "backend_depth": 1,
+        "in_flight_count": 2,
+        "client_count": len(clients),
+    }
+    return {"channel_name": "c", **figures, "clients": [*clients] or None, **more}
+
+
+def latency(count: int, value: int) -> dict[str, Any]:
+    return {"count": count, "percentiles": [{"quantile": 0.99, "value": value}]}
+
+
+def test_a_topic_is_summed() -> None:
+    """Depths, counts and pauses; memory is what is not on disk; parts by host."""
+    a, b = node("a"), node("b")
+    told = {b.address: stats(topic(5, 2, paused=True)), a.address: stats(topic(3, 3))}
+    found = topic_of("t", [b, a], told, NOW).document()
+
+    assert ("*", 8, 5, 3, 80, True) == (
+        found["node"],
+        found["depth"],
+        found["backend_depth"],
+        found["memory_depth"],
+        found["message_count"],
+        found["paused"],
+    )
+    assert ["a:4151", "b:4151"] == [part["node"] for part in found["nodes"]]
+    assert [0, 3] == [part["memory_depth"] for part in found["nodes"]]
+    assert (None, []) == (found["channels"], found["nodes"][0]["channels"])
+
+
+def test_what_no_node_has_is_empty() -> None:
+    """A topic without a node has NSQ's empty shape; a channel is none."""
+    found = topic_of("t", [node("a")], {"a:4151": stats()}, NOW).document()
+
+    assert ("", None, None, 0) == (found["node"], found["nodes"], found["channels"], found["depth"])
+    assert channel_of("t", "c", [node("a")], {"a:4151": stats()}, NOW) is None
+
+
+def test_a_channel_is_summed_and_has_each_client_once() -> None:
+    """By node, then by nearness; the parts have none (NSQ lists them twice)."""
+    a = node("a", topology_zone="z", topology_region="r")
+    b = node("b")
+    far = {"client_id": "far", "topology_zone": "y", "topology_region": "q", "connect_ts": 900}
+    near = {"client_id": "near", "topology_zone": "x", "topology_region": "r"}
+    same = {"client_id": "same", "topology_zone": "z", "topology_region": "r"}
+    told = {
+        a.address: stats(topic(0, 0, channel(4, far, near, same, zone_local_msg_count=7))),
+        b.address: stats(topic(0, 0, channel(6, {"client_id": "other"}))),
+    }
+    together = channel_of("t", "c", [b, a], told, NOW)
+    assert together is not None
+    found = together.document()
+
+    assert (10, 2, 8, 4, 4) == (
+        found["depth"],
+        found["backend_depth"],
+        found["memory_depth"],
+        found["in_flight_count"],
+        found["client_count"],
+    )
+    assert (7, 7) == (found["zone_local_msg_count"], found["delivery_msg_count"])
+    assert "global_msg_count" not in found
+    ids = [client["client_id"] for client in found["clients"]]
+    assert ["same", "near", "far", "other"] == ids
+    assert [None, None] == [part["clients"] for part in found["nodes"]]
+    assert 100_000_000_000 == found["clients"][2]["connected"]
+    assert ("z", "y") == (found["clients"][2]["node_topology_zone"], "y")
+    assert "node_topology_zone" not in found["clients"][3]
+
+
+def test_latencies_are_put_together() -> None:
+    """The largest of the largest, the smallest of the smallest, averages by weight."""
+    together = E2eLatency(topic="t")
+    for count, value in ((1, 100), (3, 500), (0, 50)):
+        together.add(latency_in({"e2e_processing_latency": latency(count, value)}))
+    (found,) = together.document()["percentiles"]
+
+    assert {"quantile": 0.99, "max": 500, "min": 50, "average": 400, "count": 4} == found
+    assert (4, "*", "t") == (together.count, together.host, together.topic)
+
+
+def test_a_nodes_latency_has_its_own_value() -> None:
+    """As NSQ shows a part: the value is all four of them."""
+    (found,) = latency_in({"e2e_processing_latency": latency(2, 7)}).document()["percentiles"]
+
+    expected = {"quantile": 0.99, "value": 7, "max": 7, "min": 7, "average": 7, "count": 2}
+    assert expected == found
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    *("topics", "topic_name", "channels", "channel_name", "clients", "depth"),
+                    *(
+                        "e2e_processing_latency",
+                        "percentiles",
+                        "quantile",
+                        "value",
+                        "count",
+                        "paused",
+                    ),
+                ]
+            ),
+            inner | st.just("t"),
+            max_size=6,
+        )
+    ),
+    max_leaves=20,
+)
+
+
+@given(json_values)
+def test_nonsense_of_a_node_is_no_figure(said: Any) -> None:
+    """Whatever a node says, there is a document, and its figures are numbers."""
+    told = clean(said)
+    for found in topics_at(node("a"), told, NOW):
+        assert isinstance(found.document()["depth"], int)
+    topic_of("t", [node("a")], {"a:4151": told}, NOW).document()

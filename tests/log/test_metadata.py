@@ -1,0 +1,62 @@
+"""What `sparq.json` says, and that a flipped bit of it is not believed."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_hexdigest
+
+from sparq.log.metadata import DataPathMetadata, MetadataError, decode
+
+WHOLE = DataPathMetadata(1, 613, 9_007_199_254_740_993)
+
+
+@given(st.integers(0, 1023), st.integers(0, (1 << 54) - 1))
+def test_facts_come_back(node_id: int, retired_index: int) -> None:
+    """What is written is read, indexes beyond what JSON's numbers hold too."""
+    facts = DataPathMetadata(1, node_id, retired_index)
+
+    assert decode(facts.encode()) == facts
+
+
+def test_no_flipped_bit_is_believed() -> None:
+    """Each bit of the file: refused, or of no consequence."""
+    for bit in range(8 * len(WHOLE.encode())):
+        text = bytearray(WHOLE.encode())
+        text[bit // 8] ^= 1 << bit % 8
+        try:
+            assert decode(bytes(text)) == WHOLE
+        except MetadataError:
+            continue
+        except AssertionError:
+            # The number of a newer format: such a data path is refused by whoever reads it.
+            assert decode(bytes(text)).format != 1
+
+
+def test_the_checksum_is_as_documented() -> None:
+    """XXH3-64 with seed 0 over the three numbers, so that others can write the file."""
+    assert WHOLE.checksum() == xxh3_64_hexdigest(b"1 613 9007199254740993")
+
+
+@pytest.mark.parametrize(
+    ("text", "facts"),
+    [
+        (b'{"format": 1, "node_id": 7, "retired_index": "8"}', DataPathMetadata(1, 7, 8)),
+        (
+            b'{"format": 2, "node_id": 7, "retired_index": "8", "checksum": "new"}',
+            DataPathMetadata(2, 7, 8),
+        ),
+    ],
+)
+def test_facts_of_other_versions(text: bytes, facts: DataPathMetadata) -> None:
+    """Without a checksum they are believed; of a newer format only the number matters."""
+    assert decode(text) == facts
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\xff\xfe", b"[]", b"null", b'{"format": 1}', b'{"format": 1, "node_id": "x"}'],
+)
+def test_what_is_no_document_of_facts(text: bytes) -> None:
+    """Nothing is guessed."""
+    with pytest.raises(MetadataError):
+        decode(text)

@@ -1,0 +1,314 @@
+"""Who a request comes from and what it may do, by options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.nsqadmin.access import hosts, roles
+from sparq.nsqadmin.access.request import AccessRequest
+from sparq.nsqadmin.access.roles import Role
+from sparq.nsqadmin.access.rules import AccessRules, AccessRulesError
+from sparq.nsqadmin.access.sessions import Sessions
+from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_user
+
+CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
+
+
+def may(options: Chosen, facts: AccessRequest) -> list[str]:
+    """What a request may do; `401` or `403` if it must not even read."""
+    policy = AccessRules(options)
+    decision = policy.identify(facts, Sessions(), NOW)
+    if refusal := policy.require(decision, Role.READ):
+        return [str(refusal.status)]
+    return roles.words(decision.identity.roles)
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "127.1.2.3", "::1", "::ffff:127.0.0.1", ""])
+def test_without_any_option_this_machine_may_do_all(peer: str) -> None:
+    """A try-out needs no setup; a unix socket has no address."""
+    assert ["read", "bodies", "operate", "administer"] == may(Chosen(), AccessRequest(peer=peer))
+
+
+@pytest.mark.parametrize("peer", [OUTSIDE, "10.0.0.1", "2001:db8::1", "::ffff:10.0.0.1", "odd"])
+def test_without_any_option_others_may_read(peer: str) -> None:
+    """Read-only unless configured."""
+    assert ["read"] == may(Chosen(), AccessRequest(peer=peer))
+    assert ["403"] == may(Chosen(default_role="none"), AccessRequest(peer=peer))
+
+
+def test_what_a_proxy_sends_is_not_this_machines() -> None:
+    """A proxy beside nsqadmin connects over loopback for the whole world."""
+    assert ["read"] == may(Chosen(), AccessRequest(is_forwarded=True))
+    assert ["read"] == may(Chosen(), from_user("alice"))
+
+
+@pytest.mark.parametrize("configured", CONFIGURED)
+def test_once_something_says_who_may_this_machine_may_not(configured: dict[str, Any]) -> None:
+    """With `--admin-user` NSQ asks everybody for the header."""
+    assert ["read"] == may(Chosen(**configured), AccessRequest())
+    chosen = Chosen(**configured, local_role="operate")
+    assert ["read", "operate"] == may(chosen, AccessRequest())
+
+
+def test_a_proxy_names_the_user() -> None:
+    """`--admin-user` gives NSQ's right, `--role` any; others have the default."""
+    options = Chosen(admin_users=("alice", "both"), roles=("bob=operate", "both=bodies"))
+
+    assert ["read", "operate", "administer"] == may(options, from_user("alice"))
+    assert ["read", "operate"] == may(options, from_user("bob"))
+    assert ["read", "bodies", "operate", "administer"] == may(options, from_user("both"))
+    assert ["read"] == may(options, from_user("mallory"))
+    assert ["read"] == may(options, from_user("Alice"))
+    assert ("alice", "header") == (
+        decide(options, from_user("alice")).identity.name,
+        decide(options, from_user("alice")).identity.via,
+    )
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"peer": OUTSIDE},
+        {"peer": "::ffff:192.0.2.7"},
+        {"users": ("alice", "mallory")},
+        {"users": ("mallory", "alice")},
+        {"users": ("",)},
+        {"users": ("alice" * 100,)},
+        {"users": ("alice,mallory",)},
+    ],
+)
+def test_a_users_header_that_proves_nothing_gives_nothing(facts: dict[str, Any]) -> None:
+    """From outside, twice, empty: the header is a client's own claim."""
+    options = Chosen(admin_users=("alice",), roles=("alice,mallory=read", "mallory=read"))
+
+    assert ["read"] == may(options, from_user("alice", **facts))
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "expected"),
+    [
+        ((), "127.0.0.1", True),
+        ((), "::1", True),
+        (("192.0.2.0/24",), OUTSIDE, True),
+        (("192.0.2.0/24",), "127.0.0.1", False),
+        (("192.0.2.7",), OUTSIDE, True),
+        (("192.0.2.8",), OUTSIDE, False),
+        (("none",), "127.0.0.1", False),
+        (("0.0.0.0/0",), OUTSIDE, True),
+    ],
+)
+def test_trusted_proxies_are_those_that_the_option_names(
+    trusted: tuple[str, ...], peer: str, expected: bool
+) -> None:
+    """Without the option: this machine."""
+    options = Chosen(admin_users=("alice",), trusted_proxies=trusted)
+
+    found = decide(options, from_user("alice", peer=peer))
+
+    assert expected == found.identity.may(Role.ADMINISTER)
+    assert expected != found.is_disbelieved
+
+
+@pytest.mark.parametrize(
+    ("peer", "forwarded_for", "client"),
+    [
+        ("127.0.0.1", (), "127.0.0.1"),
+        ("127.0.0.1", (OUTSIDE,), OUTSIDE),
+        ("127.0.0.1", ("10.9.9.9", OUTSIDE), OUTSIDE),
+        ("127.0.0.1", ("10.9.9.9", OUTSIDE, "127.0.0.2"), OUTSIDE),
+        ("127.0.0.1", (f"{OUTSIDE}:1234",), OUTSIDE),
+        ("127.0.0.1", ("[2001:db8::1]:1234",), "2001:db8::1"),
+        ("127.0.0.1", ("::ffff:192.0.2.7",), OUTSIDE),
+        ("127.0.0.1", ("unknown",), "127.0.0.1"),
+        ("127.0.0.1", ("127.0.0.1",), "127.0.0.1"),
+        (OUTSIDE, ("127.0.0.1",), OUTSIDE),
+        ("", (OUTSIDE,), OUTSIDE),
+        ("127.0.0.1", ("127.0.0.3",) * 100 + (OUTSIDE,), OUTSIDE),
+    ],
+)
+def test_the_client_is_the_first_that_no_proxy_vouches_for(
+    peer: str, forwarded_for: tuple[str, ...], client: str
+) -> None:
+    """What stands before it in X-Forwarded-For is the client's own."""
+    found = hosts.client(peer, forwarded_for, hosts.Networks(hosts.LOOPBACK))
+
+    assert client == found
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> tuple[Chosen, dict[str, str]]:
+    """Options with a token file, and its tokens by name."""
+    made = {
+        "good": tokens.make("good", "operate"),
+        "expired": tokens.make("expired", "administer", "2020-01-01"),
+        "reader": tokens.make("reader", "read"),
+    }
+    path = tmp_path / "tokens"
+    path.write_text("\n".join(line for _, line in made.values()))
+    return Chosen(token_file=str(path)), {name: token for name, (token, _) in made.items()}
+
+
+def test_a_token_says_who_it_is(keys: tuple[Chosen, dict[str, str]]) -> None:
+    """From anywhere; this machine has no more rights than others then."""
+    options, of = keys
+    for peer in (OUTSIDE, "127.0.0.1"):
+        shows = AccessRequest(peer=peer, authorizations=(f"Bearer {of['good']}",))
+        assert ["read", "operate"] == may(options, shows)
+        assert "good" == decide(options, shows).identity.name
+    assert ["read"] == may(options, AccessRequest())
+
+
+def test_everybody_has_the_default_role(keys: tuple[Chosen, dict[str, str]]) -> None:
+    """Besides what a token, a session, a user's header or this machine gives."""
+    options, of = keys
+    chosen = replace(options, default_role="bodies", roles=("bob=operate",), local_role="operate")
+    sessions = Sessions()
+    session = sessions.start(tokens.digest(of["good"]), NOW)
+    everybody = (
+        AccessRequest(authorizations=(f"Bearer {of['good']}",)),
+        AccessRequest(session=session),
+        from_user("bob"),
+        AccessRequest(),
+    )
+    for facts in everybody:
+        identity = decide(chosen, facts, sessions).identity
+        assert ["read", "bodies", "operate"] == roles.words(identity.roles), identity
+    nobody = decide(chosen, AccessRequest(peer=OUTSIDE)).identity
+    assert ["read", "bodies"] == roles.words(nobody.roles)
+
+
+def test_a_wrong_token_is_refused_whatever_else_is_shown(
+    keys: tuple[Chosen, dict[str, str]],
+) -> None:
+    """It never falls back to the proxy's user, the machine or the default."""
+    options, of = keys
+    options = replace(options, local_role="administer", admin_users=("alice",))
+    for wrong in (
+        ("Bearer x",),
+        ("Bearer",),
+        ("Bearer ",),
+        (f"Bearer {of['good']}x",),
+        (f"Bearer {of['good'][:-1]}",),
+        (f"Bearer {of['expired']}",),
+        (f"Bearer {of['good']}", f"Bearer {of['good']}"),
+        (f"Bearer {of['good']}", "Basic eDp5"),
+    ):
+        assert ["401"] == may(options, AccessRequest(authorizations=wrong)), wrong
+        assert ["401"] == may(options, from_user("alice", authorizations=wrong)), wrong
+
+
+def test_other_schemes_and_other_setups_are_no_tokens(
+    keys: tuple[Chosen, dict[str, str]],
+) -> None:
+    """A proxy may send Basic, or its own bearer where there is no token file."""
+    options, _ = keys
+    assert ["read"] == may(options, AccessRequest(authorizations=("Basic eDp5",)))
+    options = Chosen(admin_users=("alice",))
+    shows = from_user("alice", authorizations=("Bearer the.proxys.own",))
+    assert ["read", "operate", "administer"] == may(options, shows)
+
+
+def test_nobody_is_told_to_sign_in_and_somebody_that_he_may_not(
+    keys: tuple[Chosen, dict[str, str]],
+) -> None:
+    """401 where a token would help, 403 where it is known who asks; NSQ's 403 without tokens."""
+    policy = AccessRules(keys[0])
+    nobody = policy.identify(AccessRequest(), Sessions(), NOW)
+    shows = AccessRequest(authorizations=(f"Bearer {keys[1]['reader']}",))
+    reader = policy.identify(shows, Sessions(), NOW)
+    nsqs = AccessRules(Chosen(admin_users=("alice",)))
+    outsider = nsqs.identify(AccessRequest(peer=OUTSIDE), Sessions(), NOW)
+
+    found = [
+        policy.require(nobody, Role.OPERATE),
+        policy.require(reader, Role.OPERATE),
+        nsqs.require(outsider, Role.OPERATE),
+    ]
+
+    assert [(401, "UNAUTHORIZED"), (403, "FORBIDDEN"), (403, "FORBIDDEN")] == found
+
+
+def test_a_session_lasts_as_long_as_its_token(keys: tuple[Chosen, dict[str, str]]) -> None:
+    """A token that is taken out of the file ends its sessions; an expired one does, too."""
+    options, of = keys
+    sessions = Sessions()
+    good = AccessRequest(session=sessions.start(tokens.digest(of["good"]), NOW))
+    expired = AccessRequest(session=sessions.start(tokens.digest(of["expired"]), NOW))
+
+    assert "good" == decide(options, good, sessions).identity.name
+    assert "nobody" == decide(options, expired, sessions).identity.via
+    assert "nobody" == decide(options, AccessRequest(session="made-up"), sessions).identity.via
+    Path(options.token_file).write_text("")
+    assert "nobody" == decide(options, good, sessions).identity.via
+
+
+GET, PUT = "GET", "PUT"
+
+
+@pytest.mark.parametrize(
+    ("options", "facts", "expected"),
+    [
+        # NSQ's rule: the network alone
+        (Chosen(), AccessRequest(), {GET: 200, PUT: 200}),
+        (Chosen(admin_users=("alice",)), AccessRequest(), {GET: 200, PUT: 200}),
+        (Chosen(), AccessRequest(peer=OUTSIDE), {GET: 403, PUT: 403}),
+        (
+            Chosen(allow_config_from_cidr="192.0.2.0/24"),
+            AccessRequest(peer=OUTSIDE),
+            {GET: 200, PUT: 200},
+        ),
+        (Chosen(), AccessRequest(peer=""), {GET: 200, PUT: 200}),
+        (Chosen(), AccessRequest(peer="odd"), {GET: 400, PUT: 400}),
+        # through a proxy: the client's address, and the role
+        (
+            Chosen(admin_users=("alice",)),
+            from_user("alice", forwarded_for=(OUTSIDE,)),
+            {GET: 403, PUT: 403},
+        ),
+        (Chosen(admin_users=("alice",)), from_user("alice"), {GET: 200, PUT: 200}),
+        (Chosen(admin_users=("alice",)), from_user("bob"), {GET: 200, PUT: 403}),
+        (Chosen(), AccessRequest(is_forwarded=True), {GET: 200, PUT: 403}),
+        # sparq's options: the role, too
+        (Chosen(roles=("bob=read",)), AccessRequest(), {GET: 200, PUT: 403}),
+        (Chosen(local_role="operate"), AccessRequest(), {GET: 200, PUT: 403}),
+        (Chosen(local_role="administer"), AccessRequest(), {GET: 200, PUT: 200}),
+        # no network: the role alone
+        (Chosen(allow_config_from_cidr=""), AccessRequest(peer=OUTSIDE), {GET: 200, PUT: 403}),
+        (Chosen(allow_config_from_cidr=""), AccessRequest(), {GET: 200, PUT: 200}),
+    ],
+)
+def test_config_asks_for_the_network_and_then_for_the_role(
+    options: Chosen, facts: AccessRequest, expected: dict[str, int]
+) -> None:
+    """NSQ's guard of /config, made stricter only where NSQ's options are not all there is."""
+    policy = AccessRules(options)
+    found = {}
+    for method in (GET, PUT):
+        asked = replace(facts, method=method)
+        refusal = policy.require_config(asked, policy.identify(asked, Sessions(), NOW))
+        found[method] = refusal.status if refusal else 200
+
+    assert expected == found
+
+
+@pytest.mark.parametrize(
+    ("options", "flag"),
+    [
+        ({"roles": ("bob",)}, "--role"),
+        ({"default_role": "reader"}, "--default-role"),
+        ({"local_role": "root"}, "--local-role"),
+        ({"trusted_proxies": ("10.0.0.0/33",)}, "--trusted-proxy"),
+        ({"allow_config_from_cidr": "here"}, "--allow-config-from-cidr"),
+        ({"allowed_hosts": ("http://x",)}, "--allowed-host"),
+        ({"token_file": "/nowhere"}, "--token-file"),
+    ],
+)
+def test_an_option_that_means_nothing_is_named(options: dict[str, Any], flag: str) -> None:
+    """Rights that are misspelt do not start."""
+    with pytest.raises(AccessRulesError, match=f"^{flag}: "):
+        AccessRules(Chosen(**options))

@@ -1,0 +1,316 @@
+"""What many nodes say becomes one snapshot of the cluster."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from sparq.nsqadmin.watch.names import KEEP_SECONDS, NONE, NameNumbers
+from sparq.nsqadmin.watch.node_stats import COUNT_MAX, read_look
+from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic, two_looks
+
+
+def test_figures_are_summed_over_nodes() -> None:
+    """A channel's and a topic's figures are those of all nodes that have it."""
+    one = stats(topic("t", channel("c", depth=5, in_flight=1, messages=9, clients=2), depth=2))
+    two = stats(topic("t", channel("c", depth=7, deferred=3, messages=8, clients=1), messages=4))
+
+    found = snapshot(one, two, stats())
+
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert (12, 1, 3, 17, 3, 2) == (
+        *(row.depth, row.in_flight, row.deferred, row.messages, row.clients, row.nodes),
+    )
+    whole = found.topics.find("t")
+    assert whole is not None
+    assert (2, 14, 4, 1, 2, 3) == (
+        *(whole.depth, whole.waiting, whole.messages, whole.channels, whole.nodes, whole.clients),
+    )
+    assert (3, 3, 1, 1, 14) == (
+        *(found.totals.nodes, found.totals.nodes_up, found.totals.topics, found.totals.channels),
+        found.totals.waiting,
+    )
+
+
+def test_rates_are_growth_by_time() -> None:
+    """A counter that grew by 20 in 10 seconds is a rate of 2."""
+    before = stats(topic("t", channel("c", messages=100, finished=50, requeued=1), bytes=1000))
+    after = stats(
+        topic("t", channel("c", messages=120, finished=80, requeued=6), messages=20, bytes=1500)
+    )
+
+    row = two_looks(before, after).channels.find("t", "c")
+    whole = two_looks(before, after).topics.find("t")
+
+    assert row is not None
+    assert whole is not None
+    assert (2.0, 3.0, 0.5, 0.0) == (row.in_rate, row.out_rate, row.requeue_rate, row.timeout_rate)
+    assert (2.0, 50.0, 3.0) == (whole.in_rate, whole.byte_rate, whole.out_rate)
+
+
+def test_one_look_makes_no_rate() -> None:
+    """What was looked at once only has no rate, rather than none at all per second."""
+    row = snapshot(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
+
+    assert row is not None
+    assert (None, None, None) == (row.in_rate, row.out_rate, row.clear_seconds)
+
+
+def test_a_restart_makes_no_rate() -> None:
+    """Counters begin at 0 with a new start: that is neither growth nor loss."""
+    before = stats(topic("t", channel("c", messages=100)))
+    after = stats(topic("t", channel("c", messages=150)), start_time=200)
+
+    row = two_looks(before, after).channels.find("t", "c")
+
+    assert row is not None
+    assert row.in_rate is None
+
+
+def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
+    """A channel that one of two nodes has only now has the other one's rate."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", messages=10))))
+    cluster.answers("b:4151", stats(topic("t"), topic("u", channel("c"))))
+    cluster.now += 10
+    cluster.answers("a:4151", stats(topic("t", channel("c", messages=30), channel("d"))))
+    cluster.answers("b:4151", stats(topic("t", channel("c", messages=500))))
+
+    found = cluster.snapshot()
+
+    row, other = found.channels.find("t", "c"), found.channels.find("t", "d")
+    assert row is not None
+    assert other is not None
+    assert (2.0, None) == (row.in_rate, other.in_rate)
+    assert found.topics.find("u") is None
+
+
+def test_lag_is_the_age_that_nodes_say() -> None:
+    """sparq's nsqd says the age of its oldest message: the oldest of all nodes counts."""
+    found = snapshot(
+        stats(topic("t", channel("c", depth=5, oldest=12.5))),
+        stats(topic("t", channel("c", depth=1, oldest=40.0))),
+        stats(topic("t", channel("c"))),
+    )
+
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert (40.0, True) == (row.lag_seconds, row.lag_is_exact)
+    assert found.totals.lag_seconds == 40.0
+
+
+def test_lag_of_go_is_estimated() -> None:
+    """Go's nsqd says no age: what waits by the rate at which it is finished is one."""
+    before = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
+    after = stats(topic("t", channel("c", is_go=True, messages=110, depth=40)), is_go=True)
+
+    found = two_looks(before, after)
+
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert (2.0, 20.0, False, None) == (
+        *(row.out_rate, row.lag_seconds, row.lag_is_exact, row.ready),
+    )
+    assert found.has_go
+    assert not found.nodes[0].is_sparq
+
+
+def test_lag_without_consumers_has_no_end_at_go() -> None:
+    """Where nothing is finished, the estimate is no number."""
+    same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
+
+    row = two_looks(same, same).channels.find("t", "c")
+
+    assert row is not None
+    assert row.lag_seconds == math.inf
+
+
+@pytest.mark.parametrize(
+    ("finished", "expected"), [(60, 10.0), (20, math.inf), (0, math.inf)], ids=str
+)
+def test_time_to_clear(finished: int, expected: float) -> None:
+    """What waits by how much faster it is finished than it comes; never where it is not."""
+    before = stats(topic("t", channel("c", messages=100, depth=80)))
+    after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
+
+    row = two_looks(before, after).channels.find("t", "c")
+
+    assert row is not None
+    assert row.clear_seconds == expected
+
+
+def test_states_of_channels() -> None:
+    """One word says what a channel is like."""
+    reader = {"range_reader": "h:1", "range_query": "clicks", "range_commit_seconds": 3.5}
+    answer = stats(
+        topic(
+            "t",
+            channel("alone", depth=5),
+            channel("behind", depth=5, clients=1, oldest=100.0),
+            channel("fine", depth=5, clients=1, oldest=1.0),
+            channel("paused", depth=5, paused=True),
+            channel("spark", **reader),
+        )
+    )
+
+    found = snapshot(answer)
+
+    states = {row.channel: row.state for row in found.channels}
+    expected = {"alone": "no consumers", "behind": "behind", "fine": "ok", "paused": "paused"}
+    assert {**expected, "spark": "ok"} == states
+    spark = found.channels.find("t", "spark")
+    assert spark is not None
+    assert spark.reader is not None
+    assert ("h:1", "clicks", 3.5) == (
+        *(spark.reader.address, spark.reader.query, spark.reader.commit_seconds),
+    )
+
+
+def test_consumers_that_finish_nothing_are_stuck() -> None:
+    """Messages wait, consumers are there, and the counter of finished ones stands still."""
+    cluster = Cluster()
+    answer = stats(topic("t", channel("c", depth=5, clients=2, finished=7)))
+    states = []
+    for _ in range(5):
+        cluster.answers("a:4151", answer)
+        row = cluster.snapshot().channels.find("t", "c")
+        assert row is not None
+        states.append((row.state, row.unfinished_seconds))
+        cluster.now += 10
+
+    assert [("ok", 0), ("ok", 10), ("ok", 20), ("stuck", 30), ("stuck", 40)] == states
+
+
+def test_a_finished_message_ends_being_stuck() -> None:
+    """One message that is finished is progress, and so is an empty channel."""
+    cluster = Cluster()
+    for finished, depth in ((7, 5), (8, 5), (8, 0)):
+        cluster.now += 100
+        figures = channel("c", depth=depth, clients=2, finished=finished)
+        cluster.answers("a:4151", stats(topic("t", figures)))
+        row = cluster.snapshot().channels.find("t", "c")
+        assert row is not None
+        assert ("ok", 0.0) == (row.state, row.unfinished_seconds)
+
+
+def test_a_gone_node_keeps_its_figures_in_its_own_row() -> None:
+    """Its messages count in no sum, and its row says how many wait there."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))
+    cluster.answers("b:4151", stats(topic("t", channel("c", depth=7))))
+    cluster.answers("b:4151", None, state="gone", error="connection refused")
+
+    found = cluster.snapshot()
+
+    row, node = found.channels.find("t", "c"), found.node("b:4151")
+    assert row is not None
+    assert node is not None
+    assert (5, 1, 5) == (row.depth, row.nodes, found.totals.waiting)
+    assert ("gone", 7, "connection refused") == (node.state, node.waiting, node.error)
+    assert {"b:4151": "connection refused"} == found.errors
+    assert (2, 1) == (found.totals.nodes, found.totals.nodes_up)
+
+
+def test_a_node_has_tables_of_its_own() -> None:
+    """A node's page shows what it has alone; so do a channel's parts by node."""
+    cluster = Cluster()
+    for depth in (5, 25):
+        cluster.now += 10
+        cluster.answers("a:4151", stats(topic("t", channel("c", depth=depth, messages=depth))))
+        cluster.answers("b:4151", stats(topic("t", channel("d", depth=7)), topic("u")))
+    found = cluster.snapshot()
+
+    topics, channels = found.at_node("b:4151")
+
+    assert ["t", "u"] == [row.topic for row in topics]
+    assert [("d", 7)] == [(row.channel, row.depth) for row in channels]
+    parts = found.channel_nodes("t", "c")
+    assert [("a:4151", 25, 2.0)] == [(node.address, c.depth, c.in_rate) for node, c in parts]
+    both = [(node.address, part.waiting, part.channels) for node, part in found.topic_nodes("t")]
+    assert [("a:4151", 25, 1), ("b:4151", 7, 1)] == both
+    assert [] == found.topic_nodes("nowhere")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"[]", b"{}", b'{"version":1}', b'{"version":"1","topics":[{}]}', b"[" * 5000, b"\xff"],
+)
+def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+    """Whatever a node says, it is read or refused."""
+    with pytest.raises(ValueError, match="figures"):
+        read_look(answer, NameNumbers(), 0.0)
+
+
+def test_hostile_figures_are_held_within_bounds() -> None:
+    """Names that NSQ does not allow are left out, counts are no less than 0, texts one line."""
+    answer = stats(
+        topic("<b>", channel("c")),
+        topic("t", channel("c", depth=-5), channel("c", depth=9), channel("a b"), depth=1 << 60),
+        topic("t", depth=3),
+        health="NOK\n\x1b[31m",
+    )
+
+    names = NameNumbers()
+    look = read_look(json.dumps(answer).encode(), names, 0.0)
+
+    assert [("t", ""), ("t", "c")] == [names.keys[number] for number in look.numbers]
+    assert [COUNT_MAX, 0] == look.column("depth").tolist()
+    assert look.health == "NOK  [31m"
+
+
+def test_counts_beyond_64_bits_are_refused() -> None:
+    """No column could hold them."""
+    answer = json.dumps(stats(topic("t", depth=1 << 80))).encode()
+    with pytest.raises(ValueError, match="unreadable"):
+        read_look(answer, NameNumbers(), 0.0)
+
+
+def test_an_answer_of_before_1_0_is_read() -> None:
+    """Then the document is wrapped."""
+    answer = json.dumps({"status_code": 200, "data": stats(topic("t"))}).encode()
+
+    assert len(read_look(answer, NameNumbers(), 0.0).numbers) == 1
+
+
+def test_names_are_given_up_and_their_numbers_come_again() -> None:
+    """Short-lived topics take no more memory than those that live at a time."""
+    names = NameNumbers()
+    for at in range(50):
+        now = at * KEEP_SECONDS
+        number = names.number_or_new(f"t{at}")
+        kept = names.number_or_new("stays")
+        names.seen([number, kept], now)  # type: ignore[arg-type]  # a list selects as well
+        old = names.numbering()
+        names.forget(now + 1)
+
+    assert len(names) <= 4
+    assert names.number("t0") == NONE
+    assert names.number("stays") == kept
+    assert ("t49", "") in old.keys
+
+
+def test_names_have_a_limit() -> None:
+    """Beyond it names are left out and counted, a channel without its topic, too."""
+    names = NameNumbers(names_max=2)
+    numbers = [names.number_or_new(*key) for key in (("a", ""), ("a", "c"), ("b", ""), ("b", "c"))]
+
+    assert [0, 1, NONE, NONE] == numbers
+    assert names.left_out == 2
+
+
+def test_a_picture_is_not_changed_by_the_next_one() -> None:
+    """Whoever shows it may go on doing so."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", depth=5))))
+    first = cluster.snapshot()
+    cluster.answers("a:4151", stats(topic("t", channel("b"), channel("c", depth=6))))
+    second = cluster.snapshot()
+
+    old, new = first.channels.find("t", "c"), second.channels.find("t", "c")
+    assert old is not None
+    assert new is not None
+    assert (5, 6) == (old.depth, new.depth)
+    assert first.number < second.number

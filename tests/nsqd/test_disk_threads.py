@@ -1,0 +1,199 @@
+"""The runner: disk work in its threads, results in the loop, barriers that open."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncIterator
+
+import pytest
+
+from sparq.broker.turn import Task
+from sparq.log.disk import DiskError
+from sparq.log.journal import Journal
+from sparq.log.task import TaskKind
+from sparq.nsqd.disk_threads import DiskThreads
+from sparq.testing import MemoryDisk
+from tests.support.waiting import let_all_run, until
+
+
+class Work:
+    """A piece of disk work that waits until it may go on, and says where it ran."""
+
+    def __init__(self, kind: TaskKind, *, held: bool = False) -> None:
+        self.kind = kind
+        self.error: DiskError | None = None
+        self.thread = ""
+        self.name = ""
+        self.go = threading.Event()
+        if not held:
+            self.go.set()
+
+    def run(self) -> None:
+        """Wait for `go`, in whatever thread this is."""
+        assert self.go.wait(20)
+        self.thread = threading.current_thread().name
+
+
+@pytest.fixture
+async def turns() -> list[str]:
+    """What happened in the loop, in order."""
+    return []
+
+
+@pytest.fixture
+async def runner(turns: list[str]) -> AsyncIterator[DiskThreads]:
+    """A runner in this test's loop."""
+    loop = asyncio.get_running_loop()
+    journal = Journal(MemoryDisk(), "/data")
+
+    def wake() -> None:
+        assert threading.current_thread() is threading.main_thread()
+        turns.append("turn")
+        note(turns, made.take_finished())
+        made.open_barriers()
+
+    made = DiskThreads(loop, wake, journal.run)
+    yield made
+    await loop.run_in_executor(None, made.stop)
+
+
+def note(turns: list[str], finished: list[Task]) -> None:
+    """Note which tasks were taken over."""
+    for each in finished:
+        assert isinstance(each.work, Work)
+        turns.append(each.work.name)
+
+
+def task(work: Work, name: str) -> Task:
+    """A task of this name."""
+    work.name = name
+    return Task(work)
+
+
+async def settled(runner: DiskThreads) -> None:
+    """Wait for all that was handed out, with a bound."""
+    async with asyncio.timeout(20):
+        await runner.barrier()
+
+
+async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
+    runner: DiskThreads, turns: list[str]
+) -> None:
+    """Commits, reads and housekeeping do not wait for one another; a turn takes what is done."""
+    works = [Work(kind) for kind in TaskKind]
+    runner.submit([task(work, work.kind.value) for work in works])
+
+    await settled(runner)
+
+    assert [work.thread.rstrip("0123456789-") for work in works] == [
+        "nsqd-commit",
+        "nsqd-commit",
+        "nsqd-read",
+        "nsqd-inspect",
+        "nsqd-housekeeping",
+    ]
+    done = [name for name in turns if name != "turn"]
+    assert sorted(done) == sorted(kind.value for kind in TaskKind)
+    assert 1 <= turns.count("turn") <= len(works)
+
+
+async def test_commits_keep_their_order(runner: DiskThreads, turns: list[str]) -> None:
+    """One thread, one order: a later commit never overtakes."""
+    runner.submit([task(Work(TaskKind.COMMIT), str(number)) for number in range(200)])
+
+    await settled(runner)
+
+    assert [name for name in turns if name != "turn"] == [str(number) for number in range(200)]
+
+
+async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
+    runner: DiskThreads, turns: list[str]
+) -> None:
+    """Under a steady stream of work a barrier still opens."""
+    first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
+    runner.submit([task(first, "first")])
+    barrier = asyncio.create_task(runner.barrier())
+    await let_all_run()
+    runner.submit([task(later, "later")])
+    assert not barrier.done()
+
+    first.go.set()
+    async with asyncio.timeout(20):
+        await barrier
+
+    assert "first" in turns
+    assert "later" not in turns
+    later.go.set()
+    await settled(runner)
+
+
+async def test_only_a_lone_commit_runs_inline(runner: DiskThreads) -> None:
+    """Two tasks, a read, much to write, or a commit behind another one go to the threads."""
+    work = Work(TaskKind.COMMIT)
+    commit = task(work, "inline")
+    held = Work(TaskKind.COMMIT, held=True)
+
+    assert runner.may_run_inline([commit], 100)
+    assert not runner.may_run_inline([commit, commit], 100)
+    assert not runner.may_run_inline([task(Work(TaskKind.READ), "read")], 100)
+    assert not runner.may_run_inline([commit], 1 << 20)
+    runner.submit([task(held, "held")])
+    assert not runner.may_run_inline([commit], 100)
+
+    held.go.set()
+    await settled(runner)
+    runner.run_inline([commit])
+    assert work.thread == threading.main_thread().name
+
+
+async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
+    runner: DiskThreads,
+) -> None:
+    """A slow disk sends commits that sync to the thread; writes wait for no disk."""
+    slow = Work(TaskKind.COMMIT, held=True)
+    threading.Timer(0.1, slow.go.set).start()
+    runner.run_inline([task(slow, "slow")])
+    work = Work(TaskKind.WRITE)
+    write = task(work, "write")
+
+    assert not runner.may_run_inline([task(Work(TaskKind.COMMIT), "commit")], 100)
+    assert runner.may_run_inline([write, write, write], 200_000)
+    assert not runner.may_run_inline([write], 1 << 20)
+    assert not runner.may_run_inline([write] * 100, 100)
+    assert not runner.may_run_inline([write, task(Work(TaskKind.READ), "read")], 100)
+    held = Work(TaskKind.WRITE, held=True)
+    runner.submit([task(held, "held")])
+    assert not runner.may_run_inline([write], 100)
+
+    held.go.set()
+    await settled(runner)
+    runner.run_inline([write, write])
+    assert work.thread == threading.main_thread().name
+
+
+async def test_a_turn_between_a_task_and_its_wake_up() -> None:
+    """It takes the task over before its thread wakes the loop; the next task wakes the loop too."""
+    loop = asyncio.get_running_loop()
+    turns: list[int] = []
+
+    def wake() -> None:  # as a turn does, which takes nothing over where there is nothing
+        turns.append(len(made.finished) and len(made.take_finished()))
+
+    class Overtaken(deque[tuple[int, Task]]):
+        """The loop's turn comes right behind what a thread adds."""
+
+        def append(self, entry: tuple[int, Task]) -> None:
+            super().append(entry)
+            made.take_finished()
+            made.finished = deque()
+
+    made = DiskThreads(loop, wake, Journal(MemoryDisk(), "/data").run)
+    made.finished = Overtaken()
+    made.submit([Task(Work(TaskKind.READ))])
+    await until(lambda: turns == [0])
+
+    made.submit([Task(Work(TaskKind.READ))])
+    await until(lambda: turns == [0, 1])
+    await loop.run_in_executor(None, made.stop)

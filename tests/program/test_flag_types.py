@@ -1,0 +1,131 @@
+"""The types of options: what a command line and a file may hold for each."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.program.flag_types import (
+    FLOAT,
+    FLOATS,
+    STRING,
+    TLS_REQUIRED,
+    TLS_VERSION,
+    TLS_VERSIONS,
+    FlagType,
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        (FLOAT, "0.25", 0.25),
+        (FLOAT, "-.5e1", -5.0),
+        (FLOAT, "1", 1.0),
+        (FLOATS, "0.5", [0.5]),
+        (FLOATS, "1,.99,5e-1", [1.0, 0.99, 0.5]),
+        (TLS_REQUIRED, "true", "true"),
+        (TLS_REQUIRED, "1", "true"),
+        (TLS_REQUIRED, "F", "false"),
+        (TLS_REQUIRED, "TCP-HTTPS", "tcp-https"),
+        (TLS_VERSION, "", "tls1.2"),
+        (TLS_VERSION, "TLS1.0", "tls1.0"),
+        (TLS_VERSION, "tls1.3", "tls1.3"),
+    ],
+)
+def test_a_command_line_may_say(kind: FlagType, text: str, value: object) -> None:
+    """NSQ's spellings, in any case; no TLS version means the safe default."""
+    assert kind.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "value"),
+    [
+        (FLOAT, 0.25, 0.25),
+        (FLOAT, 1, 1.0),
+        (FLOAT, "0.5", 0.5),
+        (FLOATS, "0.99,0.5", [0.99, 0.5]),
+        (FLOATS, 0.25, [0.25]),
+        (FLOATS, 1, [1.0]),
+        (TLS_REQUIRED, True, "true"),
+        (TLS_REQUIRED, False, "false"),
+        (TLS_REQUIRED, "tcp-https", "tcp-https"),
+        (TLS_REQUIRED, 1, "true"),
+        (TLS_VERSION, "tls1.1", "tls1.1"),
+    ],
+)
+def test_a_file_may_hold(kind: FlagType, given: object, value: object) -> None:
+    """TOML's own types as well as texts."""
+    assert kind.coerce(given) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "reason"),
+    [
+        *(
+            (FLOAT, text, "write a number")
+            for text in ("", "half", "nan", "inf", "1_0", " 1", "1e999")
+        ),
+        (FLOATS, "", "write numbers"),
+        (FLOATS, "0.5,,1", "write numbers"),
+        (FLOATS, "half", "write numbers"),
+        (TLS_REQUIRED, "http", "write true, false or tcp-https"),
+        (TLS_REQUIRED, "", "write true, false or tcp-https"),
+        (TLS_VERSION, "ssl3.0", "tls version must be one of tls1.0, tls1.1, tls1.2, tls1.3"),
+        (TLS_VERSION, "1.2", "tls version must be one of tls1.0, tls1.1, tls1.2, tls1.3"),
+    ],
+)
+def test_other_texts_are_refused(kind: FlagType, text: str, reason: str) -> None:
+    """The same on a command line and in a file."""
+    for read in (kind.parse, kind.coerce):
+        with pytest.raises(ValueError, match=reason):
+            read(text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        (FLOAT, True),
+        (FLOAT, [0.5]),
+        (FLOATS, True),
+        (FLOATS, [0.5]),
+        (TLS_REQUIRED, 2),
+        (TLS_VERSION, 1.2),
+    ],
+)
+def test_other_types_in_a_file_are_refused(kind: FlagType, given: object) -> None:
+    """What is neither the type nor a text of it."""
+    with pytest.raises(ValueError, match=r"."):
+        kind.coerce(given)
+
+
+def test_a_flag_without_value_may_mean_one() -> None:
+    """`--tls-required` alone is true; the others need their value."""
+    assert (TLS_REQUIRED.bare, TLS_VERSION.bare, FLOATS.bare) == ("true", "", "")
+
+
+@given(st.lists(st.lists(st.floats(0, 1), min_size=1)))
+def test_repeated_percentiles_are_gathered_in_descending_order(values: list[list[float]]) -> None:
+    """As NSQ sorts them for /stats."""
+    gathered = FLOATS.gather(iter(values))
+
+    assert list(gathered) == sorted(chain.from_iterable(values), reverse=True)
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    """Nothing but ValueError comes out, and a TLS version is one that can be set."""
+    for kind in (FLOATS, TLS_REQUIRED, TLS_VERSION):
+        try:
+            value = kind.parse(text)
+        except ValueError:
+            continue
+        assert kind is not TLS_VERSION or value in TLS_VERSIONS
+
+
+def test_a_text_is_shown_as_one_would_type_it() -> None:
+    """Also a newline, which a help page would lose."""
+    assert ['"a"', '"\\n"', '"ä"', ""] == [STRING.show(text) for text in ("a", "\n", "ä", "")]

@@ -1,0 +1,51 @@
+"""deploy/compose.yml as a container engine reads it: services, with their variables filled in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parents[3] / "deploy" / "compose.yml"
+VARIABLE = re.compile(r"\$\{(\w+):-([^}]*)\}")
+
+Service = dict[str, Any]
+
+
+def document(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """The whole file.
+
+    Args:
+        variables: of the environment; without one its default holds.
+
+    Raises:
+        ModuleNotFoundError: there is no PyYAML.
+    """
+    import yaml
+
+    given = dict(variables or {})
+    text = FILE.read_text(encoding="utf-8")
+    filled = VARIABLE.sub(lambda found: given.get(found[1]) or found[2], text)
+    return dict(yaml.safe_load(filled))
+
+
+def services(variables: Mapping[str, str] | None = None) -> dict[str, Service]:
+    """The services by name."""
+    return dict(document(variables)["services"])
+
+
+def in_order(found: Mapping[str, Service]) -> list[str]:
+    """The names in an order in which each comes after those that it depends on."""
+    ordered: list[str] = []
+    while left := [name for name in found if name not in ordered]:
+        ready = [name for name in left if set(found[name].get("depends_on", ())) <= set(ordered)]
+        assert ready, f"{left} depend on each other"
+        ordered += ready
+    return ordered
+
+
+def ports(service: Service) -> dict[int, int]:
+    """Each published port with the container's that it leads to."""
+    found = (entry.split(":")[-2:] for entry in service["ports"])
+    return {int(outside): int(inside) for outside, inside in found}

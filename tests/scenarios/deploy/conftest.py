@@ -1,0 +1,15 @@
+"""The wheel, built once for all that install it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.deploy import wheel
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    return wheel.build(tmp_path_factory.mktemp("wheel"))

@@ -1,0 +1,101 @@
+"""Each alert of deploy/prometheus/nsq.rules.yml, brought about for real and ended again.
+
+Real daemons and a real Prometheus; in its rules a minute lasts a second (`alerting`). All troubles
+last at the same time: what they have in common is the cluster, not a topic.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import pytest
+
+from tests.scenarios.deploy import alerting
+from tests.scenarios.deploy.troubles import TROUBLES, Cluster, attach_lack
+from tests.support.waiting import wait_for
+
+SECONDS_MAX = 240
+POLL_SECONDS = 0.2
+MEANT = sorted(set[str]().union(*TROUBLES.values()))
+
+pytestmark = pytest.mark.timeout(4 * SECONDS_MAX)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What Prometheus has told.
+
+    Attributes:
+        before: the alerts that fired before the troubles.
+        annotations: of the alerts that fired during them and were seen.
+        fired: all that have fired at the end of the troubles.
+        after: those that fire when all have had their time to stop.
+        mixin: how many samples there were under each name of the mixin.
+    """
+
+    before: set[str]
+    annotations: dict[str, dict[str, str]]
+    fired: set[str]
+    after: set[str]
+    mixin: dict[str, int]
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
+    """All troubles, from a cluster that is well to one that is well again."""
+    alerting.program("prometheus")
+    if lack := attach_lack():
+        pytest.skip(lack)
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        return told(cluster)
+
+
+def told(cluster: Cluster) -> Story:
+    """The story of a cluster."""
+    prometheus = cluster.prometheus
+    wait_for(lambda: len(prometheus.ask("up == 1")) == 8, SECONDS_MAX, every=POLL_SECONDS)
+    before = prometheus.has_fired()
+    annotations: dict[str, dict[str, str]] = {}
+    missing: set[str] = set(MEANT)
+
+    def all_fire() -> bool:
+        annotations.update(prometheus.firing())
+        missing.difference_update(annotations, prometheus.has_fired())
+        return not missing
+
+    with ExitStack() as troubles:
+        for trouble in TROUBLES:
+            troubles.enter_context(trouble(cluster))
+        wait_for(all_fire, SECONDS_MAX, lambda: sorted(missing), POLL_SECONDS)
+        mixin = {
+            name: len(prometheus.ask(name)) for name in alerting.names("record", alerting.MIXIN)
+        }
+    fired = prometheus.has_fired()
+    wait_for(lambda: not prometheus.firing(), SECONDS_MAX, prometheus.firing, POLL_SECONDS)
+    return Story(before, annotations, fired, set(prometheus.firing()), mixin)
+
+
+def test_every_alert_is_meant_by_a_trouble() -> None:
+    """None is left out."""
+    assert MEANT == sorted(alerting.names("alert", alerting.ALERTS))
+
+
+def test_a_cluster_that_is_well_wakes_nobody(story: Story) -> None:
+    """All daemons answer, and nothing has fired."""
+    assert set() == story.before
+
+
+@pytest.mark.parametrize("alert", MEANT)
+def test_an_alert_fires_and_stops(alert: str, story: Story) -> None:
+    """While its trouble lasts it fires and says what it is about; when it is over it stops."""
+    said = "".join(story.annotations.get(alert, {}).values())
+
+    assert alert in story.fired
+    assert alert not in story.after
+    assert "<" not in said  # as a template says that it has failed
+
+
+def test_the_names_of_the_mixin_are_there(story: Story) -> None:
+    """Each recording rule has found what it records."""
+    assert [] == [name for name, count in story.mixin.items() if not count]

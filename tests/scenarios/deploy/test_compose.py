@@ -1,0 +1,330 @@
+"""deploy/compose.yml: it has what an engine and the programs know, and its commands make a cluster.
+
+No container engine has run it. Here each service is a process with the command of the file, in a
+network of its own where only the names of the services are known, and a volume is a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.nsqadmin.options import NsqadminOptions
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.program.flags import parse
+from tests.scenarios.deploy import compose
+from tests.scenarios.deploy.compose import Service
+from tests.scenarios.deploy.namespace import Namespace
+from tests.support.options import value
+from tests.support.waiting import wait_for
+
+ROOT = Path(__file__).parents[3]
+PAGE = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+HEALTHCHECK = ROOT / "deploy" / "healthcheck.py"
+PROGRAMS: dict[str, type] = {
+    "nsqadmin": NsqadminOptions,
+    "nsqd": NsqdOptions,
+    "nsqlookupd": NsqlookupdOptions,
+}
+KEYS = {
+    *("image", "pull_policy", "restart", "stop_signal", "stop_grace_period", "read_only", "tmpfs"),
+    *("cap_drop", "security_opt", "logging", "command", "ports", "volumes", "depends_on"),
+    "healthcheck",
+}
+"""All of these are keys of services in the Compose Specification; `host` networks are none."""
+HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period"}
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+SECONDS_MAX = 60
+SETUP = """
+ip link set lo up
+mount -t tmpfs tmpfs /var/lib
+mkdir /var/lib/nsqd /var/lib/nsqadmin
+mount --bind "$1" /etc/hosts
+"""
+
+
+@pytest.fixture(scope="module")
+def services() -> dict[str, Service]:
+    """The services, without any variable set."""
+    pytest.importorskip("yaml", reason="needs PyYAML")
+    return compose.services()
+
+
+def options(service: Service) -> Any:
+    """What the program makes of the command."""
+    program, *words = service["command"]
+    return parse(PROGRAMS[program], program, "", words)
+
+
+def of_program(services: dict[str, Service], program: str) -> dict[str, Service]:
+    """The services that run a program."""
+    return {name: one for name, one in services.items() if one["command"][0] == program}
+
+
+def test_there_are_three_nsqds_two_nsqlookupds_and_nsqadmin(services: dict[str, Service]) -> None:
+    """And the file says that no engine has run it."""
+    counts = {program: len(of_program(services, program)) for program in PROGRAMS}
+
+    assert {"nsqd": 3, "nsqlookupd": 2, "nsqadmin": 1} == counts
+    assert "No container engine has run it" in compose.FILE.read_text().replace("\n# ", " ")
+
+
+def test_every_key_is_known(services: dict[str, Service]) -> None:
+    """An engine refuses a misspelt one; volumes and dependencies are there."""
+    whole = compose.document()
+
+    assert {"name", "services", "volumes"} == {key for key in whole if not key.startswith("x-")}
+    used = [volume for one in services.values() for volume in one.get("volumes", ())]
+    assert sorted(whole["volumes"]) == sorted(volume.split(":")[0] for volume in used)
+    for name, one in services.items():
+        assert set(one) <= KEYS, name
+        assert set(one["healthcheck"]) == HEALTH_KEYS, name
+        for needed, condition in one.get("depends_on", {}).items():
+            assert needed in services
+            assert {"condition": "service_healthy"} == condition
+
+
+def test_no_service_may_more_than_it_needs(services: dict[str, Service]) -> None:
+    """The slim image, nothing to write to but volumes, no rights; ports for this machine alone."""
+    for name, one in services.items():
+        assert f"sparq-nsqd:{VERSION}" == one["image"], name
+        assert (True, ["ALL"], ["no-new-privileges:true"]) == (
+            one["read_only"],
+            one["cap_drop"],
+            one["security_opt"],
+        )
+        assert all(entry.startswith("127.0.0.1:") for entry in one["ports"]), name
+        assert "SIGTERM" == one["stop_signal"]
+        assert ("30s" if one["command"][0] == "nsqd" else "10s") == one["stop_grace_period"]
+
+
+def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
+    """Each has a node id, a volume, and addresses that lead to it from inside and outside."""
+    found = of_program(services, "nsqd")
+    taken = {name: options(one) for name, one in found.items()}
+    lookupds = {
+        f"{name}:{value(options(one), 'tcp_address').rpartition(':')[2]}"
+        for name, one in of_program(services, "nsqlookupd").items()
+    }
+
+    assert len({one.node_id for one in taken.values()}) == 3
+    assert [[f"{name}:/var/lib/nsqd"] for name in found] == [o["volumes"] for o in found.values()]
+    for name, one in taken.items():
+        addresses = one.listen.tcp_address, one.listen.http_address
+        own = {int(address.rpartition(":")[2]) for address in addresses}
+        assert (name, "/var/lib/nsqd") == (one.lookupd.broadcast_address, one.data_path)
+        assert lookupds == set(one.lookupd.tcp_addresses)
+        assert {port: port for port in own} == compose.ports(found[name])
+
+
+def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
+    """Outside; and each health check asks the port at which its daemon answers HTTP."""
+    outside = [port for one in services.values() for port in compose.ports(one)]
+
+    assert sorted(set(outside)) == sorted(outside)
+    for name, one in services.items():
+        port = value(options(one), "http_address").rpartition(":")[2]
+        assert ["CMD", "healthcheck", port] == one["healthcheck"]["test"], name
+        assert port in map(str, compose.ports(one)), name
+
+
+def test_variables_are_for_other_machines() -> None:
+    """With them nsqds say the name of this machine, and listen to others."""
+    pytest.importorskip("yaml", reason="needs PyYAML")
+    places = {"SPARQ_HOST": "broker.example", "SPARQ_BIND": "0.0.0.0"}
+    found = compose.services({**places, "NSQADMIN_ROLE": "operate"})
+    nsqds = of_program(found, "nsqd").values()
+
+    assert {"broker.example"} == {options(one).lookupd.broadcast_address for one in nsqds}
+    assert all(entry.startswith("0.0.0.0:") for one in found.values() for entry in one["ports"])
+    assert "operate" == options(found["nsqadmin"]).default_role
+
+
+class Engine:
+    """Runs the services, each when those that it depends on are healthy."""
+
+    def __init__(self, services: dict[str, Service], folder: Path, network: Namespace) -> None:
+        self.services = services
+        self._folder = folder
+        self._network = network
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def up(self) -> None:
+        """Start what does not run, as `docker compose up --wait` does."""
+        for name in compose.in_order(self.services):
+            if name not in self.running:
+                self._start(name)
+            wait_for(partial(self.is_healthy, name), SECONDS_MAX, partial(self.log, name))
+
+    def _start(self, name: str) -> None:
+        program, *words = self.services[name]["command"]
+        mounts = [f"{self._volume(entry)}" for entry in self.services[name].get("volumes", ())]
+        script = "".join(f"mount --bind {one}; " for one in mounts) + 'exec "$@"'
+        command = ("unshare", "-m", "sh", "-ec", script, "sh")
+        run = (sys.executable, "-m", f"sparq.{program}", *words)
+        with (self._folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                [*self._network.prefix, *command, *run], cwd=self._folder, stdout=log, stderr=log
+            )
+
+    def _volume(self, entry: str) -> str:
+        """What `mount --bind` is told for a volume."""
+        volume, place = entry.split(":")
+        (self._folder / volume).mkdir(exist_ok=True)
+        return f"'{self._folder / volume}' '{place}'"
+
+    def log(self, name: str) -> str:
+        """What a service has logged."""
+        return (self._folder / f"{name}.log").read_text()
+
+    def exec(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        """Run something in the services' network."""
+        return subprocess.run(
+            [*self._network.prefix, *command],
+            cwd=self._folder,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
+
+    def health(self, name: str) -> subprocess.CompletedProcess[str]:
+        """Its health check."""
+        kind, program, *words = self.services[name]["healthcheck"]["test"]
+        assert ("CMD", "healthcheck") == (kind, program)
+        return self.exec(sys.executable, "-IS", str(HEALTHCHECK), *words)
+
+    def is_healthy(self, name: str) -> bool:
+        """Whether its health check says so."""
+        assert self.running[name].poll() is None, self.log(name)
+        return self.health(name).returncode == 0
+
+    def stop(self, name: str) -> int:
+        """SIGTERM, and the exit status if it ends within its grace period."""
+        seconds = int(self.services[name]["stop_grace_period"].removesuffix("s"))
+        process = self.running.pop(name)
+        process.terminate()
+        return process.wait(seconds)
+
+    def close(self) -> None:
+        """Kill what is left."""
+        for process in self.running.values():
+            process.kill()
+            process.wait(SECONDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def engine(
+    services: dict[str, Service], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
+    """All services, up."""
+    folder = tmp_path_factory.mktemp("compose")
+    hosts = folder / "hosts"
+    hosts.write_text("127.0.0.1 localhost " + " ".join(services) + "\n")
+    with Namespace("nm", SETUP, str(hosts)) as network:
+        running = Engine(services, folder, network)
+        try:
+            running.up()
+            yield running
+        finally:
+            running.close()
+
+
+def program(name: str) -> tuple[str, ...]:
+    """A console script of the image."""
+    script = f"import sys; from sparq.scripts import {name} as run; sys.exit(run(sys.argv[1:]))"
+    return (sys.executable, "-c", script)
+
+
+def listed(engine: Engine, port: int) -> set[str]:
+    """The nsqds that an nsqlookupd lists, by name and TCP port."""
+    script = (
+        "import json, urllib.request as request\n"
+        f"nodes = json.load(request.urlopen('http://localhost:{port}/nodes'))['producers']\n"
+        'print(*(f\'{one["broadcast_address"]}:{one["tcp_port"]}\' for one in nodes))'
+    )
+    return set(engine.exec(sys.executable, "-c", script).stdout.split())
+
+
+def test_each_nsqlookupd_lists_all_nsqds(engine: Engine) -> None:
+    """With addresses at which everybody reaches them."""
+    expected = {"nsqd-1:4150", "nsqd-2:4250", "nsqd-3:4350"}
+
+    wait_for(lambda: [expected, expected] == [listed(engine, port) for port in (4161, 4261)])
+
+
+def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
+    """SIGTERM ends each service with 0 within its grace period; volumes keep what waits.
+
+    A consumer that knows one nsqlookupd only then finds what was published at each nsqd.
+    """
+    for name, port in (("nsqd-1", 4150), ("nsqd-2", 4250), ("nsqd-3", 4350)):
+        words = ("--topic=kept", f"--nsqd-tcp-address={name}:{port}")
+        sent = engine.exec(*program("to_nsq"), *words, given=f"from {name}\n")
+        assert 0 == sent.returncode, sent.stderr
+    names = list(reversed(compose.in_order(engine.services)))
+    assert dict.fromkeys(names, 0) == {name: engine.stop(name) for name in names}
+    assert {1} == {engine.health(name).returncode for name in names}
+    engine.up()
+
+    lookupd = "--lookupd-http-address=nsqlookupd-2:4261"
+    words = ("--topic=kept", "--channel=c", "-n=3", lookupd)
+    got = engine.exec(*program("nsq_tail"), *words)
+    assert {"from nsqd-1", "from nsqd-2", "from nsqd-3"} == set(got.stdout.splitlines())
+    assert 0 == got.returncode, got.stderr
+
+
+def test_the_commands_of_the_page(services: dict[str, Service], engine: Engine) -> None:
+    """docs/operating.md: the image is that of the services, and what runs in them works."""
+    section = PAGE[PAGE.index("## In containers") : PAGE.index("## Change")]
+    blocks = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
+    build, up, *lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
+    file = ["docker", "compose", "--file", "deploy/compose.yml"]
+    (image,) = {one["image"] for one in services.values()}
+
+    assert ["--file", "deploy/Dockerfile", "--target", "nsqd", "--tag", image, "."] == build[2:]
+    assert [*file, "up", "--detach", "--wait"] == up
+    said = []
+    for words in lines:
+        inside = words[0] == "docker"
+        assert not inside or [*file, "exec", "nsqadmin"] == words[:6]
+        ran = engine.exec(*program(words[6]), *words[7:]) if inside else engine.exec(*words)
+        assert 0 == ran.returncode, ran.stderr
+        said.append(ran.stdout)
+    assert ["OK", "hello\n"] == said[:2]
+    assert "greetings" in said[2]
+
+
+def test_nsqadmin_shows_the_cluster(engine: Engine) -> None:
+    """To a browser at the published address."""
+    script = (
+        "import urllib.request as request\n"
+        "place, headers = 'http://localhost:4171/api/nodes', {'Host': '127.0.0.1:4171'}\n"
+        "print(request.urlopen(request.Request(place, headers=headers)).read().decode())"
+    )
+
+    def seen() -> set[str]:
+        told = engine.exec(sys.executable, "-c", script).stdout
+        return set(re.findall(r'"broadcast_address": ?"([^"]+)"', told))
+
+    wait_for(lambda: {"nsqd-1", "nsqd-2", "nsqd-3"} == seen())
+
+
+def test_health_checks_say_what_is_wrong(engine: Engine) -> None:
+    """A port where nobody listens; without any port, the daemon that runs is found."""
+    bad = engine.exec(sys.executable, "-IS", str(HEALTHCHECK), "4999")
+    good = engine.exec(sys.executable, "-IS", str(HEALTHCHECK))
+
+    assert (1, True) == (bad.returncode, bad.stdout.startswith("port 4999: [Errno 111]"))
+    assert (0, "HTTP/1.0 200 OK: OK\n") == (good.returncode, good.stdout)

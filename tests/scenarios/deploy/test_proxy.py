@@ -1,0 +1,128 @@
+"""nsqadmin behind nginx, as docs/nsqadmin_rights.md shows it: the proxy's header gives the role."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.nsqadmin.pages.cluster import AdminServer
+from tests.scenarios.deploy import proxy
+from tests.scenarios.deploy.proxy import OUTSIDE, SESSION, SITE, Proxy
+from tests.support.servers import NsqdServer, spawn_nsqd, start_first
+
+TOPIC = "/api/topics/clicks"
+PAUSE = b'{"action":"pause"}'
+JSON = {"Content-Type": "application/json"}
+ANN, BOB, EVE = ({"Cookie": f"{SESSION}={name}"} for name in ("ann", "bob", "eve"))
+SPOOFED = (
+    {"X-Forwarded-User": "ann@example.com"},
+    {"x-forwarded-user": "ann@example.com"},
+    {"X-FORWARDED-USER": " ann@example.com"},
+    {"X_Forwarded_User": "ann@example.com"},
+    {"X-Forwarded-User": "bob@example.com", "X-forwarded-user": "ann@example.com"},
+    {"X-Auth-Request-Email": "ann@example.com"},
+    {"X-Auth-Request-User": "ann", "X-Forwarded-Email": "ann@example.com"},
+    {"X-Forwarded-For": "127.0.0.1", "X-Real-IP": "127.0.0.1"},
+    {"Forwarded": "for=127.0.0.1;by=127.0.0.1"},
+    {"Connection": "X-Forwarded-User, X-Forwarded-For, X-Forwarded-Proto"},
+    {"Authorization": "Bearer ann@example.com"},
+)
+
+
+class House(NamedTuple):
+    """The proxy, and what stands behind it."""
+
+    proxy: Proxy
+    nsqd: NsqdServer
+    audit: Path
+
+    def is_paused(self) -> bool:
+        """Whether the topic is."""
+        (topic,) = self.nsqd.get_json("/stats?format=json&topic=clicks")["topics"]
+        return bool(topic["paused"])
+
+    def entries(self) -> list[dict[str, str]]:
+        """Of the audit log, the newest last."""
+        return [json.loads(line) for line in self.audit.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    """nginx, nsqadmin with the document's flags, and an nsqd with a topic."""
+    if shutil.which("nginx") is None:
+        pytest.skip("needs nginx")
+    folder = tmp_path_factory.mktemp("proxy")
+    audit = folder / "audit.jsonl"
+    with spawn_nsqd(folder) as nsqd, proxy.sign_in() as sign_in:
+        nsqd.post("/topic/create?topic=clicks")
+        nsqd.post("/channel/create?topic=clicks&channel=archive")
+        flags = (*proxy.nsqadmin_flags(), "--trusted-proxy=127.0.0.1", f"--audit-log={audit}")
+        flags = (*flags, f"--nsqd-http-address={nsqd.http}")
+        with AdminServer("sparq.nsqadmin", folder, flags) as admin:
+            start_first(admin)
+            with closing(Proxy(folder, admin.http_port, sign_in)) as nginx:
+                nginx.wait_ready()
+                yield House(nginx, nsqd, audit)
+
+
+def test_the_role_is_that_of_the_user_whom_the_proxy_names(house: House) -> None:
+    """Ann does all, Bob what can be undone, Eve, who has no role, sees nothing."""
+    ask = house.proxy.ask
+    for who, statuses in ((ANN, (200, 200, 200)), (BOB, (200, 200, 403)), (EVE, (403, 403, 403))):
+        house.nsqd.post("/topic/unpause?topic=clicks")
+        pause, _ = ask("POST", TOPIC, {**JSON, **who}, PAUSE)
+        assert (statuses[1] == 200) == house.is_paused()
+        empty = b'{"action":"empty"}'
+        seen = ask("GET", TOPIC, who)[0]
+        emptied = ask("POST", f"{TOPIC}/archive", {**JSON, **who}, empty)[0]
+        assert statuses == (seen, pause, emptied), who
+    told = [(entry["user"], entry["via"], entry["outcome"]) for entry in house.entries()[-6:]]
+    assert ("ann@example.com", "header", "done") in told
+    assert ("bob@example.com", "header", "refused") in told
+    assert ("eve@example.com", "header", "refused") in told
+    assert {OUTSIDE} == {entry["remote"] for entry in house.entries()}
+
+
+def test_who_is_not_signed_in_is_sent_to_sign_in(house: House) -> None:
+    """Whatever is asked for; nothing of nsqadmin is seen."""
+    for method, path in (("GET", "/"), ("GET", TOPIC), ("DELETE", TOPIC), ("GET", "/config/log")):
+        with house.proxy.answer(method, path, {}) as answer:
+            assert 302 == answer.status
+            place = urlsplit(answer.headers["Location"])
+            assert (SITE, "/oauth2/sign_in") == (place.hostname, place.path)
+            assert f"rd=https://{SITE}{path}" == place.query
+
+
+@pytest.mark.parametrize("spoofed", SPOOFED, ids="-".join)
+def test_headers_from_outside_give_no_role(house: House, spoofed: dict[str, str]) -> None:
+    """Who is not signed in stays so; Bob stays Bob, and Eve Eve."""
+    delete, before = ("DELETE", TOPIC), len(house.entries())
+    assert 302 == house.proxy.ask(*delete, {**JSON, **spoofed})[0]
+    assert 403 == house.proxy.ask(*delete, {**JSON, **BOB, **spoofed})[0]
+    assert 403 == house.proxy.ask("GET", TOPIC, {**EVE, **spoofed})[0]
+    assert 200 == house.proxy.ask("GET", TOPIC, {**BOB, **spoofed})[0]
+    told = {(entry["user"], entry["remote"]) for entry in house.entries()[before:]}
+    assert {("bob@example.com", OUTSIDE), ("eve@example.com", OUTSIDE)} >= told
+
+
+def test_pages_of_the_site_change_something_and_others_do_not(house: House) -> None:
+    """A browser's Origin is that of the proxy."""
+    for origin, status in ((f"https://{SITE}", 200), ("https://evil.example", 403), ("null", 403)):
+        headers = {**JSON, **ANN, "Origin": origin, "Sec-Fetch-Mode": "cors"}
+        assert status == house.proxy.ask("POST", TOPIC, headers, PAUSE)[0], origin
+
+
+def test_live_pages_come_as_they_are_written(house: House) -> None:
+    """nginx does not hold back a stream."""
+    accept = {**ANN, "Accept": "text/event-stream"}
+    with house.proxy.answer("GET", "/live?view=%2Ftopics", accept) as answer:
+        assert (200, "text/event-stream") == (answer.status, answer.headers.get_content_type())
+        lines = [answer.readline() for _ in range(5)]
+    assert any(line.startswith(b"data:") for line in lines)

@@ -1,0 +1,119 @@
+"""The rules of deploy/prometheus: Prometheus' own tool takes them, and evaluates a case of each.
+
+That each alert also fires for real is in test_alerts.py.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sparq.nsqadmin.messages.dead_letters import origin
+from tests.scenarios.deploy import alerting
+
+HERE = Path(__file__).parent
+MONITORING = HERE.parents[2] / "docs" / "monitoring.md"
+CASES = {alerting.ALERTS: HERE / "nsq_alerts.yml", alerting.MIXIN: HERE / "nsq_mixin.yml"}
+NAMES_OF_THE_MIXIN = {
+    *("nsq_topic_message_count", "nsq_topic_message_bytes", "nsq_topic_depth"),
+    *("nsq_topic_backend_depth", "nsq_topic_e2e_processing_latency_99"),
+    *("nsq_topic_channel_message_count", "nsq_topic_channel_depth"),
+    *("nsq_topic_channel_backend_depth", "nsq_topic_channel_in_flight_count"),
+    *("nsq_topic_channel_requeue_count", "nsq_topic_channel_timeout_count"),
+    *("nsq_topic_channel_deferred_count", "nsq_topic_channel_clients"),
+    "nsq_topic_channel_e2e_processing_latency_99",
+    *("nsq_mem_heap_objects", "nsq_mem_heap_in_use_bytes"),
+}
+"""What the dashboards of grafana/jsonnet-libs' nsq-mixin ask for; the rest is Go's collector."""
+GIVEN_UP = ("orders.dead", "a-dlq", "a_DLQ", "a.dead-letters", "a_deadletter", "b.failed#ephemeral")
+NOT_GIVEN_UP = ("orders", "deadlines", "dead", "a.dead.b", "failed", "undead")
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def test_prometheus_takes_every_file_of_the_folder() -> None:
+    """Each file of rules, and the configuration with those that it names."""
+    for path in sorted(alerting.FOLDER.glob("*.rules.yml")):
+        alerting.promtool("check", "rules", path)
+    alerting.promtool("check", "config", alerting.CONFIG)
+
+
+def test_the_command_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/monitoring.md says how to check the files after a change."""
+    monkeypatch.chdir(alerting.FOLDER.parents[1])
+    (words,) = re.findall(r"^\$ promtool (.*)$", text(MONITORING), re.M)
+
+    assert alerting.promtool(*words.split()).count("SUCCESS") == 2
+
+
+@pytest.mark.parametrize("rules", CASES, ids=lambda path: path.stem)
+def test_rules_do_what_their_cases_say(rules: Path, tmp_path: Path) -> None:
+    """Alerts fire when they should and only then; what is recorded has its value and labels."""
+    cases = tmp_path / "cases.yml"
+    cases.write_text(text(CASES[rules]).replace("[RULES]", f"['{rules}']"), encoding="utf-8")
+
+    alerting.promtool("test", "rules", cases)
+
+
+@pytest.mark.parametrize("rules", CASES, ids=lambda path: path.stem)
+def test_every_rule_has_a_case(rules: Path) -> None:
+    """An alert is named by one in which it fires, a recorded name by one that has its value."""
+    expected = set(re.findall(r"alertname=\"(\w+)\"[^}]*\}', value", text(CASES[rules])))
+    values = set(re.findall(r"labels: '([\w:]+)\{", text(CASES[rules])))
+
+    assert set(alerting.names("alert", rules)) == expected
+    assert set(alerting.names("record", rules)) == values - {"ALERTS"}
+
+
+def test_the_mixin_finds_its_names() -> None:
+    """Those that the known dashboards ask for, and none else."""
+    assert sorted(NAMES_OF_THE_MIXIN) == sorted(alerting.names("record", alerting.MIXIN))
+
+
+def test_a_minute_becomes_a_second_and_nothing_else_changes() -> None:
+    """What the real Prometheus of the tests evaluates are the shipped expressions."""
+    for path in CASES:
+        before, after = text(path), alerting.hurried(text(path))
+        changed = [
+            pair
+            for pair in zip(before.splitlines(), after.splitlines(), strict=True)
+            if pair[0] != pair[1]
+        ]
+        assert len(before.splitlines()) == len(after.splitlines())
+        for old, new in changed:
+            assert re.sub(r"\d+m\b|\* 60", "", old) == re.sub(r"\d+s\b|\* 1", "", new)
+        assert not re.search(r"\[\d+[mh]\]|for: \d+[mh]|offset \d+[mh]", after)
+    assert "[15s]) >= 3" in alerting.hurried("changes(x[15m]) >= 3")
+    assert "rate10m > 15 * 1" == alerting.hurried("rate10m > 15 * 60")
+
+
+def test_dead_letters_are_known_by_the_names_that_nsqadmin_knows() -> None:
+    """The alert and nsqadmin's page agree which topics hold messages that were given up."""
+    (pattern, again) = re.findall(r'topic=~"\(\?i\)([^"]+)"', text(alerting.ALERTS))
+    found = re.compile(pattern, re.IGNORECASE)
+
+    assert pattern == again
+    for name in (*GIVEN_UP, *NOT_GIVEN_UP):
+        assert bool(origin(name)) == bool(found.fullmatch(name)) == (name in GIVEN_UP), name
+
+
+def test_every_alert_is_explained() -> None:
+    """docs/monitoring.md has a row for each, with what it means and what to do next."""
+    rows = re.findall(r"^\| `(Nsq\w+)` \| ([^|]+) \| ([^|]+) \|$", text(MONITORING), re.M)
+
+    severities = re.findall(r"alert: (\w+)\n.*?severity: (\w+)", text(alerting.ALERTS), re.S)
+
+    assert severities == [(name, meaning.split(".")[0].lower()) for name, meaning, _ in rows]
+    assert all(len(meaning) > 40 and len(action) > 20 for _, meaning, action in rows)
+
+
+def test_every_alert_says_whom_it_wakes_and_what_to_do() -> None:
+    """A severity, a summary that names what is meant, an action."""
+    for body in text(alerting.ALERTS).split("- alert: ")[1:]:
+        assert len(re.findall(r"labels: \{severity: (page|ticket)\}", body)) == 1, body
+        assert re.findall(r"^ +(summary|action): \S", body, re.M) == ["summary", "action"], body
+        assert "{{ $labels." in body or "{{ $value" in body, body

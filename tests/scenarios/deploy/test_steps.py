@@ -1,0 +1,128 @@
+"""The slim image: the steps of deploy/Dockerfile run, and what they make runs as its user.
+
+There is no container engine: `building` says what takes its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.scenarios.deploy import dockerfile
+from tests.scenarios.deploy.building import Container, Stages
+from tests.scenarios.interop.environments import INSTALL_SECONDS_MAX, ROOT, Missing
+from tests.support.waiting import wait_for
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+TARGET = "nsqd"
+DAEMONS = {
+    "nsqd": ("nsqd", "--data-path=/var/lib/nsqd"),
+    "nsqlookupd": ("nsqlookupd",),
+    "nsqadmin": ("nsqadmin", "--nsqd-http-address=127.0.0.1:4151"),
+}
+SIZE_MAX = 150 << 20
+"""Of what the image adds to its base, in bytes."""
+READY_SECONDS = 60
+STOP_SECONDS = 10
+
+pytestmark = pytest.mark.timeout(2 * INSTALL_SECONDS_MAX)
+
+
+@pytest.fixture(scope="module")
+def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
+    """The slim image, built."""
+    try:
+        with Stages(TARGET, tmp_path_factory.mktemp("image")) as built:
+            yield built
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+
+
+@pytest.fixture
+def volume(tmp_path: Path, stages: Stages) -> Path:
+    """A volume that belongs to the image's user, as an engine makes it."""
+    folder = tmp_path / "volume"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, int(stages.user(TARGET)), int(stages.user(TARGET)))
+    return folder
+
+
+def test_all_programs_are_there_and_what_builds_is_not(stages: Stages) -> None:
+    """Each console script and the health check; no pip and no setuptools."""
+    home = stages.seen(TARGET) / "opt" / "sparq"
+    (packages,) = home.glob("lib/python*/site-packages")
+    names = {path.name for path in packages.iterdir()}
+
+    assert {*PROJECT["scripts"], "healthcheck"} <= {path.name for path in (home / "bin").iterdir()}
+    assert {"sparq", "numpy"} <= names
+    assert set() == names & {"pip", "setuptools", "wheel", "pyspark"}
+
+
+def test_the_image_is_slim(stages: Stages) -> None:
+    """What it adds to its base has a bound."""
+    home = stages.seen(TARGET) / "opt" / "sparq"
+    sizes = [path.lstat().st_size for path in home.rglob("*") if not path.is_dir()]
+
+    assert sum(sizes) < SIZE_MAX
+
+
+def test_its_user_has_two_folders(stages: Stages) -> None:
+    """Each for nobody else; its programs belong to root, who alone may change them."""
+    root, user = stages.seen(TARGET), int(stages.user(TARGET))
+    for name in ("nsqd", "nsqadmin"):
+        facts = (root / "var" / "lib" / name).stat()
+        assert (user, user, 0o700) == (facts.st_uid, facts.st_gid, stat.S_IMODE(facts.st_mode))
+    programs = (root / "opt" / "sparq" / "bin" / "nsqd").stat()
+
+    assert (0, 0) == (programs.st_uid, programs.st_mode & 0o022)
+    assert f"sparq:x:{user}:{user}:" in (root / "etc" / "passwd").read_text()
+
+
+def is_healthy(container: Container) -> bool:
+    """Whether the image's HEALTHCHECK says so."""
+    assert container.process.poll() is None, container.log_text
+    (words,) = dockerfile.stages()[TARGET].of("HEALTHCHECK")
+    command = re.findall(r'"([^"]+)"', words.partition("CMD ")[2])
+    return container.exec(*command).returncode == 0
+
+
+@pytest.mark.parametrize("name", DAEMONS)
+def test_a_daemon_lives_and_ends_in_its_container(
+    name: str, stages: Stages, volume: Path, tmp_path: Path
+) -> None:
+    """As the first process, not root, with no rights: it is healthy, and STOPSIGNAL ends it."""
+    (word,) = dockerfile.stages()[TARGET].of("STOPSIGNAL")
+    command, log = DAEMONS[name], tmp_path / "log"
+    with stages.container(TARGET, log, *command, nsqd=volume) as container:
+        wait_for(lambda: is_healthy(container), READY_SECONDS, lambda: container.log_text)
+        facts = Path(f"/proc/{container.first}/status").read_text()
+
+        assert "NSpid:\t" in facts
+        assert "1" == re.findall(r"^NSpid:.*\t(\d+)$", facts, re.M)[0]
+        assert [stages.user(TARGET)] * 4 == re.findall(r"^Uid:\t(.*)$", facts, re.M)[0].split()
+        assert {"0"} == set(re.findall(r"^Cap(?:Prm|Eff|Bnd):\t0*(\d)$", facts, re.M))
+        assert 0 == container.stop(getattr(signal, word), STOP_SECONDS), container.log_text
+
+
+def test_the_command_of_the_image_is_nsqd(stages: Stages, volume: Path, tmp_path: Path) -> None:
+    """What is published to it with a tool of the image is on its volume after a new start."""
+    (words,) = dockerfile.stages()[TARGET].of("CMD")
+    command = re.findall(r'"([^"]+)"', words)
+    address = "--nsqd-tcp-address=127.0.0.1:4150"
+    with stages.container(TARGET, tmp_path / "first", *command, nsqd=volume) as container:
+        wait_for(lambda: is_healthy(container), READY_SECONDS, lambda: container.log_text)
+        sent = container.exec("to_nsq", "--topic=greetings", address, given="hello\n")
+        assert (0, "") == (sent.returncode, sent.stdout), sent.stderr
+        container.stop(signal.SIGKILL, STOP_SECONDS)
+    with stages.container(TARGET, tmp_path / "second", *command, nsqd=volume) as container:
+        wait_for(lambda: is_healthy(container), READY_SECONDS, lambda: container.log_text)
+        got = container.exec("nsq_tail", "--topic=greetings", "--channel=c", "-n=1", address)
+
+    assert (0, "hello\n") == (got.returncode, got.stdout), got.stderr

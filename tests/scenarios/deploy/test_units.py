@@ -1,0 +1,157 @@
+"""The units of deploy/systemd: systemd takes them, and the daemons can live in what they allow."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from proofs import strace
+from sparq.nsqadmin.options import NsqadminOptions
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.program.flags import flags_of, parse
+from tests.nsqd.line import OK, Line, pub
+from tests.support.options import value
+from tests.support.servers import spawn_nsqd
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+PROGRAMS = {"nsqadmin": NsqadminOptions, "nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions}
+EXPOSURE_MAX = 20
+"""In tenths, of 100; systemd calls what is below 30 "OK", and a unit without settings has 96."""
+CALL = re.compile(r"^\d+ +(\w+)\(", re.M)
+SOCKET = re.compile(r"\bsocket\((AF_\w+)")
+
+
+@cache
+def calls_of(group: str) -> frozenset[str]:
+    """The names of the system calls in one of systemd's groups, and in the groups within it."""
+    said = run("systemd-analyze", "syscall-filter", group).stdout
+    words = [line.strip() for line in said.splitlines()[1:]]
+    names = {word for word in words if word and word[0] not in "#@"}
+    return frozenset(names).union(*(calls_of(word) for word in words if word.startswith("@")))
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def settings(unit: Path, key: str) -> list[str]:
+    """The values of a key of a unit, in their order."""
+    found = re.findall(rf"^{key}=(.*)$", unit.read_text(encoding="utf-8"), re.M)
+    return [str(value) for value in found]
+
+
+@pytest.fixture(scope="module")
+def _systemd() -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+
+
+def test_each_daemon_has_a_unit() -> None:
+    """Three daemons, three units, a sample of a configuration file for each."""
+    assert sorted(PROGRAMS) == [unit.stem for unit in UNITS]
+    assert sorted(PROGRAMS) == sorted(path.stem for path in DEPLOY.glob("*.toml"))
+
+
+@pytest.mark.usefixtures("_systemd")
+def test_systemd_verifies_the_units(tmp_path: Path) -> None:
+    """Not a word of complaint, with the programs at the place where they are installed here."""
+    here = str(Path(sys.executable).parent).replace(" ", r"\x20")  # as systemd writes a space
+    for unit in UNITS:
+        text = unit.read_text(encoding="utf-8")
+        assert "/opt/sparq/bin/" in text
+        (tmp_path / unit.name).write_text(text.replace("/opt/sparq/bin", here))
+
+    verified = run("systemd-analyze", "verify", *(str(tmp_path / unit.name) for unit in UNITS))
+
+    assert (0, "", "") == (verified.returncode, verified.stdout, verified.stderr)
+
+
+@pytest.mark.usefixtures("_systemd")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_a_unit_leaves_little_exposed(unit: Path) -> None:
+    """systemd's own measure of what a broken daemon could do to the machine."""
+    command = ("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}")
+    measured = run(*command, str(unit))
+    if "unrecognized option" in measured.stderr:
+        pytest.skip("needs systemd 250 or newer, which measures units that are not installed")
+
+    assert 0 == measured.returncode, measured.stdout[-200:] + measured.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
+def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
+    """ExecStart as it stands, but that the configuration is the sample beside the units."""
+    (start,) = settings(unit, "ExecStart")
+    program, *words = shlex.split(start)
+    options = PROGRAMS[Path(program).name]
+    sample = DEPLOY / f"{unit.stem}.toml"
+    assert f"--config=/etc/nsq/{sample.name}" in words
+    words = [re.sub(r"^--config=.*", f"--config={sample}", word) for word in words]
+    keys = {flag.key for flag in flags_of(options)}
+
+    taken: Any = parse(options, unit.stem, "", words)
+
+    assert set() == set(tomllib.loads(sample.read_text(encoding="utf-8"))) - keys
+    if unit.stem == "nsqadmin":
+        assert all(":4161" in address for address in taken.lookupd_http_addresses)
+    else:
+        assert value(taken, "broadcast_address").endswith(".example")
+    assert settings(unit, "ExecReload") == ["/bin/kill -HUP $MAINPID"]
+
+
+@pytest.mark.parametrize(
+    ("name", "flag"),
+    [
+        ("nsqd", "--data-path=/var/lib/nsqd"),
+        ("nsqadmin", "--audit-log=/var/lib/nsqadmin/audit.log"),
+    ],
+)
+def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) -> None:
+    """StateDirectory is made below /var/lib for the user of the unit, and is all it may write."""
+    (unit,) = (unit for unit in UNITS if unit.stem == name)
+    (folder,) = settings(unit, "StateDirectory")
+
+    assert f"/var/lib/{folder}" in flag
+    assert flag in settings(unit, "ExecStart")[0].split()
+    assert (["strict"], ["0700"]) == tuple(
+        settings(unit, key) for key in ("ProtectSystem", "StateDirectoryMode")
+    )
+
+
+@pytest.mark.usefixtures("_systemd")
+def test_a_daemon_asks_for_no_call_that_is_filtered(tmp_path: Path) -> None:
+    """Started, used over TCP and HTTP, reloaded and stopped, nsqd makes only calls it may make."""
+    if lack := strace.lack():
+        pytest.skip(lack)
+    record = tmp_path / "calls"
+    prefix = (*strace.QUIET, "-o", str(record))
+    with spawn_nsqd(tmp_path, "--max-bytes-per-file=4096", prefix=prefix) as server:
+        with Line(server) as line:
+            assert all(line.ask(pub("t", b"x" * 1000)) == OK for _ in range(8))
+        server.post("/channel/create?topic=t&channel=c")
+        server.post("/topic/delete?topic=t")
+        assert server.process is not None
+        server.process.send_signal(signal.SIGHUP)
+        server.request("GET", "/metrics")
+        assert 0 == server.terminate()
+
+    (unit,) = (unit for unit in UNITS if unit.stem == "nsqd")
+    text = record.read_text(errors="replace")
+    allowed = frozenset[str]().union(*map(calls_of, settings(unit, "SystemCallFilter")))
+    made = set(CALL.findall(text))
+
+    assert {"fdatasync", "accept4"} <= made
+    assert set() == made - allowed
+    assert set(SOCKET.findall(text)) <= set(settings(unit, "RestrictAddressFamilies")[0].split())

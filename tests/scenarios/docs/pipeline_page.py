@@ -1,0 +1,125 @@
+"""docs/pipeline.md: its blocks, and how its programs are run.
+
+1. A block is found by the heading that it stands under, its language and its number there.
+2. A program runs as a process of its own in a folder of its own, as a reader would run it; only
+   addresses are others.
+3. Programs need Java, and Spark's workers this interpreter: `environment` has both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+
+from sparq.pipeline.session import use_this_python
+from sparq.spark.java import ensure_java
+from tests.support.spark_session import JAVA_OPTIONS
+from tests.support.whole import run_whole
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "pipeline.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.M | re.S)
+PROGRAM_SECONDS = 240.0
+CONNECT = {
+    "grpc": "grpcio",
+    "grpc_status": "grpcio-status",
+    "google.rpc": "googleapis-common-protos",
+    "zstandard": "zstandard",
+}
+"""What Spark Connect needs: packages by the modules that they bring."""
+
+PIPELINES = {**CONNECT, "yaml": "PyYAML"}
+"""What spark-pipelines needs."""
+
+SPARK_VARIABLES = re.compile(r"SPARK_|PYSPARK_")
+"""What another session of this process may have left for its own children."""
+
+
+def sections() -> dict[str, str]:
+    """The text below each heading of the second level."""
+    parts = re.split(r"^## (.*)$", TEXT, flags=re.M)[1:]
+    return dict(zip(parts[::2], parts[1::2], strict=True))
+
+
+def blocks(title: str, language: str) -> list[str]:
+    """The blocks of a language under a heading; "": those without one, such as outputs."""
+    found = BLOCK.finditer(sections()[title])
+    return [textwrap.dedent(block[3]) for block in found if block[2] == language]
+
+
+def titles(language: str) -> list[str]:
+    """The headings of all blocks of a language."""
+    return [title for title in sections() for _ in blocks(title, language)]
+
+
+def command_lines(program: str) -> list[str]:
+    """The command lines of a program, without the prompt."""
+    lines = re.findall(r"^ *\$ (.*)$", TEXT, re.M)
+    return [line for line in lines if line.split()[0] == program]
+
+
+def with_addresses(text: str, addresses: Mapping[str, str]) -> str:
+    """A text with other addresses."""
+    for written, real in addresses.items():
+        assert written in text
+        text = text.replace(written, real)
+    return text
+
+
+def spark_home() -> str:
+    """The folder of PySpark, which is not imported."""
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent)
+
+
+def environment() -> dict[str, str]:
+    """The variables of a process that starts Spark: its Java, its Python, its programs.
+
+    Spark's scripts do not find their own folder if its path has a space, but for SPARK_HOME.
+    """
+    ensure_java()
+    use_this_python()
+    kept = {name: value for name, value in os.environ.items() if not SPARK_VARIABLES.match(name)}
+    programs = os.pathsep.join((str(Path(sys.executable).parent), kept["PATH"]))
+    return {
+        **kept,
+        "PATH": programs,
+        "SPARK_HOME": spark_home(),
+        "PYSPARK_PYTHON": os.environ["PYSPARK_PYTHON"],
+        "PYSPARK_DRIVER_PYTHON": os.environ["PYSPARK_DRIVER_PYTHON"],
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DRIVER_MEMORY": "1g",
+        "SPARK_SUBMIT_OPTS": JAVA_OPTIONS,
+    }
+
+
+def run(text: str, folder: Path) -> str:
+    """Run a program in a folder; what it printed.
+
+    Raises:
+        AssertionError: it ended with another status than 0; the text is what it wrote to stderr.
+    """
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    program = [sys.executable, "program.py"]
+    ran = run_whole(program, cwd=folder, env=environment(), seconds=PROGRAM_SECONDS)
+    assert 0 == ran.returncode, ran.stderr[-4000:]
+    return ran.stdout
+
+
+def lacking(packages: Mapping[str, str]) -> str:
+    """The names of packages that are not installed, with commas between them."""
+    return ", ".join(name for module, name in packages.items() if not _is_there(module))
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # the package that it would be in
+        return False

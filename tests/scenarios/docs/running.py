@@ -1,0 +1,142 @@
+"""Runs a program of a page as a process of its own, and notes what it printed and how it ended.
+
+1. It runs in a folder of its own. One that waits for a signal gets SIGINT, as by Ctrl-C, once it
+   has printed what it should.
+2. Programs of sparq's are forked from a process that has imported it already: starting an
+   interpreter anew for each would take longer than running it.
+3. Warnings are errors in them.
+4. What they print is in the file at once, whatever the environment says of buffers and encodings:
+   a program that is waited for must not keep it.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import cache
+from io import FileIO, TextIOWrapper
+from multiprocessing import connection
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+RUN_SECONDS = 30.0
+POLL_SECONDS = 0.01
+SLOW = re.compile(r"^nsqd \S+: TimeoutError\n", re.M)
+"""A line of the log: nsqd did not answer within `dial_timeout`, and is tried again."""
+POLLING = threading.Lock()
+"""The start of a process also asks all others for their status, which only one can read: of two
+threads that ask at once, one is told 255."""
+
+PRELOADED = [
+    "sparq",
+    "sparq.client.consumer",
+    "sparq.client.blocking.session",
+    "tests.scenarios.docs.running",
+]
+
+
+class Ran(NamedTuple):
+    """What came of a program.
+
+    Attributes:
+        status: its exit status; None: it did not end.
+        output: what it printed.
+        errors: what it wrote to stderr.
+    """
+
+    status: int | None
+    output: str
+    errors: str
+
+    @property
+    def complaints(self) -> str:
+        """What it wrote to stderr, but for what is due to a machine that is slow."""
+        return SLOW.sub("", self.errors)
+
+
+def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
+    """Run a Python program that uses sparq, and `waits` for a signal or does not."""
+    (folder / "program.py").write_text(text, encoding="utf-8")
+    process = _forkserver().Process(target=_program, args=(str(folder),))
+    with POLLING:
+        process.start()
+
+    def wait(seconds: float) -> int | None:
+        connection.wait([process.sentinel], seconds)
+        with POLLING:
+            return process.exitcode
+
+    assert process.pid is not None
+    try:
+        return _attend(process.pid, wait, waits, expected, folder)
+    finally:
+        process.kill()
+        wait(RUN_SECONDS)
+
+
+def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -> Ran:
+    """Run any other program, likewise."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    with (folder / "output").open("wb") as to, (folder / "errors").open("wb") as wrong:
+        process = subprocess.Popen(words, cwd=folder, stdout=to, stderr=wrong, env=environment)
+
+    def wait(seconds: float) -> int | None:
+        try:
+            return process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return None
+
+    try:
+        return _attend(process.pid, wait, waits, expected, folder)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _attend(
+    pid: int, wait: Callable[[float], int | None], waits: bool, expected: str, folder: Path
+) -> Ran:
+    output, errors = folder / "output", folder / "errors"
+    deadline = time.monotonic() + RUN_SECONDS
+    status = None
+    while waits and status is None and time.monotonic() < deadline:
+        if output.exists() and output.read_bytes() == expected.encode():
+            os.kill(pid, signal.SIGINT)
+            break
+        status = wait(POLL_SECONDS)
+    status = wait(max(1.0, deadline - time.monotonic())) if status is None else status
+    return Ran(status, output.read_text(encoding="utf-8"), errors.read_text(encoding="utf-8"))
+
+
+@cache
+def _forkserver() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+def _unbuffered(number: int) -> TextIO:
+    """A text file that writes what it is given at once, as under `python -u`."""
+    raw = FileIO(number, "wb", closefd=False)
+    return TextIOWrapper(raw, encoding="utf-8", write_through=True)
+
+
+def _program(folder: str) -> None:
+    """In the new process: become the program."""
+    os.chdir(folder)
+    for name, number in (("output", 1), ("errors", 2)):
+        os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
+    # Those that are there have the buffers and encodings of the process that this one is forked of.
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+    warnings.simplefilter("error")
+    runpy.run_path("program.py", run_name="__main__")

@@ -1,0 +1,76 @@
+"""docs/daemons.md, checked: its flags, keys, command lines and samples are what daemons take."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.program.flags import flags_of, parse
+from sparq.program.logging import line as log_line
+from sparq.program.stdout import version_line
+
+TEXT = (Path(__file__).parents[3] / "docs" / "daemons.md").read_text(encoding="utf-8")
+PROGRAMS = {"nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions}
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(TEXT) if kind == language]
+
+
+def test_every_named_flag_and_key_is_there() -> None:
+    """`--flag` in the text is a flag, a word with underscores in code quotes is a key."""
+    flags = {flag for options in PROGRAMS.values() for flag in flags_of(options)}
+    names = {flag.name for flag in flags} | {"help", "version", "config"}
+    keys = {flag.key for flag in flags}
+
+    assert set(re.findall(r"--([a-z][a-z0-9-]+)", TEXT)) - names == set()
+    assert set(re.findall(r"`([a-z0-9]+(?:_[a-z0-9]+)+)`", TEXT)) - keys == set()
+
+
+@pytest.mark.parametrize(
+    "line", [line[2:] for block in blocks("console") for line in block.splitlines()]
+)
+def test_a_command_line_is_taken(line: str, tmp_path: Path) -> None:
+    """As it stands there; only the file that it names is another."""
+    program, *words = shlex.split(line)
+    (tmp_path / "file.toml").write_text("")
+    words = [re.sub(r"^-config=.*", f"-config={tmp_path}/file.toml", word) for word in words]
+
+    options = PROGRAMS[program]
+    assert isinstance(parse(options, program, "", words), options)
+
+
+def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
+    """Each key is one of nsqd's, each value of its type."""
+    (example,) = blocks("toml")
+    (tmp_path / "nsqd.toml").write_text(example)
+    taken = parse(NsqdOptions, "nsqd", "", [f"--config={tmp_path}/nsqd.toml"])
+    fields = {flag.key: flag.field for flag in flags_of(NsqdOptions)}
+
+    assert set(tomllib.loads(example)) - set(fields) == set()
+    assert len(taken.lookupd.tcp_addresses) == 2
+    assert taken.broker.limits.msg_timeout_ms == 90_000
+
+
+def test_the_samples_have_the_form_of_the_real_lines() -> None:
+    """The version's and the log's, number for number."""
+    version, mistake, log = (block.rstrip("\n") for block in blocks(""))
+    text = "TCP: listening on 0.0.0.0:4150"
+
+    assert digits(version) == digits(version_line("nsqd"))
+    reason = "--msg-timeout=60: write a unit: 60s or 60ms"
+    assert digits(mistake) == digits(log_line("[nsqd] ", logging.CRITICAL, reason))
+    assert digits(log) == digits(log_line("[nsqd] ", logging.INFO, text))
+
+
+def digits(text: str) -> str:
+    """A text with its numbers made equal: they differ from run to run."""
+    return re.sub(r"\d+", "0", text)

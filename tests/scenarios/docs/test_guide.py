@@ -1,0 +1,102 @@
+"""docs/guide.md: each of its programs, run against a real nsqd, prints what the page says.
+
+So does the consumer of README.md.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from sparq.tools import nsq_stat, nsq_to_file
+from sparq.tools.command_line import parse
+from tests.scenarios.docs.examples import (
+    DOCS,
+    Example,
+    command_lines,
+    count_of_programs,
+    examples,
+    is_taken,
+    run_all,
+)
+from tests.scenarios.docs.running import Ran, run_sparq
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+
+PAGE = "guide.md"
+EXAMPLES = examples(PAGE)
+PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
+
+
+class Daemons(NamedTuple):
+    """What the programs talk to, and where those that are written in the page really are."""
+
+    nsqd: NsqdServer
+    addresses: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
+    """An nsqd that an nsqlookupd knows."""
+    folder = tmp_path_factory.mktemp("guide")
+    with (
+        spawn_nsqlookupd(folder) as lookupd,
+        spawn_nsqd(folder, lookupds=(lookupd,)) as nsqd,
+    ):
+        yield Daemons(nsqd, {"127.0.0.1:4150": nsqd.tcp, "127.0.0.1:4161": lookupd.http})
+
+
+@pytest.fixture(scope="module")
+def outputs(daemons: Daemons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
+    """What came of each program."""
+    return run_all(PAGE, daemons.addresses, tmp_path_factory.mktemp("programs"))
+
+
+def test_every_program_of_the_page_is_run() -> None:
+    """None is without the output by which it is held."""
+    assert 10 < len(EXAMPLES) == count_of_programs(PAGE)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
+def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str, Ran]) -> None:
+    """As it stands, with warnings as errors, and without a word on stderr."""
+    ran = outputs[example.title]
+
+    assert (0, example.output) == (ran.status, ran.output), ran.errors
+    assert ran.complaints == "" or example.may_complain
+
+
+def test_the_tools_of_the_page_take_their_flags() -> None:
+    """Six of NSQ's, as they are called there."""
+    lines = command_lines(PAGE)
+
+    assert {"to_nsq", "nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "nsq_stat"} == set(
+        lines
+    )
+    assert all(is_taken(name, words) for name, words in lines.items())
+
+
+def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
+    """It prints and finishes what comes, until Ctrl-C."""
+    text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    program = next(block for block in PROGRAM.findall(text) if "Consumer" in block)
+    program = program.replace("127.0.0.1:4161", daemons.addresses["127.0.0.1:4161"])
+    daemons.nsqd.post("/pub?topic=clicks", b"one")
+
+    ran = run_sparq(program, "1 b'one'\n", tmp_path, waits=True)
+
+    assert "1 b'one'\n" == ran.output
+    assert ran.errors.rstrip().endswith("KeyboardInterrupt")
+    assert 1 == daemons.nsqd.channel("clicks", "hello")["finish_count"]
+
+
+def test_the_channel_that_is_watched_is_there() -> None:
+    """`nsq_stat` ends with an error where no command of the page has made its channel."""
+    lines = command_lines(PAGE)
+    watched = parse(nsq_stat.Options, nsq_stat.PROGRAM, lines["nsq_stat"])
+    made = parse(nsq_to_file.Options, nsq_to_file.PROGRAM, lines["nsq_to_file"])
+
+    assert (watched.topic, watched.channel) == (made.topics[0], made.channel)

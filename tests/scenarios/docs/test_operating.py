@@ -1,0 +1,325 @@
+"""docs/operating.md, done: its cluster is started, changed, restarted, copied, and left for Go's.
+
+The commands stand as they are in the page; only ports and folders are others here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from bench.peers import go_nsqd
+
+from sparq.client import Consumer, Message, Producer
+from sparq.tools.commands import nsq_check
+from tests.nsqd.line import OK, Line, pub
+from tests.scenarios.docs.examples import command_lines, is_taken
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "operating.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+QUICK: dict[str, Any] = {
+    "lookupd_poll_interval": 0.2,
+    "lookupd_poll_jitter": 0.0,
+    "max_reconnect_delay": 0.2,
+    "max_in_flight": 100,
+}
+READY_SECONDS = 20.0
+PAUSE_SECONDS = 0.002
+"""Between two publishes: what is tested is that they go on, not how fast."""
+STARTS_MAX = 3
+
+
+class Cluster:
+    """The cluster of the page: two nsqlookupds, and two nsqds that register with both."""
+
+    def __init__(self, folder: Path) -> None:
+        text, *_ = blocks("console")
+        ports = {port: free_port() for port in set(re.findall(r":(\d{4})\b", text))}
+        text = re.sub(r":(\d{4})\b", lambda found: f":{ports[found[1]]}", text)
+        servers = [daemon(line.removeprefix("$ "), folder) for line in text.splitlines()]
+        self.nsqds = [server for server in servers if isinstance(server, NsqdServer)]
+        self.lookupds = [server for server in servers if server not in self.nsqds]
+
+    def start(self) -> Self:
+        """Start all, and wait until each answers."""
+        servers = (*self.lookupds, *self.nsqds)
+        try:
+            for server in servers:
+                server.launch()
+            for server in servers:
+                server.wait_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in (*self.nsqds, *self.lookupds):
+            server.close()
+
+    def listed(self, query: str) -> list[set[int]]:
+        """The TCP ports of the nsqds that each nsqlookupd names in an answer."""
+        answers = [lookupd.get_json(query)["producers"] for lookupd in self.lookupds]
+        return [{producer["tcp_port"] for producer in answer} for answer in answers]
+
+
+def daemon(command: str, folder: Path) -> Server:
+    """A command line of the page as a server that is not started yet."""
+    program, *words = shlex.split(command)
+    flags = dict(word.removeprefix("--").split("=") for word in words)
+    kind = NsqdServer if program == "nsqd" else Server
+    own = tuple(word for word in words if not word.startswith(("--tcp-", "--http-")))
+    server = kind(f"sparq.{program}", folder, own)
+    server.tcp, server.http = flags["tcp-address"], flags["http-address"]
+    server.tcp_port, server.http_port = (
+        int(at.rpartition(":")[2]) for at in (server.tcp, server.http)
+    )
+    server.log_path = folder / f"{server.tcp_port}.log"
+    (folder / flags.get("data-path", "")).mkdir(exist_ok=True)
+    return server
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Every test leaves it whole, and uses a topic of its own."""
+    with started(tmp_path_factory) as servers:
+        yield servers
+
+
+def started(folders: pytest.TempPathFactory) -> Cluster:
+    """The cluster, on other ports if somebody has just taken one of the chosen ones."""
+    for _ in range(STARTS_MAX - 1):
+        try:
+            return Cluster(folders.mktemp("cluster")).start()
+        except AssertionError as error:
+            if "address already in use" not in str(error):
+                raise
+    return Cluster(folders.mktemp("cluster")).start()
+
+
+@asynccontextmanager
+async def handled(topic: str, lookupds: list[Server]) -> AsyncIterator[Counter[bytes]]:
+    """How often each body is handled, by a consumer that is told of the nsqlookupds alone."""
+    bodies: Counter[bytes] = Counter()
+
+    async def handle(message: Message) -> None:
+        bodies[message.body] += 1
+
+    places = [lookupd.http for lookupd in lookupds]
+    consumer = Consumer(topic, "c", lookupd_http_addresses=places, handler=handle, **QUICK)
+    async with consumer:
+        yield bodies
+
+
+def empty(server: NsqdServer, topic: str) -> bool:
+    """Whether the channel has nothing more, as the page asks."""
+    channel = server.channel(topic, "c")
+    return not sum(channel[key] for key in ("depth", "in_flight_count", "deferred_count"))
+
+
+def make(server: Server, topic: str) -> None:
+    """The topic and its channel."""
+    server.post(f"/topic/create?topic={topic}")
+    server.post(f"/channel/create?topic={topic}&channel=c")
+
+
+def blocks(language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(TEXT) if kind == language]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds, with a deadline."""
+    asyncio.run(until(condition, READY_SECONDS))
+
+
+def test_the_cluster_of_the_page_finds_itself(cluster: Cluster) -> None:
+    """Its four commands, as they stand: each nsqlookupd lists both nsqds."""
+    both = {nsqd.tcp_port for nsqd in cluster.nsqds}
+
+    wait_for(lambda: [both, both] == cluster.listed("/nodes"))
+
+
+def test_every_file_that_is_installed_is_there() -> None:
+    """The shell lines of the page name files of the tree."""
+    named = re.findall(r"\b((?:deploy|locks)/[\w./*-]+)", "\n".join(blocks("")))
+
+    assert len(named) >= 4
+    assert [] == [name for name in named if not list(ROOT.glob(name))]
+
+
+def test_the_tools_of_the_page_take_their_flags() -> None:
+    """`sparq top` and `sparq bench`, as they are called there."""
+    lines = command_lines("operating.md")
+
+    assert {"top", "bench"} == set(lines)
+    assert all(is_taken(name, words) for name, words in lines.items())
+
+
+async def test_a_restart_of_one_after_the_other_loses_nothing(cluster: Cluster) -> None:
+    """All four daemons, while a producer and a consumer work without being touched."""
+    for nsqd in cluster.nsqds:
+        make(nsqd, "rolling")
+    sent: list[bytes] = []
+    places = [nsqd.tcp for nsqd in cluster.nsqds]
+    async with (
+        handled("rolling", cluster.lookupds) as bodies,
+        Producer(places, **QUICK) as producer,
+    ):
+
+        async def publish() -> None:
+            while True:
+                body = b"%d" % len(sent)
+                await producer.publish("rolling", body)
+                sent.append(body)
+                await asyncio.sleep(PAUSE_SECONDS)  # the pace of a program
+
+        publishing = asyncio.create_task(publish())
+        for server in (*cluster.lookupds, *cluster.nsqds):
+            await asyncio.to_thread(server.restart, gracefully=True)
+            wanted = len(sent) + 20
+            await until(partial(longer, sent, wanted))
+        publishing.cancel()
+        await until(lambda: len(bodies) >= len(sent) and bodies.keys() >= set(sent), READY_SECONDS)
+
+    assert len(sent) > 80
+
+
+async def test_an_nsqd_less(cluster: Cluster) -> None:
+    """Emptied and stopped: nsqlookupd forgets it at once, and consumers go on with the other."""
+    leaving, staying = cluster.nsqds
+    for nsqd in cluster.nsqds:
+        make(nsqd, "less")
+    async with Producer(leaving.tcp) as producer:
+        await producer.multi_publish("less", [b"%d" % n for n in range(500)])
+    async with handled("less", cluster.lookupds) as bodies:
+        await until(lambda: empty(leaving, "less"))
+        await asyncio.to_thread(leaving.terminate)
+        try:
+            assert [{staying.tcp_port}] * 2 == cluster.listed("/lookup?topic=less")
+            staying.post("/pub?topic=less", b"after")
+            await until(lambda: b"after" in bodies)
+        finally:
+            await asyncio.to_thread(leaving.start)
+
+    assert {1} == set(bodies.values())
+    assert 501 == len(bodies)
+
+
+def longer(found: list[bytes], wanted: int) -> bool:
+    """Whether there are more than so many."""
+    return len(found) > wanted
+
+
+class Publishing:
+    """Publishes to topic "t" until it is stopped.
+
+    Attributes:
+        acknowledged: the bodies that nsqd has said OK to.
+    """
+
+    def __init__(self, server: NsqdServer) -> None:
+        self.acknowledged: list[bytes] = []
+        self._server = server
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with Line(self._server) as line:
+            while not self._stop.wait(PAUSE_SECONDS):
+                body = b"%d" % len(self.acknowledged)
+                assert line.ask(pub("t", body)) == OK
+                self.acknowledged.append(body)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+    """kill -STOP, copy, kill -CONT under load: the copy is sound and has all that was answered.
+
+    Started elsewhere it is found there, and gives no id that the original has given since.
+    """
+    lookupds = tuple(cluster.lookupds)
+    with spawn_nsqd(tmp_path) as server:
+        make(server, "t")
+        publishing = Publishing(server)
+        wait_for(lambda: len(publishing.acknowledged) > 100)
+        os.kill(server.pid, signal.SIGSTOP)
+        before = list(publishing.acknowledged)
+        shutil.copytree(tmp_path / "nsqd", tmp_path / "copy")
+        os.kill(server.pid, signal.SIGCONT)
+        wait_for(lambda: len(publishing.acknowledged) > len(before) + 20)
+        publishing.stop()
+        given = ids(server)
+
+    assert 0 == nsq_check([str(tmp_path / "copy")])
+    with spawn_nsqd(tmp_path, lookupds=lookupds, name="copy") as restored:
+        restored.post("/pub?topic=t", b"new")
+        wait_for(lambda: [{restored.tcp_port}] * 2 == cluster.listed("/lookup?topic=t"))
+        found = ids(restored)
+
+    assert before == list(found)[: len(before)]
+    assert all(given[body] == found[body] for body in before)
+    assert found[b"new"] not in given.values()
+
+
+def ids(server: NsqdServer) -> dict[bytes, bytes]:
+    """The ids of what the channel has, by body; nothing is finished."""
+    count = server.channel("t", "c")["depth"]
+    with Line(server) as line:
+        assert line.ask(b"SUB t c\n") == OK
+        line.say(b"RDY %d\n" % count)
+        return {message.body: message.id for message in line.messages(count)}
+
+
+class GoServer(NsqdServer):
+    """Go's nsqd."""
+
+    def launch(self) -> None:
+        """Start it with a configuration file that has keys of sparq's, too."""
+        places = self.folder / "nsqd.toml"
+        places.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
+        command = [go_nsqd.path(), f"--config={places}", *self.address_flags(), *self.flags]
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
+
+
+async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> None:
+    """Beside sparq's, with the same nsqlookupds: the consumer empties the one, and goes on."""
+    if why := go_nsqd.missing():
+        pytest.skip(why)
+    places = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in cluster.lookupds]
+    flags = (f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1", *places)
+    ours = cluster.nsqds[0]
+    make(ours, "back")
+    async with Producer(ours.tcp) as producer:
+        await producer.multi_publish("back", [b"%d" % n for n in range(500)])
+    with GoServer("nsqd", tmp_path, flags) as go:
+        await asyncio.to_thread(start_first, go)
+        make(go, "back")
+        async with handled("back", cluster.lookupds) as bodies:
+            go.post("/pub?topic=back", b"there")
+            await until(lambda: len(bodies) == 501 and empty(ours, "back"), READY_SECONDS)
+
+    assert {1} == set(bodies.values())

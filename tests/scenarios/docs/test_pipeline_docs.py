@@ -1,0 +1,263 @@
+"""docs/pipeline.md, done: its pipeline is started and stopped, its programs print what it says.
+
+Its programs for Spark Connect and for declarative pipelines are run in tests/spark.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.pipeline import low_mark, metrics, packing, settings, visits
+from sparq.pipeline.command import parse as parse_pipeline
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.minutes_state import bucket as minutes_bucket
+from sparq.pipeline.open_visits.tiers import DEFAULT_LIMITS
+from sparq.program.flags import parse
+from sparq.spark.offsets import MESSAGES_PER_PARTITION
+from sparq.tools import to_nsq
+from sparq.tools.command_line import parse as parse_tool
+from tests.scenarios.docs import pipeline_page as page
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+START, OUTPUT, STATE = "Start", "Read the output", "Read the state"
+OWN, UPGRADE = "A query of your own", "Upgrade a running query"
+CONNECT, DECLARATIVE = "Spark Connect", "A declarative pipeline"
+MORE = (
+    b'203.0.113.9 - - [02/Mar/2026:10:59:00 +0000] "GET /old HTTP/1.1" 404 153 "-" "curl/8.5"\n'
+    b'203.0.113.9 - - [02/Mar/2026:11:30:00 +0000] "GET /new HTTP/1.1" 404 153 "-" "curl/8.5"\n'
+)
+"""What is published after the first stop."""
+PIPELINE_SECONDS = 240.0
+SIZE_UNITS = 1 << 20
+
+
+def with_spark(test: Callable[..., None]) -> Callable[..., None]:
+    """Of what the page's programs do: they start Spark eight times."""
+    return pytest.mark.slow(pytest.mark.timeout(1200)(test))
+
+
+def pipeline_commands() -> list[list[str]]:
+    """The flags of each command line of `sparq pipeline`."""
+    lines = [line for line in page.command_lines("sparq") if line.startswith("sparq pipeline")]
+    return [shlex.split(line)[2:] for line in lines]
+
+
+def test_every_program_is_run_by_a_test() -> None:
+    """A program that is added to the page needs a test."""
+    assert sorted([UPGRADE, OUTPUT, STATE, OWN, CONNECT, DECLARATIVE]) == sorted(
+        page.titles("python")
+    )
+    assert [DECLARATIVE] == page.titles("yaml")
+
+
+def test_the_query_of_your_own_is_short() -> None:
+    """Some forty lines, as the page is there to show that it takes no more."""
+    (program,) = page.blocks(OWN, "python")
+
+    assert len([line for line in program.splitlines() if line.strip()]) <= 40
+
+
+@pytest.mark.parametrize("words", pipeline_commands(), ids=" ".join)
+def test_the_command_lines_of_the_pipeline_are_taken(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As they stand, with the file that the page shows, and an offset for what prints one."""
+    (text,) = page.blocks(START, "toml")
+    (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    offset = json.dumps({"127.0.0.1:4150/ab": {"index": 1, "ordinal": 1}})
+
+    assert parse_pipeline([word.replace("$(cat place.json)", offset) for word in words]).data
+
+
+def test_the_file_of_settings_is_taken(tmp_path: Path) -> None:
+    """Its tables are options of Spark and of the source."""
+    (text,) = page.blocks(START, "toml")
+    (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
+
+    taken = parse_pipeline([f"--config={tmp_path / 'clicks.toml'}"])
+
+    assert (("spark.executor.cores", "2"),) == taken.spark
+    assert {"tls_v1": "true", "auth_secret": "s3cret"} == dict(taken.source)
+    assert "2 seconds" == taken.trigger
+
+
+def test_the_other_command_lines_are_taken() -> None:
+    """Those of the daemons and of the tool that publishes."""
+    (nsqd,) = page.command_lines("nsqd")
+    (lookupd,) = page.command_lines("nsqlookupd")
+    (tool,) = page.command_lines("to_nsq")
+    words = shlex.split(tool.partition(" <")[0])[1:]
+
+    assert isinstance(parse(NsqdOptions, "nsqd", "", shlex.split(nsqd)[1:]), NsqdOptions)
+    assert isinstance(
+        parse(NsqlookupdOptions, "nsqlookupd", "", shlex.split(lookupd)[1:]), NsqlookupdOptions
+    )
+    assert isinstance(parse_tool(to_nsq.Options, to_nsq.PROGRAM, words), to_nsq.Options)
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (r"over (\d+) times as many buckets", packing.BUCKETS_PER_PARTITION),
+        (r"visitor in a minute \| 8 \| (\d+) MB", minutes_bucket.BUCKET_BYTES_MAX // 10**6),
+        (r"150 to 210 \| (\d+) MiB", DEFAULT_LIMITS.state_bytes_max // SIZE_UNITS),
+        (r"([\d,]+) findings \|", DEFAULT_LIMITS.findings_max),
+        (r"most ([\d,]+) \(`--max-offsets-per-trigger`", settings.OFFSETS),
+        (r"waits for ([\d,]+) messages", settings.ARCHIVE_MIN_OFFSETS),
+        (r"no clicks for (\d+) seconds", low_mark.QUIET_S),
+        (r"for each ([\d,]+) messages", MESSAGES_PER_PARTITION),
+    ],
+)
+def test_the_numbers_of_the_page_are_those_of_the_code(said: str, meant: int) -> None:
+    """Limits and defaults that a reader sizes a cluster by."""
+    (found,) = re.findall(said, page.TEXT)
+
+    assert f"{meant:,}" == found
+
+
+def test_the_times_of_the_page_are_those_of_the_code() -> None:
+    """A day for minutes, half an hour for visits."""
+    assert "minutes, open for a day of event time" in page.TEXT
+    assert "until half an hour without a click" in page.TEXT
+    assert (86_400, 1_800) == (minutes_bucket.HORIZON_S, visits.VISIT_GAP_S)
+
+
+@dataclass
+class Story:
+    """What came of the page, in its order.
+
+    Attributes:
+        folder: where `data` and `data-2` are.
+        statuses: of the pipeline's two runs.
+        printed: what each program printed, by its heading.
+        again: what the reader's own query printed in its second run.
+        place: what the program about the checkpoint printed.
+    """
+
+    folder: Path
+    statuses: list[int] = field(default_factory=list)
+    printed: dict[str, str] = field(default_factory=dict)
+    again: str = ""
+    place: str = ""
+
+
+@dataclass
+class Reader:
+    """Somebody who does what the page says, with the daemons of a test."""
+
+    folder: Path
+    lookupd: Server
+    nsqd: NsqdServer
+
+    def publish(self, lines: bytes) -> None:
+        """By the page's command."""
+        (line,) = page.command_lines("to_nsq")
+        line = page.with_addresses(line.partition(" <")[0], {"127.0.0.1:4150": self.nsqd.tcp})
+        command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
+        subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
+
+    def pipeline(self, words: list[str], *done: str) -> int:
+        """Run the pipeline until files of these patterns are there, and stop it; its status."""
+        words = [word.replace("127.0.0.1:4161", self.lookupd.http) for word in words]
+        command = [sys.executable, "-m", "sparq.cli", "pipeline", *words, "--metrics-address="]
+        log = self.folder / "pipeline.log"
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=page.environment(), stdout=file, stderr=file
+            )
+
+        def is_done() -> bool:
+            assert process.poll() is None, log.read_text(errors="replace")[-4000:]
+            return all(any(self.folder.glob(pattern)) for pattern in done)
+
+        try:
+            wait_for(is_done, PIPELINE_SECONDS, every=0.1)
+            process.send_signal(signal.SIGTERM)
+            return process.wait(PIPELINE_SECONDS)
+        finally:
+            process.kill()
+            process.wait()
+
+    def run(self, title: str) -> str:
+        """The program under a heading."""
+        (text,) = page.blocks(title, "python")
+        if "127.0.0.1:4161" in text:
+            text = page.with_addresses(text, {"127.0.0.1:4161": self.lookupd.http})
+        return page.run(text, self.folder)
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The page from its start to the new checkpoint."""
+    folder = tmp_path_factory.mktemp("page")
+    first, *_, last = pipeline_commands()
+    found = Story(folder)
+    with (
+        spawn_nsqlookupd(folder) as lookupd,
+        spawn_nsqd(folder, lookupds=(lookupd,)) as nsqd,
+    ):
+        reader = Reader(folder, lookupd, nsqd)
+        reader.publish("".join(page.blocks(START, "")).encode())
+        commits = [f"data/checkpoint/{query}/commits/0" for query in settings.QUERIES]
+        found.statuses.append(reader.pipeline(first, *commits))
+        for title in (OUTPUT, STATE, OWN):
+            found.printed[title] = reader.run(title)
+        found.place = reader.run(UPGRADE)
+        reader.publish(MORE)
+        found.again = reader.run(OWN)
+        from_there = [word.replace("$(cat place.json)", found.place.strip()) for word in last]
+        found.statuses.append(reader.pipeline(from_there, "data-2/checkpoint/metrics/commits/0"))
+    return found
+
+
+@with_spark
+def test_the_pipeline_ends_well_when_it_is_told_to(story: Story) -> None:
+    """SIGTERM ends it with status 0, once all three queries have finished a batch."""
+    assert [0, 0] == story.statuses
+
+
+@with_spark
+@pytest.mark.parametrize("title", [OUTPUT, STATE, OWN])
+def test_a_program_prints_what_the_page_says(story: Story, title: str) -> None:
+    """As it stands, after the lines of the page."""
+    (expected,) = page.blocks(title, "")
+
+    assert expected == story.printed[title]
+
+
+@with_spark
+def test_the_query_of_your_own_goes_on_where_it_ended(story: Story) -> None:
+    """Its second run adds what has come since, once."""
+    expected = "2026-03-02 10:00 /old 4\n2026-03-02 11:00 /gone 1\n2026-03-02 11:00 /new 1\n"
+
+    assert expected == story.again
+
+
+def clicks_of(folders: Folders) -> int:
+    """The clicks of the newest revision of each minute."""
+    rows = sorted(metrics.read(folders).to_pylist(), key=lambda row: row["revision"])
+    return sum({row["minute"]: row["clicks"] for row in rows}.values())
+
+
+@with_spark
+def test_a_new_checkpoint_begins_where_the_old_one_ended(story: Story) -> None:
+    """Nothing is lost and nothing comes twice: each click is in one of the two folders."""
+    both = [Folders(story.folder / name) for name in ("data", "data-2")]
+
+    assert [6, 2] == [clicks_of(folders) for folders in both]
+    assert [1, 0] == [len(metrics.read_rejected(folders)) for folders in both]

@@ -1,0 +1,117 @@
+"""The shell blocks of README.md, run as they stand: a queue in a minute, a cluster on one screen.
+
+Ports and the installation are all that is changed: the programs are this checkout's, and each port
+of the page becomes a free one of as many digits, since the page makes some by putting 1, 2 and 3
+before others.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+PORTS = ("4150", "4151", "4160", "4161", "4171", "5160", "5161")
+WAIT_SECONDS = 60
+
+
+def block(heading: str) -> str:
+    """The last indented block of a section: a section's first may be the installation."""
+    section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    return "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+
+
+def is_free(port: int) -> bool:
+    """Whether somebody could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+DEFAULTS = {
+    'nsqd --data-path="': "--tcp-address=127.0.0.1:4150 --http-address=127.0.0.1:4151",
+    "nsqlookupd &": "--tcp-address=127.0.0.1:4160 --http-address=127.0.0.1:4161",
+}
+"""Where a daemon listens that is started without a flag for it."""
+
+
+def with_free_ports(script: str) -> str:
+    """The script with other ports; those of `${n}4150` must be free for n in 1, 2, 3."""
+    for command, addresses in DEFAULTS.items():
+        program = command.split()[0]
+        script = script.replace(command, command.replace(program, f"{program} {addresses}"))
+    taken: dict[str, str] = {}
+    for port in PORTS:
+        for _ in range(1000):
+            other = random.randrange(2000, 9999)
+            wanted = [other, *(10_000 * n + other for n in (1, 2, 3))]
+            if str(other) not in taken.values() and all(map(is_free, wanted)):
+                taken[port] = str(other)
+                break
+    assert len(taken) == len(PORTS)
+    return re.sub("|".join(PORTS), lambda found: taken[found[0]], script)
+
+
+def run(script: str, folder: Path) -> str:
+    """What the script prints; the daemons that it leaves behind are ended."""
+    bins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": bins, "TMPDIR": str(folder)}
+    with (folder / "output").open("wb") as output, (folder / "log").open("wb") as log:
+        shell = subprocess.Popen(
+            ["/bin/bash", "-c", script],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=log,
+            start_new_session=True,
+        )
+        try:
+            status = shell.wait(WAIT_SECONDS)
+        finally:
+            os.killpg(shell.pid, signal.SIGTERM)
+    assert status == 0, (folder / "log").read_text()
+    return (folder / "output").read_text()
+
+
+def waits_for(port: str) -> str:
+    """A line of bash that ends once a daemon answers: a reader types more slowly than a script."""
+    return f"until curl -sf http://127.0.0.1:{port}/ping > /dev/null; do sleep 0.1; done\n"
+
+
+def test_a_queue_in_a_minute(tmp_path: Path) -> None:
+    """nsqd starts, takes a message, and a consumer gets it."""
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    script = "\n".join(block("A queue in a minute").splitlines()[1:])
+    assert "pip install" not in script
+    script = script.replace("curl -d", waits_for("4151") + "curl -sS -d")
+
+    assert run(with_free_ports(script), tmp_path) == "OKhello world\n"
+
+
+def test_a_cluster_on_one_screen(tmp_path: Path) -> None:
+    """A consumer finds through nsqlookupd what was published to one of three nsqds."""
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    waiting = "".join(
+        waits_for(port) for port in ("4161", "5161", "4171", *(f"{n}4151" for n in (1, 2, 3)))
+    )
+    script = block("A cluster on one screen").replace("seq 100", f"{waiting}seq 100")
+
+    printed = run(with_free_ports(script), tmp_path)
+
+    assert sorted(printed.split(), key=int) == [str(number) for number in range(1, 101)]

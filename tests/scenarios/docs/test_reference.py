@@ -1,0 +1,133 @@
+"""docs/api.md and docs/tools.md: what the code says now; and how docstrings become Markdown."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import textwrap
+from dataclasses import is_dataclass
+
+import pytest
+from docs import docstrings, reference
+
+SHORT = re.compile(r"^(#{3,4} [^\n]*)\n+(?:```python\n[^`]*\n```\n+)?(?=#|\Z)", re.M | re.S)
+
+
+@pytest.mark.parametrize("name", reference.PAGES)
+def test_a_page_is_what_the_code_says(name: str) -> None:
+    """`make docs` would write the very same."""
+    written = (reference.HERE / name).read_text(encoding="utf-8")
+
+    assert reference.PAGES[name]() == written, f"docs/{name} is not current: run 'make docs'"
+
+
+def test_no_public_name_is_without_a_word() -> None:
+    """Every class, function, method and property of the API says what it is."""
+    page = reference.page_of_the_api()
+
+    assert page.count("\n#### ") > 50
+    assert [] == SHORT.findall(page)
+
+
+def test_no_attribute_is_without_a_word() -> None:
+    """What a class sets on itself and gives no underscore, its docstring explains."""
+    modules = [importlib.import_module(name) for name in reference.MODULES]
+    values = [getattr(module, name) for module in modules for name in reference.public(module)]
+    silent = [
+        f"{value.__name__}.{name}"
+        for value in filter(inspect.isclass, values)
+        for name in own(value) - explained(value)
+    ]
+
+    assert [] == silent
+
+
+def explained(value: type) -> set[str]:
+    """The attributes in the docstrings of a class and of what it is derived from."""
+    texts = [owner.__doc__ or "" for owner in value.__mro__]
+    return {name for text in texts for name in reference.documented(docstrings.read(text))}
+
+
+def own(value: type) -> set[str]:
+    """The public attributes that a class sets in `__init__`."""
+    if "__init__" not in vars(value) or is_dataclass(value) or reference.is_protocol(value):
+        return set()
+    tree = ast.parse(textwrap.dedent(inspect.getsource(vars(value)["__init__"])))
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store)
+        if node.attr[0] != "_"
+    }
+
+
+def test_no_option_and_no_flag_is_without_a_word() -> None:
+    """The last cell of every table's line says something."""
+    lines = [line for page in reference.PAGES.values() for line in page().splitlines()]
+    rows = [line for line in lines if line.startswith("| `")]
+
+    assert len(rows) > 100
+    assert [] == [row for row in rows if row.endswith("|  |") or not row.endswith("|")]
+
+
+def test_every_program_has_its_flags_in_the_page() -> None:
+    """Each tool of the project is listed; `sparq` itself and the daemons have `--help`."""
+    assert {"nsq_tail", "nsq_stat", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"} <= set(
+        reference.tools()
+    )
+
+
+def test_a_docstring_is_taken_apart() -> None:
+    """Prose, an example, and a section whose entry goes on over two lines."""
+    found = docstrings.read(
+        """Does ``this``.
+
+        Like so::
+
+            one(
+                two)
+
+        Then that.
+
+        Args:
+            one: the first, which
+                goes on.
+            two, three: others.
+        Raises:
+            ValueError: it is not.
+        """
+    )
+
+    assert found.prose.split("\n\n") == [
+        "Does `this`.",
+        "Like so:",
+        "```python\none(\n    two)\n```",
+        "Then that.",
+    ]
+    assert found.sections == {
+        "Args": [("one", "the first, which goes on."), ("two, three", "others.")],
+        "Raises": [("ValueError", "it is not.")],
+    }
+    assert found.markdown(without=("Args",)).endswith("*Raises*\n\n- `ValueError`: it is not.")
+
+
+def made(*names: str, first: dict[str, int] | None = None, **others: str) -> None:
+    """A function to be shown."""
+
+
+async def awaited(self: object, text: str = "a, b") -> None:
+    """A method to be shown."""
+
+
+def test_a_signature_is_shown_as_it_is_called() -> None:
+    """Without `self`, with `await`, and in lines of its own when it is long."""
+    assert reference.signature("awaited", awaited) == (
+        '```python\nawait awaited(text: str = "a, b") -> None\n```'
+    )
+    assert reference.signature("made" * 10, made).splitlines()[2:5] == [
+        "    *names: str,",
+        "    first: dict[str, int] | None = None,",
+        "    **others: str,",
+    ]

@@ -1,0 +1,121 @@
+"""An environment of its own for each foreign client, made on first use and kept in .venvs.
+
+Ordinary pip and npm install what the locks here pin; nothing of sparq is in there. An environment
+is made anew when its lock changes. Where one cannot be made (no npm, no network), `Missing` says
+what it needs, once: the other tests of that client do not try again. Whoever needs one that another
+process is making waits for that.
+"""
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+ENVIRONMENTS = ROOT / ".venvs"
+BUILD_LOCK = ROOT / "locks" / "build.txt"
+INSTALL_SECONDS_MAX = 240
+AT_ONCE = 4
+
+
+class Missing(Exception):
+    """What this machine would need to run the client."""
+
+
+def is_python(name: str) -> bool:
+    """Whether the client comes from PyPI; the others come from npm."""
+    return (HERE / f"requirements-{name}.txt").exists()
+
+
+def lock_of(name: str) -> Path:
+    """The file that pins the client and all that it needs."""
+    if is_python(name):
+        return HERE / f"requirements-{name}.txt"
+    return HERE / name / "package-lock.json"
+
+
+def client_command(name: str) -> tuple[list[str], dict[str, str]]:
+    """How to start client `name`: the command without its job, and its environment variables."""
+    home = ENVIRONMENTS / name
+    reason = made(name, home)
+    if reason:
+        raise Missing(reason)
+    script = HERE / "clients" / f"{name.replace('-', '_')}_client"
+    if is_python(name):
+        return [str(home / "bin" / "python"), f"{script}.py"], dict(os.environ)
+    node_path = {"NODE_PATH": str(home / "node_modules")}
+    return ["node", f"{script}.js"], {**os.environ, **node_path}
+
+
+def prepare(names: Iterable[str]) -> None:
+    """Make environments side by side: making one is mostly waiting for the network."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda name: made(name, ENVIRONMENTS / name), names))
+
+
+@functools.cache
+def made(name: str, home: Path) -> str:
+    """Install the environment unless it is there from this very lock: "", or what it needs."""
+    home.parent.mkdir(parents=True, exist_ok=True)
+    with home.with_suffix(".lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        return _made(name, home)
+
+
+def _made(name: str, home: Path) -> str:
+    stamp = home / ".installed"
+    wanted = hashlib.sha256(lock_of(name).read_bytes()).hexdigest()
+    if stamp.exists() and stamp.read_text() == wanted:
+        return ""
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    try:
+        if is_python(name):
+            install_python(name, home)
+        else:
+            install_node(name, home)
+    except Missing as missing:
+        return str(missing)
+    stamp.write_text(wanted)
+    return ""
+
+
+def install_python(name: str, home: Path) -> None:
+    needs = "an index of Python packages"
+    attempt(name, needs, [sys.executable, "-m", "venv", "--without-pip", str(home)])
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    install = [*pip, "--python", str(home / "bin" / "python"), "install", "--quiet"]
+    install.append("--require-hashes")
+    attempt(name, needs, [*install, "-r", str(BUILD_LOCK)])
+    attempt(name, needs, [*install, "--no-build-isolation", "-r", str(lock_of(name))])
+
+
+def install_node(name: str, home: Path) -> None:
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        raise Missing("node and npm")
+    for manifest in ("package.json", "package-lock.json"):
+        shutil.copy(HERE / name / manifest, home)
+    command = ["npm", "ci", "--prefix", str(home), "--no-audit", "--no-fund"]
+    attempt(name, "an npm registry", command)
+
+
+def attempt(name: str, needs: str, command: list[str]) -> None:
+    """Run one step of a set-up; a failure is told as what the client's tests need."""
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{needs} for {name}: none answered in {INSTALL_SECONDS_MAX} s") from None
+    if ran.returncode:
+        said = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()
+        # npm ends with where its log is, pip with why it failed.
+        reason = next((line for line in said if line.startswith("npm error")), said[-1])
+        raise Missing(f"{needs} for {name}: {reason[:200]}")

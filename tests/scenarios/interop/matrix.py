@@ -1,0 +1,200 @@
+"""Which foreign client has which of NSQ's features, and what is expected of it here.
+
+1. A cell is a client and a feature. It is ABSENT (the client has no such thing: there is no test),
+   BROKEN (there is a test, and it must fail: the reason is the client's own), or it works.
+2. Every cell that is not plainly "yes" has a reason, which becomes a footnote of docs/clients.md.
+3. The page says nothing of the day or of the machine: the same outcomes give the same page.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.interop.environments import HERE, ROOT, is_python
+
+PAGE = ROOT / "docs" / "clients.md"
+CLIENTS = ("pynsq", "gnsq", "ansq", "asyncnsq", "nsq-py", "nsqjs", "squeaky")
+FEATURES = {
+    "publish": "PUB",
+    "mpub": "MPUB",
+    "deferred": "DPUB",
+    "consume": "consume",
+    "requeue": "requeue",
+    "touch": "touch",
+    "timeout": "timeout",
+    "backoff": "backoff",
+    "heartbeats": "heartbeats",
+    "discovery": "discovery",
+    "tls": "TLS",
+    "snappy": "snappy",
+    "deflate": "deflate",
+    "auth": "AUTH",
+    "layers": "all three",
+    "refusal": "refused PUB",
+}
+Cell = tuple[str, str]
+
+NO_BACKOFF = "The client has no backoff: `RDY` stays as it is when a message is requeued."
+NO_COMPRESSION = "The client has no compression."
+ABSENT: dict[Cell, str] = {
+    ("ansq", "backoff"): NO_BACKOFF,
+    ("ansq", "tls"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("ansq", "snappy"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("ansq", "deflate"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("ansq", "layers"): "The client raises `NotImplementedError` where nsqd grants this.",
+    ("asyncnsq", "backoff"): NO_BACKOFF,
+    ("nsq-py", "deferred"): "The client has no command for deferred publishing.",
+    ("nsq-py", "backoff"): NO_BACKOFF,
+    ("nsq-py", "snappy"): NO_COMPRESSION,
+    ("nsq-py", "deflate"): NO_COMPRESSION,
+    ("nsq-py", "layers"): NO_COMPRESSION,
+    ("squeaky", "backoff"): NO_BACKOFF,
+    ("squeaky", "tls"): "The client has no TLS.",
+    ("squeaky", "snappy"): NO_COMPRESSION,
+    ("squeaky", "deflate"): NO_COMPRESSION,
+    ("squeaky", "auth"): "The client has no AUTH.",
+    ("squeaky", "layers"): "The client has none of the three.",
+}
+# What the client says when it fails: another failure is not the one that is known.
+SYMPTOMS: dict[Cell, str] = {
+    ("ansq", "auth"): "NSQUnauthorized: NSQ server requires client authorization",
+    ("asyncnsq", "tls"): "got an unexpected keyword argument 'loop'",
+    ("asyncnsq", "layers"): "got an unexpected keyword argument 'loop'",
+}
+ASYNCNSQ_TLS = (
+    "The client starts TLS on a socket that asyncio's transport still owns, with an argument"
+    " `loop` that Python 3.10 took away, and with TLS 1.0 only. Its metadata ask for Python"
+    " 3.6 to 3.9."
+)
+BROKEN: dict[Cell, str] = {
+    ("ansq", "auth"): (
+        "nsqd answers the client's AUTH as it should, but the client never notes that it is"
+        " authorized: its next command raises `NSQUnauthorized` and is not sent."
+    ),
+    ("asyncnsq", "tls"): ASYNCNSQ_TLS,
+    ("asyncnsq", "layers"): ASYNCNSQ_TLS,
+}
+GNSQ_LAYERS = (
+    "Its `Producer` cannot take the `OK` after an upgrade (`KeyError`): `NsqdTCPClient`, the"
+    " connection under it, publishes here. Its `Consumer` works."
+)
+NEW_CONNECTION = (
+    "The client closes its connection on the refusal, since Go's nsqd would, and connects again"
+)
+NOTES: dict[Cell, str] = {
+    ("pynsq", "snappy"): (
+        "The client loses its connection when a read brings no whole chunk of the stream: Tornado"
+        ' takes for an error what the client means for "not yet". Shown is that it works with'
+        " chunks that come whole: messages of up to 10 kB, ten at a time."
+    ),
+    ("gnsq", "tls"): GNSQ_LAYERS,
+    ("gnsq", "snappy"): GNSQ_LAYERS,
+    ("gnsq", "deflate"): GNSQ_LAYERS,
+    ("gnsq", "layers"): GNSQ_LAYERS,
+    ("gnsq", "refusal"): f"{NEW_CONNECTION} by itself.",
+    ("asyncnsq", "discovery"): (
+        "Found this way the client sends no IDENTIFY, so that it has none of its options."
+    ),
+    ("nsq-py", "tls"): (
+        "The client names TLS 1.0 and no other version, for which OpenSSL 3 has no ciphers: the"
+        " test sets what `ssl.PROTOCOL_TLSv1` stands for to any version."
+    ),
+    ("nsq-py", "refusal"): f"{NEW_CONNECTION} when its user calls `check_connections`.",
+    ("nsqjs", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Writer`.",
+    ("squeaky", "heartbeats"): (
+        "The client cannot ask for an interval: on the way to nsqd the test puts one into its"
+        " IDENTIFY."
+    ),
+    ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
+}
+
+# What tests must know of some clients: who closes its connection on any refused publish, who
+# cannot ask for a heartbeat interval, and who works over a layer only with few and small messages.
+CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
+NO_HEARTBEAT_SETTING = {"squeaky"}
+FEW_AND_SMALL = {("pynsq", "snappy")}
+
+WORKS, FAILS, LACKS = "yes", "fails", "no"
+
+
+def cell(feature: str) -> Callable[[Any], Any]:
+    """The test below is that of `feature`, run once for each client that has it."""
+    assert feature in FEATURES
+
+    def clients_that_have_it() -> list[Any]:
+        broken = {name: reason for (name, of), reason in BROKEN.items() if of == feature}
+        return [
+            pytest.param(
+                name,
+                marks=[pytest.mark.xfail(strict=True, reason=broken[name])]
+                if name in broken
+                else [],
+            )
+            for name in CLIENTS
+            if (name, feature) not in ABSENT
+        ]
+
+    def marked(test: Any) -> Any:
+        return pytest.mark.feature(feature)(
+            pytest.mark.parametrize("name", clients_that_have_it())(test)
+        )
+
+    return marked
+
+
+def tested_cells() -> set[Cell]:
+    """Every cell that has a test."""
+    return {(name, feature) for name in CLIENTS for feature in FEATURES} - set(ABSENT)
+
+
+def expected() -> dict[Cell, str]:
+    """The outcome of every test, as the tables here have it."""
+    return {one: FAILS if one in BROKEN else WORKS for one in tested_cells()}
+
+
+def version(name: str) -> str:
+    """The client's version, as its lock pins it."""
+    if is_python(name):
+        lock = (HERE / f"requirements-{name}.txt").read_text()
+        found = re.search(rf"^{name}(?:\[\w+\])?==(\S+)", lock, re.MULTILINE)
+        assert found, name
+        return found[1]
+    lock = (HERE / name / "package-lock.json").read_text()
+    return str(json.loads(lock)["packages"][f"node_modules/{name}"]["version"])
+
+
+def render(outcomes: Mapping[Cell, str]) -> str:
+    """The page, from the outcome of each cell that has a test."""
+    notes: list[str] = []
+    rows = [
+        ["", *FEATURES.values()],
+        ["---", *(":---:" for _ in FEATURES)],
+        *([f"{name} {version(name)}", *row(name, outcomes, notes)] for name in CLIENTS),
+    ]
+    table = "\n".join("| " + " | ".join(line) + " |" for line in rows)
+    foot = "\n".join(f"{number}. {note}" for number, note in enumerate(notes, 1))
+    return (HERE / "clients.md.in").read_text().format(table=table, notes=foot)
+
+
+def row(name: str, outcomes: Mapping[Cell, str], notes: list[str]) -> list[str]:
+    """A client's cells; what they have to say is added to `notes`, or found there."""
+    cells = []
+    for feature in FEATURES:
+        one = (name, feature)
+        reason = ABSENT.get(one) or BROKEN.get(one) or NOTES.get(one)
+        if reason and reason not in notes:
+            notes.append(reason)
+        mark = f" [{notes.index(reason) + 1}]" if reason else ""
+        cells.append((LACKS if one in ABSENT else outcomes[one]) + mark)
+    return cells
+
+
+def write(outcomes: Mapping[Cell, str], page: Path = PAGE) -> None:
+    """Write the page, unless it says just that already."""
+    text = render(outcomes)
+    if not page.exists() or page.read_text() != text:
+        page.write_text(text)

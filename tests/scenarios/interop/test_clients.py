@@ -1,0 +1,476 @@
+"""Foreign clients, unmodified, against nsqd: what each can do, feature by feature.
+
+A client is a script under `clients/`, run as a process of its own. Its lines say what it was
+delivered; nsqd's /stats, and a proxy that keeps the client's bytes, say what nsqd saw of it. Which
+client has which feature stands in `matrix`; docs/clients.md is made from what comes of this.
+"""
+
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from tests.nsqd.small_disk import SmallDisk
+from tests.scenarios.interop import matrix
+from tests.scenarios.interop.authd import SECRET, Authd
+from tests.scenarios.interop.environments import Missing, client_command, prepare
+from tests.scenarios.interop.matrix import cell
+from tests.scenarios.interop.proxy import Proxy
+from tests.scenarios.interop.running import Client, eventually
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+MSG_TIMEOUT_MS = 2000
+HEARTBEAT_MS = 1000
+ONE_BY_ONE = [f"one {number}" for number in range(20)]
+TOGETHER = [f"together {number} é" for number in range(30)]
+PLANS = {"again": "requeue", "slow": "timeout", "held": "touch"}
+SNAPPY_START = b"\xff\x06\x00\x00sNaPpY"
+Start = Callable[..., Client]
+
+pytestmark = pytest.mark.timeout(600)
+
+
+def job(nsqd: str, topic: str, **wishes: Any) -> dict[str, Any]:
+    """What a script is told; what a test does not wish for is not done."""
+    return {
+        "nsqd": nsqd,
+        "lookupd": None,
+        "topic": topic,
+        "channel": "interop",
+        "publish": [],
+        "multi_publish": [],
+        "defer": [],
+        "defer_ms": 2_000,
+        "insist": None,
+        "consume": True,
+        "max_in_flight": 10,
+        "plans": {},
+        "msg_timeout_ms": MSG_TIMEOUT_MS,
+        "heartbeat_ms": 30_000,
+        "tls": None,
+        "compression": None,
+        "secret": None,
+        "requeue_ms": 400,
+        "hold_ms": 2 * MSG_TIMEOUT_MS,
+        **wishes,
+    }
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("interop")
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def authority_file(authority: trustme.CA, folder: Path) -> str:
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    return str(folder / "ca.pem")
+
+
+@pytest.fixture(scope="module")
+def lookupd(folder: Path) -> Iterator[Server]:
+    with spawn_nsqlookupd(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def certified(authority: trustme.CA, folder: Path) -> tuple[str, ...]:
+    """The flags that give an nsqd a certificate."""
+    file = folder / "server.pem"
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    certificate.private_key_and_cert_chain_pem.write_to_path(file)
+    return (f"--tls-cert={file}", f"--tls-key={file}", "--https-address=127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def nsqd(lookupd: Server, certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
+    """Found through `lookupd`; offers TLS, but asks for nothing."""
+    flags = (f"--msg-timeout={MSG_TIMEOUT_MS}ms", *certified)
+    with spawn_nsqd(folder, *flags, lookupds=(lookupd,)) as server:
+        yield server
+
+
+@pytest.fixture
+def start(name: str) -> Iterator[Start]:
+    """Start the client with a job; it ends with the test."""
+    with ExitStack() as running:
+
+        def start_client(told: dict[str, Any]) -> Client:
+            client = started(name, told)
+            running.callback(client.close)
+            return client
+
+        yield start_client
+
+
+def started(name: str, told: dict[str, Any]) -> Client:
+    try:
+        return Client(name, told)
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+
+
+def topic_of(name: str, feature: str) -> str:
+    return f"{name}.{feature}"
+
+
+def drained(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
+    """The channel's figures, once nothing in it waits, is in flight or deferred."""
+    waiting = ("depth", "in_flight_count", "deferred_count")
+    return eventually(
+        lambda: nsqd.channel(topic, "interop"),
+        lambda channel: bool(channel) and not any(channel[count] for count in waiting),
+    )
+
+
+def crowd(
+    request: pytest.FixtureRequest, feature: str, tell: Callable[[str], dict[str, Any]]
+) -> Iterator[dict[str, Client]]:
+    """Clients that work side by side, since what they do is mostly waiting.
+
+    Started are those that a test of this run will ask for, and that can be run here.
+    """
+    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
+    wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
+    clients: dict[str, Client] = {}
+    prepare(sorted(wanted))
+    with ExitStack() as running:
+        for name in sorted(wanted):
+            with suppress(Missing):
+                clients[name] = Client(name, tell(name))
+                running.callback(clients[name].close)
+        yield clients
+
+
+def one_of(clients: dict[str, Client], name: str) -> Client:
+    """The client of that name; the test is skipped where it cannot be run."""
+    if name not in clients:
+        try:
+            client_command(name)
+        except Missing as missing:
+            pytest.skip(f"needs {missing}")
+    return clients[name]
+
+
+class Day:
+    """All that a client was delivered of one day's work, and what nsqd's figures say of it."""
+
+    def __init__(self, client: Client, nsqd: NsqdServer) -> None:
+        self.published_after_ms = client.published()["at_ms"]
+        told = client.job
+        bodies = told["publish"] + told["multi_publish"] + told["defer"]
+        again = sum(PLANS.get(body) in ("requeue", "timeout") for body in bodies)
+        self.deliveries = client.deliveries(len(bodies) + again)
+        self.channel = drained(nsqd, told["topic"])
+        self.told_all = client.silent
+
+    def of(self, *bodies: str) -> list[dict[str, Any]]:
+        """The deliveries of these bodies, in their order."""
+        return [delivery for delivery in self.deliveries if delivery["body"] in bodies]
+
+    def attempts(self, *bodies: str) -> list[tuple[str, int]]:
+        return sorted((delivery["body"], delivery["attempts"]) for delivery in self.of(*bodies))
+
+
+@pytest.fixture(scope="module")
+def working(request: pytest.FixtureRequest, nsqd: NsqdServer) -> Iterator[dict[str, Client]]:
+    def tell(name: str) -> dict[str, Any]:
+        deferred = [] if (name, "deferred") in matrix.ABSENT else ["later"]
+        return job(
+            nsqd.tcp,
+            topic_of(name, "day"),
+            publish=[*ONE_BY_ONE, *PLANS],
+            multi_publish=TOGETHER,
+            defer=deferred,
+            plans=PLANS,
+        )
+
+    yield from crowd(request, "working", tell)
+
+
+@pytest.fixture(scope="module")
+def days() -> dict[str, Day]:
+    """The days that are over, by client."""
+    return {}
+
+
+@pytest.fixture
+def day(name: str, working: dict[str, Client], days: dict[str, Day], nsqd: NsqdServer) -> Day:
+    """What a client made of one job that has everything in it."""
+    if name not in days:
+        days[name] = Day(one_of(working, name), nsqd)
+    return days[name]
+
+
+@cell("publish")
+def test_publish(day: Day) -> None:
+    """Each PUB is acknowledged, and its message delivered."""
+    assert sorted(ONE_BY_ONE) == sorted(delivery["body"] for delivery in day.of(*ONE_BY_ONE))
+
+
+@cell("mpub")
+def test_multi_publish(day: Day) -> None:
+    """All messages of an MPUB are delivered, byte for byte."""
+    assert sorted(TOGETHER) == sorted(delivery["body"] for delivery in day.of(*TOGETHER))
+
+
+@cell("deferred")
+def test_deferred_publish(day: Day) -> None:
+    """A DPUB is delivered when it is due, never earlier."""
+    (later,) = day.of("later")
+
+    assert 1 == later["attempts"]
+    assert later["at_ms"] >= day.published_after_ms + job("", "")["defer_ms"]
+
+
+@cell("consume")
+def test_consume(day: Day) -> None:
+    """What is finished is delivered once, and the channel is empty then."""
+    bodies = ONE_BY_ONE + TOGETHER
+
+    assert sorted((body, 1) for body in bodies) == day.attempts(*bodies)
+    assert (1, 1) == (day.channel["requeue_count"], day.channel["timeout_count"])
+    assert day.told_all
+
+
+@cell("requeue")
+def test_requeue(day: Day) -> None:
+    """A requeued message comes again after its delay, with one more attempt."""
+    first, second = day.of("again")
+
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert second["at_ms"] - first["at_ms"] >= job("", "")["requeue_ms"] - 5
+    assert 1 == day.channel["requeue_count"]
+
+
+@cell("timeout")
+def test_timeout(day: Day) -> None:
+    """A message that is never answered comes again once its timeout is over."""
+    first, second = day.of("slow")
+
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert second["at_ms"] >= day.published_after_ms + MSG_TIMEOUT_MS - 20
+    assert 1 == day.channel["timeout_count"]
+
+
+@cell("touch")
+def test_touch(day: Day) -> None:
+    """A message that is touched stays in flight for twice its timeout, and is finished then."""
+    assert [("held", 1)] == day.attempts("held")
+    assert 1 == day.channel["timeout_count"], "but for the message that nobody answers"
+    assert day.told_all
+
+
+@cell("backoff")
+def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """After a failure the client stops all, probes with one, and takes up its full count."""
+    topic = topic_of(name, "backoff")
+    with Proxy(nsqd.tcp) as proxy:
+        client = start(job(proxy.address, topic, publish=["bad"], plans={"bad": "backoff"}))
+        client.published()
+        first, second = client.deliveries(2)
+        words = eventually(
+            lambda: re.findall(rb"RDY \d+|REQ|FIN", proxy.conversation(b"SUB ")),
+            lambda words: b"FIN" in words and words[-2:].count(b"RDY 10") == 1,
+        )
+
+    failed = words.index(b"REQ")
+    probed = words.index(b"RDY 1", failed)
+    assert [1, 2] == [first["attempts"], second["attempts"]]
+    assert b"RDY 0" in words[failed - 1 : failed + 2], words
+    assert b"RDY 10" not in words[failed:probed], words
+    assert words.index(b"FIN") > probed, words
+
+
+class Idler:
+    """A client that consumes what nobody publishes, through a proxy of its own."""
+
+    def __init__(self, name: str, nsqd: NsqdServer, running: ExitStack) -> None:
+        own = None if name in matrix.NO_HEARTBEAT_SETTING else HEARTBEAT_MS
+        self.proxy = running.enter_context(
+            Proxy(nsqd.tcp, heartbeat_ms=HEARTBEAT_MS if own is None else None)
+        )
+        self.job = job(self.proxy.address, topic_of(name, "idle"), heartbeat_ms=own or 30_000)
+
+
+@pytest.fixture(scope="module")
+def idling(
+    request: pytest.FixtureRequest, nsqd: NsqdServer
+) -> Iterator[tuple[dict[str, Client], dict[str, Idler]]]:
+    idlers: dict[str, Idler] = {}
+    with ExitStack() as running:
+
+        def tell(name: str) -> dict[str, Any]:
+            idlers[name] = Idler(name, nsqd, running)
+            return idlers[name].job
+
+        for clients in crowd(request, "idling", tell):
+            yield clients, idlers
+
+
+@cell("heartbeats")
+def test_heartbeats(
+    name: str, idling: tuple[dict[str, Client], dict[str, Idler]], nsqd: NsqdServer
+) -> None:
+    """An idle connection is kept by its answers, and delivers what is published later."""
+    client, idler = one_of(idling[0], name), idling[1][name]
+    client.published()
+    eventually(lambda: idler.proxy.conversation(b"SUB "), lambda said: said.count(b"NOP\n") >= 4)
+    nsqd.post(f"/pub?topic={idler.job['topic']}", b"at last")
+
+    assert ["at last"] == [delivery["body"] for delivery in client.deliveries(1)]
+    assert 1 == sum(b"SUB " in sent for sent in idler.proxy.sent)
+
+
+@cell("discovery")
+def test_discovery(name: str, start: Start, nsqd: NsqdServer, lookupd: Server) -> None:
+    """A consumer that knows only nsqlookupd finds the nsqd that has the topic."""
+    topic = topic_of(name, "discovery")
+    nsqd.post(f"/topic/create?topic={topic}")
+    eventually(lambda: lookupd.get_json("/topics")["topics"], lambda known: topic in known)
+    nsqd.post(f"/pub?topic={topic}", b"found")
+
+    client = start(job(nsqd.tcp, topic, lookupd=lookupd.http))
+    client.published()
+
+    assert ["found"] == [delivery["body"] for delivery in client.deliveries(1)]
+    drained(nsqd, topic)
+
+
+def over(
+    name: str, feature: str, start: Start, nsqd: NsqdServer, **wishes: Any
+) -> tuple[dict[str, Any], list[bytes]]:
+    """Publish and consume over a layer: nsqd's /stats of the consumer, and all that was sent.
+
+    There are many messages, which the client may have all at a time, and two that are larger than
+    a piece of a compressed stream may be; most cannot be made much smaller.
+    """
+    topic = topic_of(name, feature)
+    size, count = (10_000, 10) if (name, feature) in matrix.FEW_AND_SMALL else (200_000, 1_000)
+    large = [secrets.token_hex(size // 2), "large " * (size // 6)]
+    many = [secrets.token_hex(250) for _ in range(count)]
+    with Proxy(nsqd.tcp) as proxy:
+        told = job(proxy.address, topic, publish=large, multi_publish=many, max_in_flight=count)
+        client = start({**told, **wishes})
+        client.published()
+        delivered = client.deliveries(len(large) + len(many))
+        consumer = nsqd.channel(topic, "interop")["clients"][0]
+        drained(nsqd, topic)
+        sent = [bytes(one) for one in proxy.sent]
+
+    assert sorted(large + many) == sorted(delivery["body"] for delivery in delivered)
+    assert 2 == len(sent)
+    return dict(consumer), sent
+
+
+COMMAND = re.compile(
+    rb"M?PUB [\w.#-]+\n|SUB [\w.#-]+ [\w.#-]+\n|RDY \d+\n|FIN [0-9a-f]{16}\n", re.ASCII
+)
+"""A whole line: a megabyte of what is encrypted may have any four letters in it."""
+
+
+def in_the_clear(sent: list[bytes]) -> list[bytes]:
+    """The commands that can be read among the bytes sent, but for the IDENTIFYs."""
+    return [line for one in sent for line in COMMAND.findall(one)]
+
+
+@cell("tls")
+def test_tls(name: str, start: Start, nsqd: NsqdServer, authority_file: str) -> None:
+    """Producer and consumer work over TLS."""
+    consumer, sent = over(name, "tls", start, nsqd, tls=authority_file)
+
+    assert consumer["tls"] is True
+    assert [] == in_the_clear(sent)
+
+
+@cell("snappy")
+def test_snappy(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """Producer and consumer work over a snappy stream, which starts right after the IDENTIFY."""
+    consumer, sent = over(name, "snappy", start, nsqd, compression="snappy")
+
+    assert (True, False) == (consumer["snappy"], consumer["deflate"])
+    assert all(b"}" + SNAPPY_START in one for one in sent)
+
+
+@cell("deflate")
+def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
+    """Producer and consumer work over a deflate stream."""
+    consumer, sent = over(name, "deflate", start, nsqd, compression="deflate")
+
+    assert (False, True) == (consumer["snappy"], consumer["deflate"])
+    assert [] == in_the_clear(sent)
+
+
+@pytest.fixture(scope="module")
+def guarded(certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
+    """An nsqd that demands AUTH, and offers TLS."""
+    with Authd() as authd:
+        flags = (f"--auth-http-address={authd.address}", *certified)
+        with spawn_nsqd(folder, *flags, name="guarded") as server:
+            yield server
+
+
+@cell("auth")
+def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
+    """With a secret that authd knows, producer and consumer are let in."""
+    topic = topic_of(name, "auth")
+    client = start(job(guarded.tcp, topic, publish=["let in"], secret=SECRET))
+    client.published()
+
+    assert ["let in"] == [delivery["body"] for delivery in client.deliveries(1)]
+    drained(guarded, topic)
+
+
+@cell("layers")
+def test_all_three(name: str, start: Start, guarded: NsqdServer, authority_file: str) -> None:
+    """TLS, deflate in it and AUTH over both: each is taken up in its turn."""
+    wishes = {"tls": authority_file, "compression": "deflate", "secret": SECRET}
+    consumer, sent = over(name, "layers", start, guarded, **wishes)
+
+    assert (True, True, "ali") == tuple(consumer[of] for of in ("tls", "deflate", "auth_identity"))
+    assert [] == in_the_clear(sent)
+
+
+@pytest.fixture(scope="module")
+def disk(folder: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(folder / "small", "24m") as disk:
+        yield disk
+
+
+@pytest.fixture(scope="module")
+def cramped(disk: SmallDisk, folder: Path) -> Iterator[NsqdServer]:
+    """An nsqd on a small disk."""
+    with spawn_nsqd(folder, name="small", prefix=disk.prefix) as server:
+        yield server
+
+
+@cell("refusal")
+def test_refused_publish(name: str, start: Start, cramped: NsqdServer, disk: SmallDisk) -> None:
+    """A full disk's refusal is told to the client's user; with room again, it publishes again."""
+    topic = topic_of(name, "refusal")
+    cramped.post(f"/topic/create?topic={topic}")
+    free = os.statvfs(disk.seen)
+    disk.ballast(free.f_bavail * free.f_frsize)
+    try:
+        client = start(job(cramped.tcp, topic, insist="x" * 65_536, consume=False))
+        client.published()
+        refused = client.next("refused")
+    finally:
+        disk.drop_ballast()
+    last = eventually(
+        lambda: client.next("refused", "accepted"), lambda said: said["event"] == "accepted"
+    )
+
+    assert last["at_ms"] > refused["at_ms"]
+    assert refused["connected"] is (name not in matrix.CLOSES_ON_REFUSAL)

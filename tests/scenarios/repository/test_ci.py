@@ -1,0 +1,58 @@
+"""The script that a machine runs: what it hands on to `make`, and its last line."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+MAKE = """#!/bin/sh
+env | grep ^PYTHON
+echo "3 passed, 1 skipped in 0.10s"
+exit {status}
+"""
+
+
+def run_with(
+    folder: Path, status: int, program: str = MAKE, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """The script in a copy of its folder, beside a `make` that tells its environment."""
+    (folder / ".ci").mkdir()
+    script = folder / ".ci" / "run"
+    script.write_bytes((ROOT / ".ci" / "run").read_bytes())
+    make = folder / "make"
+    make.write_text(program.format(status=status), encoding="utf-8")
+    make.chmod(0o755)
+    return subprocess.run(
+        ["/bin/bash", str(script)],
+        env={"PATH": f"{folder}:{os.environ['PATH']}", **variables},
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        check=False,
+    )
+
+
+def test_what_a_machine_sets_for_python_does_not_reach_the_tests(tmp_path: Path) -> None:
+    """PYTHONUNBUFFERED and its like are gone; PYTHON, the Makefile's own, is as it was."""
+    ran = run_with(tmp_path, 0, PYTHONUNBUFFERED="1", PYTHONUTF8="1", PYTHON="python3.12")
+
+    assert ["PYTHON=python3.12"] == [line for line in ran.stdout.splitlines() if "PYTHON" in line]
+    assert (0, "3 passed, 1 skipped in 0.10s") == (ran.returncode, ran.stdout.splitlines()[-1])
+
+
+def test_a_failure_is_its_exit_status(tmp_path: Path) -> None:
+    """One that has no count, as of a check before the tests, counts as one that failed."""
+    ran = run_with(tmp_path, 2)
+
+    assert (2, "0 passed, 1 failed, 0 skipped") == (ran.returncode, ran.stdout.splitlines()[-1])
+
+
+def test_what_a_test_has_left_behind_does_not_keep_it(tmp_path: Path) -> None:
+    """A program that still has the output open is not waited for."""
+    leaves = "#!/bin/sh\nsleep 60 &\necho 3 passed in 0.10s\n"
+
+    began = time.monotonic()
+    ran = run_with(tmp_path, 0, leaves)
+
+    assert (0, "3 passed in 0.10s") == (ran.returncode, ran.stdout.splitlines()[-1])
+    assert time.monotonic() - began < 30

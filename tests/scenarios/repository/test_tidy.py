@@ -1,0 +1,256 @@
+"""The style, checked: sizes, openings, words and paths that must not stay.
+
+What ruff, mypy and import-linter cannot say is said here. Each test lists every offender with
+its place, so that one run shows all there is to mend.
+"""
+
+import ast
+import os
+import re
+import statistics
+from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+CODE = ("src", "proofs", "bench", "locks", "docs", "tests")
+SHIPPED = ("src", "proofs", "bench", "locks", "docs")
+SKIPPED_FOLDERS = {"data", "build", "dist", "node_modules", "spark-warehouse", "__pycache__"}
+HIDDEN = {".ci", ".importlinter", ".gitignore"}
+TEXT_SUFFIXES = {".py", ".md", ".toml", ".txt", ".in", ".json", ".js", ".cfg", ".ini", ".sh", ""}
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 50
+FUNCTION_LINES_MEDIAN = 8
+LINE_COLUMNS_MAX = 100
+SCREEN_LINES = 80
+OPENING_LINES_MIN = 3
+# Spelled in two halves, so that this file may be checked by its own rule.
+UNFINISHED = ["TODO", "FIXME", "XXX", "NotImplementedError", "placeholder", "for now"]
+DISKLESS = ("protocol", "log", "broker")
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def code(*folders: str) -> list[Path]:
+    """Every Python file below the folders."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if not SKIPPED_FOLDERS & set(path.parts))
+
+
+@cache
+def texts() -> list[Path]:
+    """Every text file of the project, the hidden workshop files too."""
+    found: list[Path] = []
+    for folder, folders, files in os.walk(ROOT):
+        folders[:] = [name for name in folders if is_ours(name)]
+        found += [Path(folder) / name for name in files if is_ours(name)]
+    return sorted(path for path in found if path.suffix in TEXT_SUFFIXES and path.is_file())
+
+
+def is_ours(name: str) -> bool:
+    """Whether a file or folder is the project's own, not hidden and not generated."""
+    hidden = name.startswith(".") and name not in HIDDEN
+    return not hidden and name not in SKIPPED_FOLDERS and not name.endswith(".egg-info")
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def functions(path: Path) -> Iterator[tuple[Function, int]]:
+    """Each function with the lines of its body, its docstring not counted."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
+            yield node, (node.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def offending_lines(paths: list[Path], pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"{place(path, number)}: {line.strip()[:90]}"
+        for path in paths
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def none_of(offenders: list[str]) -> None:
+    """Fail with all of them, one a line; pytest would show the first."""
+    if offenders:
+        pytest.fail("\n" + "\n".join(offenders), pytrace=False)
+
+
+def test_no_file_is_long() -> None:
+    """A file is one noun: 500 lines hold it, or it is two."""
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code(*CODE)}
+
+    none_of([place(path, size) for path, size in lengths.items() if size > FILE_LINES_MAX])
+
+
+def test_no_function_is_long() -> None:
+    """A function's body fits on one screen: 50 lines, its docstring not counted."""
+    long = [
+        f"{place(path, node.lineno)} {node.name}: {size} lines"
+        for path in code(*CODE)
+        for node, size in functions(path)
+        if size > FUNCTION_LINES_MAX
+    ]
+
+    none_of(long)
+
+
+def test_functions_are_short_in_the_median() -> None:
+    """Half of all functions that are shipped have at most 8 lines."""
+    sizes = [size for path in code("src") for _, size in functions(path)]
+
+    assert statistics.median(sizes) <= FUNCTION_LINES_MEDIAN
+
+
+def test_no_line_is_wide() -> None:
+    """A line has at most 100 columns, tables in comments too."""
+    wide = re.compile(f".{{{LINE_COLUMNS_MAX + 1}}}")
+
+    none_of(offending_lines(code(*CODE), wide))
+
+
+def test_every_module_opens_with_what_it_is() -> None:
+    """A module's docstring says what it is; one of more than a screen takes three lines for it."""
+    none_of([str(path.relative_to(ROOT)) for path in code(*CODE) if not opens(path)])
+
+
+def opens(path: Path) -> bool:
+    """Whether the docstring is there and long enough for what it opens."""
+    text = ast.get_docstring(tree(path), clean=True)
+    if text is None:
+        return path.name == "__init__.py" and not tree(path).body
+    shipped = path.is_relative_to(ROOT / "src") and not path.name.startswith("__")
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    return not shipped or lines <= SCREEN_LINES or len(text.splitlines()) >= OPENING_LINES_MIN
+
+
+def test_every_installation_is_of_our_package() -> None:
+    """`sparq` on the public index is somebody else's: what is installed is `sparq-mq`."""
+    wrong = re.compile(r"pip3? install(?: -\S+)* ['\"]?sparq(?!-mq)\b|\bsparq" r"\[\w")
+
+    none_of(offending_lines(texts(), wrong))
+
+
+@pytest.mark.parametrize("word", UNFINISHED)
+def test_nothing_unfinished_is_marked(word: str) -> None:
+    """What is there works; what is not there is not mentioned."""
+    marked = re.compile(rf"\b{word}\b")
+
+    none_of(offending_lines(code(*SHIPPED), marked))
+
+
+def test_every_silenced_check_is_argued() -> None:
+    """A silenced rule says on its line why it does not hold there."""
+    marker = r"#\s*(?:no" r"qa|pragma|type:\s*ignore)"
+    silenced = re.compile(marker + r"(?!.{0,40}?\s[-#(]+ ?\w.{7})")
+
+    none_of(offending_lines(code(*CODE), silenced))
+
+
+def bound_names(path: Path) -> Iterator[tuple[str, int]]:
+    """The names that a module's own statements give a value, with their lines."""
+    for node in tree(path).body:
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign):
+            targets = [node.target]
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            for part in parts:
+                if isinstance(part, ast.Name):
+                    yield part.id, node.lineno
+
+
+def test_a_constant_has_one_value() -> None:
+    """A module that takes in another's constants must not give one of them a second meaning."""
+    twice: list[str] = []
+    for path in code("src"):
+        seen: set[str] = set()
+        for name, line in bound_names(path):
+            if name in seen:
+                twice.append(f"{place(path, line)} {name}")
+            seen.add(name)
+
+    none_of(twice)
+
+
+def test_only_the_disk_opens_files() -> None:
+    """In protocol, log and broker nothing but log/disk.py calls open()."""
+    openers = [
+        place(path, node.lineno)
+        for room in DISKLESS
+        for path in code(f"src/sparq/{room}")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "open" and path.name != "disk.py"
+    ]
+
+    none_of(openers)
+
+
+def test_every_test_states_its_promise() -> None:
+    """Each test's docstring says the promise that it holds."""
+    silent = [
+        f"{place(path, node.lineno)} {node.name}"
+        for path in code("tests")
+        for node, _ in functions(path)
+        if node.name.startswith("test_") and ast.get_docstring(node) is None
+    ]
+
+    none_of(silent)
+
+
+def test_no_path_of_one_machine() -> None:
+    """No file knows where somebody's working copy, home or temporary folder lies."""
+    homes = rf"{re.escape(str(ROOT))}/|{re.escape(str(Path.home()))}/\w"
+    machine = re.compile(homes + r"|(?<![\w.:/])/(?:home|Users|root|work)/\w")
+
+    none_of(offending_lines(texts(), machine))
+
+
+def test_no_lock_file_names_a_host() -> None:
+    """Locks pin versions and hashes; the index is each installer's own choice."""
+    locks = [
+        path
+        for path in texts()
+        if re.search(r"lock|requirements|constraints|pip\.conf|uv\.toml|npmrc", str(path.name))
+        or path.parent.name == "locks"
+    ]
+
+    none_of(offending_lines([path for path in locks if path.suffix != ".py"], re.compile("://")))
+    assert {"all.txt", "broker.txt", "build.txt"} <= {path.name for path in locks}
+
+
+def test_every_locked_package_has_hashes() -> None:
+    """Each pin in a lock is followed by at least one hash."""
+    bare = [
+        f"{path.name}: {line}"
+        for path in [*ROOT.glob("locks/*.txt"), *ROOT.glob("tests/**/requirements-*.txt")]
+        for line, following in pairwise([*path.read_text(encoding="utf-8").splitlines(), ""])
+        if "==" in line and "--hash=sha256:" not in following
+    ]
+
+    none_of(bare)
+
+
+def test_the_two_commands_stand_in_the_readme() -> None:
+    """A newcomer needs two commands: both stand in README.md, and both are verbs."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+
+    for verb in ("run", "test"):
+        assert f"make {verb}" in readme
+        assert re.search(rf"^{verb}:", makefile, re.MULTILINE)

@@ -1,0 +1,47 @@
+"""bandit and pip-audit, each in an environment of its own under .venvs, made on first use.
+
+pip installs what the lock beside this file pins, by hash; nothing of it is a part of sparq.
+Where there is no index of packages, `Missing` says what the check needs.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from tests.scenarios.interop.environments import ENVIRONMENTS, Missing, attempt
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def scanner(name: str) -> tuple[str, str]:
+    """The program, or "" and what it needs; `program` raises that."""
+    lock = HERE / f"requirements-{name}.txt"
+    home = ENVIRONMENTS / name
+    program = home / "bin" / name
+    stamp = home / ".installed"
+    wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
+    if not (stamp.exists() and stamp.read_text() == wanted):
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(parents=True)
+        try:
+            needs = "an index of Python packages"
+            attempt(name, needs, [sys.executable, "-m", "venv", str(home)])
+            pip = [str(home / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+            attempt(name, needs, [*pip, "install", "-q", "--require-hashes", "-r", str(lock)])
+        except Missing as missing:
+            return "", str(missing)
+        stamp.write_text(wanted)
+    return str(program), ""
+
+
+def program(name: str) -> str:
+    """The path of a scanner; raises `Missing`."""
+    path, needs = scanner(name)
+    if not path:
+        raise Missing(needs)
+    return path

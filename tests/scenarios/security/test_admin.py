@@ -1,0 +1,278 @@
+"""W-1, W-2, W-4, W-5, W-6, A-4 of nsqadmin: rights, other sites, headers, hosts, where it calls."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
+from sparq.nsqadmin.access.roles import Right, right_of
+from sparq.nsqadmin.server import routes
+from tests.nsqadmin.access.cluster import Cluster, cluster
+from tests.nsqadmin.access.walk import body, cases, guarded, target
+from tests.scenarios.security.test_lookup_peers import Peer
+
+JSON = {"Content-Type": "application/json"}
+Shows = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """A request that is let in sets the level of this process."""
+    loggers = [logging.getLogger(name) for name in ("", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+def served(house: Cluster) -> list[Right]:
+    """The rows of the routes that the server has."""
+    return [right_of(route.method, route.path) for route in routes(house.admin.services)]
+
+
+def changing(house: Cluster) -> list[Right]:
+    """Those that change something; signing in and out does nothing to the cluster."""
+    return [right for right in served(house) if right.writes and "/sign" not in right.path]
+
+
+def own_address() -> str:
+    """An address of this machine that is not loopback; empty: it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return ""
+        address = str(probe.getsockname()[0])
+    return "" if address.startswith("127.") else address
+
+
+UNCONFIGURED = (
+    {"X-Forwarded-For": "192.0.2.7"},
+    {"X-Forwarded-User": "root"},
+    {"X-Real-IP": "127.0.0.1"},
+    {"Forwarded": "for=127.0.0.1"},
+    {"Via": "1.1 proxy"},
+)
+SPOOFED = (
+    {},
+    {"X-Forwarded-User": "mallory"},
+    {"X-Forwarded-User": "Alice"},
+    {"X-Forwarded-User": ""},
+    {"x_forwarded_user": "alice"},
+    {"X-Forwarded-User-": "alice"},
+    {"X-Forwarded-User": "alice\r\nX-Forwarded-User: mallory"},
+    {"X-Forwarded-User": "mallory\r\nX-Forwarded-User: alice"},
+)
+
+
+@pytest.mark.security("W-1")
+async def test_nobody_administers_unless_configured(tmp_path: Path, shows: Shows) -> None:
+    """Without options, what a proxy sends may read only, and what comes from another address."""
+    requests = 0
+    async with cluster(tmp_path, http_address="0.0.0.0:0") as house:
+        before = house.state()
+        for right in changing(house):
+            for headers in UNCONFIGURED:
+                where = target(right, house.node)
+                sent = {**JSON, **headers}
+                status = await house.ask(right.method, where, sent, body(right))
+                assert 403 == status, (right.path, headers)
+                requests += 1
+            if address := own_address():
+                where = target(right, house.node)
+                status = await house.ask(right.method, where, JSON, body(right), host=address)
+                assert 403 == status, right.path
+                requests += 1
+        assert before == house.state()
+    shows(f"unconfigured: requests {requests}, effects 0")
+
+
+@pytest.mark.security("W-1")
+@pytest.mark.parametrize("proxies", [(), ("192.0.2.0/24",), ("none",)])
+async def test_a_users_header_counts_from_trusted_proxies_only(
+    tmp_path: Path, shows: Shows, proxies: tuple[str, ...]
+) -> None:
+    """Everybody else's is his own claim; so is one of two headers."""
+    claims = [*SPOOFED] if not proxies else [*SPOOFED, {"X-Forwarded-User": "alice"}]
+    requests = 0
+    async with cluster(tmp_path, admin_users=("alice",), trusted_proxies=proxies) as house:
+        before = house.state()
+        for right in changing(house):
+            # As with NSQ, the client's network alone decides about /config.
+            for claim in () if right.config else claims:
+                where, sent = target(right, house.node), {**JSON, **claim}
+                status = await house.ask(right.method, where, sent, body(right))
+                assert 403 == status, (right.path, claim)
+                requests += 1
+        assert before == house.state()
+        if not proxies:
+            sent = {**JSON, "X-Forwarded-User": "alice"}
+            assert 200 == await house.ask("DELETE", "/api/topics/t", sent)
+            assert before != house.state()
+    shows(f"spoofed headers: requests {requests}, effects 0")
+
+
+@pytest.mark.security("W-2", "W-5")
+async def test_no_other_site_changes_or_reads_anything(tmp_path: Path, shows: Shows) -> None:
+    """Foreign hosts, origins and forms, each with an administrator's token."""
+    options, keys = guarded(tmp_path)
+    requests = 0
+    async with cluster(tmp_path, **options) as house:
+        before = house.state()
+        for case in cases(keys):
+            for right in served(house) if case.shut_out or case.form else ():
+                if case.is_refused(right):
+                    where = target(right, house.node)
+                    status, head = await house.head(right.method, where, case.headers, body(right))
+                    assert 403 == status, (case.name, right.path)
+                    assert not [name for name in head if name.startswith("access-control-")]
+                    requests += 1
+        assert before == house.state()
+    shows(f"requests {requests}, effects 0")
+
+
+@pytest.mark.security("W-5")
+async def test_no_route_lets_other_sites_in(tmp_path: Path) -> None:
+    """A browser that asks first whether it may (CORS) is told nothing that lets it."""
+    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "hx-request"}
+    async with cluster(tmp_path) as house:
+        for right in served(house):
+            where = target(right, house.node)
+            for origin in ({"Origin": "http://evil.example"}, {}):
+                _, head = await house.head("OPTIONS", where, {**asks, **origin})
+                assert not [name for name in head if name.startswith("access-control-")], where
+
+
+ODD = [
+    *(
+        "/nowhere",
+        "/PING",
+        "/api/topics/",
+        "/api//topics",
+        "/api/topics/unknown",
+        "/config/nothing",
+    ),
+    *("/api/nodes/unknown:1", "/api/graphite", "/a" * 2000, "/%ff", "/%00", "/<script>"),
+    *("/static", "/static/", "/static/..", "/static/../../pyproject.toml"),
+    *("/static/..%2f..%2f..%2fetc%2fpasswd", "/static/%2e%2e/%2e%2e/etc/passwd"),
+    *("/static//etc/passwd", "/static/..\\..\\etc\\passwd", "/static/%00", "/static/.hidden"),
+]
+
+
+@pytest.mark.security("W-4")
+async def test_every_answer_says_what_a_browser_may_do_with_it(tmp_path: Path) -> None:
+    """Also redirects, refusals and errors; and no path leads to a file that is in no table."""
+    async with cluster(tmp_path) as house:
+        asked = [(right.method, target(right, house.node)) for right in served(house)]
+        asked += [(method, path) for path in ODD for method in ("GET", "POST", "PATCH")]
+        for method, path in asked:
+            for headers in ({}, {"Host": "evil.example"}, {"Accept": "text/html"}):
+                status, head = await house.head(method, path, headers)
+                assert "content-security-policy" in head, (method, path, headers, status)
+                assert CONTENT_SECURITY_POLICY == head["content-security-policy"]
+                assert "frame-ancestors 'none'" in head["content-security-policy"]
+                assert "nosniff" == head["x-content-type-options"]
+                assert "no-referrer" == head["referrer-policy"]
+                assert status != 200 or path not in ODD, (method, path)
+                assert status < 500 or "/api/" in path, (method, path)
+
+
+@asynccontextmanager
+async def canary(host: str) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A server that must not be called: its port, and what was sent to it."""
+    heard: list[bytes] = []
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(100))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        writer.close()
+
+    server = await asyncio.start_server(talk, host, 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1], heard
+
+
+ELSEWHERE = [
+    *("127.0.0.2", "::ffff:127.0.0.2", "0.0.0.0", "::", "169.254.169.254", "[::1]", "::1"),
+    *("2130706434", "0x7f000002", "127.0.2", "127.0.0.1@127.0.0.2", "127.0.0.2/x", "127.0.0.2#"),
+    *("127.0.0.2\n", " 127.0.0.2", "127.0.0.2\0", "http://127.0.0.2", "//127.0.0.2", "127.0.0.2:1"),
+]
+"""What an nsqd may say of itself; the server that must not be called is at 127.0.0.2."""
+
+QUESTIONS = (
+    ("GET", "/api/topics?inactive=true", b""),
+    ("GET", "/api/topics/bait", b""),
+    ("GET", "/api/topics/bait/c", b""),
+    ("GET", "/api/nodes", b""),
+    ("GET", "/api/counter", b""),
+    ("GET", "/metrics", b""),
+    ("POST", "/api/topics/bait", b'{"action":"pause"}'),
+    ("POST", "/api/topics/bait/c", b'{"action":"empty"}'),
+    ("DELETE", "/api/topics/bait", b""),
+)
+
+
+@pytest.mark.security("W-6", "A-4")
+async def test_it_calls_no_address_that_a_peer_chose(tmp_path: Path, shows: Shows) -> None:
+    """An nsqd that says it is elsewhere, whatever is asked about its topic."""
+    async with (
+        canary("127.0.0.2") as (port, heard),
+        cluster(tmp_path, allowed_nodes=("127.0.0.1",)) as house,
+    ):
+        for fake in ELSEWHERE:
+            with Peer(house.lookupd) as peer:
+                await asyncio.to_thread(peer.identify, fake, 4150, port)
+                await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
+                for method, path, order in QUESTIONS:
+                    await house.ask(method, path, JSON, order)
+                await house.admin.services.watch.fresh()
+        assert 200 == await house.ask("GET", "/api/topics/t", {})
+        assert [] == heard
+    shows(f"fake registrations {len(ELSEWHERE)}, calls 0")
+
+
+@pytest.mark.security("W-6")
+async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Shows) -> None:
+    """NSQ's nsqadmin sends a tombstone's requests to any host in the URL."""
+    async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as house:
+        named = [f"127.0.0.1:{port}", f"localhost:{port}", f"{house.node}@127.0.0.1:{port}"]
+        for node in named:
+            for right in served(house):
+                await house.ask(right.method, target(right, node), JSON, body(right))
+            await house.furnish()
+            tombstone = json.dumps({"topic": "t"}).encode()
+            assert 404 == await house.ask("DELETE", f"/api/nodes/{node}", JSON, tombstone)
+            assert 404 == await house.ask("GET", f"/api/nodes/{node}", {})
+        assert [] == heard
+    shows(f"named nodes {len(named)}, calls 0")
+
+
+@pytest.mark.security("W-6")
+async def test_it_follows_no_redirect(tmp_path: Path) -> None:
+    """A node that is allowed, or has been taken over, cannot send it on."""
+    async with canary("127.0.0.1") as (port, heard):
+
+        async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            place = f"Location: http://127.0.0.1:{port}/stats\r\nContent-Length: 0\r\n\r\n"
+            writer.write(f"HTTP/1.1 302 Found\r\n{place}".encode())
+            writer.close()
+
+        server = await asyncio.start_server(talk, "127.0.0.1", 0)
+        own_port = server.sockets[0].getsockname()[1]
+        async with server, cluster(tmp_path) as house:
+            with Peer(house.lookupd) as peer:
+                await asyncio.to_thread(peer.identify, "127.0.0.1", 4150, own_port)
+                await asyncio.to_thread(peer.ask, b"REGISTER bait c\n")
+                for method, path, order in QUESTIONS:
+                    await house.ask(method, path, JSON, order)
+                await house.admin.services.watch.fresh()
+        assert [] == heard

@@ -1,0 +1,292 @@
+"""A-1: AUTH denies by default. A-2: who somebody is, is never what he says of himself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.broker.session import V2Session
+from sparq.protocol import commands as c
+from tests.nsqd.authd import Authd, answer, entry, running
+from tests.nsqd.daemon import Daemon, start, stop
+from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.support.waiting import until
+
+ALL = answer(entry())
+BODY = b"forbidden"
+MILLISECOND_NS = 1_000_000
+SECRET = b"key&common_name=admin&tls=true"
+
+ATTEMPTS = {
+    "PUB": c.pub("t", BODY),
+    "MPUB": c.mpub("t", [BODY, BODY]),
+    "DPUB": c.dpub("t", 1, BODY),
+    "SUB": c.sub("t", "c"),
+    "ATTACH": c.attach("t", "c"),
+    "ENDS": c.ends("t"),
+    "READ": c.read("t", "00", 0, 1 << 40, 1 << 20),
+    "COMMIT": c.commit("t", "c", 1, 1),
+}
+"""Every command that permissions are about. IDENTIFY, AUTH and NOP are for everybody."""
+
+BAD_ANSWERS: dict[str, tuple[int, bytes] | bytes] = {
+    "500": (500, ALL),
+    "404": (404, ALL),
+    "403": (403, ALL),
+    "204": (204, b""),
+    "redirected nowhere": (302, ALL),
+    "empty": b"",
+    "no JSON": b"yes",
+    "null": b"null",
+    "a list": b"[true]",
+    "true": b"true",
+    "no end": ALL[:-1],
+    "twice": ALL + ALL,
+    "nested": b"[" * 100_000,
+    "too long": ALL + b" " * (1 << 20),
+    "no authorizations": answer(),
+    "null authorizations": b'{"ttl":60,"authorizations":null}',
+    "ttl 0": answer(entry(), ttl=0),
+    "ttl below 0": answer(entry(), ttl=-1),
+    "ttl true": answer(entry(), ttl=True),
+    "ttl a text": answer(entry(), ttl="3600"),
+    "ttl not there": answer(entry(), ttl=None),
+    "ttl a fraction": answer(entry(), ttl=0.5),
+    "ttl NaN": answer(entry()).replace(b"3600", b"NaN"),
+    "permissions a text": answer({**entry(), "permissions": "publish subscribe"}),
+    "permission *": answer(entry(permissions=("*",))),
+    "permission in capitals": answer(entry(permissions=("PUBLISH", "SUBSCRIBE"))),
+    "topic a list": answer({**entry(), "topic": [".*"]}),
+    "channels a text": answer({**entry(), "channels": ".*"}),
+    "a bad pattern beside a good one": answer(entry(), entry(topic="(")),
+    "no topic that is called so": answer(entry(topic="^other$"), entry(topic="^t.$")),
+    "anchored": answer(entry(topic="^$")),
+    "no permissions": answer(entry(permissions=())),
+    "no channels": answer(entry(channels=())),
+    "another channel": answer(entry(channels=("^cc$",), permissions=("publish",))),
+}
+
+
+@asynccontextmanager
+async def guarded(folder: Path, *addresses: str, **changes: Any) -> AsyncIterator[Daemon]:
+    """An nsqd that asks these authds, in a folder of its own, with something to be read."""
+    daemon = await start(folder, auth_http_addresses=addresses, **changes)
+    try:
+        yield daemon
+    finally:
+        await stop(daemon)
+
+
+async def attempt(client: Client, command: bytes) -> list[tuple[int, bytes]]:
+    """Say it, and then what is never allowed; all that is answered."""
+    client.send(command + b"NONSENSE\n")
+    answers = []
+    with contextlib.suppress(Closed):
+        while True:
+            answers.append(await client.frame())
+    return answers
+
+
+def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
+    """Whether it did anything: made something, kept something, told something."""
+    refusals = (b"E_UNAUTHORIZED", b"E_AUTH_FAILED", b"E_AUTH_FIRST")
+    made = set(daemon.nsqd.broker.topics) - {"seen"}
+    [(kind, text), *more] = answers
+    return bool(made or more) or kind != 1 or not text.startswith(refusals)
+
+
+@pytest.mark.security("A-1")
+async def test_nobody_comes_in_without_an_answer_that_lets_him(
+    tmp_path: Path, shows: Callable[[str], None]
+) -> None:
+    """Every bad answer, and none at all, before every command: none is executed or stored."""
+    bypasses = tries = 0
+    async with running(*BAD_ANSWERS.values()) as authd, guarded(tmp_path, authd.address) as daemon:
+        for command in ATTEMPTS.values():
+            async with connected(daemon) as client:  # without AUTH
+                tries += 1
+                bypasses += was_let_in(daemon, await attempt(client, command))
+        for name, said in BAD_ANSWERS.items():
+            authd.answers[:] = [said if isinstance(said, tuple) else (200, said)]
+            for about, command in ATTEMPTS.items():
+                async with connected(daemon) as client:
+                    tries += 1
+                    client.send(c.auth(b"key"))
+                    kind, data = await client.frame()
+                    answers = [(kind, data)]
+                    if kind == 0:  # who is known may still do nothing
+                        answers = await attempt(client, command)
+                    found = was_let_in(daemon, answers)
+                    assert not found, (name, about, answers)
+                    bypasses += found
+        assert {} == daemon.nsqd.broker.topics
+    shows(f"commands {len(ATTEMPTS)}, bad answers {len(BAD_ANSWERS)}, tries {tries}, bypasses 0")
+
+
+@pytest.mark.security("A-1")
+async def test_what_is_allowed_is_done(tmp_path: Path) -> None:
+    """The same commands with a good answer, so that the check above could have failed."""
+    async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
+        for name, command in ATTEMPTS.items():
+            async with connected(daemon) as client:
+                client.send(c.auth(b"key"))
+                assert 0 == (await client.frame())[0]
+                assert was_let_in(daemon, await attempt(client, command)), name
+
+
+@pytest.mark.security("A-1")
+async def test_an_authd_that_is_slow_or_gone_lets_nobody_in(tmp_path: Path) -> None:
+    """No answer in time, a refused connection, a body that breaks off, one that inflates."""
+    bomb = gzip.compress(ALL + b" " * (64 << 20))
+
+    async def break_off(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (len(ALL) + 1) + ALL)
+        writer.close()
+
+    async def inflate(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n"
+        writer.write(head % len(bomb) + bomb)
+        writer.close()
+
+    servers = [await asyncio.start_server(one, "127.0.0.1", 0) for one in (break_off, inflate)]
+    places = [f"127.0.0.1:{server.sockets[0].getsockname()[1]}" for server in servers]
+    async with running(ALL) as gone:
+        pass
+    async with running(ALL) as slow:
+        slow.open.clear()
+        for number, place in enumerate([gone.address, slow.address, *places]):
+            timeout = 300 * MILLISECOND_NS if place == slow.address else 20_000 * MILLISECOND_NS
+            changes = {"http_client_request_timeout": timeout}
+            folder = tmp_path / str(number)
+            async with guarded(folder, place, **changes) as daemon, connected(daemon) as client:
+                client.send(c.auth(b"key") + ATTEMPTS["PUB"])
+                assert b"E_AUTH_FAILED AUTH failed" == await client.error()
+                assert {} == daemon.nsqd.broker.topics
+    for server in servers:
+        server.close()
+
+
+def session_of(daemon: Daemon) -> V2Session:
+    """The only client's session."""
+    (session,) = daemon.nsqd.broker.sessions.values()
+    return session
+
+
+async def nobody(daemon: Daemon) -> None:
+    """Wait until the last client is forgotten."""
+
+    async def is_empty() -> bool:
+        return not daemon.nsqd.broker.sessions
+
+    await until(is_empty)
+
+
+@pytest.mark.security("A-1")
+@pytest.mark.parametrize("then", ["500", "no authorizations", "no topic that is called so"])
+async def test_what_has_expired_counts_for_nothing(
+    tmp_path: Path, then: str, shows: Callable[[str], None]
+) -> None:
+    """When the time to live is over, an authd that lets go of a client is obeyed at once."""
+    bad = BAD_ANSWERS[then]
+    async with running(ALL, bad) as authd, guarded(tmp_path, authd.address) as daemon:
+        for command in (ATTEMPTS["PUB"], ATTEMPTS["MPUB"], ATTEMPTS["DPUB"], ATTEMPTS["SUB"]):
+            authd.answers[:] = [(200, ALL), bad if isinstance(bad, tuple) else (200, bad)]
+            async with connected(daemon) as client:
+                client.send(c.auth(b"key") + c.pub("seen", b"x"))
+                assert [0, 0] == [(await client.frame())[0] for _ in range(2)]
+                permissions = session_of(daemon).permissions
+                assert permissions is not None
+                permissions.begin(-(1 << 62))
+                assert not was_let_in(daemon, await attempt(client, command))
+            await nobody(daemon)
+    shows(f"expired, then {then}: bypasses 0")
+
+
+@pytest.mark.security("A-1")
+async def test_http_is_no_way_around(tmp_path: Path) -> None:
+    """Where AUTH guards the protocol, a token can guard publishing over HTTP."""
+    async with (
+        running(ALL) as authd,
+        guarded(tmp_path, authd.address, http_token="t0ken") as daemon,
+    ):
+        for path in ("/pub", "/mpub", "/topic/create"):
+            assert 401 == (await daemon.ask("POST", f"{path}?topic=t", BODY))[0]
+        assert {} == daemon.nsqd.broker.topics
+        assert [] == authd.asked
+
+
+SPOOFED = {
+    "common_name": "admin",
+    "tls": "true",
+    "remote_ip": "10.0.0.1",
+    "remote_address": "10.0.0.1:1",
+    "secret": "other",
+    "identity": "admin",
+    "auth_identity": "admin",
+    "authed": True,
+    "auth_required": False,
+    "permission_count": 9,
+    "client_id": "admin",
+    "hostname": "10.0.0.1",
+    "user_agent": "admin",
+    "ttl": 1 << 40,
+    "authorizations": [entry()],
+}
+
+
+def told(authd: Authd) -> dict[str, str]:
+    """What the authd was asked last."""
+    return authd.asked[-1][2]
+
+
+@pytest.mark.security("A-2")
+@pytest.mark.parametrize("method", ["get", "post"])
+async def test_identity_is_not_what_identify_says(
+    tmp_path: Path, method: str, shows: Callable[[str], None]
+) -> None:
+    """Authds are told the peer's address and certificate; what a client claims changes nothing."""
+    certificates = Certificates.make(tmp_path)
+    authority = str(tmp_path / "ca.pem")
+    plain: dict[str, Any] = {}
+    tls = certificates.options(tls_root_ca_file=authority)
+    anybody = {**tls, "tls_client_auth_policy": "require"}
+    signed = {**tls, "tls_client_auth_policy": "require-verify"}
+    cases = [(plain, "", ""), (signed, "signed", "joe"), (anybody, "foreign", "")]
+    for number, (of_tls, name, common_name) in enumerate(cases):
+        context = certificates.client(name) if name else None
+        options = {**of_tls, "auth_http_request_method": method}
+        folder = tmp_path / str(number)
+        async with running(ALL) as authd, guarded(folder, authd.address, **options) as daemon:
+            for said in ({}, SPOOFED):
+                async with connected(daemon) as client:
+                    await client.upgrade(context, **said)
+                    client.send(c.auth(SECRET))
+                    assert "somebody" == json.loads(await client.response())["identity"]
+                    assert "somebody" == session_of(daemon).auth_identity
+                    assert session_of(daemon).remote_address.startswith("127.0.0.1:")
+                await nobody(daemon)
+            values = {"common_name": common_name, "remote_ip": "127.0.0.1"}
+            values |= {"secret": SECRET.decode(), "tls": "true" if name else "false"}
+            assert [values, values] == [asked for _, _, asked in authd.asked]
+    shows(f"{method}: fields spoofed {len(SPOOFED)}, changes of what the authd is told 0")
+
+
+@pytest.mark.security("A-2")
+async def test_claims_open_no_door(tmp_path: Path) -> None:
+    """A client that says it is let in already is asked for AUTH all the same."""
+    async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
+        for command in ATTEMPTS.values():
+            async with connected(daemon) as client:
+                await client.identify(**SPOOFED)
+                client.send(command)
+                assert (await client.error()).startswith(b"E_AUTH_FIRST")
+        assert [] == authd.asked
+        assert {} == daemon.nsqd.broker.topics

@@ -1,0 +1,90 @@
+"""No file descriptors left at accept: a daemon waits for better times, and does not spin (N-12)."""
+
+import contextlib
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol.commands import pub
+from tests.scenarios.security.attackers import MAGIC, OK, Raw, cpu_seconds, until, v2
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+
+FLOOD = 60
+LOOK_SECONDS = 3.0
+CPU_SHARE_MAX = 0.2
+Shows = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def starved(server: Server) -> Iterator[None]:
+    """The daemon may open nothing more than it has; then it may again."""
+    before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    used = {int(entry.name) for entry in Path(f"/proc/{server.pid}/fd").iterdir()}
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (max(used) + 1, before[1]))
+    try:
+        yield
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, before)
+
+
+def busy_share(server: Server) -> float:
+    """Which part of the processor it uses, over some seconds."""
+    used, began = cpu_seconds(server), time.monotonic()
+    time.sleep(LOOK_SECONDS)
+    return (cpu_seconds(server) - used) / (time.monotonic() - began)
+
+
+def flood(stack: contextlib.ExitStack, ports: tuple[int, ...]) -> None:
+    """Connections that the kernel takes and nobody can accept."""
+    for number in range(FLOOD):
+        stack.enter_context(Raw(ports[number % len(ports)]))
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.security("N-12")
+def test_nsqd_survives_the_end_of_descriptors(tmp_path: Path, shows: Shows) -> None:
+    """Those who are connected are served meanwhile, and everybody is when there are some again."""
+    with spawn_nsqd(tmp_path) as server, v2(server) as old, contextlib.ExitStack() as stack:
+        assert OK == old.ask(pub("t", b"x"))
+        with starved(server):
+            flood(stack, (server.tcp_port, server.http_port))
+            share = busy_share(server)
+            assert OK == old.ask(pub("t", b"x"))
+        assert CPU_SHARE_MAX > share
+        stack.close()
+        assert OK == old.ask(pub("t", b"x"))
+        until(lambda: accepts(server))
+        assert 4 == server.get_json("/stats?format=json&topic=t")["topics"][0]["message_count"]
+    shows(f"accepts without a descriptor {FLOOD} · processor {share:.0%} (bound 20 %) · alive")
+
+
+def accepts(server: NsqdServer) -> bool:
+    """Whether a new client is served."""
+    try:
+        with Raw(server.tcp_port, MAGIC) as late:
+            return late.ask(pub("t", b"x")) == OK
+    except OSError:
+        return False
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.security("N-12")
+def test_nsqlookupd_survives_it_too(tmp_path: Path) -> None:
+    """The same of nsqlookupd."""
+    with spawn_nsqlookupd(tmp_path) as server, contextlib.ExitStack() as stack:
+        with starved(server):
+            flood(stack, (server.tcp_port, server.http_port))
+
+            assert CPU_SHARE_MAX > busy_share(server)
+        stack.close()
+        until(lambda: answers(server))
+
+
+def answers(server: Server) -> bool:
+    try:
+        return server.request("GET", "/ping") == (200, b"OK")
+    except OSError:
+        return False

@@ -1,0 +1,89 @@
+"""Bodies are bytes to the tools that hand messages on (D-4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from sparq.tools import nsq_to_http, nsq_to_nsq
+from sparq.tools.nsq_to_http import HttpTarget, UnsendableError, open_session
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.tools.forwarding import all_finished, new_topic, publish, received, running, web_server
+
+HOSTILE = [
+    b"\r\nHost: elsewhere.example\r\n\r\nGET /x HTTP/1.1\r\n",
+    b"&admin=1",
+    b"a=b;c=d",
+    b"#fragment?x=y",
+    b"%s%s%n%d{0}{body}$(id)`id`",
+    b"http://elsewhere.example/",
+    b"//elsewhere.example/@elsewhere.example:1/",
+    b"\x00\xff\xfe\xf0\x28\x8c\xbc",
+    b"\xe2\x80\xae\xe2\x80\xa8\x1b[2J",
+    b"';--<script>&lt;",
+    b"%2e%2e%2f%0d%0a",
+    bytes(range(256)),
+]
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """Where the hostile messages are published, and copied to another topic."""
+    with spawn_nsqd(tmp_path_factory.mktemp("hostile")) as server:
+        yield server
+
+
+@pytest.mark.security("D-4")
+async def test_a_posted_body_is_a_body(nsqd: NsqdServer) -> None:
+    """It makes no header and no second request."""
+    topic = new_topic()
+    async with web_server() as server:
+        words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}/in")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, *HOSTILE)
+            await all_finished(nsqd, topic, "nsq_to_http", len(HOSTILE))
+
+    assert sorted(HOSTILE) == sorted(server.bodies)
+    hosts = {(each.method, each.path_qs, each.headers["Host"]) for each in server.asked}
+    assert {("POST", "/in", server.url.removeprefix("http://"))} == hosts
+
+
+@pytest.mark.security("D-4")
+async def test_a_body_in_a_url_is_one_value() -> None:
+    """It is one value of the query or one part of the path, and changes nothing else."""
+    in_path = []
+    async with web_server() as server, open_session(5, 5) as session:
+        for body in HOSTILE:
+            await HttpTarget("GET", f"{server.url}/in?a=1&b=%s&c=2", {}).send(session, body)
+            asked = urlsplit(server.asked.pop().path_qs)
+            assert ("/in", "") == (asked.path, asked.fragment)
+            values = parse_qsl(asked.query, encoding="latin-1", strict_parsing=True)
+            assert [("a", "1"), ("b", body.decode("latin-1")), ("c", "2")] == values
+            try:
+                await HttpTarget("GET", f"{server.url}/in/%s/out", {}).send(session, body)
+            except UnsendableError:
+                continue
+            in_path.append(server.asked.pop().path_qs)
+
+    assert {("", "in", "out")} == {(*path.split("/")[:2], path.split("/")[3]) for path in in_path}
+    assert len(in_path) == len(HOSTILE)
+    assert not server.asked
+
+
+@pytest.mark.security("D-4")
+async def test_a_copied_body_is_a_body(nsqd: NsqdServer) -> None:
+    """Byte for byte."""
+    topic, copies = new_topic(), new_topic()
+    words = (
+        f"--nsqd-tcp-address={nsqd.tcp}",
+        f"--topic={topic}",
+        f"--destination-nsqd-tcp-address={nsqd.tcp}",
+        f"--destination-topic={copies}",
+    )
+    async with running(nsq_to_nsq, *words):
+        await publish(nsqd, topic, *HOSTILE)
+        await all_finished(nsqd, topic, "nsq_to_nsq", len(HOSTILE))
+
+    assert sorted(HOSTILE) == sorted(await received(nsqd, copies, len(HOSTILE)))

@@ -1,0 +1,238 @@
+"""A-3: over HTTP only POST, PUT and DELETE change something, and only with the token, if any."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sparq.daemon.http import Route
+from sparq.nsqd.http import NsqdEndpoints
+from sparq.nsqlookupd.http import NsqlookupdEndpoints
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.nsqlookupd.server import Nsqlookupd
+from sparq.nsqlookupd.tcp import instant
+from sparq.protocol.frames import BodySlices
+from tests.nsqd.daemon import start, stop
+from tests.support.options import changed
+
+TOKEN = "s3cr3t-T0ken.~+/"
+METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE")
+WRONG = (
+    [],
+    ["Authorization: Bearer"],
+    ["Authorization: Bearer "],
+    ["Authorization: Bearer x"],
+    [f"Authorization: Bearer {TOKEN[:-1]}"],
+    [f"Authorization: Bearer {TOKEN}x"],
+    [f"Authorization: Bearer {TOKEN.lower()}"],
+    [f"Authorization: Bearer x {TOKEN}"],
+    [f"Authorization: Basic {TOKEN}"],
+    [f"Authorization: {TOKEN}"],
+    [f"Authorization: Bearer {TOKEN}", "Authorization: Bearer x"],
+    [f"Proxy-Authorization: Bearer {TOKEN}"],
+    [f"Cookie: token={TOKEN}"],
+    [f"X-Authorization: Bearer {TOKEN}", "Authorization: Bearer é"],
+)
+RIGHT = ([f"Authorization: Bearer {TOKEN}"], [f"authorization: bearer  {TOKEN}"])
+
+
+class House(NamedTuple):
+    """A daemon: its routes, its HTTP port, and all that requests could change."""
+
+    routes: list[Route]
+    port: int
+    state: Callable[[], Awaitable[str]]
+
+    @property
+    def changing(self) -> list[Route]:
+        """What is not only looked at."""
+        return [route for route in self.routes if route.method != "GET"]
+
+    @property
+    def guarded(self) -> list[Route]:
+        """What a token is asked for."""
+        return [route for route in self.routes if route.method != "GET" or route.private]
+
+
+@pytest.fixture(autouse=True)
+def _log_levels() -> Iterator[None]:
+    """A request that is let in sets the level of this process."""
+    loggers = [logging.getLogger(name) for name in ("", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+async def ask(house: House, method: str, target: str, headers: list[str], body: bytes = b"") -> int:
+    """One request, as it is; the status."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+    lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close", *headers]
+    lines.append(f"Content-Length: {len(body)}\r\n\r\n")
+    writer.write("\r\n".join(lines).encode() + body)
+    async with asyncio.timeout(60):
+        head = await reader.readline()
+        await reader.read()
+    writer.close()
+    return int(head.split()[1])
+
+
+def target_of(route: Route) -> str:
+    """The route with arguments that would do something."""
+    path = route.path.replace(":opt", "log_level")
+    return f"{path}?topic=t&channel=c&node=n:1&to=earliest&rate=0&seconds=0.01&token={TOKEN}"
+
+
+def body_of(route: Route) -> bytes:
+    """A body that would be taken."""
+    if route.path == "/policies":
+        return b'{"policies": [{"topic": "t", "max_channels": 9}]}'
+    return b"debug" if route.path.startswith("/config") else b"x"
+
+
+@asynccontextmanager
+async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
+    """An nsqd with a topic that holds messages."""
+    daemon = await start(folder, **options)
+    broker = daemon.nsqd.broker
+
+    async def state() -> str:
+        topics = []
+        for name, topic in sorted(broker.topics.items()):
+            channels = [(c.name, c.cursor, c.paused) for c in topic.channels.values()]
+            topics.append((name, topic.message_count, topic.stream.end, topic.paused, channels))
+        return repr((topics, daemon.nsqd.options, broker.policies.all))
+
+    try:
+        broker.create_topic("t", daemon.nsqd.runner.now())
+        broker.create_channel("t", "c", daemon.nsqd.runner.now())
+        await daemon.nsqd.publish("t", BodySlices.of([b"1", b"2"]))
+        await daemon.nsqd.settle()
+        yield House(NsqdEndpoints(daemon.nsqd, daemon.reloader).routes(), daemon.http.port, state)
+    finally:
+        await stop(daemon)
+
+
+@asynccontextmanager
+async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
+    """An nsqlookupd that knows something."""
+    free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
+    made = changed(NsqlookupdOptions(), **{**free, **options})
+    daemon = Nsqlookupd(made)
+    await daemon.start()
+    registry = daemon.registry
+    registry.create_channel("t", "c")
+
+    async def state() -> str:
+        return repr(list(registry.registrations()))
+
+    endpoints = NsqlookupdEndpoints(registry, instant, debug_routes=made.http.debug_routes)
+    try:
+        yield House(endpoints.routes(), daemon.http_port, state)
+    finally:
+        await daemon.stop()
+
+
+DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_without_the_token_nothing_is_done(
+    daemon: Any, tmp_path: Path, shows: Callable[[str], None]
+) -> None:
+    """Every route that changes something or looks inside, with whatever is not the token."""
+    requests = 0
+    async with daemon(tmp_path, http_token=TOKEN) as house:
+        before = await house.state()
+        for route in house.guarded:
+            for headers in WRONG:
+                requests += 1
+                status = await ask(house, route.method, target_of(route), headers, body_of(route))
+                assert 401 == status, (route.path, headers)
+        assert before == await house.state()
+        open_routes = [route for route in house.routes if route not in house.guarded]
+        for route in open_routes:
+            assert await ask(house, "GET", target_of(route), []) in (200, 404), route.path
+    assert requests
+    name = daemon.__name__
+    shows(f"{name}: routes {len(house.guarded)}, requests {requests}, unauthorised effects 0")
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_with_the_token_it_is_done(daemon: Any, tmp_path: Path) -> None:
+    """The same requests, so that the check above could have failed."""
+    async with daemon(tmp_path, http_token=TOKEN) as house:
+        changed = 0
+        for route in house.guarded:
+            for headers in RIGHT:
+                before = await house.state()
+                status = await ask(house, route.method, target_of(route), headers, body_of(route))
+                assert status in (200, 400, 404, 500), route.path
+                changed += before != await house.state()
+        assert changed >= 3
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_other_methods_change_nothing(
+    daemon: Any, tmp_path: Path, shows: Callable[[str], None]
+) -> None:
+    """As with NSQ, and without a token: what changes something has its method, and no other."""
+    requests = 0
+    async with daemon(tmp_path) as house:
+        before = await house.state()
+        known = {(route.method, route.path) for route in house.routes}
+        for route in house.changing:
+            for method in METHODS:
+                if (method, route.path) in known:
+                    continue
+                requests += 1
+                override = ["X-HTTP-Method-Override: POST"]
+                target = f"{target_of(route)}&_method=POST"
+                status = await ask(house, method, target, override, body_of(route))
+                assert status in (200, 405) if method == "OPTIONS" else status == 405
+        assert before == await house.state()
+        assert all(route.method in ("POST", "PUT", "DELETE") for route in house.changing)
+    shows(f"{daemon.__name__}: methods tried {requests}, effects of other methods 0")
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_debug_routes_can_be_left_out(daemon: Any, tmp_path: Path) -> None:
+    """None of them is there then, under any method."""
+    async with daemon(tmp_path / "on", debug_routes=True) as house:
+        paths = {route.path for route in house.routes if "debug" in route.path}
+    assert len(paths) > 5
+    async with daemon(tmp_path / "off", debug_routes=False) as house:
+        for path in paths:
+            for method in METHODS:
+                assert 404 == await ask(house, method, path, [])
+        assert 200 == await ask(house, "GET", "/ping", [])
+
+
+@pytest.mark.security("A-3")
+async def test_publishing_needs_the_token_too(tmp_path: Path) -> None:
+    """Many requests on one connection: the one with the token opens no way for those behind it."""
+    async with nsqd(tmp_path, http_token=TOKEN) as house:
+        reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
+        for headers in ("", f"Authorization: Bearer {TOKEN}\r\n", ""):
+            head = f"POST /pub?topic=new HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: 1\r\n\r\nx"
+            writer.write(head.encode())
+        writer.write(b"GET /ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        async with asyncio.timeout(60):
+            text = (await reader.read()).decode()
+        writer.close()
+        statuses = [int(part[:3]) for part in text.split("HTTP/1.1 ")[1:]]
+        assert [401, 200, 401, 200] == statuses
+        assert json.dumps({"message": "UNAUTHORIZED"}, separators=(",", ":")) in text
+        assert "WWW-Authenticate: Bearer" in text
+        assert "('new', 1, " in await house.state()

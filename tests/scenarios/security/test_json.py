@@ -1,0 +1,178 @@
+"""JSON from whoever it comes: what no sane writer sends is bad JSON, and not an exception."""
+
+import itertools
+import json
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from sparq.broker import permissions
+from sparq.broker.catalog import Catalog, CatalogError
+from sparq.client.errors import WrongPeerError
+from sparq.daemon.http import HttpError
+from sparq.log import go_queue
+from sparq.nsqd.config import read_addresses
+from sparq.nsqd.lookup_peers import channels_of
+from sparq.nsqlookupd.tcp import ClientError, read_producer
+from sparq.protocol import lookup
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import STRICT_BODY_BYTES, STRICT_DEPTH, IdentifyLimits, negotiate
+from sparq.protocol.instant import Instant
+from sparq.protocol.parser import CommandParser
+from sparq.testing import MemoryDisk
+from sparq.wire import client as handshake
+
+NESTED = b"[" * 100_000
+NESTED_OBJECTS = b'{"a":' * 100_000
+
+
+def on_disk(name: str, data: bytes) -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_directory("/d")
+    file = disk.create(f"/d/{name}")
+    file.append([data], 0)
+    file.close()
+    return disk
+
+
+def identify(data: bytes) -> Any:
+    return negotiate(data, IdentifyLimits(), {})
+
+
+def introduce(data: bytes) -> Any:
+    return read_producer(data, "p", "r", Instant(0, 0))
+
+
+def load_catalog(data: bytes) -> Any:
+    return Catalog(on_disk("sparq.json", data), "/d", 1).load()
+
+
+def survey_go(data: bytes) -> Any:
+    return go_queue.survey(on_disk("nsqd.dat", data), "/d")
+
+
+def producers(data: bytes) -> Any:
+    return lookup.producers(lookup.answer(200, data))
+
+
+READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
+    "IDENTIFY to nsqd": (identify, RemoteError),
+    "IDENTIFY to nsqlookupd": (introduce, ClientError),
+    "an authd's answer": (permissions.read, permissions.AnswerError),
+    "PUT /config": (read_addresses, HttpError),
+    "channels of an nsqlookupd": (partial(channels_of, 200), ValueError),
+    "producers of an nsqlookupd": (producers, ValueError),
+    "IDENTIFY's answer": (handshake._facts, WrongPeerError),
+    "sparq.json": (load_catalog, CatalogError),
+    "nsqd.dat": (survey_go, go_queue.GoDataError),
+}
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("data", [NESTED, NESTED_OBJECTS], ids=["arrays", "objects"])
+@pytest.mark.parametrize("reader", READERS)
+def test_deep_json_is_bad_json(reader: str, data: bytes) -> None:
+    """Whoever reads JSON says its own documented error to a depth that no writer has."""
+    read, error = READERS[reader]
+
+    with pytest.raises(error):
+        read(data)
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "9" * 5_000])
+def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
+    """No number of a peer or a file becomes an overflow."""
+    facts = f'{{"format": {number}, "node_id": 1, "retired_index": "0"}}'
+    producer = f'{{"broadcast_address": "a", "tcp_port": {number}}}'
+
+    with pytest.raises(CatalogError):
+        load_catalog(facts.encode())
+    with pytest.raises(RemoteError, match="E_BAD_BODY"):
+        identify(b'{"heartbeat_interval": %s}' % number.encode())
+    with pytest.raises(ClientError):
+        introduce(b'{"tcp_port": %s}' % number.encode())
+    try:
+        producers = json.loads(f"[{producer}]")
+    except ValueError:
+        return  # more digits than Python reads
+    assert [] == lookup.producers({"producers": producers}).found
+
+
+# IDENTIFY's body, its every key
+
+KEYS: dict[str, Any] = {
+    **{"client_id": "c", "hostname": "h", "user_agent": "u/1"},
+    **{"heartbeat_interval": 30_000, "output_buffer_size": 16_384, "output_buffer_timeout": 250},
+    **{"feature_negotiation": True, "tls_v1": False, "snappy": False, "deflate": False},
+    **{"deflate_level": 6, "sample_rate": 0, "msg_timeout": 60_000},
+    **{"topology_region": "r", "topology_zone": "z"},
+}
+TEXTS = ("", "x", "\r\n\x00\x1b[31m", "\ud800", "x" * 60_000)
+VALUES: tuple[Any, ...] = (
+    *(None, True, False, 0, 1, -1, -2, 99, 100, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**400),
+    *(0.5, 1e300, float("inf"), float("nan"), [], [1], {}, {"a": 1}, *TEXTS),
+)
+STRICT = IdentifyLimits(strict_identify=True)
+NAN = float("nan")
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("key", KEYS)
+def test_any_value_of_any_key_is_taken_or_is_a_bad_body(key: str) -> None:
+    """Of a wrong type, out of range, beyond 64 bits: one error, and no other exception."""
+    for limits, value in itertools.product((IdentifyLimits(), STRICT), VALUES):
+        body = json.dumps({**KEYS, key: value}).encode()
+        try:
+            granted = negotiate(body, limits, {})
+        except RemoteError as error:
+            assert "E_BAD_BODY" == error.code, (value, error)
+        else:
+            assert value is None or type(value) is type(KEYS[key])
+            granted.reply_data()
+
+
+@pytest.mark.security("N-7")
+def test_strict_bodies_are_bounded() -> None:
+    """By the option: 64 KiB, 20 deep, 64 bits, in keys that mean nothing, too; else not."""
+    deepest: Any = 1
+    for _ in range(STRICT_DEPTH - 1):
+        deepest = [deepest]
+    for value, is_modest in (
+        (deepest, True),
+        ([deepest], False),
+        ({"a": [{"b": 2**63}]}, False),
+        ({"a": [{"b": 2**63 - 1}]}, True),
+        (10**400, False),
+        ([1e300], True),
+        (NAN, False),
+    ):
+        body = json.dumps({"feature_negotiation": True, "unknown": value}).encode()
+        if is_modest:
+            assert negotiate(body, STRICT, {}).feature_negotiation
+        else:
+            with pytest.raises(RemoteError, match="E_BAD_BODY IDENTIFY failed to decode"):
+                negotiate(body, STRICT, {})
+        if value is not NAN:  # which is no JSON in any case
+            assert negotiate(body, IdentifyLimits(), {}).feature_negotiation
+
+
+@pytest.mark.security("N-7")
+@pytest.mark.parametrize("name", ["IDENTIFY", "AUTH"])
+def test_a_strict_body_is_refused_by_its_size(name: str) -> None:
+    """Before any of it has come."""
+    for limits, size, refused in (
+        (STRICT, STRICT_BODY_BYTES, False),
+        (STRICT, STRICT_BODY_BYTES + 1, True),
+        (IdentifyLimits(), STRICT_BODY_BYTES + 1, False),
+    ):
+        parser = CommandParser(limits)
+        parser.feed(name.encode() + b"\n" + struct.pack(">i", size))
+        if refused:
+            with pytest.raises(RemoteError, match=f"E_BAD_BODY {name} body too big"):
+                parser.next()
+        else:
+            assert parser.next() is None

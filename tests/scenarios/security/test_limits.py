@@ -1,0 +1,114 @@
+"""S-3: what clients make can be limited; a daemon at its limits lives, and serves those it has."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import wait_for
+
+TOPICS, CHANNELS, CONNECTIONS, TOPIC_BYTES = 20, 10, 30, 2 << 20
+TRIES = 100
+FLAGS = (
+    f"--max-topics={TOPICS}",
+    f"--max-channels={CHANNELS}",
+    f"--max-connections={CONNECTIONS}",
+    f"--max-topic-bytes={TOPIC_BYTES}",
+)
+
+
+def make_topics(server: NsqdServer) -> int:
+    """Publish to ever new topics, single and many at once; how often that was refused."""
+    refused = 0
+    with Line(server) as line:
+        for number in range(TRIES):
+            refused += line.ask(pub(f"t{number}", b"x")) != OK
+            refused += line.ask(mpub(f"t{number}", [b"x", b"y"])) != OK
+    return refused
+
+
+def make_channels(server: NsqdServer) -> int:
+    """Subscribe to ever new channels, and have some made over HTTP; how often that was refused."""
+    refused = 0
+    for number in range(TRIES):
+        if number % 2:
+            path = f"/channel/create?topic=t0&channel=c{number}"
+            refused += server.request("POST", path)[0] != 200
+            continue
+        with Line(server) as line:
+            refused += line.ask(sub("t0", f"c{number}")) != OK
+    return refused
+
+
+def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[socket.socket]:
+    """Connect often; those that were let in."""
+    there = []
+    for _ in range(TRIES):
+        connection = kept.enter_context(
+            socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
+        )
+        try:
+            connection.sendall(b"  V2" + pub("t1", b"x"))
+            if connection.recv(100):
+                there.append(connection)
+        except ConnectionError:
+            pass
+    return there
+
+
+def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
+    """Publish far beyond the limit; how many messages were taken, and how many refused."""
+    taken = refused = 0
+    with Line(server) as line:
+        for _ in range(TRIES):
+            if line.ask(pub(topic, b"x" * (TOPIC_BYTES // 20))) == OK:
+                taken += 1
+            else:
+                refused += 1
+    return taken, refused
+
+
+@pytest.mark.security("S-3")
+def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
+    """More is refused in words; nsqd goes on serving the topics that it has, also after a start."""
+    with spawn_nsqd(tmp_path, *FLAGS) as server:
+        topics, channels = make_topics(server), make_channels(server)
+        with contextlib.ExitStack() as kept:
+            there = connect(server, kept)
+            wait_for(lambda: server.request("GET", "/ping") == (200, b"OK"))
+            assert 0 < len(there) <= CONNECTIONS
+        stats = server.get_json("/stats?format=json")
+        assert TOPICS == len(stats["topics"])
+        assert CHANNELS == max(len(topic["channels"]) for topic in stats["topics"])
+        assert 2 * (TRIES - TOPICS) == topics
+        assert TRIES - CHANNELS == channels
+        server.restart()
+        with Line(server) as line:
+            assert line.ask(pub("t0", b"after")) == OK
+    refused = topics + channels + TRIES - len(there)
+    shows(f"asked {4 * TRIES:,}, refused {refused:,} > 0, server alive")
+
+
+@pytest.mark.security("S-3")
+def test_the_bytes_of_a_topic_are_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
+    """A topic that nobody reads takes its bytes and no more; reading it makes room."""
+    with spawn_nsqd(tmp_path, *FLAGS) as server:
+        taken, refused = fill(server, "full")
+        size = sum(path.stat().st_size for path in (tmp_path / "nsqd").rglob("*.log"))
+        assert size < TOPIC_BYTES * 1.5
+        assert refused > TRIES // 2
+        # Another topic is not hurt.
+        assert fill(server, "other")[0] == taken
+        with Line(server) as line:
+            assert line.ask(sub("full", "c")) == OK
+            line.say(rdy(100))
+            line.say(fin(*line.messages(taken)))
+            with Line(server) as publisher:
+                wait_for(lambda: publisher.ask(pub("full", b"x" * (TOPIC_BYTES // 20))) == OK)
+    shows(f"taken {taken} of {TRIES} publishes, refused {refused} > 0; room again once read")

@@ -1,0 +1,349 @@
+"""A-3: with a token file, routes and V2 commands are for those whose token has the role, for the
+topics that it has it for; the others change nothing, are told nothing, and are noted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.daemon.http import Route
+from sparq.nsqd.rights import COMMANDS, RIGHTS
+from sparq.nsqlookupd.rights import RIGHTS as LOOKUPD_RIGHTS
+from sparq.protocol import commands as c
+from tests.nsqd import daemon as daemons
+from tests.scenarios.security import test_http_access as access
+from tests.scenarios.security.test_http_access import House, ask, body_of, target_of
+
+INCLUDED: Final = {
+    "read": {"find", "read"},
+    "bodies": {"find", "read", "bodies"},
+    "operate": {"find", "read", "operate"},
+    "administer": {"find", "read", "operate", "administer"},
+    "publish": {"find", "publish"},
+    "consume": {"find", "read", "bodies", "consume"},
+    "register": {"find"},
+}
+"""What each role contains; "find" is no word of its own."""
+
+OPEN, FIND, READ, BODIES, PUBLISH, OPERATE, ADMINISTER = (
+    *("", "find", "read", "bodies"),
+    *("publish", "operate", "administer"),
+)
+
+NSQD: Final = {
+    "/ping": OPEN,
+    "/info": FIND,
+    **dict.fromkeys(("/stats", "/metrics", "/topic/times", "GET /policies"), READ),
+    **dict.fromkeys(("/channel/messages", "/topic/messages", "/message", "/topic/search"), BODIES),
+    **dict.fromkeys(("/pub", "/mpub"), PUBLISH),
+    **dict.fromkeys(
+        [
+            f"/{what}/{verb}"
+            for what in ("topic", "channel")
+            for verb in ("create", "pause", "unpause")
+        ],
+        OPERATE,
+    ),
+    **dict.fromkeys(
+        [f"/message/{verb}" for verb in ("requeue", "finish", "cancel", "copy")], OPERATE
+    ),
+    **dict.fromkeys(("/channel/seek", "/message/redrive", "GET /config/:opt"), OPERATE),
+    "/topic/drain": OPERATE,
+    "GET /drain": READ,
+    **dict.fromkeys(
+        [f"/{what}/{verb}" for what in ("topic", "channel") for verb in ("empty", "delete")],
+        ADMINISTER,
+    ),
+    **dict.fromkeys(("PUT /policies", "DELETE /policies", "PUT /config/:opt"), ADMINISTER),
+}
+"""The role that each route asks for; all that is not here is `administer`'s."""
+
+NSQLOOKUPD: Final = {
+    "/ping": OPEN,
+    **dict.fromkeys(("/info", "/lookup", "/channels", "/nodes"), FIND),
+    **dict.fromkeys(("/topics", "/metrics"), READ),
+    **dict.fromkeys(("/topic/create", "/channel/create"), OPERATE),
+}
+
+WHOLE: Final = ("/metrics", "/topics", "/debug", "/config/:opt", "/drain", "/message/redrive")
+"""Beginnings of routes that are about all topics, and need their role for all."""
+
+TALKS: Final = {
+    "PUB": (c.pub("t", b"x"), PUBLISH),
+    "MPUB": (c.mpub("t", [b"x"]), PUBLISH),
+    "DPUB": (c.dpub("t", 5, b"x"), PUBLISH),
+    "SUB": (c.sub("t", "c"), "consume"),
+    "ATTACH": (c.attach("t", "new"), "consume"),
+    "ENDS": (c.ends("t"), "consume"),
+    "READ": (c.read("t", "00", 0, 1, 9), "consume"),
+    "COMMIT": (c.commit("t", "c", 1, 1), "consume"),
+}
+"""Each V2 command that is about a topic, and its role."""
+
+EXPECTED: Final = {"nsqd": NSQD, "nsqlookupd": NSQLOOKUPD}
+
+
+class Holder(NamedTuple):
+    """Somebody: what he shows, and what he may, for the topic and for all topics."""
+
+    name: str
+    shown: str
+    here: frozenset[str] = frozenset()
+    everywhere: frozenset[str] = frozenset()
+
+
+class File:
+    """A token file: each role for all topics, for the right ones, for others; and what is none."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.holders: list[Holder] = []
+        self._lines: list[str] = []
+        for word, contained in INCLUDED.items():
+            roles = frozenset(contained)
+            self._add(f"{word}-all", word, roles, roles)
+            self._add(f"{word}-here", f"{word}:t*", roles, frozenset())
+            # Any role, for whatever topic, lets nsqds be found.
+            self._add(f"{word}-there", f"{word}:other*")
+        self._add("everything", ",".join(INCLUDED), *[frozenset().union(*INCLUDED.values())] * 2)
+        self._add("none", "none")
+        self._add("expired", ",".join(INCLUDED), last_day="2020-01-01")
+        self.revoked, _ = tokens.make("revoked", "administer")
+        self.holders += [
+            Holder("nobody", ""),
+            Holder("wrong", tokens.make("wrong", "administer")[0]),
+            Holder("revoked", self.revoked),
+        ]
+        self.write()
+
+    def _add(
+        self,
+        name: str,
+        granted: str,
+        here: frozenset[str] = frozenset(),
+        everywhere: frozenset[str] = frozenset(),
+        last_day: str = "",
+    ) -> None:
+        token, line = tokens.make(name, granted, last_day)
+        self._lines.append(line)
+        self.holders.append(Holder(name, token, here, everywhere))
+
+    def write(self, *more: str) -> None:
+        """Write the lines, and further ones."""
+        self.path.write_text("\n".join([*self._lines, *more]))
+
+    def revoke(self, read_again: Callable[[], object]) -> None:
+        """Have a token count, and then no more."""
+        self.write(f"revoked administer {tokens.digest(self.revoked).hex()}")
+        read_again()
+        self.write()
+        read_again()
+
+    def named(self, name: str) -> Holder:
+        """The one of this name."""
+        (found,) = (holder for holder in self.holders if holder.name == name)
+        return found
+
+
+def role_of(daemon: str, method: str, path: str) -> str:
+    """The role that the tables above say."""
+    table = EXPECTED[daemon]
+    return table.get(f"{method} {path}", table.get(path, ADMINISTER))
+
+
+def may(holder: Holder, role: str, path: str) -> bool:
+    """Whether the answer is something else than a refusal."""
+    if role == OPEN:
+        return True
+    if path in ("/info", "/nodes"):
+        return holder.name.endswith(("-all", "-here", "-there", "everything"))
+    is_whole = path.startswith(WHOLE) or (path == "/policies" and role == ADMINISTER)
+    return role in (holder.everywhere if is_whole else holder.here)
+
+
+def header_of(holder: Holder) -> list[str]:
+    """The header that he sends."""
+    return [f"Authorization: Bearer {holder.shown}"] if holder.shown else []
+
+
+def target(house_of: str, method: str, path: str) -> str:
+    """The route with arguments that would do something."""
+    text = target_of(Route(method, path, lambda _call: None)).partition("&token=")[0]
+    if path == "/message/copy":
+        text = text.replace("to=earliest", "to=t2")
+    return text + "&id=0400000000000001" if house_of == "nsqd" else text
+
+
+@asynccontextmanager
+async def nsqd(folder: Path, **options: Any) -> AsyncIterator[tuple[House, Callable[[], object]]]:
+    """An nsqd with a topic that holds messages, and what has it read its tokens again."""
+    async with access.nsqd(folder / "data", **options) as house:
+        yield house, daemons.running[-1].reloader.reload
+
+
+@asynccontextmanager
+async def nsqlookupd(
+    folder: Path, **options: Any
+) -> AsyncIterator[tuple[House, Callable[[], object]]]:
+    """An nsqlookupd that knows something."""
+    made: list[Any] = []
+    started = access.Nsqlookupd.start
+
+    async def start(self: Any) -> None:
+        made.append(self)
+        await started(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(access.Nsqlookupd, "start", start)
+        async with access.nsqlookupd(folder, **options) as house:
+            yield house, lambda: bool(made[0].access.reload())
+
+
+DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> File:
+    """The token file."""
+    (tmp_path / "data").mkdir()
+    return File(tmp_path / "tokens")
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_every_route_asks_for_its_role(
+    daemon: Any, tmp_path: Path, file: File, shows: Callable[[str], None]
+) -> None:
+    """Whoever has not the role for the topic gets 401 or 403, and nothing has changed."""
+    options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
+    requests = 0
+    async with daemon(tmp_path, **options) as (house, read_again):
+        file.revoke(read_again)
+        before = await house.state()
+        for route in house.routes:
+            role = role_of(daemon.__name__, route.method, route.path)
+            for holder in file.holders:
+                if may(holder, role, route.path):
+                    continue
+                requests += 1
+                path = target(daemon.__name__, route.method, route.path)
+                status = await ask(house, route.method, path, header_of(holder), body_of(route))
+                has_token = holder.name not in ("nobody", "wrong", "revoked", "expired")
+                assert (403 if has_token else 401) == status, (route.path, holder.name)
+        assert before == await house.state()
+    audit = (tmp_path / "audit").read_text()
+    assert "nsq_" not in audit
+    assert '"outcome":"done"' not in audit
+    name = daemon.__name__
+    shows(f"{name}: routes {len(house.routes)}, requests {requests}, effects 0")
+
+
+@DAEMONS
+@pytest.mark.security("A-3")
+async def test_with_the_role_it_is_done(daemon: Any, tmp_path: Path, file: File) -> None:
+    """The same requests, so that the check above could have failed."""
+    changed = 0
+    async with daemon(tmp_path, token_file=str(file.path)) as (house, _):
+        for route in house.routes:
+            role = role_of(daemon.__name__, route.method, route.path)
+            for holder in file.holders:
+                if not may(holder, role, route.path):
+                    continue
+                before = await house.state()
+                path = target(daemon.__name__, route.method, route.path)
+                status = await ask(house, route.method, path, header_of(holder), body_of(route))
+                assert status not in (401, 403), (route.path, holder.name)
+                changed += before != await house.state()
+        assert changed >= 3
+
+
+def test_no_route_and_no_command_is_without_a_role() -> None:
+    """What is missing in a table would be for administrators alone, or for nobody."""
+    assert set(c.COMMANDS) == set(COMMANDS)
+    assert {name.decode() for name, role in COMMANDS.items() if role} == set(TALKS)
+
+
+@DAEMONS
+async def test_every_route_has_its_row(daemon: Any, tmp_path: Path) -> None:
+    """A new route needs one, and a row that no route has is a slip."""
+    (tmp_path / "data").mkdir()
+    async with daemon(tmp_path) as (house, _):
+        rights = RIGHTS if daemon is nsqd else LOOKUPD_RIGHTS
+        assert {(route.method, route.path) for route in house.routes} == set(rights)
+
+
+async def talk(port: int, *said: bytes) -> list[str]:
+    """What nsqd answers to each; all answers until it closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"  V2")
+    answers = []
+    try:
+        async with asyncio.timeout(30):
+            for words in said:
+                writer.write(words)
+                size, _ = struct.unpack(">ii", await reader.readexactly(8))
+                answers.append((await reader.readexactly(size - 4)).decode("latin-1"))
+    except asyncio.IncompleteReadError:
+        pass
+    writer.close()
+    return answers
+
+
+def answer_to(holder: Holder, name: str, role: str) -> str:
+    """The error that somebody gets; "" where he may."""
+    if not holder.shown:
+        return f"E_AUTH_FIRST AUTH required before {name}"
+    if holder.name in ("wrong", "revoked", "expired"):
+        return "E_AUTH_FAILED AUTH failed"
+    if not holder.name.startswith(("publish", "consume", "everything")):
+        return "E_UNAUTHORIZED AUTH no authorizations found"
+    if role in holder.here:
+        return ""
+    channel = "" if role == PUBLISH or name in ("ENDS", "READ") else "c"
+    channel = "new" if name == "ATTACH" else channel
+    if name in ("ENDS", "READ"):
+        channel = ""
+    return f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"'
+
+
+@pytest.mark.security("A-1", "A-3")
+async def test_every_command_asks_for_its_role(
+    tmp_path: Path, file: File, shows: Callable[[str], None]
+) -> None:
+    """NSQ's own errors for AUTH, and nothing has changed; with the role it is done."""
+    options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
+    refused = 0
+    async with nsqd(tmp_path, **options) as (house, read_again):
+        file.revoke(read_again)
+        port = daemons.running[-1].nsqd.tcp_port
+        before = await house.state()
+        for name, (command, role) in TALKS.items():
+            for holder in file.holders:
+                if wanted := answer_to(holder, name, role):
+                    refused += 1
+                    auth = [c.auth(holder.shown.encode())] if holder.shown else []
+                    assert wanted == (await talk(port, *auth, command))[-1], (name, holder.name)
+        assert before == await house.state()
+        for name, (command, role) in TALKS.items():
+            for holder in file.holders:
+                if not answer_to(holder, name, role):
+                    answers = await talk(port, c.auth(holder.shown.encode()), command)
+                    assert len(answers) == 2, (name, answers)
+                    assert not answers[1].startswith(("E_AUTH", "E_UNAUTH")), (name, answers)
+        assert before != await house.state()
+        assert refused == sum(daemons.running[-1].nsqd.access.refused.values())
+    audit = (tmp_path / "audit").read_text()
+    assert "nsq_" not in audit
+    assert {"PUB", "MPUB", "DPUB", "SUB", "READ", "AUTH"} <= {
+        json.loads(line)["action"] for line in audit.splitlines()
+    }
+    shows(f"nsqd: V2 commands {len(TALKS)}, refused {refused}, effects 0")

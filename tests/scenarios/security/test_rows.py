@@ -1,0 +1,55 @@
+"""The security table against the marks in the tests' text, and the line that a run ends with."""
+
+from types import SimpleNamespace
+from typing import Any
+
+from tests.scenarios.security import rows
+
+
+def test_every_row_has_a_check_or_is_somebody_elses() -> None:
+    """No row is forgotten."""
+    found = {name for name, _ in rows.marked()}
+
+    assert [] == [name for name in rows.ROWS if name not in found | set(rows.ELSEWHERE)]
+
+
+def test_no_mark_names_what_is_not_in_the_table() -> None:
+    """A misspelt row would count for nothing."""
+    assert [] == [place for name, place in rows.marked() if name not in rows.ROWS]
+
+
+def test_what_is_elsewhere_is_in_the_table_and_has_no_check() -> None:
+    """A row that is checked needs no reason any more."""
+    assert set() == set(rows.ELSEWHERE) - set(rows.ROWS)
+    assert set() == set(rows.ELSEWHERE) & {name for name, _ in rows.marked()}
+
+
+def test_a_run_counts_functions_and_names_what_was_skipped() -> None:
+    """One failed case spoils a check; one without a passed case is skipped, with its reason."""
+    report: Any = rows.Report()
+    cases = [
+        ("a.py::good[1]", "passed", "call"),
+        ("a.py::good[2]", "skipped", "setup"),
+        ("a.py::bad[1]", "passed", "call"),
+        ("a.py::bad[2]", "failed", "call"),
+        ("b.py::left", "skipped", "setup"),
+        ("b.py::plain", "passed", "call"),
+    ]
+    for name, outcome, when in cases:
+        facts = {"passed": False, "failed": False, "skipped": False, outcome: True}
+        longrepr = ("b.py", 1, "Skipped: needs a thing")
+        figures: list[tuple[str, object]] = [(rows.CHECK, True)] if "plain" not in name else []
+        if name == "a.py::good[1]":
+            figures.append(("figure", f"X-1: {name}"))
+        report.pytest_runtest_logreport(
+            SimpleNamespace(
+                nodeid=name, when=when, longrepr=longrepr, user_properties=figures, **facts
+            )
+        )
+
+    assert [
+        "security checks 3, passed 1, skipped 1",
+        "  X-1: a.py::good[1]",
+        "  skipped: b.py::left: needs a thing",
+    ] == report.lines()
+    assert [] == rows.Report().lines()

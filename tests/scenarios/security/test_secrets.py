@@ -1,0 +1,248 @@
+"""A-5: no secret in any output: logs, figures, options, profiles, process list, data path."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.nsqd.options import NsqdOptions
+from sparq.program.flags import flags_of
+from sparq.protocol import commands as c
+from tests.nsqd.layered import Certificates
+from tests.scenarios.security.peers import FakeAuthd, FakeLookupd
+from tests.support import servers
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+CLIENTS, USERS, TOKENS = "pl4nted-client-s3cret", "pl4nted-user-passw0rd", "pl4nted-http-t0ken"
+QUERYS = "pl4nted-query-key"
+PLANTED = "pl4nted"
+
+PATHS = [
+    *("/ping", "/info", "/stats", "/stats?format=json", "/metrics", "/nodes", "/debug", "/topics"),
+    *("/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine", "/debug/pprof/heap"),
+    *("/debug/pprof/profile?seconds=0.2", "/debug/pprof/block", "/debug/pprof/threadcreate"),
+]
+
+
+def every_option(server: Server) -> list[str]:
+    """The paths of all options."""
+    known = {flag.key for flag in flags_of(NsqdOptions)} if server.module == "sparq.nsqd" else set()
+    return [f"/config/{key}" for key in sorted(known)]
+
+
+def get(server: Server, path: str, *, token: str = TOKENS) -> bytes:
+    """Head and body of an answer, with the token shown."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        return str(answer.getheaders()).encode() + answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(autouse=True)
+def started_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user starts them: the process list shows what they were started with."""
+    monkeypatch.setattr(servers, "fork_server", None)
+
+
+def process_list(server: Server) -> bytes:
+    """What other users of the machine see of the process."""
+    folder = Path("/proc") / str(server.pid)
+    return b"".join((folder / name).read_bytes() for name in ("cmdline", "comm", "status"))
+
+
+def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
+    """Where something planted is to be seen."""
+    outputs = {path: get(server, path, token=token) for path in (*PATHS, *every_option(server))}
+    refusals = {f"{path}, refused": get(server, path, token="wrong") for path in PATHS}
+    found = {**outputs, **refusals, "log": server.log_path.read_bytes()}
+    found["process list"] = process_list(server)
+    for path in server.folder.rglob("*"):
+        if path.is_file():
+            found[f"file {path.name}"] = path.read_bytes()
+    return [name for name, data in found.items() if PLANTED.encode() in data]
+
+
+def authenticate(server: NsqdServer, secret: str = CLIENTS) -> bytes:
+    """AUTH with the secret; what is answered, to it and to what follows."""
+    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+        connection.sendall(b"  V2" + c.identify(b"{}") + c.auth(secret.encode()) + b"NONSENSE\n")
+        answer = b""
+        while piece := connection.recv(1 << 16):
+            answer += piece
+        return answer
+
+
+class Lenient(FakeAuthd):
+    """Lets everybody in, every other time; else it answers nonsense that holds what it was told."""
+
+    def talk(self, connection: socket.socket) -> None:
+        """One request."""
+        head = connection.recv(1 << 16)
+        self.answered += 1
+        entry = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
+        good = json.dumps({"ttl": 60, "identity": "joe", "authorizations": [entry]}).encode()
+        bad = [head, b'{"ttl": "%s"}' % CLIENTS.encode(), b'{"authorizations": 1}']
+        body = good if self.answered % 2 else bad[self.answered // 2 % len(bad)]
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+@pytest.mark.security("A-5")
+def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
+    """Secrets of clients, of authds' addresses, the token, and keys: nowhere, whatever fails."""
+    certificates = Certificates.make(tmp_path)
+    (tmp_path / "token").write_text(TOKENS)
+    with Lenient() as authd, Lenient() as gone:
+        gone.__exit__()
+        addresses = (
+            f"http://u:{USERS}@{authd.address}/auth?key={QUERYS}",
+            f"http://{gone.address}/auth?key={QUERYS}",
+        )
+        config = tmp_path / "nsqd.toml"
+        config.write_text(f"auth_http_addresses = {json.dumps(addresses)}\n")
+        flags = (
+            "--log-level=debug",
+            f"--config={config}",
+            f"--http-token=@{tmp_path}/token",
+            f"--tls-cert={certificates.folder}/server.crt",
+            f"--tls-key={certificates.folder}/server.key",
+            "--https-address=127.0.0.1:0",
+        )
+        with spawn_nsqd(tmp_path, *flags) as server:
+            answers = [authenticate(server) for _ in range(8)]
+            assert any(b"joe" in answer for answer in answers)
+            assert any(b"E_AUTH_FAILED" in answer for answer in answers)
+            assert PLANTED.encode() not in b"".join(answers)
+            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as plain:
+                plain.sendall(b"  V2" + c.auth(CLIENTS.encode()) + c.sub("t", "c"))
+                wait_for(lambda: b'"client_count":1' in get(server, "/stats?format=json"))
+                found = in_outputs(server)
+            assert b"401" not in get(server, "/config/http_token")
+            config.write_text("http_token = 'pl4nted-new'\nauth_http_addresses = ['pl4nted-new']\n")
+            os.kill(server.pid, signal.SIGHUP)
+            wait_for(lambda: "auth_http_addresses has changed" in server.log_text)
+            found += in_outputs(server)
+            key = (certificates.folder / "server.key").read_text().splitlines()[1]
+            assert key not in server.log_text
+    assert [] == [name for name in found if name != "file nsqd.toml"]
+    places = len(PATHS) * 2 + len(every_option(server)) + 2
+    shows(f"secrets planted 4, outputs looked at {places} and all files, found 0")
+
+
+@pytest.mark.security("A-5")
+def test_a_token_on_the_command_line(tmp_path: Path) -> None:
+    """Is in the process list, as every flag; in nothing else that nsqd or nsqlookupd tells."""
+    flag = f"--http-token={TOKENS}"
+    with spawn_nsqd(tmp_path, flag) as nsqd, spawn_nsqlookupd(tmp_path, flag) as lookupd:
+        for server in (nsqd, lookupd):
+            assert ["process list"] == in_outputs(server)
+            assert b"--http-token=***" in get(server, "/debug/pprof/cmdline")
+        assert b"***" in get(nsqd, "/config/http_token")
+
+
+@pytest.mark.security("A-5")
+@pytest.mark.parametrize("spawn", [spawn_nsqd, spawn_nsqlookupd])
+def test_a_token_of_the_file_is_told_nowhere(
+    tmp_path: Path, spawn: Callable[..., Server], shows: Callable[[str], None]
+) -> None:
+    """Good, wrong, expired, without the role, by HTTP and by AUTH; nor is one in the audit file."""
+    made = {
+        name: tokens.make(name, roles, last, prefix=f"{PLANTED}-{name}-")
+        for name, roles, last in (
+            ("good", "administer,consume,publish", ""),
+            ("weak", "publish:other", ""),
+            ("old", "administer", "2020-01-01"),
+            ("wrong", "read", ""),
+        )
+    }
+    file, audit = tmp_path / "tokens", tmp_path / "audit"
+    file.write_text("\n".join(line for name, (_, line) in made.items() if name != "wrong"))
+    flags = ("--log-level=debug", f"--token-file={file}", f"--audit-file={audit}")
+    answers = []
+    with spawn(tmp_path, *flags) as server:
+        for token, _ in made.values():
+            paths = ("/topic/create?topic=t", "/topic/delete?topic=t", "/pub?topic=t")
+            answers += [order(server, path, token) for path in paths]
+            if isinstance(server, NsqdServer):
+                answers.append(authenticate(server, token))
+        good, _ = made["good"]
+        file.write_text(f"{good} administer x\n")
+        os.kill(server.pid, signal.SIGHUP)
+        wait_for(lambda: "SIGHUP: keeping the old tokens" in server.log_text)
+        assert [] == in_outputs(server, good)
+    assert PLANTED.encode() not in b"".join(answers)
+    assert '"user":"good"' in audit.read_text()
+    assert '"user":"weak"' in audit.read_text()
+    assert '"user":"old"' in audit.read_text()
+    shows(f"{server.module}: tokens planted {len(made)}, found 0")
+
+
+@pytest.mark.security("A-5")
+def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
+    """Not even what an nsqlookupd repeats of it gets into the log."""
+    (tmp_path / "token").write_text(TOKENS)
+    with FakeLookupd(TOKENS) as lookupd:
+        address = f"--lookupd-tcp-address={lookupd.address}"
+        token = f"--lookupd-token=@{tmp_path}/token"
+        with spawn_nsqd(tmp_path, "--log-level=debug", address, token) as server:
+            assert order(server, "/topic/create?topic=t", "").startswith(b"[")
+            wait_for(lambda: lookupd.answered > 3 and "***" in server.log_text)
+            assert [] == in_outputs(server)
+            (tmp_path / "token").write_text("pl4nted, and no token")
+            os.kill(server.pid, signal.SIGHUP)
+            wait_for(lambda: "keeping the old token for nsqlookupds" in server.log_text)
+            assert [] == in_outputs(server)
+
+
+def order(server: Server, path: str, token: str) -> bytes:
+    """The answer to a POST with a token."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
+    try:
+        connection.request("POST", path, b"x", {"Authorization": f"Bearer {token}"})
+        answer = connection.getresponse()
+        return str(answer.getheaders()).encode() + answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.mark.security("A-5")
+def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
+    """What is wrong with a flag is said without its value, where that may be a secret."""
+    (tmp_path / "tokens").write_text(f"bob {TOKENS} read\n")
+    for flag in (
+        f"--http-token={TOKENS} and more",
+        f"--auth-http-address=ftp://u:{USERS}@h/",
+        f"--token-file={tmp_path}/tokens",
+    ):
+        with pytest.raises(AssertionError, match="ended") as error:
+            spawn_nsqd(tmp_path, flag)
+        assert PLANTED not in str(error.value)
+
+
+@pytest.mark.security("A-5")
+def test_a_bug_tells_no_secret(tmp_path: Path) -> None:
+    """Tracebacks hold names of functions and lines, not what was in them."""
+    with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
+        bad = struct.pack(">i", 1 << 30)
+        with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+            connection.sendall(b"  V2AUTH\n" + bad + CLIENTS.encode())
+            assert b"E_BAD_BODY" in connection.recv(1 << 16)
+        for secret in (CLIENTS.encode(), b"\xff" + CLIENTS.encode(), b""):
+            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
+                connection.sendall(b"  V2" + c.auth(secret))
+                assert PLANTED.encode() not in connection.recv(1 << 16)
+        assert ["process list"] == in_outputs(server)
+    assert PLANTED not in repr(c.Authenticate(CLIENTS.encode()))

@@ -1,0 +1,206 @@
+"""Who may say what, and when: ids of others, commands out of their state, the start of TLS."""
+
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.protocol.commands import COMMANDS, fin, identify, mpub, pub, rdy, req, sub, touch
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import IdentifyLimits
+from sparq.protocol.parser import CommandParser
+from sparq.protocol.receiver import decode_message
+from tests.nsqd.daemon import start, stop
+from tests.nsqd.layered import Certificates, connected
+from tests.scenarios.security.attackers import ERROR, OK, Raw, until, until_closed, v2
+from tests.support.servers import NsqdServer, spawn_nsqd
+
+UNKNOWN = (b"0" * 16, b"f" * 16, b"0123456789abcdeg", b"\xff" * 16)
+Shows = Callable[[str], None]
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
+        yield server
+
+
+def delivered(client: Raw) -> bytes:
+    """The id of the next message."""
+    kind, data = client.frame()
+    assert kind == 2, data
+    return decode_message(data)[2]
+
+
+@pytest.mark.security("N-8")
+def test_nobody_answers_anothers_messages(nsqd: NsqdServer, shows: Shows) -> None:
+    """FIN, REQ and TOUCH of another's, an unknown or a past message: an error, and no effect."""
+    ways = (fin, lambda one: req(one, 0), touch)
+    refused = 0
+
+    def refuse(client: Raw, ids: tuple[bytes, ...]) -> None:
+        nonlocal refused
+        for one in ids:
+            for way, name in zip(ways, (b"FIN", b"REQ", b"TOUCH"), strict=True):
+                kind, text = client.ask(way(one))
+                assert (kind, text.split(b" ")[0]) == (ERROR, b"E_%b_FAILED" % name), text
+                refused += 1
+
+    with ExitStack() as stack:
+        owner, thief, stranger = (stack.enter_context(v2(nsqd)) for _ in range(3))
+        assert OK == owner.ask(sub("ids", "c")) == thief.ask(sub("ids", "c"))
+        assert OK == stranger.ask(sub("ids", "another")) == owner.ask(pub("ids", b"mine"))
+        owner.say(rdy(1))
+        mine = delivered(owner)
+        for client in (thief, stranger):
+            refuse(client, (mine, *UNKNOWN))
+        refuse(owner, UNKNOWN)
+        figures = nsqd.channel("ids", "c")
+        assert (1, 0, 0) == tuple(
+            figures[key] for key in ("in_flight_count", "requeue_count", "timeout_count")
+        )
+        owner.say(fin(mine))
+        until(lambda: nsqd.channel("ids", "c")["in_flight_count"] == 0)
+        for client in (owner, thief, stranger):
+            refuse(client, (mine,))
+
+        assert 0 == nsqd.channel("ids", "c")["depth"]
+        assert 0 == nsqd.channel("ids", "c")["requeue_count"]
+        assert 1 == nsqd.channel("ids", "another")["depth"]
+    shows(f"foreign, unknown and past ids {refused} · effects 0")
+
+
+# N-9: states
+
+SAMPLES = {
+    b"IDENTIFY": identify(b"{}"),
+    b"AUTH": commands.auth(b"secret"),
+    b"SUB": sub("states", "other"),
+    b"PUB": pub("states", b"x"),
+    b"MPUB": mpub("states", [b"x"]),
+    b"DPUB": commands.dpub("states", 1_000, b"x"),
+    b"RDY": rdy(1),
+    b"FIN": fin(b"0" * 16),
+    b"REQ": req(b"0" * 16, 0),
+    b"TOUCH": touch(b"0" * 16),
+    b"CLS": commands.cls(),
+    b"NOP": commands.nop(),
+    b"ATTACH": commands.attach("states", "held"),
+    b"ENDS": commands.ends("states"),
+    b"READ": commands.read("states", "0" * 32, 0, 1, 1),
+    b"COMMIT": commands.commit("states", "held", 1, 1),
+}
+SILENT = {b"NOP", b"RDY"}
+"""What has no answer where it is allowed."""
+
+STATES = {
+    commands.STATE_INIT: b"",
+    commands.STATE_SUBSCRIBED: sub("states", "c#ephemeral"),
+    commands.STATE_CLOSING: sub("states", "c#ephemeral") + commands.cls(),
+}
+
+
+def skip_messages(client: Raw) -> tuple[int, bytes]:
+    """The next frame that is no message."""
+    while (frame := client.frame())[0] == 2:
+        pass
+    return frame
+
+
+@pytest.mark.security("N-9")
+def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, shows: Shows) -> None:
+    """Allowed: an answer that is not about the state. Else: that error, and the end."""
+    assert SAMPLES.keys() == COMMANDS.keys()
+    assert nsqd.post("/pub?topic=states", b"x") == b"OK"
+    refused = 0
+    for state, begin in STATES.items():
+        for name, kind in COMMANDS.items():
+            with v2(nsqd) as client:
+                client.say(begin)
+                for _ in range(begin.count(b"\n")):
+                    assert client.frame()[0] == 0
+                client.say(SAMPLES[name])
+                if state not in kind.states:
+                    wrong = b"E_INVALID cannot %b in current state" % name
+                    assert (ERROR, wrong) == skip_messages(client)
+                    until_closed([client])
+                    refused += 1
+                elif name not in SILENT:
+                    _, answer = skip_messages(client)
+                    assert b"in current state" not in answer, (state, name, answer)
+                else:
+                    client.say(pub("states", b"x"))
+                    assert OK == skip_messages(client)
+
+    count = len(STATES) * len(COMMANDS)
+    shows(f"states and commands {count} · refused {refused} · allowed {count - refused}")
+
+
+@pytest.mark.security("N-9")
+async def test_what_comes_before_a_handshake_is_not_executed(tmp_path: Path) -> None:
+    """Commands sent in the clear behind the IDENTIFY that upgrades are the handshake's bytes."""
+    certificates = Certificates.make(tmp_path)
+    (tmp_path / "data").mkdir()
+    daemon = await start(tmp_path / "data", **certificates.options())
+    asked = identify(b'{"feature_negotiation":true,"tls_v1":true}')
+    for injected in (pub("injected", b"x"), commands.nop(), sub("injected", "c"), b"\n"):
+        async with connected(daemon) as client:
+            client.send(asked + injected)
+            assert b'"tls_v1": true' in await client.response()
+            with pytest.raises(Exception, match=r"(?i)alert|wrong|closed|version|handshake|^$"):
+                await client.shake_hands(certificates.client())
+                await client.response()
+            await client.end()
+    assert not (await daemon.stats())["topics"]
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client())
+        client.send(pub("sealed", b"x"))
+        assert b"OK" == await client.response()
+    await stop(daemon)
+
+
+@pytest.mark.security("N-9")
+@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind: str) -> None:
+    """Plain commands behind the IDENTIFY that upgrades are no stream, and end the connection."""
+    body = b'{"feature_negotiation":true,"%b":true}' % kind.encode()
+    with v2(nsqd) as client:
+        client.say(identify(body) + pub(f"plain-{kind}", b"x") * 10)
+        assert client.frame()[0] == 0
+        until_closed([client])
+
+    names = {topic["topic_name"] for topic in nsqd.get_json("/stats?format=json")["topics"]}
+    assert f"plain-{kind}" not in names
+
+
+# N-10: TLS required
+
+
+@pytest.mark.security("N-10")
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != b"IDENTIFY"])
+def test_where_tls_is_required_only_identify_is_heard(name: bytes) -> None:
+    """Every other command is refused before its arguments are looked at, so that no connection
+    without TLS comes to another state."""
+    parser = CommandParser(IdentifyLimits())
+    parser.needs_tls = True
+    parser.feed(SAMPLES[name])
+
+    with pytest.raises(RemoteError, match=r"in current state \(TLS required\)"):
+        parser.next()
+
+
+@pytest.mark.security("N-9")
+def test_numbers_that_only_look_like_some_are_refused(nsqd: NsqdServer) -> None:
+    """Signs, spaces, other digits: RDY, REQ and DPUB take digits alone."""
+    for text in ("-1", "+1", "1_0", "٣", "0x10", "1e3", "1.0"):
+        for command in (f"RDY {text}\n", f"REQ {'0' * 16} {text}\n"):
+            with v2(nsqd) as client:
+                assert OK == client.ask(sub("numbers", "c#ephemeral"))
+                kind, answer = client.ask(command.encode())
+                assert (ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0]), (command, answer)
+        with v2(nsqd) as client:
+            kind, answer = client.ask(f"DPUB numbers {text}\n".encode() + struct.pack(">i", 1))
+            assert (ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0])

@@ -1,0 +1,261 @@
+"""D-1: no dangerous calls. D-2: dependencies pinned by hash, without known weaknesses."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.scenarios.interop.environments import Missing
+from tests.scenarios.security.scanners import program
+
+ROOT = Path(__file__).parents[3]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SECONDS = 240
+AUDIT_SECONDS = 60
+
+IGNORED = ("S101", "S104")
+"""Argued in pyproject.toml: assertions stay on in production, 0.0.0.0 is NSQ's default."""
+
+FORBIDDEN = {
+    *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
+    *("pickle.load", "pickle.loads", "cloudpickle.load", "cloudpickle.loads", "marshal.load"),
+    *("marshal.loads", "shelve.open", "yaml.load", "yaml.unsafe_load", "numpy.load", "np.load"),
+    *("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"),
+    *("tempfile.mktemp", "os.tempnam", "ssl._create_unverified_context"),
+    *("hashlib.md5", "hashlib.sha1", "random.seed", "importlib.import_module"),
+}
+"""Calls that sparq has no use for; a pattern's own `compile` is an attribute and another thing."""
+
+CHANCE = {
+    "client/consumer.py": "which nsqd is tried first, and how long a pause is",
+    "client/producer.py": "which nsqd is tried first",
+    "nsqd/auth.py": "which authd is asked first",
+    "pipeline/generator.py": "the clicks of a made site",
+    "testing.py": "what a disk of tests loses",
+    "tools/nsq_tail.py": "a channel's number, as in NSQ",
+    "tools/nsq_to_http.py": "which messages are sampled, and which host is tried",
+    "tools/nsq_to_nsq.py": "which nsqd is tried",
+}
+"""Where `random` chooses, and what; a secret is none of these."""
+
+BANDIT = {
+    "B101": "assertions are invariants and stay on in production; none decides who may what",
+    "B311": "see CHANCE",
+    "B404": "programs of our own and Java are started, without a shell",
+    "B603": "likewise",
+    "B103 spark/java.py": "a Java that was unpacked must be executable",
+    "B106 nsqd/tls.py": "an empty password of a key file, so that OpenSSL does not ask for one",
+    "B108 tools/commands.py": "NSQ's default for --output-dir; it trusts nothing there",
+    "B405 pipeline/report_page/charts.py": "it writes charts, and reads no XML",
+    "B704 pipeline/report_page/charts.py": "ElementTree has escaped what is drawn",
+}
+"""What bandit points at and is meant so."""
+
+DECIDES = ("broker/permissions.py", "daemon/token.py", "nsqd/site.py", "nsqlookupd/guard.py")
+
+
+SILENCED = r"# no" "qa: "
+"""In two halves: this line silences nothing."""
+
+
+def run(command: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
+    """A program and what it said, whatever it came to."""
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False
+    )
+
+
+def place(path: Path) -> str:
+    """A source file as the tables here name it."""
+    return str(path.relative_to(ROOT / "src" / "sparq"))
+
+
+def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
+    """Every call of a file, and what is called."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            yield node, ast.unparse(node.func)
+
+
+@pytest.mark.security("D-1")
+def test_no_dangerous_calls(shows: Callable[[str], None]) -> None:
+    """Nothing is unpickled, evaluated, or given to a shell; chance decides no secret."""
+    found, count = [], 0
+    for path in SOURCES:
+        for node, name in calls(path):
+            count += 1
+            where = f"{place(path)}:{node.lineno} {name}"
+            if name in FORBIDDEN:
+                found.append(where)
+            if any(word.arg == "shell" for word in node.keywords):
+                found.append(f"{where} with a shell")
+            if name.startswith("random.") and place(path) not in CHANCE:
+                found.append(where)
+    assert [] == found
+    shows(f"files {len(SOURCES)}, calls {count:,}, dangerous 0")
+
+
+@pytest.mark.security("D-1")
+def test_no_assertion_decides_who_may_what() -> None:
+    """With `python -O` they would be gone."""
+    for name in DECIDES:
+        text = (ROOT / "src" / "sparq" / name).read_text(encoding="utf-8")
+        assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assert)], name
+
+
+@pytest.mark.security("D-1")
+def test_ruffs_security_rules(shows: Callable[[str], None]) -> None:
+    """No finding, and each exception says why on its line."""
+    command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "S", "src"]
+    ran = run([*command, f"--ignore={','.join(IGNORED)}"], ROOT, SECONDS)
+    assert 0 == ran.returncode, ran.stdout + ran.stderr
+    exceptions = [
+        (place(path), line)
+        for path in SOURCES
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(SILENCED + r"S\d", line)
+    ]
+    assert [] == [one for one in exceptions if not re.search(SILENCED + r"[\w, ]+ - \w", one[1])]
+    shows(f"ruff S: findings 0, exceptions with their reason {len(exceptions)}")
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.security("D-1")
+def test_bandit(shows: Callable[[str], None]) -> None:
+    """What it finds is in the table of what is meant so, and all of the table is found."""
+    try:
+        bandit = program("bandit")
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+    command = [bandit, "--quiet", "--recursive", "--format", "json", "src"]
+    ran = run(command, ROOT, SECONDS)
+    report = json.loads(ran.stdout)
+    assert [] == report["errors"]
+    used = set()
+    for found in report["results"]:
+        exact = f"{found['test_id']} {place(ROOT / found['filename'])}"
+        known = next((key for key in (exact, found["test_id"]) if key in BANDIT), None)
+        assert known is not None, (exact, found["line_number"], found["issue_text"])
+        used.add(known)
+    assert set(BANDIT) == used
+    lines = report["metrics"]["_totals"]["loc"]
+    shows(f"bandit: lines {lines:,}, findings beyond the {len(BANDIT)} kinds that are meant so 0")
+
+
+def locks() -> list[Path]:
+    """Every file that pins Python packages."""
+    return sorted([*ROOT.glob("locks/*.txt"), *ROOT.rglob("*/requirements-*.txt")])
+
+
+def ours(paths: list[Path]) -> list[Path]:
+    """Without what is installed or fetched below hidden folders."""
+    return [
+        path
+        for path in paths
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+        and "node_modules" not in path.parts
+    ]
+
+
+@pytest.mark.security("D-2")
+def test_every_dependency_is_pinned_by_hash(shows: Callable[[str], None]) -> None:
+    """Each package has one version and at least one hash, of PyPI's and of npm's."""
+    pins = 0
+    for path in ours(locks()):
+        lines = [*path.read_text(encoding="utf-8").splitlines(), ""]
+        for line, following in pairwise(lines):
+            if line and not line.startswith((" ", "#")):
+                pins += 1
+                assert re.match(r"[\w.-]+(\[[\w,-]+\])?==\S+", line), f"{path.name}: {line}"
+                assert "--hash=sha256:" in following, f"{path.name}: {line}"
+    for path in ours(sorted(ROOT.rglob("package-lock.json"))):
+        packages = json.loads(path.read_text())["packages"]
+        pins += len(packages) - 1
+        assert all("integrity" in found for name, found in packages.items() if name), path.name
+    assert pins > 100
+    shows(f"packages pinned {pins}, without a hash 0")
+
+
+@pytest.mark.security("D-2")
+def test_installations_ask_for_the_hashes() -> None:
+    """Wherever a lock is installed from, pip is told to insist."""
+    makers = ROOT / "Makefile", *ROOT.glob("tests/**/*.py"), *ROOT.glob("proofs/**/*.py")
+    asked = 0
+    for path in makers:
+        text = path.read_text(encoding="utf-8")
+        for found in re.finditer(r"pip[^#]{0,200}?install", text):
+            rest = text[found.end() : found.end() + 200]
+            if re.search(r'"-r"|-r locks', rest):
+                asked += 1
+                assert "require-hashes" in text[found.start() : found.end() + 200], path.name
+    assert asked >= 2
+
+
+def audited(lock: Path) -> list[dict[str, Any]]:
+    """What pip-audit says of each package of a lock; skips where it cannot say."""
+    try:
+        tool = program("pip-audit")
+    except Missing as missing:
+        pytest.skip(f"needs {missing}")
+    command = [tool, "-r", str(lock), "--require-hashes", "--disable-pip", "--format", "json"]
+    command += ["--progress-spinner", "off", "--timeout", "15"]
+    try:
+        ran = run(command, ROOT, AUDIT_SECONDS)
+        found: list[dict[str, Any]] = json.loads(ran.stdout)["dependencies"]
+    except (subprocess.TimeoutExpired, ValueError):
+        pytest.skip("needs an advisory service for Python packages: none answered")
+    unknown = [package["name"] for package in found if "skip_reason" in package]
+    if unknown:
+        pytest.skip(
+            f"needs an advisory service for Python packages: {len(unknown)} of {len(found)}"
+            " could not be looked up"
+        )
+    return found
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.security("D-2")
+def test_no_python_package_has_a_known_weakness(shows: Callable[[str], None]) -> None:
+    """pip-audit on what `pip install sparq-mq` and what `make` installs."""
+    packages = [
+        found for name in ("broker", "all") for found in audited(ROOT / f"locks/{name}.txt")
+    ]
+    weak = [(found["name"], found["vulns"]) for found in packages if found["vulns"]]
+    assert [] == weak
+    shows(f"pip-audit: packages {len(packages)}, known weaknesses 0")
+
+
+@pytest.mark.timeout(2 * SECONDS)
+@pytest.mark.security("D-2")
+def test_no_npm_package_has_a_known_weakness(tmp_path: Path, shows: Callable[[str], None]) -> None:
+    """npm audit on the foreign clients of the interop tests; sparq itself has none of npm's."""
+    if shutil.which("npm") is None:
+        pytest.skip("needs npm")
+    count = 0
+    for lock in ours(sorted(ROOT.rglob("package-lock.json"))):
+        home = tmp_path / lock.parent.name
+        home.mkdir()
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(lock.parent / name, home)
+        command = ["npm", "audit", "--package-lock-only", "--json", "--fetch-retries=0"]
+        try:
+            ran = run(command, home, AUDIT_SECONDS)
+            report = json.loads(ran.stdout)
+        except (subprocess.TimeoutExpired, ValueError):
+            pytest.skip("needs an advisory service for npm packages: none answered")
+        if "vulnerabilities" not in report:
+            reason = str(report.get("message", "no reason given")).partition(" - ")[0]
+            pytest.skip(f"needs an advisory service for npm packages: {reason}")
+        assert {} == report["vulnerabilities"], lock.parent.name
+        count += report["metadata"]["dependencies"]["total"]
+    shows(f"npm audit: packages {count}, known weaknesses 0")

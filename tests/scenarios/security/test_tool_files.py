@@ -1,0 +1,181 @@
+"""S-2: tools check names again, and their files stay in their folder. D-4: bodies are bytes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from aiohttp import web
+
+from sparq.protocol.names import is_valid_name
+from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
+from sparq.tools.filename import FilenameError, entries, template, with_revision
+from sparq.tools.folder import Folder
+from sparq.tools.output import Rotation, TopicOutput
+from tests.scenarios.security.test_forwarding import HOSTILE
+from tests.scenarios.security.test_names import NASTY, names, tree
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import until
+from tests.tools.recording import content, recording, until_finished
+
+NAMES = 10_000
+SEED = 20_261_121
+FORMATS = (
+    "<TOPIC>",
+    "<TOPIC>/<HOST>",
+    "<HOST>/<TOPIC>/<REV>",
+    "a/<TOPIC>/../<DATETIME>",
+    "/<HOST>",
+)
+NASTY_FORMATS = ("../<TOPIC>", "/../x", "a/../../x", "..", "./..", "<TOPIC>/..", "a\0b", "\udc80")
+
+TOOLS: dict[ModuleType, list[str]] = {
+    nsq_tail: [],
+    nsq_to_file: [],
+    nsq_to_http: ["--post=http://127.0.0.1:1/"],
+    nsq_to_nsq: ["--destination-nsqd-tcp-address=127.0.0.1:2"],
+    to_nsq: [],
+}
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """Where the nasty topics are."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nasty")) as server:
+        yield server
+
+
+@pytest.mark.security("S-2")
+@pytest.mark.parametrize("tool", TOOLS)
+def test_every_tool_checks_names_again(
+    tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before it connects or makes anything, and it says so in one line."""
+    run = getattr(commands, tool.__name__.rpartition(".")[2])
+    for name in [name for name in NASTY if name and not is_valid_name(name)]:
+        words = ["--nsqd-tcp-address=127.0.0.1:1", *TOOLS[tool]]
+        if tool is nsq_to_file:
+            words.append(f"--output-dir={tmp_path}/out")
+        with pytest.raises(SystemExit) as ended:
+            raise SystemExit(run([*words, f"--topic={name}"]))
+        said = capsys.readouterr().err
+        assert (1, 1) == (ended.value.code, said.count("\n"))
+        assert "name" in said
+    assert [] == os.listdir(tmp_path)
+
+
+@pytest.mark.security("S-2")
+def test_no_filename_leads_out(shows: Callable[[str], None]) -> None:
+    """Names as topic, host and date, in formats plain and nasty: each is inside, or refused."""
+    chance, refused = random.Random(SEED), 0
+    when = datetime.now().astimezone()
+    for name in names(NAMES, chance):
+        text = chance.choice((*FORMATS, *NASTY_FORMATS, name))
+        topic = name if is_valid_name(name) else ".."
+        try:
+            made = template(text, name, topic, name, is_revised=False, is_gzip=False)
+            found = entries(with_revision(made.at(when), 0))
+        except FilenameError:
+            refused += 1
+            continue
+        path = os.path.normpath(os.path.join("/folder", *found))
+        assert path.startswith("/folder/")
+        assert os.path.join("/folder", *found) == path
+    assert NAMES // 10 < refused < NAMES
+    shows(f"names {NAMES:,} in file names, refused {refused:,}, outside the folder 0")
+
+
+@pytest.mark.security("S-2")
+def test_no_file_is_written_outside(
+    tmp_path: Path, shows: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nasty ones on a real disk, with links planted in the folder; what lies beside stays."""
+    for slow in ("fsync", "fdatasync"):  # where the bytes go is asked, not whether they stay
+        monkeypatch.setattr(os, slow, lambda fd: None)
+    for beside in ("x", "a", "file"):
+        (tmp_path / beside).write_bytes(b"precious")
+    folder, finished = Folder(str(tmp_path / "in" / "work")), Folder(str(tmp_path / "in" / "done"))
+    for below, name in itertools.product((folder, finished), ("CON", "aB")):
+        (Path(below.path) / name).symlink_to(tmp_path, target_is_directory=True)
+        (Path(below.path) / f"{name}.log-000000").symlink_to(tmp_path / "file")
+    before, written = tree(tmp_path, tmp_path / "in"), 0
+    formats = ("<TOPIC>.log", "<TOPIC>/<HOST>", "<HOST>/<TOPIC>", *NASTY_FORMATS)
+    for name, text in itertools.product(NASTY, formats):
+        topic = name if is_valid_name(name) else "CON"
+        with suppress(FilenameError, OSError):
+            made = template(f"{text}<REV>", "%Y", topic, name, is_revised=True, is_gzip=False)
+            output = TopicOutput(made, folder, finished, Rotation())
+            output.write([b"x"], sync=True)
+            output.close()
+            written += 1
+    assert before == tree(tmp_path, tmp_path / "in")
+    assert written > len(NASTY)
+    shows(f"files written {written}, changed outside the folder 0, through links 0")
+
+
+@asynccontextmanager
+async def lying_nsqlookupd(topics: list[object], nsqd: NsqdServer) -> AsyncIterator[str]:
+    """Lists these topics, and says of each that this nsqd has it."""
+    host, port = nsqd.tcp.split(":")
+    producers = [{"broadcast_address": host, "tcp_port": int(port)}]
+
+    async def answer(request: web.Request) -> web.Response:
+        listed = request.path.endswith("/topics")
+        return web.json_response({"topics": topics} if listed else {"producers": producers})
+
+    application = web.Application()
+    application.router.add_get("/{tail:.*}", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield "{}:{}".format(*runner.addresses[0])
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.security("S-2")
+async def test_a_lying_nsqlookupd_makes_no_file_outside(
+    nsqd: NsqdServer, tmp_path: Path, shows: Callable[[str], None]
+) -> None:
+    """It lists what no topic can be called, and topics that are called like folders."""
+    (tmp_path / "x").write_bytes(b"precious")
+    topics = [name for name in NASTY if name != "\ud800"]
+    for topic in ("..", "...", "CON"):
+        nsqd.post(f"/pub?topic={topic}", topic.encode())
+    async with lying_nsqlookupd([*topics, None, 7, [".."], {"a": 1}], nsqd) as address:
+        told = [f"--lookupd-http-address={address}", f"--output-dir={tmp_path}/in"]
+        told += ["--topic-pattern=.", "--filename-format=<TOPIC>/x", "--max-in-flight=1"]
+        async with recording(*told, "--skip-empty-files"):
+            for topic in ("...", "CON"):
+                await until_finished(nsqd, topic, 1)
+            await until(lambda: len(nsqd.get_json("/stats?format=json")["topics"]) > 20)
+
+    written = tree(tmp_path, tmp_path / "none")
+    assert {"x": b"precious", "in/.../x": b"...\n", "in/CON/x": b"CON\n"} == written
+    assert {} == nsqd.channel("..", "nsq_to_file")
+    shows(f"topics listed {len(topics)}, files outside the folder 0")
+
+
+@pytest.mark.security("D-4")
+@pytest.mark.parametrize("kind", [[], ["--gzip"]], ids=["plain", "gzip"])
+async def test_a_written_body_is_a_body(nsqd: NsqdServer, tmp_path: Path, kind: list[str]) -> None:
+    """Byte for byte and a newline; it names no file and fills in nothing."""
+    topic = f"bodies{len(kind)}"
+    bodies = [*HOSTILE, b"<TOPIC><REV>../%Y", b"\n\n", b"\x1f\x8b\x08", b"x" * 100_000]
+    told = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={tmp_path}"]
+    for body in bodies:
+        nsqd.post(f"/pub?topic={topic}", body)
+    async with recording(*told, *kind, "--filename-format=f<REV>", "--sync-interval=50ms"):
+        await until_finished(nsqd, topic, len(bodies))
+
+    [name] = os.listdir(tmp_path)
+    assert b"".join(body + b"\n" for body in bodies) == content(tmp_path / name)

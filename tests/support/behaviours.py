@@ -1,0 +1,193 @@
+"""What NSQ's own tests assert of nsqd, nsqlookupd and the disk queue, and which tests here do.
+
+Each name is one upstream test. A test here that asserts the same behaviour is marked
+`@pytest.mark.behaviour("TestBasicV2")`, with several names if it asserts several. Names that occur
+in more than one upstream file are qualified by the file's subject. Upstream's benchmarks assert
+nothing and are not listed. The last group is what upstream does not test but documents.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+MARKER = "behaviour"
+
+
+def _words(text: str, prefix: str = "") -> tuple[str, ...]:
+    return tuple(prefix + word for word in text.split())
+
+
+_TALK = """
+    BasicV2 MultipleConsumerV2 ClientTimeout ClientHeartbeat ClientHeartbeatDisableSUB
+    ClientHeartbeatDisable MaxHeartbeatIntervalValid MaxHeartbeatIntervalInvalid Pausing
+    EmptyCommand SizeLimits DPUB Touch MaxRdyCount FatalError OutputBuffering
+    OutputBufferingValidity TLS TLSRequired TLSAuthRequire TLSAuthRequireVerify Deflate Snappy
+    TLSDeflate Sampling TLSSnappy ClientMsgTimeout BadFin ReqTimeoutRange
+    IOLoopReturnsClientErrWhenSendFails IOLoopReturnsClientErrWhenSendSucceeds
+"""
+
+BEHAVIOURS: dict[str, tuple[str, ...]] = {
+    "nsqd/protocol_v2": (
+        *_words("ChannelTopicNames SameZoneConsumerV2 ClientAuth", "Test"),
+        *_words(_TALK, "Test"),
+    ),
+    "nsqd/protocol_v2_unixsocket": _words(_TALK, "unix.Test"),
+    "nsqd/http": _words(
+        """
+        TestHTTPpub TestHTTPpubEmpty TestHTTPmpub TestHTTPmpubEmpty TestHTTPmpubBinary
+        TestHTTPmpubForNonNormalizedBinaryParam TestHTTPpubDefer TestHTTPSRequire
+        TestHTTPSRequireVerify TestTLSRequireVerifyExceptHTTP TestHTTPV1TopicChannel
+        TestHTTPClientStats TestHTTPgetStatusJSON TestHTTPgetStatusText TestHTTPconfig
+        TestHTTPerrors http.TestDeleteTopic http.TestEmptyTopic http.TestEmptyChannel
+        http.TestInfo
+        """
+    ),
+    "nsqd/nsqd": _words(
+        """
+        TestStartup TestEphemeralTopicsAndChannels TestPauseMetadata TestReconfigure TestCluster
+        TestSetHealth TestUnixSocketStartup
+        """
+    ),
+    "nsqd/channel, nsqd/topic": _words(
+        """
+        TestPutMessage TestPutMessage2Chan TestInFlightWorker TestChannelEmpty
+        TestChannelEmptyConsumer TestMaxChannelConsumers TestChannelHealth TestGetTopic
+        TestGetChannel TestHealth TestDeletes TestDeleteLast TestPause
+        """
+    ),
+    "nsqd/stats, nsqd/in_flight_pqueue": _words(
+        """
+        TestStats TestClientAttributes TestStatsChannelLocking in_flight.TestPriorityQueue
+        in_flight.TestUnsortedInsert in_flight.TestRemove
+        """
+    ),
+    "nsqlookupd": _words(
+        """
+        TestIOLoopReturnsClientErrWhenSendFails TestIOLoopReturnsClientErrWhenSendSucceeds
+        TestBasicLookupd TestChannelUnregister TestTombstoneRecover TestTombstoneUnregister
+        TestInactiveNodes TestTombstonedNodes TestPing TestInfo TestCreateTopic TestDeleteTopic
+        TestGetChannels TestCreateChannel TestDeleteChannel TestRegistrationDB
+        """,
+        "nsqlookupd.",
+    ),
+    "apps, internal": _words(
+        """
+        nsqd.TestConfigFlagParsing nsqlookupd.TestConfigFlagParsing util.TestUniqRands
+        util.TestTypeOfAddr stringy.TestUniq pqueue.TestPriorityQueue pqueue.TestUnsortedInsert
+        pqueue.TestRemove lg.TestLogging clusterinfo.TestHostNameAddresses
+        clusterinfo.TestIPv4Addresses clusterinfo.TestIPv6Addresses
+        """
+    ),
+    "go-diskqueue": _words(
+        """
+        TestDiskQueue TestDiskQueueRoll TestDiskQueuePeek TestDiskQueueEmpty
+        TestDiskQueueCorruption TestDiskQueueSyncAfterRead TestDiskQueueTorture
+        TestDiskQueueResize
+        """,
+        "diskqueue.",
+    ),
+    "not covered upstream": _words(
+        """
+        auth-ttl-expiry backlog-to-first-channel delay-kept-on-disk in-flight-survives-restart
+        missing-diskqueue-metadata node-id-bounds statsd-packets body-limits-chunked
+        tls-required-403 pipelining-after-identify line-too-long empty-parameters non-digit-rdy
+        disagreeing-lookupds unknown-config-keys attempts-beyond-signed
+        """,
+        "more.",
+    ),
+}
+
+ALL = tuple(name for names in BEHAVIOURS.values() for name in names)
+
+LEFT_OUT: dict[str, str] = {
+    "util.TestUniqRands": "a draw of random queues to scan: there is no scan of queues here",
+}
+"""Lines that no test here asserts, each with the reason."""
+
+
+def both(*names: str) -> pytest.MarkDecorator:
+    """The mark of conversations that NSQ holds over TCP and over a unix socket."""
+    return pytest.mark.behaviour(*_over_both(names))
+
+
+def _over_both(names: Iterable[str]) -> list[str]:
+    return [prefix + name for name in names for prefix in ("Test", "unix.Test")]
+
+
+def marked(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Every (name, place) that is marked in the files' text."""
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                place = f"{path.relative_to(TESTS)}:{node.lineno}"
+                yield from ((name, place) for name in _names_in(node))
+
+
+def _names_in(call: ast.Call) -> list[str]:
+    """The names in a mark; of another call none."""
+    constants = [word.value for word in call.args if isinstance(word, ast.Constant)]
+    words = [word for word in constants if isinstance(word, str)]
+    match call.func:
+        case ast.Attribute(attr=attribute) if attribute == MARKER:
+            return words
+        case ast.Name(id=name) if name == both.__name__:
+            return _over_both(words)
+    return []
+
+
+class Report:
+    """Counts, over one run, the behaviours of which a marked test has passed.
+
+    What a test is marked with travels with its reports: it may run in another process.
+    """
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+        self._passed: set[str] = set()
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Note what it asserts."""
+        for mark in item.iter_markers(MARKER):
+            item.user_properties += [(MARKER, name) for name in mark.args]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what passed; one that failed in any phase spoils its names."""
+        names = {str(name) for key, name in report.user_properties if key == MARKER}
+        self._known |= names
+        if report.failed:
+            self._failed |= names
+        elif report.when == "call" and report.passed:
+            self._passed |= names
+
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        """At the end of a run of all tests: how many lines are covered, and why the rest is not."""
+        if not is_whole_run(config):
+            return
+        covered = (self._passed - self._failed) & set(ALL)
+        terminalreporter.write_line(f"behaviours: {len(covered)} of {len(ALL)} covered")
+        for name in ALL:
+            if name not in covered:
+                reason = LEFT_OUT.get(name, self._why(name))
+                terminalreporter.write_line(f"  left out: {name}: {reason}")
+
+    def _why(self, name: str) -> str:
+        if name in self._failed:
+            return "its test failed"
+        return "its test was skipped" if name in self._known else "no test is marked with it"
+
+
+def is_whole_run(config: pytest.Config) -> bool:
+    """Whether all of tests/ was asked for, without a filter."""
+    places = {Path(config.invocation_params.dir, argument) for argument in config.args}
+    whole = {TESTS.parent, TESTS} & {place.resolve() for place in places}
+    filtered = config.option.keyword or config.option.markexpr or config.option.collectonly
+    return bool(whole) and not filtered

@@ -1,0 +1,55 @@
+"""The flags of the log that all daemons have beyond NSQ's, and how each is seen to count."""
+
+from __future__ import annotations
+
+import json
+import socket
+from datetime import UTC, datetime, timedelta
+
+from tests.support.told import Row, ToldServer
+from tests.support.waiting import wait_for
+
+REPEATS = 2
+COMERS = 5
+NAMES = {"log-format", "log-utc", "log-repeats"}
+
+
+def come_and_go(server: ToldServer) -> None:
+    """Some clients, one after the other; it has taken in all of them."""
+    magic = b"  V2" if server.module.endswith("nsqd") else b"  V1"
+    for _ in range(COMERS):
+        with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as client:
+            client.sendall(magic + b"NONSENSE\n")
+            while client.recv(1 << 16):
+                pass
+
+
+def log_format(server: ToldServer) -> None:
+    """Every line is an object."""
+    come_and_go(server)
+    wait_for(lambda: "new client" in server.log_text)
+    program = server.module.rpartition(".")[2]
+    found = [json.loads(line) for line in server.log_text.splitlines()]
+    assert {program} == {line["program"] for line in found}
+
+
+def log_utc(server: ToldServer) -> None:
+    """The time is now, in UTC."""
+    told = datetime.strptime(server.log_text.split("] ")[1][:19], "%Y/%m/%d %H:%M:%S")
+    assert abs(datetime.now(UTC) - told.replace(tzinfo=UTC)) < timedelta(minutes=10)
+
+
+def log_repeats(server: ToldServer) -> None:
+    """So many lines of one kind in a minute; other tests may have had those of an earlier one."""
+    line = "TCP: new client(127.0.0.1"
+    before = server.log_text.count(line)
+    come_and_go(server)
+    after = server.log_text.count(line)
+    assert after - before <= REPEATS <= after
+
+
+AS_JSON = [Row("log-format", "json", log_format)]
+BOUNDED = [
+    Row("log-utc", True, log_utc, toml="true"),
+    Row("log-repeats", REPEATS, log_repeats),
+]

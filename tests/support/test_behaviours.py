@@ -1,0 +1,69 @@
+"""The table of NSQ's behaviours against the marks in the tests' text.
+
+That a marked test asserts its line is for its reader to judge; that none is forgotten is not.
+"""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.support import behaviours
+from tests.support.behaviours import ALL, LEFT_OUT, TESTS, Report, marked
+
+
+def marks() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name, place in marked(sorted(TESTS.rglob("*.py"))):
+        found.setdefault(name, []).append(place)
+    return found
+
+
+def test_every_line_is_asserted_somewhere_or_left_out_with_a_reason() -> None:
+    """No behaviour that NSQ's tests assert is forgotten."""
+    found = marks()
+
+    assert [] == [name for name in ALL if name not in found and name not in LEFT_OUT]
+
+
+def test_no_mark_names_what_is_not_in_the_table() -> None:
+    """A misspelt name would count for nothing."""
+    assert {} == {name: places for name, places in marks().items() if name not in ALL}
+
+
+def test_what_is_left_out_is_in_the_table_and_has_no_test() -> None:
+    """A line that a test asserts needs no reason any more."""
+    assert set() == set(LEFT_OUT) - set(ALL)
+    assert set() == set(LEFT_OUT) & set(marks())
+
+
+def test_no_line_stands_twice() -> None:
+    """The count is a count of lines."""
+    assert len(set(ALL)) == len(ALL)
+
+
+def test_a_run_tells_what_was_covered_and_what_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what passed counts; one failure spoils a line; each other has its reason."""
+    monkeypatch.setattr(behaviours, "ALL", ("good", "bad", "skipped", "nobody", "argued"))
+    monkeypatch.setattr(behaviours, "LEFT_OUT", {"argued": "for this reason"})
+    monkeypatch.setattr(behaviours, "is_whole_run", lambda _config: True)
+    outcomes = [("a", "good", "passed"), ("b", "bad", "failed"), ("c", "bad", "passed")]
+    outcomes.append(("d", "skipped", "skipped"))
+    report: Any = Report()
+    lines: list[str] = []
+    for node, name, outcome in outcomes:
+        marks = [SimpleNamespace(args=(name,))]
+        item = SimpleNamespace(user_properties=[], iter_markers=lambda _, m=marks: m)
+        report.pytest_runtest_setup(item)
+        facts = {"passed": outcome == "passed", "failed": outcome == "failed"}
+        facts |= {"nodeid": node, "when": "call", "user_properties": item.user_properties}
+        report.pytest_runtest_logreport(SimpleNamespace(**facts))
+    report.pytest_terminal_summary(SimpleNamespace(write_line=lines.append), SimpleNamespace())
+
+    assert [
+        "behaviours: 1 of 5 covered",
+        "  left out: bad: its test failed",
+        "  left out: skipped: its test was skipped",
+        "  left out: nobody: no test is marked with it",
+        "  left out: argued: for this reason",
+    ] == lines

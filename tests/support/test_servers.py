@@ -1,0 +1,75 @@
+"""The servers of the tests: how one is started, how it ends, and what is told then."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import servers
+from tests.support.servers import Server, spawn_nsqd
+
+DEAF = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def deaf_to_signals():
+    print("deaf", flush=True)
+    while True:
+        time.sleep(1)
+deaf_to_signals()
+"""
+
+
+class Deaf(Server):
+    """A program that takes no notice of SIGTERM."""
+
+    def program(self) -> tuple[str, ...]:
+        """Its flags are of no use to it."""
+        return sys.executable, "-c", DEAF
+
+    def _answers(self) -> bool:
+        return "deaf" in self.log_text
+
+
+def test_a_server_that_does_not_end_tells_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stacks of its threads stand in the failure, and it is gone."""
+    monkeypatch.setattr(servers, "STOP_SECONDS", 0.2)
+    deaf = Deaf("sparq.nsqd", tmp_path, ())
+    deaf.start()
+    process = deaf.process
+
+    with pytest.raises(AssertionError, match=r"(?s)did not end on SIGTERM.*deaf_to_signals"):
+        deaf.terminate()
+
+    assert process is not None
+    assert process.poll() is not None
+
+
+def test_a_forked_daemon_is_its_program(tmp_path: Path) -> None:
+    """As if started by its module's name: its folder, its log, its flags, and how it ended."""
+    with spawn_nsqd(tmp_path, "--log-level=debug") as nsqd:
+        process = nsqd.process
+        assert process is not None and process.poll() is None
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0)
+        shown = nsqd.request("GET", "/debug/pprof/cmdline")[1].decode().split("\0")
+        assert [sys.executable, "-m", "sparq.nsqd"] == shown[:3]
+        assert "--log-level=debug" in shown
+        assert nsqd.folder.samefile(f"/proc/{nsqd.pid}/cwd")
+        assert 0 == nsqd.terminate() == process.returncode
+        assert "bye" in nsqd.log_text or "TCP: closing" in nsqd.log_text
+
+        nsqd.start()
+        process = nsqd.process
+        assert process is not None
+        process.kill()
+        assert -signal.SIGKILL == process.wait(30) == process.poll()
+
+    taken = Server("sparq.nsqd", tmp_path, (f"--data-path={tmp_path / 'none'}",))
+    taken.launch()
+    assert taken.process is not None
+    assert 1 == taken.process.wait(30)
+    assert "no such file" in taken.log_text

@@ -1,0 +1,51 @@
+"""What a program has started ends with it, also when its time is over."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.waiting import wait_for
+from tests.support.whole import run_whole
+
+STARTS_ANOTHER = """
+import os, subprocess, sys, time
+other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+with open(sys.argv[1] + "+", "w") as file:
+    file.write(str(other.pid))
+os.rename(file.name, sys.argv[1])
+time.sleep(float(sys.argv[2]))
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is such a process that has not ended."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.parametrize("seconds", [0, 600])
+def test_the_other_ends_when_the_time_is_over(tmp_path: Path, seconds: int) -> None:
+    """It has the output open, and would go on for ten minutes; its program has ended or not."""
+    told = tmp_path / "pid"
+    command = [sys.executable, "-c", STARTS_ANOTHER, str(told), str(seconds)]
+    patience = 1.0
+    while not told.exists():
+        patience *= 2
+        with pytest.raises(subprocess.TimeoutExpired):
+            run_whole(command, seconds=patience)
+
+    pid = int(told.read_text(encoding="ascii"))
+    wait_for(lambda: not is_running(pid))
+
+
+def test_what_it_is_given_and_what_it_says() -> None:
+    """Input, both outputs and the status."""
+    code = "import sys; print(input()); print('no', file=sys.stderr); sys.exit(3)"
+    ran = run_whole([sys.executable, "-c", code], seconds=30, given="yes\n")
+
+    assert (3, "yes\n", "no\n") == (ran.returncode, ran.stdout, ran.stderr)

@@ -1,0 +1,163 @@
+"""Daemons that are told everything in one form: on the command line, or in a TOML file.
+
+A `Row` is a flag with a value and a check of what it does in a running daemon. The rows of one
+group are told to one daemon together, once in each form, so that few starts show many flags.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+
+from sparq.program.flags import flags_of
+from tests.support.servers import NsqdServer, free_port, start_first
+
+FORMS = ("command line", "TOML")
+
+Places: TypeAlias = Mapping[str, str]
+"""What a word in braces in a value stands for: `{tcp}`, `{http}`, `{https}`, `{data}` and `{name}`
+are a daemon's own, the others are the module's."""
+
+
+class ToldServer(NsqdServer):
+    """A daemon whose addresses are in the table like all else, and that may refuse plain HTTP.
+
+    `helpers` are what the module's checks share, such as an authd that knows what it was asked.
+    """
+
+    def __init__(self, module: str, folder: Path, rows: Iterable[Row], form: str) -> None:
+        self.rows = tuple(rows)
+        self.form = form
+        self.places: dict[str, str] = {}
+        self.helpers: dict[str, Any] = {}
+        super().__init__(module, folder, ())
+
+    def choose_ports(self) -> None:
+        """Take free ports, and write them where the daemon is told of them."""
+        super().choose_ports()
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        name = "line.example" if self.form == "command line" else "file.example"
+        https = f"127.0.0.1:{free_port()}"
+        self.places.update(tcp=self.tcp, http=self.http, https=https, data=str(data), name=name)
+
+    def address_flags(self) -> tuple[str, ...]:
+        """Everything that it is told: the flags, or the file's name."""
+        if self.form == "command line":
+            return tuple(word for row in self.rows for word in row.words(self.places))
+        config = self.folder / "options.toml"
+        config.write_text("".join(row.line(self.places) for row in self.rows))
+        return (f"-config={config}",)
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError):
+            return self.request("GET", "/ping")[0] in (200, 403)
+        return False
+
+
+Check: TypeAlias = Callable[[ToldServer], None]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One flag, what it is told, and what that does.
+
+    Attributes:
+        key: its key in the file, where that is not the flag's name with underscores.
+        toml: the file's value, where it is not the command line's.
+    """
+
+    flag: str
+    value: Any
+    check: Check
+    key: str = ""
+    toml: Any = None
+
+    def words(self, places: Places) -> list[str]:
+        """The flag as a command line has it; a list as so many flags."""
+        values = self.value if isinstance(self.value, list) else [self.value]
+        return [f"--{self.flag}={text(value, places)}" for value in values]
+
+    def line(self, places: Places) -> str:
+        """The option as a file has it."""
+        value = self.value if self.toml is None else self.toml
+        key = self.key or self.flag.replace("-", "_")
+        if isinstance(value, list):
+            value = [text(one, places) if isinstance(one, str) else one for one in value]
+        elif isinstance(value, str):
+            value = text(value, places)
+        return f"{key} = {json.dumps(value)}\n"
+
+
+def text(value: Any, places: Places) -> str:
+    """A value as a command line has it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    found = str(value)
+    for name, place in places.items():
+        found = found.replace(f"{{{name}}}", place)
+    return found
+
+
+class Told:
+    """The daemons of one test module: each group in each form is started when first asked for."""
+
+    def __init__(self, module: str, folder: Path, groups: Mapping[str, list[Row]]) -> None:
+        self.places: dict[str, str] = {}
+        self.helpers: dict[str, Any] = {}
+        self._module = module
+        self._folder = folder
+        self._groups = groups
+        self._running: dict[tuple[str, str], ToldServer] = {}
+
+    def server(self, group: str, form: str) -> ToldServer:
+        """A running daemon that was told that group's rows in that form."""
+        if (group, form) not in self._running:
+            folder = self._folder / f"{group} {form}".replace(" ", "-")
+            folder.mkdir()
+            server = ToldServer(self._module, folder, self._groups[group], form)
+            server.places.update(self.places)
+            server.helpers = self.helpers
+            start_first(server)
+            self._running[group, form] = server
+        return self._running[group, form]
+
+    def close(self) -> None:
+        """End them all."""
+        for server in self._running.values():
+            server.close()
+
+
+@contextlib.contextmanager
+def told(module: str, folder: Path, groups: Mapping[str, list[Row]]) -> Iterator[Told]:
+    """The daemons of a module, ended behind it."""
+    daemons = Told(module, folder, groups)
+    try:
+        yield daemons
+    finally:
+        daemons.close()
+
+
+def every(groups: Mapping[str, list[Row]]) -> pytest.MarkDecorator:
+    """A test for each row of each group, in both forms: (group, form, row)."""
+    cases = [
+        pytest.param(group, form, row, id=f"{row.flag}, {form}")
+        for group, rows in groups.items()
+        for row in rows
+        for form in FORMS
+    ]
+    return pytest.mark.parametrize(("group", "form", "row"), cases)
+
+
+def keys_are_right(options_class: type, groups: Mapping[str, list[Row]]) -> None:
+    """Assert that the table's keys are the options' own; else a file would be silently ignored."""
+    keys = {flag.name: flag.key for flag in flags_of(options_class)}
+    for rows in groups.values():
+        for row in rows:
+            assert keys[row.flag] == (row.key or row.flag.replace("-", "_"))
