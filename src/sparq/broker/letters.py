@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
-from sparq.broker.dead_letters import BURIAL
 from sparq.broker.fates import UNKNOWN, Fate
 from sparq.broker.in_flight import Expired
 from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.slots import BURIAL
 from sparq.log.block import Block
 from sparq.protocol.dead_letters import DeadLetterHistory
 from sparq.protocol.instant import Instant
