@@ -7,7 +7,7 @@ import pytest
 
 from sparq.broker import fates
 from sparq.broker.fates import CONNECTION_LOST, REQUEUED, TIMED_OUT, UNKNOWN
-from sparq.broker.letters import Letters, Only
+from sparq.broker.dead_letters import Letters, Only
 from sparq.protocol import commands
 from sparq.protocol.dead_letters import unseal
 from tests.broker.house import BEGIN_WALL_NS, Client, House, Message, Ticket
