@@ -1,6 +1,6 @@
 """Channels against a small model, whatever happens in whatever order: hypothesis looks for a story.
 
-The model and its rules stand in `tests/broker/test_model.py`: a dictionary for each channel, index
+The model and its rules stand in `tests/broker/test_channel.py`: a dictionary for each channel, index
 -> (place, attempts, due). Here a power cut behind a clean stop, a checkpoint of the ledger and
 busier times are added to the rules, and the stories are many and long.
 

@@ -18,7 +18,7 @@ from sparq.inspection import snapshot
 from sparq.inspection.snapshot import MessageState
 from sparq.protocol import commands
 from tests.broker.house import SECOND_NS, House
-from tests.broker.test_intervention import Indexes, act, channel_of, checkpoint, stored, topic_of
+from tests.broker.test_admin import Indexes, act, channel_of, checkpoint, stored, topic_of
 
 
 def fingerprint(house: House) -> list[Any]:

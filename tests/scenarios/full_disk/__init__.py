@@ -1,0 +1,1 @@
+"""A disk without free space: publishes are refused, finishes are recorded."""

@@ -1,0 +1,1 @@
+"""What survives a stop, a crash or a power cut."""
