@@ -12,7 +12,7 @@ ELSEWHERE = {
     "broker.seeking": "tests/broker/test_seeking.py",
     "inspection.times": "tests/inspection/test_times.py",
     "broker.trimming": "tests/broker/test_trimming.py",
-    "broker.stream": "tests/broker/test_fates.py",
+    "broker.stream": "tests/broker/test_stream.py",
     "log.check": "tests/log/test_go_queue.py",
     "log.extents": "tests/log/test_block.py",
     "log.go_records": "tests/log/test_go_queue.py",

@@ -1,6 +1,7 @@
-"""Latency percentiles: the sketch, its window, and what a channel measures at FIN."""
+"""Latency from publish to FIN and to the first delivery, and how far behind a channel is."""
 
 import math
+from bisect import bisect_left
 
 import numpy as np
 import pytest
@@ -8,7 +9,18 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq.broker.in_flight import InFlight
-from sparq.broker.latency import BINS, LONGEST_NS, LatencyWindow, bin_of, bins_of, merged, value_of
+from sparq.broker.latency import (
+    BINS,
+    DELIVERY_BOUNDS_NS,
+    LONGEST_NS,
+    Histogram,
+    LatencyWindow,
+    bin_of,
+    bins_of,
+    merged,
+    value_of,
+)
+from sparq.protocol import commands
 from tests.broker.house import SECOND_NS, Client, House
 
 MILLISECOND_NS = 1_000_000
@@ -147,3 +159,173 @@ def test_publish_times_are_kept_while_in_flight() -> None:
 
     assert in_flight.published([4099, 4090, 4090, 4091, 8999], 1).tolist() == [40900, 40990]
     assert in_flight.published(np.array([4090]), 2).tolist() == []
+
+
+def test_a_run_is_one_observation() -> None:
+    """Bounds belong to the bucket that they end; what is beyond all has one; no time is < 0."""
+    histogram = Histogram((10, 20))
+    for took_ns, count in ((-5, 1), (10, 2), (11, 3), (21, 4)):
+        histogram.observe(took_ns, count)
+
+    assert histogram.counts == [3, 3, 4]
+    assert histogram.total_ns == 20 + 33 + 84
+
+
+def test_first_deliveries_are_observed() -> None:
+    """The wait from publish to the first delivery; later deliveries are not counted again."""
+    house = House()
+    house.publish("t", b"a", b"b")
+    house.clock.advance(4)
+    consumer = house.consumer("t", "c", rdy=5)
+    messages = consumer.messages()
+    house.pass_time(70)
+    assert [message.attempts for message in consumer.messages()] == [2, 2]
+
+    waited = house.broker.waited
+    assert len(messages) == sum(waited.counts) == 2
+    assert waited.counts[bisect_left(DELIVERY_BOUNDS_NS, 4 * SECOND_NS)] == 2
+    assert waited.total_ns == 8 * SECOND_NS
+
+
+def age(house: House) -> float | None:
+    return house.channel("t", "c").oldest_waiting_seconds
+
+
+def forget(house: House) -> None:
+    """Nothing is in memory any more."""
+    log = house.broker.topics["t"].stream.log
+    log._cache._entries.clear()
+    log._recent = None
+
+
+def take(client: Client) -> None:
+    """Have one message delivered, and finish it."""
+    client.say(commands.rdy(1))
+    messages = client.messages()
+    client.say(commands.rdy(0))
+    client.finish(messages)
+
+
+def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
+    """Not of one in flight, finished, deferred, or ahead; a requeued one counts again."""
+    house = House()
+    client = house.consumer("t", "c")
+    assert age(house) is None
+    house.publish("t", b"early", defer_ms=600_000)
+    house.pass_time(10)
+    house.publish("t", b"a")
+    house.pass_time(5)
+    house.publish("t", b"b")
+    house.pass_time(1)
+    assert age(house) == 6
+
+    client.say(commands.rdy(1))
+    (a,) = client.messages()
+    client.say(commands.rdy(0))
+    assert age(house) == 1
+    client.say(commands.req(a.id, 0))
+    assert age(house) == 6
+    house.broker.act_on_messages(
+        "finish",
+        "t",
+        "c",
+        house.broker.topics["t"].channels["c"].requeued.indexes(),
+        house.clock.now(),
+    )
+    house.turn()
+    assert age(house) == 1
+    house.broker.empty_channel("t", "c", house.clock.now())
+    house.turn()
+    assert age(house) is None
+
+
+def test_without_memory_it_is_never_overstated() -> None:
+    """No disk is read: the youngest message of the same extent stands for it, unless it has been
+    known before, or begins its file."""
+    house = House()
+    client = house.consumer("t", "c")
+    for _ in range(3):
+        house.publish("t", b"x")
+        house.pass_time(10)
+    forget(house)
+    assert age(house) == 30
+    take(client)
+    forget(house)
+    assert age(house) == 10
+    take(client)  # the extent is read for the consumer, and so is the next message
+    assert age(house) == 10
+    house.pass_time(5)
+    forget(house)
+    assert age(house) == 15
+
+
+def test_a_known_time_is_remembered() -> None:
+    """What was in memory once is exact for as long as it is the oldest."""
+    house = House()
+    client = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"a")
+    client.finish(client.messages())
+    client.say(commands.rdy(0))
+    house.publish("t", b"b")
+    house.pass_time(10)
+    house.publish("t", b"c")
+    assert age(house) == 10
+    forget(house)
+    assert age(house) == 10
+
+
+def test_a_lost_message_has_no_age() -> None:
+    """What the log does not have does not wait."""
+    house = House()
+    house.consumer("t", "c")
+    house.publish("t", b"a")
+    channel = house.broker.topics["t"].channels["c"]
+    channel.requeued.push(5, 1)
+    assert age(house) is None
+
+
+def test_many_holes_are_not_looked_past() -> None:
+    """The search for the oldest one ends somewhere: no look at figures may take long."""
+    house = House()
+    house.consumer("t", "c")
+    for _ in range(80):
+        house.publish("t", b"deferred", defer_ms=600_000)
+        house.publish("t", b"x")
+    channel = house.broker.topics["t"].channels["c"]
+    indexes = house.broker.topics["t"].stream.log.looking.stored_from(0, 1 << 54, 200)
+    channel.skips.insert(indexes[1:-1:2])
+    assert house.channel("t", "c").depth == 1
+    assert age(house) is None
+
+
+def test_the_time_to_clear_follows_the_depth() -> None:
+    """Unknown at first and while it does not fall; 0 when nothing waits."""
+    house = House()
+    client = house.consumer("t", "c")
+
+    def clear() -> float | None:
+        return house.channel("t", "c").clear_seconds
+
+    def consume(count: int) -> None:
+        for _ in range(count):
+            take(client)
+
+    assert clear() == 0
+    house.publish("t", *[b"x"] * 100)
+    assert clear() is None
+    house.pass_time(2)
+    assert clear() is None
+    house.pass_time(14)
+    consume(10)
+    assert clear() is None  # compared with nothing waiting
+    house.pass_time(16)
+    consume(10)
+    assert clear() == 80 * 16 / 10
+    house.pass_time(70)
+    assert clear() is None  # too long ago
+    house.pass_time(0.5)
+    consume(1)
+    assert clear() is None  # too short ago
+    house.pass_time(9.5)
+    consume(9)
+    assert clear() == 70 * 10 / 10

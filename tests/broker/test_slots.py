@@ -1,4 +1,4 @@
-"""Messages in flight far from each other: they cost little, and are treated like all others."""
+"""Storage for messages in flight: far from each other they cost little, and are treated alike."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGES_KEPT, InFlight
 from sparq.broker.options import NEVER
-from sparq.broker.slots import PAGE_SIZE
+from sparq.broker.slots import PAGE_SIZE, ranges_of, ranges_of_few
 
 BASE = 9 * PAGE_SIZE
 SPREAD = [BASE + page * PAGE_SIZE + at for page in range(6) for at in range(7)]
@@ -217,3 +217,11 @@ def test_when_scattered_messages_were_published_is_known() -> None:
 
     assert in_flight.published([BASE, BASE + 499, BASE + PAGE_SIZE], 1).tolist() == [0, 499, 77]
     assert in_flight.published([BASE], 2).tolist() == []
+
+
+@given(st.sets(st.integers(BASE - 40, BASE + 40)))
+def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
+    """Ranges made with arrays are those made one by one."""
+    ascending = sorted(indexes)
+
+    assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)

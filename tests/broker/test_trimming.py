@@ -256,3 +256,72 @@ def test_a_stopped_range_reader_is_bounded() -> None:
     assert figures.voided_count + figures.depth == 30
     house.crash()
     assert house.channel("t", "spark").depth == figures.depth
+
+
+def test_finished_segments_go_and_a_message_pins_only_its_own() -> None:
+    """A segment with an unfinished message stays, those before and behind it go."""
+    house = House(max_bytes_per_file=2000)
+    consumer = house.consumer("t", "c", rdy=100)
+    for n in range(40):
+        house.publish("t", b"%d" % n * 150)
+    messages = consumer.messages()
+    log = house.broker.topics["t"].stream.log
+    before = len(log.segments())
+    consumer.finish([m for m in messages if m is not messages[20]])
+    house.pass_time(3.0)
+
+    segments = log.segments()
+    assert before > 5
+    assert len(segments) == 2
+    assert segments[0].first_index <= messages[20].index < segments[0].end_index
+    files = [path for path in house.disk.paths() if path.endswith(".log")]
+    assert len(files) == 2
+
+
+def test_no_segment_goes_before_its_finishes_are_synced() -> None:
+    """Decision 11: a power cut after trimming does not bring the cursor back to nowhere."""
+    house = House(max_bytes_per_file=2000)
+    consumer = house.consumer("t", "c", rdy=100)
+    for n in range(40):
+        house.publish("t", b"%d" % n * 150)
+    consumer.finish(consumer.messages())
+    house.clock.advance(1.5)
+    house.broker.tick(house.clock.now())
+    topic = house.broker.topics["t"]
+    assert topic.writer is not None
+    assert len(topic.stream.log.segments()) > 5
+    assert not topic.writer.is_synced()
+
+    house.turn()
+
+    assert topic.writer.is_synced()
+    assert len(topic.stream.log.segments()) == 1
+
+
+def test_a_deferred_publish_pins_its_segment() -> None:
+    """It is delivered when it is due, however much went by."""
+    house = House(max_bytes_per_file=2000)
+    consumer = house.consumer("t", "c", rdy=100)
+    house.publish("t", b"deferred", defer_ms=60_000)
+    for n in range(40):
+        house.publish("t", b"%d" % n * 150)
+    consumer.finish(consumer.messages())
+    house.pass_time(5.0)
+    house.pass_time(56.0)
+
+    assert consumer.bodies() == [b"deferred"]
+
+
+def test_segments_before_the_mark_go_without_channels() -> None:
+    """What the deleted channels had seen is not kept for anybody; what gathered since is."""
+    house = House(max_bytes_per_file=2000)
+    house.consumer("t", "c", rdy=100)
+    for n in range(40):
+        house.publish("t", b"%d" % n * 150)
+    house.broker.delete_channel("t", "c", house.clock.now())
+    for n in range(40):
+        house.publish("t", b"%d" % n * 150)
+    house.pass_time(5.0)
+
+    assert house.consumer("t", "d", rdy=100).bodies() == [b"%d" % n * 150 for n in range(40)]
+    assert house.topic("t").log_messages < 50

@@ -1,4 +1,4 @@
-"""Delays of a channel and the due list of a topic."""
+"""Messages that wait: a channel's requeue queue and its delays, and the due list of a topic."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sparq.broker import waiting
 from sparq.broker.options import NEVER
-from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList
+from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList, RequeueQueue, among
 
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
@@ -231,3 +231,119 @@ def test_nothing_is_due_where_all_is_withdrawn() -> None:
     assert due.next_due_ns() == NEVER
     due.void(0, 99)
     assert (due.withdrawn, due.entries_with_withdrawn()) == (set(), [])
+
+
+pairs = st.lists(st.tuples(st.integers(0, 1 << 53), st.integers(0, 65_535)), max_size=8)
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("push"), pairs),
+        st.tuples(st.just("burst"), pairs),
+        st.tuples(st.just("take"), st.integers(0, 9)),
+        st.tuples(st.just("return"), st.integers(0, 9)),
+        st.tuples(st.just("clear"), st.none()),
+    ),
+    max_size=30,
+)
+
+
+def arrays(of: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+    """A burst as the arrays it comes in."""
+    return np.array([i for i, _ in of], np.int64), np.array([a for _, a in of], np.uint16)
+
+
+@given(steps)
+def test_a_requeue_queue_is_a_list(script: list[tuple[str, object]]) -> None:
+    """Whether pushed singly or in bursts, messages leave in the order in which they came."""
+    queue, model = RequeueQueue(), list[tuple[int, int]]()
+    for act, value in script:
+        if isinstance(value, list):
+            if act == "push":
+                for index, attempts in value:
+                    queue.push(index, attempts)
+            else:
+                queue.push_many(*arrays(value))
+            model += value
+        elif isinstance(value, int):
+            indexes, attempts = queue.take(value)
+            taken, model = model[:value], model[value:]
+            assert list(zip(indexes.tolist(), attempts.tolist(), strict=True)) == taken
+            if act == "return":
+                queue.push_front(indexes, attempts)
+                model = taken + model
+        else:
+            queue.clear()
+            model = []
+        assert len(queue) == len(model)
+        assert queue.indexes().tolist() == sorted(index for index, _ in model)
+        everything = [column.tolist() for column in queue.all()]
+        assert list(zip(*everything, strict=True)) == model
+
+
+indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
+
+
+@given(indexes, indexes, st.integers(0, 41))
+def test_deferred_publishes_are_cancelled(added: list[int], gone: list[int], at: int) -> None:
+    """What was pending is not any more, and cursors pass over it as before."""
+    due = DueList()
+    for index in added:
+        due.add(1000 - index, index)
+    assert due.cancel(set(gone)) == {*added} & {*gone}
+
+    left = [index for index in added if index not in gone]
+    assert due.pending_between(0, 99).tolist() == left
+    assert sorted(due.entries()) == sorted((1000 - index, index) for index in left)
+    assert due.next_due_ns() == (1000 - left[-1] if left else NEVER)
+    assert due.joined_from(0, 99) == []
+    following = at
+    while following in added:
+        following += 1
+    assert due.next_unskipped(at) == following
+    assert due.pop_due(1000) == left[::-1]
+    assert due.joined_from(0, 99) == left
+    due.compact(99, first_index=20)
+    assert due.cancelled == {index for index in added if index in gone and index >= 20}
+    due.void(0, 99)
+    assert not due.cancelled
+
+
+@given(indexes, indexes)
+def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
+    """The others stay, by when they are due."""
+    delays = Delays()
+    for index in added:
+        delays.add(100 - index, index, index + 1)
+    assert sorted(delays.take(gone)) == [(i, i + 1) for i in added if i in gone]
+    assert delays.pop_due(NEVER) == [(i, i + 1) for i in reversed(added) if i not in gone]
+
+
+@given(st.lists(indexes), indexes)
+def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> None:
+    """Those that are named, wherever they stand; the order of the others stays."""
+    again = RequeueQueue()
+    held: list[int] = []
+    for number, chunk in enumerate(chunks):
+        added = [index + 100 * number for index in chunk][::-1]
+        held += added
+        if number % 2:
+            again.push_many(np.array(added, np.int64), np.array(added, np.uint16))
+        else:
+            for index in added:
+                again.push(index, index)
+    named = np.array(sorted({*gone, *held[::3]}), np.int64)
+    assert again.oldest() == min(held, default=None)
+    assert sorted(again.having(named).tolist()) == sorted(i for i in held if i in named)
+    assert sorted(again.remove(named)[0].tolist()) == sorted(i for i in held if i in named)
+    left = [index for index in held if index not in named]
+    assert len(again) == len(left)
+    assert [column.tolist() for column in again.all()] == [left, left]
+    assert np.concatenate([np.empty(0), *(c for c, _ in again.chunks())]).tolist() == left
+
+
+@given(st.lists(st.integers(-5, 50)), indexes)
+def test_many_values_among_few(values: list[int], few: list[int]) -> None:
+    """As `in` has it, one by one."""
+    found = among(np.array(values, np.int64), np.array(few, np.int64))
+    assert found.tolist() == [value in few for value in values]

@@ -1,14 +1,17 @@
-"""Random lives of a channel: looking takes nothing, and tells what is.
+"""A channel's snapshot: taking it changes nothing, and it tells what is.
 
-What a channel's picture says is held against its figures and against what a restart finds, after
-every step.
+A channel leads random lives. After every step its snapshot is compared with its figures and with
+what a restart finds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +21,7 @@ from sparq.inspection import snapshot
 from sparq.inspection.snapshot import MessageState
 from sparq.protocol import commands
 from tests.broker.house import SECOND_NS, House
-from tests.broker.test_admin import Indexes, act, channel_of, checkpoint, stored, topic_of
+from tests.broker.single_messages import Indexes, act, channel_of, checkpoint, stored, topic_of
 
 
 def fingerprint(house: House) -> list[Any]:
@@ -187,3 +190,38 @@ def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -
             assert listed[state] == [i for i, s in found.items() if s is state and i < end]
             assert len(listed[state]) == count
     life.begin_anew("crash")
+
+
+def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No call goes through all of what very many deferred or skipped messages are."""
+    count = 3 * snapshot.SLICE + 5
+    sizes: list[int] = []
+
+    def noting(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(values: Any, *arguments: Any, **named: Any) -> Any:
+            array = make(values, *arguments, **named)
+            # What is made of arrays lets other threads run.
+            if not isinstance(values, np.ndarray) and array.ndim:
+                sizes.append(len(array))
+            return array
+
+        return made
+
+    house = House()
+    house.consumer("t", "c")
+    channel, now = house.broker.topics["t"].channels["c"], house.clock.now()
+    found = replace(
+        snapshot.take(channel, now),
+        delays=[(index, index, 1) for index in range(count)],
+        dues=[(index, index) for index in range(count, 2 * count)],
+        apart={*range(count, 2 * count, 2)},
+        skipped=[*range(count)],
+        overdue=[*range(0, count, 2)],
+        skips=[(index, index + 1) for index in range(0, 2 * count, 2)],
+    )
+    monkeypatch.setattr(np, "fromiter", noting(np.fromiter))
+    monkeypatch.setattr(np, "array", noting(np.array))
+    states, _ = found.states(np.arange(2 * count))
+
+    assert (states == snapshot.MessageState.DEFERRED).sum() == count + count // 2
+    assert max(sizes) == snapshot.SLICE

@@ -164,30 +164,3 @@ def test_a_start_on_a_real_disk_syncs_the_file_system(
         one_by_one = BrokerOptions(topics_synced_together=1000)
         Broker(one_by_one, MeasuredDisk(200), str(tmp_path), clock.now()).load(clock.now())
         assert len(syncs) > 400
-
-
-def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An old kernel, other kinds of file systems and folders that are not there: file by file."""
-    disk = RealDisk()
-    assert disk.file_system("/proc") is None
-    assert disk.file_system(str(tmp_path / "missing")) is None
-
-    class Old:
-        release = "5.10.0-21-amd64"
-
-    monkeypatch.setattr(os, "uname", Old)
-    assert disk.file_system(str(tmp_path)) is None
-
-
-def test_a_folder_on_another_file_system_is_synced_alone(tmp_path: Path) -> None:
-    """A topic's folder may be a mount of its own."""
-    opened = RealDisk().file_system(str(tmp_path))
-    if opened is None:
-        pytest.skip("needs a temporary folder on ext4, XFS or btrfs, and Linux 5.17")
-    assert opened.covers(str(tmp_path))
-    assert not opened.covers("/proc")
-    assert not opened.covers(str(tmp_path / "missing"))
-    opened.sync()
-    opened.close()
