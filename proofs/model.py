@@ -1,8 +1,8 @@
 """Channels against a small model, whatever happens in whatever order: hypothesis looks for a story.
 
-The model and its rules stand in `tests/broker/channel_model.py`: a dictionary for each channel, index
--> (place, attempts, due). Here a power cut behind a clean stop, a checkpoint of the ledger and
-busier times are added to the rules, and the stories are many and long.
+The model and its rules are in `tests/broker/channel_model.py`: a dictionary for each channel, index
+-> (place, attempts, due). This proof adds rules: a power cut after a clean stop, a checkpoint of
+the ledger, and busier times. Its stories are many and long.
 
 The control is the same with a guard of sparq switched off (`simulate_parts/guards.py`): a story
 that shows it must be found.
