@@ -12,7 +12,7 @@ from sparq.log.upkeep import GONE
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.log.conversations import DIRECTORY, open_log, publish, read_all
 from tests.log.upkeeping import keep_up
-from tests.scenarios.restarts.test_log import Witness
+from tests.log.witness import Witness
 
 LIMIT = 12_000
 HALF = b"h" * 3_500

@@ -7,7 +7,7 @@ from sparq.log.ledger import Ledger
 from sparq.log.records import ChannelState, TopicState
 from sparq.log.reserve import Purpose, Reserve
 from sparq.testing import MemoryDisk
-from tests.log.test_ledger import DIRECTORY, checkpoint, finished
+from tests.log.ledgers import DIRECTORY, checkpoint, finished
 
 
 def test_finish_on_a_full_disk_uses_the_reserve() -> None:
