@@ -4,7 +4,7 @@ ELSEWHERE = {
     "broker.fates": "tests/broker/test_fates.py",
     "broker.channel": "tests/broker/test_channel.py",
     "broker.waiting": "tests/broker/test_waiting.py",
-    "broker.admin": "tests/broker/test_admin.py",
+    "broker.admin": "tests/inspection/test_snapshot.py",
     "broker.latency": "tests/broker/test_latency.py",
     "inspection.snapshot": "tests/inspection/test_snapshot.py",
     "broker.recovery": "tests/broker/test_recovery.py",
