@@ -162,9 +162,6 @@ def test_administration_twice_changes_nothing(house: House) -> None:
     assert (house.topic("t").paused, house.channel("t", "c").paused) == (True, True)
 
 
-# Replay
-
-
 # Ephemeral ones
 
 
@@ -215,6 +212,3 @@ def test_an_ephemeral_topic_is_bounded_in_bytes() -> None:
     house.publish("t#ephemeral", b"y" * 100)
 
     assert consumer.bodies() == [b"y" * 100]
-
-
-# Trimming

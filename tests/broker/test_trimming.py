@@ -258,6 +258,9 @@ def test_a_stopped_range_reader_is_bounded() -> None:
     assert house.channel("t", "spark").depth == figures.depth
 
 
+# Segments
+
+
 def test_finished_segments_go_and_a_message_pins_only_its_own() -> None:
     """A segment with an unfinished message stays, those before and behind it go."""
     house = House(max_bytes_per_file=2000)

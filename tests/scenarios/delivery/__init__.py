@@ -1,1 +1,1 @@
-"""Which consumer gets which message, and when."""
+"""Delivery of messages: when they come, and what pauses, deletions and standstills change."""

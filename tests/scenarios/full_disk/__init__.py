@@ -1,1 +1,1 @@
-"""A disk without free space: publishes are refused, finishes are recorded."""
+"""A disk without free space: what is refused, kept and freed."""

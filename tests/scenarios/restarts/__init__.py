@@ -1,1 +1,1 @@
-"""What survives a stop, a crash or a power cut."""
+"""Starts, stops, kills and power cuts: what survives them."""
