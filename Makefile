@@ -52,8 +52,12 @@ style types layers dead tidy tests: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 style types layers dead tidy tests: export MALLOC_MMAP_MAX_ := 0
 style types layers dead tidy tests: export MALLOC_TOP_PAD_ := 16777216
 
+# The tests of the core: of its packages, and the scenarios that drive a log or a broker in process.
+CORE_TESTS := tests/protocol tests/log tests/broker tests/inspection
+CORE_TESTS += $(wildcard tests/scenarios/*/test_broker.py tests/scenarios/*/test_log.py)
+
 check: style types layers dead tidy ## the quick round: checks, then the tests of the core
-	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
+	@$(BIN)/python -m pytest -rs $(CORE_TESTS)
 
 test: $(READY) ## everything, under 20 minutes on two cores (ARGS= SEED=)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
