@@ -13,7 +13,7 @@ import pytest
 from sparq.nsqd import policy_document
 from sparq.nsqd.policy_document import BYTES_MAX, DocumentError, entries, read, read_file
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.test_start_failures import last_words
+from tests.scenarios.starting.test_failures import last_words
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 

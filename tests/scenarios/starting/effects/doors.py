@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.authd import answer, entry
-from tests.nsqd.effects.common import ADDRESSES, granted, identify, refused
 from tests.nsqd.layered import Certificates
 from tests.nsqd.line import OK, Line
+from tests.scenarios.starting.effects.common import ADDRESSES, granted, identify, refused
+from tests.support.authd import answer, entry
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
 from tests.support.waiting import wait_for

@@ -15,8 +15,8 @@ import pytest
 from sparq.daemon.access import audit, tokens
 from sparq.nsqd.http_publish import FastPublishPath
 from sparq.protocol import commands as c
-from tests.nsqd import authd
 from tests.nsqd.daemon import Daemon, start, stop
+from tests.support import authd
 from tests.support.waiting import until
 
 OK = (0, b"OK")

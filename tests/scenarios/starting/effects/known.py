@@ -9,9 +9,9 @@ from pathlib import Path
 
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
-from tests.nsqd.effects.common import ADDRESSES, ERROR
-from tests.nsqd.effects.limits import ask
 from tests.nsqd.line import OK, Line, pub
+from tests.scenarios.starting.effects.common import ADDRESSES, ERROR
+from tests.scenarios.starting.effects.limits import ask
 from tests.support.servers import spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
 from tests.support.waiting import wait_for

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from tests.nsqd.effects.common import ADDRESSES
+from tests.scenarios.starting.effects.common import ADDRESSES
 from tests.support.told import Row, Told, ToldServer
 from tests.support.waiting import wait_for
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.nsqd.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.nsqd.line import OK, Line, dpub, fin, mpub, pub, rdy, sub
+from tests.scenarios.starting.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.support.told import Row, ToldServer
 from tests.support.waiting import wait_for
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20

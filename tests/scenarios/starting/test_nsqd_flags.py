@@ -1,7 +1,7 @@
 """Every flag of nsqd: given on the command line and in TOML, and what it does in a running nsqd.
 
-The checks are in tests/nsqd/effects, by theme. Where a flag means nothing here, it is accepted, and
-`--help` says so.
+The checks are in tests/scenarios/starting/effects, by theme. Where a flag means nothing here, it is
+accepted, and `--help` says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests.nsqd.effects import doors, known, limits, statsd, storage, strict, wire
+from tests.scenarios.starting.effects import doors, known, limits, statsd, storage, strict, wire
 from tests.support import log_flags
 from tests.support.told import Row, Told, every, keys_are_right, told
 

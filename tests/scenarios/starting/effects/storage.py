@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.effects.common import ADDRESSES
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from tests.scenarios.starting.effects.common import ADDRESSES
 from tests.support.told import Row, ToldServer
 from tests.support.waiting import wait_for
 

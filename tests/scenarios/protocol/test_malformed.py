@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.nsqd.layered import Certificates
-from tests.nsqd.test_wire import ID, MAGIC, OK, Wire, error, i32, response
+from tests.scenarios.protocol.test_wire import ID, MAGIC, OK, Wire, error, i32, response
 from tests.support.servers import Server, spawn_nsqd
 
 SUB = b"SUB malformed ch\n"

@@ -11,7 +11,7 @@ from sparq.protocol.commands import pub, sub
 from tests.nsqd.daemon import Consumer, start, stop
 from tests.support.waiting import until
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "dashboards/nsqd.json").read_text())
 MONITORING = ROOT / "docs/monitoring.md"
 OF_PROMETHEUS = {"instance", "job"}

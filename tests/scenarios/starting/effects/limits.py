@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.nsqd.effects.common import ADDRESSES, ERROR, refused
 from tests.nsqd.line import OK, Line, pub, rdy, sub
+from tests.scenarios.starting.effects.common import ADDRESSES, ERROR, refused
 from tests.support.told import Row, Told, ToldServer
 from tests.support.waiting import wait_for
 

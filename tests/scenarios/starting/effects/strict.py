@@ -8,8 +8,14 @@ import socket
 import struct
 import time
 
-from tests.nsqd.effects.common import ADDRESSES, WAIT_SECONDS, granted, identify, refused
 from tests.nsqd.line import OK, Line, pub
+from tests.scenarios.starting.effects.common import (
+    ADDRESSES,
+    WAIT_SECONDS,
+    granted,
+    identify,
+    refused,
+)
 from tests.support.log_flags import AS_JSON, BOUNDED
 from tests.support.told import Row, ToldServer
 
