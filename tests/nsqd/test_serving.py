@@ -1,11 +1,13 @@
-"""How the files of many topics are read at a start."""
+"""A start: how the files of many topics are read, and what the garbage collector has to traverse."""
 
 import threading
 import time
+from pathlib import Path
 
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError
 from sparq.nsqd.serving import BATCH_TOPICS, run_all
+from tests.support.servers import spawn_nsqd
 
 SLOW_SECONDS = 0.01
 TOPICS = 5 * BATCH_TOPICS + 3
@@ -41,3 +43,15 @@ def test_topics_that_take_long_are_read_some_at_a_time() -> None:
     assert {threading.get_ident()} == set(threads[:BATCH_TOPICS])
     assert threading.get_ident() not in threads[BATCH_TOPICS:]
     assert len(set(threads)) > 2
+
+
+OBJECTS_MAX = 2000
+"""There are some 200 after a start, and 20,000 where a module's are among them."""
+
+
+def test_a_full_collection_does_not_go_through_what_stays(tmp_path: Path) -> None:
+    """Modules, also those of HTTP, which are loaded last: it would hold all threads up for them."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        _, told = nsqd.request("GET", "/debug/pprof/heap")
+    counts = [int(line.split()[0]) for line in told.decode().splitlines()[1:]]
+    assert 10 < sum(counts) < OBJECTS_MAX

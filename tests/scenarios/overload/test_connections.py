@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sparq.daemon.files import OWN, PART_MIN, SPARE, UNLIMITED, shares
+from sparq.daemon.files import shares
 from sparq.protocol.commands import pub
 from tests.support.servers import NsqdServer, spawn_nsqd
 
@@ -109,15 +109,6 @@ def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
         assert {f"t{number}": 2 for number in range(LIMIT)} == {
             topic["topic_name"]: topic["depth"] for topic in topics
         }
-
-
-def test_files_are_shared_out() -> None:
-    """An eighth for logs, one for HTTP, never less than the least; a client always has room."""
-    assert (2_500, 2_500, 14_968) == shares(20_000)
-    assert (PART_MIN, PART_MIN, 16) == shares(64)
-    assert 1 == shares(8).connections
-    assert sum(shares(20_000)) + OWN + SPARE == 20_000
-    assert shares(UNLIMITED) == shares(-1)
 
 
 @needs_prlimit
