@@ -1,4 +1,4 @@
-"""A start: how the files of many topics are read, and what the garbage collector has to traverse."""
+"""A start: how the files of many topics are read, and what is kept from the garbage collector."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP endpoints, asked over real sockets about real peers; `/metrics` and `/debug`."""
+"""nsqlookupd's HTTP endpoints, `/metrics` and `/debug`, asked over real sockets about real peers."""
 
 import asyncio
 import json
