@@ -13,7 +13,7 @@ from aiohttp import web
 from sparq.daemon.address import Listener, listen
 from sparq.daemon.http import LINE_BYTES_MAX, Route, Site
 from sparq.nsqadmin.access.hosts import SECURE_HEADERS
-from tests.daemon.test_http import Answer, exchange
+from tests.daemon.exchange import Answer, exchange
 from tests.nsqadmin.access.cluster import cluster
 
 HOST = b"Host: x\r\n"
