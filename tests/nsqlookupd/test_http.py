@@ -1,4 +1,4 @@
-"""nsqlookupd's HTTP endpoints, `/metrics` and `/debug`, asked over real sockets about real peers."""
+"""nsqlookupd's HTTP endpoints, with `/metrics` and `/debug`, over real sockets about real peers."""
 
 import asyncio
 import json

@@ -1,6 +1,7 @@
 """The protocol V1: bytes in, bytes out, in any pieces; on real sockets also ends and log lines."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.nsqlookupd import tcp
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import Registry
 from sparq.nsqlookupd.server import Nsqlookupd
@@ -18,6 +20,7 @@ from sparq.nsqlookupd.tcp import (
     DRAINING_TOPICS_MAX,
     LINE_BYTES_MAX,
     CommandHandlers,
+    LookupConnection,
     instant,
     reply,
 )
@@ -343,3 +346,63 @@ async def test_who_does_not_wait_for_the_error_is_logged_all_the_same(
     assert {r.levelno for r in caplog.records if "NONSENSE" in r.getMessage()} == {logging.ERROR}
     assert daemon.registry.nodes(instant()) == []
     assert await all_answers(daemon, b"  V1BAD\n") == answer(b"E_INVALID invalid command BAD")
+
+
+async def test_an_error_is_read_before_the_end(daemon: Nsqlookupd) -> None:
+    """A peer that still sends does not lose the answer to a reset."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
+    writer.write(b"  V1BAD\n" + b"x" * 1_000_000)
+
+    async with asyncio.timeout(10):
+        assert await reader.read() == b"\x00\x00\x00\x1dE_INVALID invalid command BAD"
+    writer.close()
+
+
+async def test_a_silent_connection_is_closed(
+    daemon: Nsqlookupd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without magic bytes a connection ends; behind them it may be silent."""
+    monkeypatch.setattr(tcp, "MAGIC_SECONDS", 0.05)
+    reader, writer = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
+    greeted_reader, greeted = await asyncio.open_connection("127.0.0.1", daemon.tcp_port)
+    greeted.write(b"  V1PING\n")
+    assert await greeted_reader.readexactly(6) == b"\x00\x00\x00\x02OK"
+
+    with contextlib.suppress(ConnectionResetError):
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+    greeted.write(b"PING\n")
+    assert await greeted_reader.readexactly(6) == b"\x00\x00\x00\x02OK"
+    writer.close()
+    greeted.close()
+
+
+async def test_a_peer_that_does_not_read_is_not_read(daemon: Nsqlookupd) -> None:
+    """Its commands wait on its own side, not their answers here; all are answered in the end."""
+    narrow = socket.socket()
+    narrow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    narrow.connect(("127.0.0.1", daemon.tcp_port))
+    reader, writer = await asyncio.open_connection(sock=narrow, limit=1 << 10)
+    count = 1_000_000
+    writer.write(b"  V1" + b"PING\n" * count)
+    writer.write_eof()
+    try:
+        async with asyncio.timeout(20):
+            paused = await stopped_reading(daemon)
+            assert paused.unsent_bytes < 2 << 20
+            received = 0
+            while data := await reader.read(1 << 16):
+                received += len(data)
+            assert received == count * 6
+    finally:
+        writer.transport.abort()
+
+
+async def stopped_reading(daemon: Nsqlookupd) -> LookupConnection:
+    """The connection that the daemon has stopped to read."""
+
+    def stopped() -> list[LookupConnection]:
+        return [connection for connection in daemon.connections if not connection.is_reading]
+
+    await until(stopped)
+    return stopped()[0]
