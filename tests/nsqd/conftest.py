@@ -1,5 +1,10 @@
 """Fixtures of nsqd's tests."""
 
-from tests.support.in_process import nsqd, nsqds_are_stopped, pytest_asyncio_loop_factories
+from tests.support.in_process import (
+    log_levels_are_restored,
+    nsqd,
+    nsqds_are_stopped,
+    pytest_asyncio_loop_factories,
+)
 
-__all__ = ["nsqd", "nsqds_are_stopped", "pytest_asyncio_loop_factories"]
+__all__ = ["log_levels_are_restored", "nsqd", "nsqds_are_stopped", "pytest_asyncio_loop_factories"]

@@ -1,5 +1,5 @@
 """The loop that nsqlookupd runs on."""
 
-from tests.support.in_process import pytest_asyncio_loop_factories
+from tests.support.in_process import log_levels_are_restored, pytest_asyncio_loop_factories
 
-__all__ = ["pytest_asyncio_loop_factories"]
+__all__ = ["log_levels_are_restored", "pytest_asyncio_loop_factories"]

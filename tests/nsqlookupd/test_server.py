@@ -38,6 +38,7 @@ async def test_a_failed_start_leaves_nothing_open() -> None:
     await again.stop()
 
 
+@pytest.mark.usefixtures("log_levels_are_restored")
 async def test_sighup_sets_the_log_level(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

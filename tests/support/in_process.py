@@ -5,7 +5,8 @@ A folder's `conftest.py` imports what its tests need, and names it in `__all__`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,13 @@ async def nsqd(tmp_path: Path) -> AsyncIterator[Daemon]:
     daemon = await start(tmp_path, max_msg_size=100, max_body_size=1000, id=5, topology_zone="z")
     yield daemon
     await stop(daemon)
+
+
+@pytest.fixture
+def log_levels_are_restored() -> Iterator[None]:
+    """Undo what a test's SIGHUP does to the log levels of this process."""
+    loggers = [logging.getLogger(), logging.getLogger("asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
