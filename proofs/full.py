@@ -31,7 +31,7 @@ from pathlib import Path
 
 import pytest
 from tests.nsqd.line import OK, Line, drain, fin, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer, spawn_nsqd
 
 from proofs import faults, outcome, strace

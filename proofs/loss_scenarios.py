@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import pytest
 from tests.nsqd.line import OK, Line, dpub, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
 
 from proofs.daemon_fixture import wait_until
 from proofs.specimens import Maker, Specimen, collect, wait_depth, wait_noted

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
 
 from proofs.daemon_fixture import NSQD, started, wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.nsqd.line import OK, Line, mpub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
 
 from proofs.daemon_fixture import started

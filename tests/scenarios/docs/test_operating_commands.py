@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.nsqd.line import OK, Line, mpub
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
 from tests.support.waiting import wait_for
 
 TEXT = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")

@@ -15,9 +15,9 @@ import pytest
 
 from sparq.broker.session import V2Session
 from sparq.protocol import commands as c
-from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.support.authd import Authd, answer, entry, running
 from tests.support.waiting import until
 
 ALL = answer(entry())
