@@ -161,7 +161,7 @@ def test_whoever_is_cancelled_disturbs_nobody(company: Company) -> None:
             await until(lambda: producer.connections)
             story = Run(producer, topic, {})
             await story.take(steps)
-            assert (producer.under_way, producer._dispatcher._line_bytes) == (0, 0)
+            assert (producer.under_way, producer._dispatcher._queue_bytes) == (0, 0)
             last = await producer.publish(topic, b"check")
         bodies = await stored(nsqd, topic)
         assert bodies.pop(b"check") == 1 + last.resent

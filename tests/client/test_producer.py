@@ -98,7 +98,7 @@ async def test_no_nsqd_is_an_error_that_says_why() -> None:
             await producer.publish("t", b"x")
 
     assert (raised.value.attempts, raised.value.unanswered) == (0, 0)
-    assert not producer._dispatcher._line
+    assert not producer._dispatcher._queue
 
 
 async def test_nsqds_take_turns() -> None:
@@ -154,9 +154,9 @@ async def test_doubt_is_counted_once() -> None:
         await until(lambda: nsqd.lines(b"PUB"))
         await nsqd.stop()
         refused = asyncio.create_task(producer.publish("t", b"refused"))
-        await until(lambda: len(producer._dispatcher._line) == 2)
-        line = producer._dispatcher._line
-        line.move_to_end(next(iter(line)))
+        await until(lambda: len(producer._dispatcher._queue) == 2)
+        queue = producer._dispatcher._queue
+        queue.move_to_end(next(iter(queue)))
         await nsqd.start()
         with pytest.raises(RemoteError, match="E_INVALID"):
             await refused
