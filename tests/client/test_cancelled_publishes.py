@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.client import Consumer, Producer, PublishError, Receipt, RemoteError
-from tests.client.conftest import Company
 from tests.client.scripted import scripted
 from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import let_all_run, until
 
 TOO_LONG_SECONDS = 90_000.0
@@ -149,13 +149,13 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
-def test_whoever_is_cancelled_disturbs_nobody(company: Company) -> None:
+def test_whoever_is_cancelled_disturbs_nobody(shared_daemons: SharedDaemons) -> None:
     """Random publishes, cancelled at random turns: outcomes and what is stored agree."""
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     numbers = iter(range(1_000_000))
 
     async def run(steps: list[Step], pending: int) -> None:
-        topic = company.make(f"cancelled-{next(numbers)}")
+        topic = shared_daemons.make(f"cancelled-{next(numbers)}")
         options = {"max_reconnect_delay": 0.01, "publish_attempts": 100}
         async with Producer(nsqd.tcp, max_pending_bytes=pending, **options) as producer:
             await until(lambda: producer.connections)

@@ -25,10 +25,10 @@ from sparq.client import Config, Consumer, Producer, PublishError
 from sparq.client.connection import open_connection
 from tests.client.authd import SECRET
 from tests.client.certificates import Certificates, certificates
-from tests.client.conftest import Company
 from tests.client.scripted import listening
 from tests.client.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 HERE: Final = Path(__file__).parent
@@ -162,9 +162,9 @@ async def test_a_host_that_swallows_packets() -> None:
         assert 0.1 <= loop.time() - began < 1
 
 
-async def test_an_nsqd_that_reads_nothing(company: Company) -> None:
+async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None:
     """write_timeout ends a connection whose nsqd takes nothing, and no other."""
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     connection = await open_connection(nsqd.tcp, Config(write_timeout=0.2))
     for _ in range(4):
         connection.send(b"NOP\n" * (1 << 20))
@@ -180,10 +180,10 @@ async def test_an_nsqd_that_reads_nothing(company: Company) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.2:0", "127.0.0.2:{port}"])
-async def test_where_connections_come_from(company: Company, address: str) -> None:
+async def test_where_connections_come_from(shared_daemons: SharedDaemons, address: str) -> None:
     """local_addr is what nsqd sees, with the port where one is given."""
-    port, nsqd = free_port(), company.nsqds[0]
-    topic = company.make(f"local{port}")
+    port, nsqd = free_port(), shared_daemons.nsqds[0]
+    topic = shared_daemons.make(f"local{port}")
     options = {"local_addr": address.format(port=port)}
     async with consumer_of(nsqd, topic, **options) as consumer:
         await until(lambda: consumer.connections)
@@ -217,18 +217,18 @@ async def test_how_soon_an_nsqd_is_tried_again() -> None:
     assert attempts[60.0] < 10
 
 
-async def test_the_level_of_deflate_is_agreed(company: Company) -> None:
+async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> None:
     """deflate_level is asked for; nsqd has the last word."""
     for asked, agreed in ((1, 1), (9, 6)):
         config = Config(deflate=True, deflate_level=asked)
-        connection = await open_connection(company.nsqds[0].tcp, config)
+        connection = await open_connection(shared_daemons.nsqds[0].tcp, config)
         await connection.close()
         assert connection.facts["deflate_level"] == agreed
 
 
-async def test_nothing_is_said_in_clear(company: Company) -> None:
+async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
     """tls_v1 alone asks for TLS: an nsqd that has none is refused, and gets nothing."""
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
         await until(lambda: producer.errors)
 
@@ -277,12 +277,12 @@ async def test_a_key_in_a_file_of_its_own(
 # nsqlookupds
 
 
-async def test_how_often_nsqlookupds_are_asked(company: Company) -> None:
+async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) -> None:
     """lookupd_poll_interval: who asks often finds a new topic; who asks seldom does not yet."""
-    topic, places = "asked.often", {"lookupd_http_addresses": company.lookupd.http}
-    first, second = company.nsqds
+    topic, places = "asked.often", {"lookupd_http_addresses": shared_daemons.lookupd.http}
+    first, second = shared_daemons.nsqds
     first.post(f"/topic/create?topic={topic}")
-    await until(lambda: company.lookupd.request("GET", f"/lookup?topic={topic}")[0] == 200)
+    await until(lambda: shared_daemons.lookupd.request("GET", f"/lookup?topic={topic}")[0] == 200)
     async with (
         Consumer(topic, "c", **places, lookupd_poll_interval=300.0) as seldom,
         Consumer(topic, "c", **places, lookupd_poll_interval=0.1) as often,
@@ -312,15 +312,15 @@ async def test_how_evenly_nsqlookupds_are_asked() -> None:
             await until(lambda: asked == {b"none": 2, b"full": 1})
 
 
-async def test_an_nsqlookupd_that_hangs(company: Company) -> None:
+async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
     """lookupd_poll_timeout bounds its answer; the other one's nsqds are found meanwhile."""
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
 
-    topic = company.make("hanging")
+    topic = shared_daemons.make("hanging")
     async with listening(say_nothing) as deaf:
-        places = [company.lookupd.http, deaf]
+        places = [shared_daemons.lookupd.http, deaf]
         options = {"lookupd_poll_timeout": 0.1}
         async with Consumer(topic, "c", lookupd_http_addresses=places, **options) as consumer:
             await until(lambda: len(consumer.connections) == 2)
@@ -369,9 +369,9 @@ async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificat
 
 
 @pytest.mark.parametrize("strategy", ["exponential", "full_jitter"])
-async def test_two_strategies_of_backoff(company: Company, strategy: str) -> None:
+async def test_two_strategies_of_backoff(shared_daemons: SharedDaemons, strategy: str) -> None:
     """backoff_strategy, backoff_multiplier: exponential waits it out, full jitter up to that."""
-    topic, nsqd = company.make(strategy), company.nsqds[0]
+    topic, nsqd = shared_daemons.make(strategy), shared_daemons.nsqds[0]
     options = {"backoff_strategy": strategy, "backoff_multiplier": 0.2}
     waits: list[float] = []
     async with consumer_of(nsqd, topic, **options) as consumer:
@@ -393,11 +393,11 @@ async def seconds_to_next(consumer: Consumer) -> float:
 
 
 @pytest.mark.parametrize("busy", [True, False])
-async def test_a_seat_is_given_up(company: Company, busy: bool) -> None:
+async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> None:
     """With one seat for two connections: after low_rdy_timeout by the one that has messages, after
     low_rdy_idle_timeout by the one that has none; looked at each rdy_redistribute_interval."""
-    topic = company.make(f"seats.{busy}")
-    addresses = [nsqd.tcp for nsqd in company.nsqds]
+    topic = shared_daemons.make(f"seats.{busy}")
+    addresses = [nsqd.tcp for nsqd in shared_daemons.nsqds]
     options: dict[str, Any] = {
         "max_in_flight": 1,
         "low_rdy_timeout": 1.0 if busy else 300.0,
@@ -410,8 +410,8 @@ async def test_a_seat_is_given_up(company: Company, busy: bool) -> None:
 
     async with Consumer(topic, "c", nsqd_tcp_addresses=addresses, **options) as consumer:
         await until(lambda: len(consumer.connections) == 2)
-        await until(lambda: sum(map(ready, company.nsqds)) == 1)
-        seated, waiting = sorted(company.nsqds, key=ready, reverse=True)
+        await until(lambda: sum(map(ready, shared_daemons.nsqds)) == 1)
+        seated, waiting = sorted(shared_daemons.nsqds, key=ready, reverse=True)
         waiting.post(f"/pub?topic={topic}", b"x")
         if busy:
             seated.post(f"/mpub?topic={topic}", b"\n".join([b"y"] * 1000))
@@ -426,11 +426,14 @@ async def test_a_seat_is_given_up(company: Company, busy: bool) -> None:
 # Publishing
 
 
-async def test_a_publish_has_its_time(company: Company) -> None:
+async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
     """publish_timeout bounds a publish whose nsqd does not answer."""
     loop = asyncio.get_running_loop()
     options = {"publish_timeout": 0.2, "stop_timeout": 0.0}
-    async with tapped(company.nsqds[0]) as [tap], Producer(tap.address, **options) as producer:
+    async with (
+        tapped(shared_daemons.nsqds[0]) as [tap],
+        Producer(tap.address, **options) as producer,
+    ):
         await until(lambda: producer.connections)
         tap.muted = True
         began = loop.time()
@@ -441,10 +444,13 @@ async def test_a_publish_has_its_time(company: Company) -> None:
         assert 0.2 <= loop.time() - began < 2
 
 
-async def test_what_awaits_its_ok_is_bounded(company: Company) -> None:
+async def test_what_awaits_its_ok_is_bounded(shared_daemons: SharedDaemons) -> None:
     """max_pending_bytes: so much is sent and not answered; the next waits for an OK."""
     options = {"max_pending_bytes": 10_000}
-    async with tapped(company.nsqds[0]) as [tap], Producer(tap.address, **options) as producer:
+    async with (
+        tapped(shared_daemons.nsqds[0]) as [tap],
+        Producer(tap.address, **options) as producer,
+    ):
         await until(lambda: producer.connections)
         tap.muted = True
         publishes = [

@@ -28,7 +28,7 @@ def named_in(file: str) -> frozenset[str]:
 def starts_daemons(file: str) -> bool:
     """Whether a file's tests have real daemons: those of conftest.py, or their own."""
     text = (HERE / file).read_text(encoding="utf-8")
-    return "spawn_nsqd" in text or "company" in text
+    return "spawn_nsqd" in text or "shared_daemons" in text
 
 
 def table(part: str) -> dict[str, Requirement]:

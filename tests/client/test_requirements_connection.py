@@ -8,9 +8,9 @@ import pytest
 from sparq.client import Config, Consumer
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
-from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
 from tests.support.servers import free_port
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
@@ -26,9 +26,9 @@ def consumer_of(tap: Tap, topic: str, **options: Any) -> Consumer:
     return Consumer(topic, "c", nsqd_tcp_addresses=tap.address, **given)
 
 
-async def test_nsqd_learns_who_it_is(company: Company) -> None:
+async def test_nsqd_learns_who_it_is(shared_daemons: SharedDaemons) -> None:
     """What IDENTIFY says is what nsqd shows and heeds; its answer is known from then on."""
-    topic, nsqd = company.make("identified"), company.nsqds[1]
+    topic, nsqd = shared_daemons.make("identified"), shared_daemons.nsqds[1]
     options = {
         "client_id": "me",
         "hostname": "my.host",
@@ -56,9 +56,11 @@ async def test_nsqd_learns_who_it_is(company: Company) -> None:
         assert tap.script[:3] == [b"IDENTIFY", b"SUB identified c", b"RDY 10"]
 
 
-async def test_heartbeats_keep_a_connection_and_silence_ends_it(company: Company) -> None:
+async def test_heartbeats_keep_a_connection_and_silence_ends_it(
+    shared_daemons: SharedDaemons,
+) -> None:
     """A NOP for each heartbeat; when none comes within read_timeout it connects again."""
-    topic, nsqd = company.make("heartbeats"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("heartbeats"), shared_daemons.nsqds[0]
     options = {"heartbeat_interval": 1.0, "read_timeout": 3.0}
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
         await until(lambda: tap.lines(b"NOP"))
@@ -69,20 +71,20 @@ async def test_heartbeats_keep_a_connection_and_silence_ends_it(company: Company
         await until(lambda: len(tap.lines(b"SUB")) == 2)
 
 
-async def test_a_wrong_port_is_explained(company: Company) -> None:
+async def test_a_wrong_port_is_explained(shared_daemons: SharedDaemons) -> None:
     """nsqd's HTTP port answers in HTTP, and the error says so; nobody there is told at once."""
     with pytest.raises(WrongPeerError, match="HTTP"):
-        await open_connection(company.nsqds[0].http, Config())
+        await open_connection(shared_daemons.nsqds[0].http, Config())
     with pytest.raises(ConnectionRefusedError):
         await open_connection(f"127.0.0.1:{free_port()}", Config())
 
 
 async def test_a_frame_that_is_too_large_ends_the_connection(
-    company: Company, caplog: pytest.LogCaptureFixture
+    shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
 ) -> None:
     """max_msg_size guards the client; the consumer goes on with a new connection."""
     caplog.set_level(logging.WARNING, "sparq.client")
-    topic, nsqd = company.make("large"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("large"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, max_msg_size=1000) as consumer:
         await until(lambda: tap.ready)
         nsqd.post(f"/pub?topic={topic}", b"b" * 2000)
@@ -91,9 +93,9 @@ async def test_a_frame_that_is_too_large_ends_the_connection(
     assert "is outside the allowed range 4 to 1000 (the option max_msg_size is 1000)" in caplog.text
 
 
-async def test_nonsense_ends_the_connection(company: Company) -> None:
+async def test_nonsense_ends_the_connection(shared_daemons: SharedDaemons) -> None:
     """A negative size on the wire costs the connection; the next one works."""
-    topic, nsqd = company.make("nonsense"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("nonsense"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: tap.ready)
         tap.say(b"\xff\xff\xff\xff\x00\x00\x00\x00")

@@ -10,9 +10,9 @@ import pytest
 
 from sparq.client import AlreadyRespondedError, Consumer, Message
 from sparq.protocol import commands
-from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 NAMES = [
@@ -39,7 +39,7 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: str) -> None:
     nsqd.post(f"/mpub?topic={topic}", "\n".join(bodies).encode())
 
 
-async def test_names_are_valid_that_nsqd_takes(company: Company) -> None:
+async def test_names_are_valid_that_nsqd_takes(shared_daemons: SharedDaemons) -> None:
     """A consumer refuses just those names of topics and channels that nsqd refuses."""
 
     def refuses(topic: str, channel: str) -> bool:
@@ -49,15 +49,15 @@ async def test_names_are_valid_that_nsqd_takes(company: Company) -> None:
             return True
         return False
 
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     for name in NAMES:
         status, _ = nsqd.request("POST", f"/topic/create?topic={quote(name)}")
         assert refuses(name, "c") is refuses("t", name) is (status != 200), name
 
 
-async def test_the_handler_decides(company: Company) -> None:
+async def test_the_handler_decides(shared_daemons: SharedDaemons) -> None:
     """Returning finishes, raising requeues, an own answer stands, none at all is possible."""
-    topic, nsqd = company.make("handled"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("handled"), shared_daemons.nsqds[0]
     seen: list[tuple[bytes, int]] = []
     held: list[Message] = []
 
@@ -84,9 +84,9 @@ async def test_the_handler_decides(company: Company) -> None:
     assert nsqd.channel(topic, "c")["depth"] == 0
 
 
-async def test_a_message_is_what_nsqd_has(company: Company) -> None:
+async def test_a_message_is_what_nsqd_has(shared_daemons: SharedDaemons) -> None:
     """Body, id, timestamp, attempts and address; it is answered for once, and touched before."""
-    topic, nsqd = company.make("facts"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("facts"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         publish(nsqd, topic, "body")
         message = await anext(consumer)
@@ -107,9 +107,9 @@ async def test_a_message_is_what_nsqd_has(company: Company) -> None:
         ]
 
 
-async def test_the_delay_of_a_requeue(company: Company) -> None:
+async def test_the_delay_of_a_requeue(shared_daemons: SharedDaemons) -> None:
     """default_requeue_delay x attempts up to max_requeue_delay, or as given; nsqd keeps to it."""
-    topic, nsqd = company.make("delays"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("delays"), shared_daemons.nsqds[0]
     options = {"default_requeue_delay": 0.05, "max_requeue_delay": 0.12, "max_attempts": 0}
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
         publish(nsqd, topic, "x")
@@ -124,9 +124,9 @@ async def test_the_delay_of_a_requeue(company: Company) -> None:
         assert delays == [50, 100, 120, 20]
 
 
-async def test_a_message_that_fails_too_often_is_given_up(company: Company) -> None:
+async def test_a_message_that_fails_too_often_is_given_up(shared_daemons: SharedDaemons) -> None:
     """Delivered more than max_attempts times it goes to on_giving_up, and is finished."""
-    topic, nsqd = company.make("hopeless"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("hopeless"), shared_daemons.nsqds[0]
     given_up: list[int] = []
     options = {"max_attempts": 2, "on_giving_up": lambda message: given_up.append(message.attempts)}
     async with consumer_of(nsqd, topic, **options) as consumer:
@@ -142,9 +142,9 @@ async def test_a_message_that_fails_too_often_is_given_up(company: Company) -> N
     assert nsqd.channel(topic, "c")["depth"] == nsqd.channel(topic, "c")["deferred_count"] == 0
 
 
-async def test_figures_and_starvation(company: Company) -> None:
+async def test_figures_and_starvation(shared_daemons: SharedDaemons) -> None:
     """Counters and connections are there to read; who holds nearly all RDY is starved."""
-    topic, nsqd = company.make("figures"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("figures"), shared_daemons.nsqds[0]
     publish(nsqd, topic, *map(str, range(12)))
     async with consumer_of(nsqd, topic) as consumer:
         held = [await anext(consumer) for _ in range(10)]
@@ -161,9 +161,9 @@ async def test_figures_and_starvation(company: Company) -> None:
         assert consumer.in_flight == 3
 
 
-async def test_max_in_flight_changes_at_run_time(company: Company) -> None:
+async def test_max_in_flight_changes_at_run_time(shared_daemons: SharedDaemons) -> None:
     """0 pauses: nothing comes; then it goes on with what is allowed."""
-    topic, nsqd = company.make("changing"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("changing"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: tap.ready == 10)
         consumer.max_in_flight = 0
@@ -176,9 +176,9 @@ async def test_max_in_flight_changes_at_run_time(company: Company) -> None:
         await until(lambda: consumer.counters.received == 3)
 
 
-async def test_stop_lets_handlers_finish(company: Company) -> None:
+async def test_stop_lets_handlers_finish(shared_daemons: SharedDaemons) -> None:
     """nsqd hears CLS; handlers go on with what is here; then the connection ends."""
-    topic, nsqd = company.make("stopping"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("stopping"), shared_daemons.nsqds[0]
     gate, begun = asyncio.Event(), asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -202,9 +202,9 @@ async def test_stop_lets_handlers_finish(company: Company) -> None:
     assert nsqd.channel(topic, "c")["in_flight_count"] == nsqd.channel(topic, "c")["depth"] == 0
 
 
-async def test_stop_is_bounded(company: Company) -> None:
+async def test_stop_is_bounded(shared_daemons: SharedDaemons) -> None:
     """With a handler that hangs stop takes stop_timeout; without a connection no time at all."""
-    topic, nsqd = company.make("hanging"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("hanging"), shared_daemons.nsqds[0]
 
     async def hang(message: Message) -> None:
         await asyncio.Event().wait()
@@ -223,10 +223,10 @@ async def test_stop_is_bounded(company: Company) -> None:
 
 
 async def test_refused_answers_cost_nothing_and_other_errors_the_connection(
-    company: Company,
+    shared_daemons: SharedDaemons,
 ) -> None:
     """E_FIN_FAILED and kin are counted, without backoff; after E_INVALID it connects again."""
-    topic, nsqd = company.make("refusals"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("refusals"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: consumer.connections)
         [subscription] = consumer._flow.subscriptions.values()

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer
-from tests.client.conftest import RDY_COUNT_MAX, Company
 from tests.client.tap import Tap, tapped
 from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import RDY_COUNT_MAX, SharedDaemons
 from tests.support.waiting import until
 
 BACKOFF: dict[str, Any] = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.1}
@@ -52,13 +52,13 @@ def words(tap: Tap) -> list[bytes]:
 # RDY
 
 
-async def test_max_in_flight_is_shared(company: Company) -> None:
+async def test_max_in_flight_is_shared(shared_daemons: SharedDaemons) -> None:
     """Each new connection has its share at once, a lost one's goes to the others, and comes back;
     nsqd has it as its client's ready_count."""
-    topic = company.make("shared")
-    async with tapped(*company.nsqds) as taps, consumer_of(taps, topic):
+    topic = shared_daemons.make("shared")
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic):
         await until(lambda: ready(taps) == [5, 5])
-        for nsqd in company.nsqds:
+        for nsqd in shared_daemons.nsqds:
             await until(lambda n=nsqd: n.channel(topic, "c")["clients"][0]["ready_count"] == 5)
         taps[0].script.clear()
         taps[0].hang_up()
@@ -67,16 +67,16 @@ async def test_max_in_flight_is_shared(company: Company) -> None:
         assert taps[0].lines(b"SUB", b"RDY") == [b"SUB shared c", b"RDY 5"]
 
 
-async def test_no_connection_has_more_than_its_nsqd_allows(company: Company) -> None:
+async def test_no_connection_has_more_than_its_nsqd_allows(shared_daemons: SharedDaemons) -> None:
     """max_rdy_count of each nsqd bounds its share; what it may not have, the other has."""
-    topic = company.make("allowed")
-    async with tapped(*company.nsqds) as taps, consumer_of(taps, topic, max_in_flight=2000):
+    topic = shared_daemons.make("allowed")
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic, max_in_flight=2000):
         await until(lambda: ready(taps) == [2000 - RDY_COUNT_MAX, RDY_COUNT_MAX])
 
 
-async def test_rdy_is_sent_when_it_changes_only(company: Company) -> None:
+async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -> None:
     """A hundred messages later there is still the one RDY."""
-    topic, nsqd = company.make("steady"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("steady"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic) as consumer:
         publish(nsqd, topic, *map(str, range(100)))
         for _ in range(100):
@@ -85,11 +85,11 @@ async def test_rdy_is_sent_when_it_changes_only(company: Company) -> None:
         assert counts(tap) == [10]
 
 
-async def test_a_newcomer_gets_what_is_left(company: Company) -> None:
+async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> None:
     """While everything is in flight at one nsqd, another gets RDY answer by answer."""
-    topic = company.make("newcomer")
-    publish(company.nsqds[0], topic, *map(str, range(10)))
-    async with tapped(*company.nsqds) as taps, consumer_of(taps[:1], topic) as consumer:
+    topic = shared_daemons.make("newcomer")
+    publish(shared_daemons.nsqds[0], topic, *map(str, range(10)))
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps[:1], topic) as consumer:
         held = [await anext(consumer) for _ in range(10)]
         consumer.connect_to_nsqd(taps[1].address)
         await until(lambda: ready(taps) == [5, 0] and len(consumer.connections) == 2)
@@ -101,14 +101,17 @@ async def test_a_newcomer_gets_what_is_left(company: Company) -> None:
         await until(lambda: ready(taps) == [5, 5])
 
 
-async def test_seats_go_round(company: Company) -> None:
+async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
     """With fewer messages allowed than connections, an idle one hands its RDY 1 on."""
-    topic = company.make("seats")
+    topic = shared_daemons.make("seats")
     options = {"max_in_flight": 1, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
-    async with tapped(*company.nsqds) as taps, consumer_of(taps, topic, **options) as consumer:
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **options) as consumer,
+    ):
         await until(lambda: sum(ready(taps)) == 1 and len(consumer.connections) == 2)
         idle = ready(taps).index(1)
-        publish(company.nsqds[1 - idle], topic, "x")
+        publish(shared_daemons.nsqds[1 - idle], topic, "x")
         message = await asyncio.wait_for(anext(consumer), 10)
         assert message.nsqd == taps[1 - idle].address
         assert sum(ready(taps)) == 1
@@ -118,9 +121,9 @@ async def test_seats_go_round(company: Company) -> None:
 # Backoff
 
 
-async def test_the_way_into_backoff_and_out(company: Company) -> None:
+async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> None:
     """RDY 0 before the REQ; RDY 1 after the block; RDY 0 before the probe's FIN; then all again."""
-    topic, nsqd = company.make("backoff"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("backoff"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
         began = asyncio.get_running_loop().time()
@@ -142,9 +145,9 @@ async def test_the_way_into_backoff_and_out(company: Company) -> None:
         ]
 
 
-async def test_one_result_counts_a_block(company: Company) -> None:
+async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
     """Of messages that fail together one counts; a success in the block does not, either."""
-    topic, nsqd = company.make("together"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("together"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, *map(str, range(5)))
         held = [await anext(consumer) for _ in range(5)]
@@ -156,9 +159,9 @@ async def test_one_result_counts_a_block(company: Company) -> None:
         assert counts(tap) == [10, 0, 1]
 
 
-async def test_a_requeue_without_backoff_is_neutral(company: Company) -> None:
+async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemons) -> None:
     """It begins none; in the probe it means one more block of the same length."""
-    topic, nsqd = company.make("neutral"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
         (await anext(consumer)).requeue(0, backoff=False)
@@ -171,9 +174,9 @@ async def test_a_requeue_without_backoff_is_neutral(company: Company) -> None:
         await until(lambda: counts(tap) == [10, 0, 1, 0, 1, 10])
 
 
-async def test_backoff_can_be_switched_off(company: Company) -> None:
+async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> None:
     """With max_backoff_duration 0 failures change no RDY."""
-    topic, nsqd = company.make("fearless"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("fearless"), shared_daemons.nsqds[0]
     options = {"max_backoff_duration": 0.0}
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **options) as consumer:
         publish(nsqd, topic, "x")
@@ -183,9 +186,9 @@ async def test_backoff_can_be_switched_off(company: Company) -> None:
         assert words(tap) == [b"RDY 10", b"REQ", b"FIN"]
 
 
-async def test_backoff_outlives_the_last_connection(company: Company) -> None:
+async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemons) -> None:
     """Lost in the block, the only connection comes back to RDY 1, not to all."""
-    topic, nsqd = company.make("alone"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("alone"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
         (await anext(consumer)).requeue(0)
@@ -197,11 +200,14 @@ async def test_backoff_outlives_the_last_connection(company: Company) -> None:
         await until(lambda: counts(tap) == [1, 10])
 
 
-async def test_a_lost_probe_is_replaced(company: Company) -> None:
+async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
     """When the connection that tests the waters is lost, another one does at once."""
-    topic = company.make("probe")
-    publish(company.nsqds[0], topic, "x")
-    async with tapped(*company.nsqds) as taps, consumer_of(taps, topic, **BACKOFF) as consumer:
+    topic = shared_daemons.make("probe")
+    publish(shared_daemons.nsqds[0], topic, "x")
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **BACKOFF) as consumer,
+    ):
         await until(lambda: len(consumer.connections) == 2)
         (await anext(consumer)).requeue(60)
         await until(lambda: sorted(ready(taps)) == [0, 1])
@@ -212,16 +218,19 @@ async def test_a_lost_probe_is_replaced(company: Company) -> None:
         await until(lambda: counts(other) == [1])
 
 
-async def test_an_idle_probe_moves_on(company: Company) -> None:
+async def test_an_idle_probe_moves_on(shared_daemons: SharedDaemons) -> None:
     """A probe whose nsqd has no message hands its RDY 1 on, so that backoff comes to an end."""
-    topic = company.make("idle.probe")
-    publish(company.nsqds[0], topic, "x")
+    topic = shared_daemons.make("idle.probe")
+    publish(shared_daemons.nsqds[0], topic, "x")
     options = {**BACKOFF, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
-    async with tapped(*company.nsqds) as taps, consumer_of(taps, topic, **options) as consumer:
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **options) as consumer,
+    ):
         await until(lambda: len(consumer.connections) == 2)
         (await anext(consumer)).requeue(60)
         await until(lambda: sorted(ready(taps)) == [0, 1])
         probe = ready(taps).index(1)
-        publish(company.nsqds[1 - probe], topic, "y")
+        publish(shared_daemons.nsqds[1 - probe], topic, "y")
         (await asyncio.wait_for(anext(consumer), 10)).finish()
         await until(lambda: sorted(ready(taps)) == [5, 5])

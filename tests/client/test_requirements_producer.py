@@ -24,10 +24,10 @@ from sparq.client import (
 )
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
-from tests.client.conftest import Company
 from tests.client.scripted import close
 from tests.client.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
@@ -60,9 +60,9 @@ async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
     return bodies
 
 
-async def test_all_ways_to_publish(company: Company) -> None:
+async def test_all_ways_to_publish(shared_daemons: SharedDaemons) -> None:
     """One, several, one for later; awaited, or told to a callback: nsqd has them all."""
-    topic, nsqd = company.make("ways"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("ways"), shared_daemons.nsqds[0]
     outcomes: list[Any] = []
     async with Producer(nsqd.tcp) as producer:
         receipts = [
@@ -81,9 +81,9 @@ async def test_all_ways_to_publish(company: Company) -> None:
         await until(lambda: nsqd.channel(topic, "c")["deferred_count"] == 2)
 
 
-async def test_an_awaited_publish_is_acknowledged(company: Company) -> None:
+async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons) -> None:
     """The await ends with nsqd's OK, not when the bytes have left: nsqd has it long before."""
-    topic, nsqd = company.make("acknowledged"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("acknowledged"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap) as producer:
         await until(lambda: producer.connections)
         tap.muted = True
@@ -94,9 +94,9 @@ async def test_an_awaited_publish_is_acknowledged(company: Company) -> None:
         assert Receipt(tap.address) == await publish
 
 
-async def test_tasks_share_a_connection(company: Company) -> None:
+async def test_tasks_share_a_connection(shared_daemons: SharedDaemons) -> None:
     """Five hundred tasks publish on one connection, without waiting for one another's OK."""
-    topic, nsqd = company.make("shared"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("shared"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap) as producer:
         await until(lambda: producer.connections)
         tap.muted = True
@@ -126,11 +126,14 @@ async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
     assert 2 == producer.published
 
 
-async def test_fail_over_and_bounded_retry(company: Company) -> None:
+async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
     """nsqds take turns; those unanswered when one goes are sent to the other, in doubt; where all
     go each time, publish_attempts and the time are the bounds."""
-    topic = company.make("turns")
-    async with tapped(*company.nsqds) as taps, producer_of(*taps, publish_attempts=2) as producer:
+    topic = shared_daemons.make("turns")
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        producer_of(*taps, publish_attempts=2) as producer,
+    ):
         await until(lambda: len(producer.connections) == 2)
         for _ in range(6):
             await producer.publish(topic, b"x")
@@ -166,20 +169,20 @@ def _busy(taps: list[Tap]) -> list[Tap]:
     return [tap for tap in taps if tap.lines(b"PUB")]
 
 
-async def test_discovered_nsqds(company: Company) -> None:
+async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
     """nsqlookupd names the nsqds: publishes go to each that it lists, new topics included."""
     options = {"lookupd_poll_interval": 0.2}
-    async with Producer(lookupd_http_addresses=company.lookupd.http, **options) as producer:
+    async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http, **options) as producer:
         await producer.publish("discovered", b"x")
         await until(lambda: len(producer.connections) == 2)
         receipts = [await producer.publish("discovered", b"x") for _ in range(4)]
 
-    assert {nsqd.tcp for nsqd in company.nsqds} == {receipt.nsqd for receipt in receipts}
+    assert {nsqd.tcp for nsqd in shared_daemons.nsqds} == {receipt.nsqd for receipt in receipts}
 
 
-async def test_time_runs_out(company: Company) -> None:
+async def test_time_runs_out(shared_daemons: SharedDaemons) -> None:
     """A call has the time that it is given, or publish_timeout; what is late disturbs nobody."""
-    topic, nsqd = company.make("late"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("late"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
         await until(lambda: producer.connections)
         tap.muted = True
@@ -193,9 +196,9 @@ async def test_time_runs_out(company: Company) -> None:
     assert 0 < (await stored(nsqd, topic))[b"good"]
 
 
-async def test_back_pressure_by_bytes(company: Company) -> None:
+async def test_back_pressure_by_bytes(shared_daemons: SharedDaemons) -> None:
     """No more than max_pending_bytes are sent without an OK; the rest waits, in order."""
-    topic, nsqd = company.make("pressure"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("pressure"), shared_daemons.nsqds[0]
     bodies = [b"%03d" % number + bytes(497) for number in range(20)]
     async with tapped(nsqd) as [tap], producer_of(tap, max_pending_bytes=2500) as producer:
         await until(lambda: producer.connections)
@@ -208,15 +211,15 @@ async def test_back_pressure_by_bytes(company: Company) -> None:
     assert bodies == list(await stored(nsqd, topic))
 
 
-async def test_ping(company: Company) -> None:
+async def test_ping(shared_daemons: SharedDaemons) -> None:
     """Each nsqd that answers is named, with its time; that none does is an error that says why."""
     away = f"127.0.0.1:{free_port()}"
-    first, second = company.nsqds
+    first, second = shared_daemons.nsqds
     async with Producer([first.tcp, second.tcp, away]) as producer:
         answered = await producer.ping()
         assert {first.tcp, second.tcp} == answered.keys()
         assert all(0 < seconds < 5 for seconds in answered.values())
-    async with Producer(lookupd_http_addresses=company.lookupd.http) as producer:
+    async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http) as producer:
         assert answered.keys() == (await producer.ping()).keys()
     async with tapped(first) as [tap], producer_of(tap) as producer:
         tap.muted = True
@@ -230,9 +233,9 @@ async def test_ping(company: Company) -> None:
         await producer.ping()
 
 
-async def test_refusals_say_what_they_mean(company: Company) -> None:
+async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> None:
     """A message too large, an MPUB too large, a delay too long: code, nsqd's words, and advice."""
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     too_many = [bytes(1 << 20)] * 6
     async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
         for code, words, advice, publish in (
@@ -248,9 +251,9 @@ async def test_refusals_say_what_they_mean(company: Company) -> None:
         assert Receipt(nsqd.tcp) == await producer.publish("fine", b"x")
 
 
-async def test_errors_of_a_connection(company: Company) -> None:
+async def test_errors_of_a_connection(shared_daemons: SharedDaemons) -> None:
     """Who is no nsqd, an option that nsqd refuses, a closed producer: each is told as such."""
-    nsqd = company.nsqds[0]
+    nsqd = shared_daemons.nsqds[0]
     with pytest.raises(WrongPeerError, match="speaks HTTP"):
         await open_connection(nsqd.http, Config())
     async with Producer(nsqd.tcp, msg_timeout=3600, publish_timeout=0.3) as producer:
@@ -260,9 +263,9 @@ async def test_errors_of_a_connection(company: Company) -> None:
         await producer.publish("t", b"x")
 
 
-async def test_close_waits_for_publishes(company: Company) -> None:
+async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
     """What is under way is answered before the producer is closed, awaited or not."""
-    topic, nsqd = company.make("closing"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("closing"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap]:
         producer = producer_of(tap)
         tasks = [asyncio.create_task(producer.publish(topic, b"%d" % n)) for n in range(100)]
@@ -314,10 +317,10 @@ async def half_closing(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
     assert cut
 
 
-async def test_a_connection_cut_in_mid_command(company: Company) -> None:
+async def test_a_connection_cut_in_mid_command(shared_daemons: SharedDaemons) -> None:
     """nsqd says E_BAD_MESSAGE of a command that came in part; the message is not at fault, and is
     sent again with those behind it. Each is stored once, and none is in doubt."""
-    topic, nsqd = company.make("cut"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("cut"), shared_daemons.nsqds[0]
     async with half_closing(nsqd, b"the middle") as address:
         bodies = [b"first", b"the middle", *(b"%d" % number for number in range(20))]
         async with Producer(address, max_reconnect_delay=0.1) as producer:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer, Producer
-from tests.client.conftest import Company
 from tests.client.tap import Tap, tapped
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 SELDOM = 300.0
@@ -51,20 +51,20 @@ def lists(lookupd: Server, topic: str, count: int) -> bool:
     return status == 200 and body.count(b'"tcp_port"') == count
 
 
-async def registered(company: Company, topic: str) -> None:
+async def registered(shared_daemons: SharedDaemons, topic: str) -> None:
     """Wait until the nsqlookupd lists both nsqds for the topic."""
-    await until(lambda: lists(company.lookupd, topic, 2))
+    await until(lambda: lists(shared_daemons.lookupd, topic, 2))
 
 
 # Given
 
 
 async def test_a_given_nsqd_is_connected_again(
-    company: Company, caplog: pytest.LogCaptureFixture
+    shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its address is kept whatever happens; a loss is logged, and shows until it is mended."""
     caplog.set_level(logging.WARNING, "sparq.client")
-    topic, nsqd = company.make("given"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("given"), shared_daemons.nsqds[0]
     async with (
         tapped(nsqd) as [tap],
         consumer_of(topic, nsqd_tcp_addresses=tap.address) as consumer,
@@ -80,10 +80,10 @@ async def test_a_given_nsqd_is_connected_again(
     assert f"connection to {tap.address} lost: closed by the peer" in caplog.text
 
 
-async def test_nsqds_come_and_go_at_run_time(company: Company) -> None:
+async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
     """One that is added is consumed from; one that is left gets its answers first."""
-    topic = company.make("changing.nsqds")
-    first, second = company.nsqds
+    topic = shared_daemons.make("changing.nsqds")
+    first, second = shared_daemons.nsqds
     async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
         consumer.connect_to_nsqd(second.tcp)
         consumer.connect_to_nsqd(second.tcp)
@@ -109,55 +109,57 @@ async def test_nsqds_come_and_go_at_run_time(company: Company) -> None:
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/lookup?more=1"])
-async def test_an_nsqlookupd_may_be_given_in_many_forms(company: Company, form: str) -> None:
+async def test_an_nsqlookupd_may_be_given_in_many_forms(
+    shared_daemons: SharedDaemons, form: str
+) -> None:
     """host:port and URLs, with path and query; the first question is at once; a secret with it."""
-    topic = company.make("forms")
-    await registered(company, topic)
-    place = form.format(company.lookupd.http)
+    topic = shared_daemons.make("forms")
+    await registered(shared_daemons, topic)
+    place = form.format(shared_daemons.lookupd.http)
     async with consumer_of(topic, lookupd_http_addresses=place, auth_secret="s") as consumer:
         await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_nsqlookupds_come_and_go_at_run_time(company: Company) -> None:
+async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
     """One that is added is asked at once; one that is left takes no connection with it."""
-    topic = company.make("changing.lookupds")
-    await registered(company, topic)
-    first, second = company.nsqds
+    topic = shared_daemons.make("changing.lookupds")
+    await registered(shared_daemons, topic)
+    first, second = shared_daemons.nsqds
     async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
-        consumer.connect_to_nsqlookupd(company.lookupd.http)
+        consumer.connect_to_nsqlookupd(shared_daemons.lookupd.http)
         await until(lambda: len(consumer.connections) == 2)
         with pytest.raises(ValueError, match="is not among"):
             consumer.disconnect_from_nsqlookupd("127.0.0.1:1")
         await consumer.disconnect_from_nsqd(first.tcp)
         assert consumer.connections == [second.tcp]
         with pytest.raises(ValueError, match="last source"):
-            consumer.disconnect_from_nsqlookupd(company.lookupd.http)
+            consumer.disconnect_from_nsqlookupd(shared_daemons.lookupd.http)
         consumer.connect_to_nsqd(first.tcp)
-        consumer.disconnect_from_nsqlookupd(company.lookupd.http)
+        consumer.disconnect_from_nsqlookupd(shared_daemons.lookupd.http)
         await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_the_filter_decides_whom_to_connect_to(company: Company) -> None:
+async def test_the_filter_decides_whom_to_connect_to(shared_daemons: SharedDaemons) -> None:
     """It sees what is listed, and what it returns is connected, an address of its own too."""
-    topic = company.make("filtered")
-    await registered(company, topic)
+    topic = shared_daemons.make("filtered")
+    await registered(shared_daemons, topic)
     calls: list[list[str]] = []
-    async with tapped(company.nsqds[1]) as taps:
+    async with tapped(shared_daemons.nsqds[1]) as taps:
         options = {"discovery_filter": through(taps, calls)}
-        place = company.lookupd.http
+        place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: consumer.connections == [taps[0].address])
-    assert calls == [sorted(nsqd.tcp for nsqd in company.nsqds)]
+    assert calls == [sorted(nsqd.tcp for nsqd in shared_daemons.nsqds)]
 
 
-async def test_a_lost_connection_hastens_the_next_question(company: Company) -> None:
+async def test_a_lost_connection_hastens_the_next_question(shared_daemons: SharedDaemons) -> None:
     """Though five minutes are between two questions, one follows a loss within a second or so."""
-    topic = company.make("hastened")
-    await registered(company, topic)
+    topic = shared_daemons.make("hastened")
+    await registered(shared_daemons, topic)
     calls: list[list[str]] = []
-    async with tapped(*company.nsqds) as taps:
+    async with tapped(*shared_daemons.nsqds) as taps:
         options = {"discovery_filter": through(taps, calls)}
-        place = company.lookupd.http
+        place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: len(consumer.connections) == 2)
             assert len(calls) == 1
@@ -166,19 +168,21 @@ async def test_a_lost_connection_hastens_the_next_question(company: Company) -> 
             await until(lambda: len(consumer.connections) == 2)
 
 
-async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(company: Company) -> None:
+async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
+    shared_daemons: SharedDaemons,
+) -> None:
     """Only a loss says that it is gone; then it is forgotten until it is listed again."""
-    topic = company.make("tombstoned")
-    await registered(company, topic)
+    topic = shared_daemons.make("tombstoned")
+    await registered(shared_daemons, topic)
     calls: list[list[str]] = []
-    async with tapped(*company.nsqds) as taps:
+    async with tapped(*shared_daemons.nsqds) as taps:
         options = {"discovery_filter": through(taps, calls), "lookupd_poll_interval": 0.05}
-        place = company.lookupd.http
+        place = shared_daemons.lookupd.http
         async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
             await until(lambda: len(consumer.connections) == 2)
-            node = f"127.0.0.1:{company.nsqds[0].http_port}"
-            company.lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
-            await until(lambda: calls[-1] == [company.nsqds[1].tcp])
+            node = f"127.0.0.1:{shared_daemons.nsqds[0].http_port}"
+            shared_daemons.lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
+            await until(lambda: calls[-1] == [shared_daemons.nsqds[1].tcp])
             assert len(consumer.connections) == 2
             taps[0].hang_up()
             await until(lambda: consumer.connections == [taps[1].address])

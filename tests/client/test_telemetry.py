@@ -21,8 +21,8 @@ import sparq
 from sparq.client import Consumer, Message, Producer, RemoteError
 from sparq.client.telemetry import Telemetry
 from sparq.protocol.envelope import seal, unseal
-from tests.client.conftest import Company
 from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
@@ -57,9 +57,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-def nsqd(company: Company) -> NsqdServer:
+def nsqd(shared_daemons: SharedDaemons) -> NsqdServer:
     """A test uses a topic of its own."""
-    return company.nsqds[0]
+    return shared_daemons.nsqds[0]
 
 
 def consumer_of(nsqd: NsqdServer, topic: str, **options: Any) -> Consumer:

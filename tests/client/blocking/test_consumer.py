@@ -12,15 +12,15 @@ import sparq
 from sparq.client import BlockingBatch, Message
 from sparq.client.blocking.fetcher import Fetcher
 from sparq.client.blocking.loop_thread import LoopThread
-from tests.client.conftest import Company
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
 
 def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that nobody has got would receive messages that nobody handles."""
-    topic, nsqd = company.make("orphan"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("orphan"), shared_daemons.nsqds[0]
     asked = LoopThread.ask
 
     def interrupted(self: LoopThread, question: Callable[[], Any]) -> Any:
@@ -43,10 +43,10 @@ def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
 
 
 def test_who_is_too_slow_for_a_message_waits_for_the_next(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread may take what has just come: that is no end of the iteration."""
-    topic, nsqd = company.make("slower"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("slower"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
     robbed: list[Message] = []
@@ -68,9 +68,9 @@ def test_who_is_too_slow_for_a_message_waits_for_the_next(
     assert (robbed[0].id, 2) == (message.id, message.attempts)
 
 
-def test_batches_end_with_the_session(company: Company) -> None:
+def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
     """As a loop over messages does: what is closed has no more, and that is no error."""
-    topic, nsqd = company.make("ended"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("ended"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp) as session:
         consumer = session.consumer(topic, "c")
         ended: list[list[BlockingBatch]] = []
@@ -82,9 +82,9 @@ def test_batches_end_with_the_session(company: Company) -> None:
     assert [] == [*consumer.batches()] == [*consumer]
 
 
-def test_any_function_may_give_up(company: Company) -> None:
+def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
     """Ordinary or not, as with an event loop; False says that it has failed."""
-    topic, nsqd = company.make("giving_up"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("giving_up"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     attempts: list[int] = []
 
@@ -105,9 +105,9 @@ def test_any_function_may_give_up(company: Company) -> None:
     assert [2, 3] == attempts
 
 
-def test_batches_may_be_left_on_the_session_s_thread(company: Company) -> None:
+def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemons) -> None:
     """Where the collector of garbage happens to run: that thread cannot wait for itself."""
-    topic, nsqd = company.make("collected"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("collected"), shared_daemons.nsqds[0]
     nsqd.post(f"/mpub?topic={topic}", b"1\n2")
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session:
         consumer = session.consumer(topic, "c")

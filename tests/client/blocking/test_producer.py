@@ -9,13 +9,13 @@ import pytest
 
 import sparq
 from sparq.client import PublishError
-from tests.client.conftest import Company
 from tests.support.servers import free_port
+from tests.support.shared_daemons import SharedDaemons
 
 
-def test_what_is_submitted_is_published(company: Company) -> None:
+def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
     """One, several under one OK, one for later; the program is told by futures."""
-    topic, nsqd = company.make("submitted"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("submitted"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
         futures = [
             producer.submit(topic, b"one"),
@@ -80,9 +80,9 @@ def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
         assert (0, 0) == (producer.under_way, producer._byte_limit.count)
 
 
-def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:
+def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> None:
     """``submit`` has published what it was given, not what stood there afterwards."""
-    topic, nsqd = company.make("buffer"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("buffer"), shared_daemons.nsqds[0]
     taken = threading.Event()
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
         for kind in (bytearray, lambda body: memoryview(bytearray(body))):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import sparq
 from tests.client.certificates import certificates
-from tests.client.conftest import Company
 from tests.client.test_layers_with_nsqd import ElsewhereNsqd, tls_flags
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
 
@@ -32,10 +32,10 @@ def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
     assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
 
 
-def test_where_connections_come_from(company: Company) -> None:
+def test_where_connections_come_from(shared_daemons: SharedDaemons) -> None:
     """local_addr is heeded by this loop as well."""
-    nsqd = company.nsqds[0]
-    topic = company.make("session.local")
+    nsqd = shared_daemons.nsqds[0]
+    topic = shared_daemons.make("session.local")
     with sparq.connect(nsqd.tcp, local_addr="127.0.0.2") as session:
         session.producer().publish(topic, b"x")
         session.consumer(topic, "c").receive(20).finish()

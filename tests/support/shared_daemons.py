@@ -1,4 +1,7 @@
-"""Real daemons that the client's tests share: started once and left alive."""
+"""Two nsqds and an nsqlookupd that tests of the client share: started once and left alive.
+
+This is a plugin: a fixture that a second conftest imported would be a second set of daemons.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,18 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 from tests.support.waiting import wait_for
 
 RDY_COUNT_MAX = 500
-"""What the second nsqd allows a connection; the first has NSQ's default, 2,500."""
+"""The second nsqd's `--max-rdy-count`; the first has NSQ's default, 2,500."""
 
 
 @dataclass(frozen=True, slots=True)
-class Company:
+class SharedDaemons:
     """Two nsqds that register with one nsqlookupd."""
 
     lookupd: Server
     nsqds: tuple[NsqdServer, NsqdServer]
 
     def make(self, topic: str, channel: str = "c") -> str:
-        """The topic and channel on both nsqds, which nsqlookupd knows; returns the topic."""
+        """Create a topic and channel on both nsqds; return the topic once nsqlookupd lists both."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic}")
             nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
@@ -38,9 +41,9 @@ class Company:
 
 
 @pytest.fixture(scope="session")
-def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
-    """Two nsqds and an nsqlookupd; a test uses a topic of its own, and leaves them alive."""
-    folder = tmp_path_factory.mktemp("company")
+def shared_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDaemons]:
+    """Two nsqds and an nsqlookupd; a test uses its own topic, and leaves them alive."""
+    folder = tmp_path_factory.mktemp("shared_daemons")
     lookupd = spawn_nsqlookupd(folder)
 
     def start(number: int) -> NsqdServer:
@@ -50,4 +53,4 @@ def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Company]:
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         stack.enter_context(lookupd)
         first, second = (stack.enter_context(nsqd) for nsqd in threads.map(start, range(2)))
-        yield Company(lookupd, (first, second))
+        yield SharedDaemons(lookupd, (first, second))
