@@ -1,6 +1,9 @@
-"""Addresses given to a client: nsqds, nsqlookupds, and the local address of its connections.
+"""Check the arguments of producers, consumers and messages: addresses, names and delays.
 
-The syntax of addresses is defined in `protocol.address`.
+1. The syntax of addresses is defined in `protocol.address`, that of names in `protocol.names`.
+2. Checks are made before a command is sent or a message counts as answered.
+3. nsqd enforces its own limit for delays (``--max-req-timeout``); only delays that it cannot
+   represent are rejected here.
 """
 
 from __future__ import annotations
@@ -8,12 +11,22 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from sparq.protocol.address import Address, lookupd_url, parse_address
+from sparq.protocol.names import NAME_SIZE_MAX, is_valid_name, quote
+
+RULE: Final = (
+    f"use 1-{NAME_SIZE_MAX} characters from [.a-zA-Z0-9_-], optionally followed by #ephemeral"
+)
+
+DELAY_SECONDS_MAX: Final = (2**63 - 1) / 1e9
+"""nsqd counts nanoseconds in 63 bits; a longer delay overflows, so its due time is arbitrary."""
 
 Given = TypeVar("Given")
 Found = TypeVar("Found")
+
+# Addresses
 
 
 def parse_nsqd(text: str) -> Address:
@@ -92,3 +105,34 @@ def _named(name: str, read: Callable[[Given], Found], given: Given) -> Found:
         return read(given)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
+
+
+# Names and delays
+
+
+def check_name(kind: str, name: str) -> None:
+    """Check that nsqd accepts a name; ``kind``, such as "topic", is for the error message.
+
+    Raises:
+        TypeError: the name is not a str.
+        ValueError: the name is not valid; the error states the rule.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{kind} must be a str, not {type(name).__name__}")
+    if not is_valid_name(name):
+        raise ValueError(f"invalid {kind} name {quote(name)}: {RULE}")
+
+
+def check_delay(delay_seconds: float) -> None:
+    """Check that nsqd can represent a delay.
+
+    Raises:
+        TypeError: the delay is not a number.
+        ValueError: the delay is negative or too long.
+    """
+    if not isinstance(delay_seconds, (int, float)):
+        raise TypeError(f"delay_seconds must be a number, not {type(delay_seconds).__name__}")
+    if not 0 <= delay_seconds < DELAY_SECONDS_MAX:
+        raise ValueError(
+            f"delay_seconds must be from 0 to {DELAY_SECONDS_MAX:.2g}, not {delay_seconds}"
+        )
