@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import cast, overload
 
-from sparq.client.address import check_delay
+from sparq.client.arguments import check_delay
 from sparq.client.connection import DONE
 from sparq.client.errors import AlreadyRespondedError
 from sparq.client.inbox import size_of

@@ -23,7 +23,7 @@ import os
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
-from sparq.client.address import parse_local, parse_nsqd
+from sparq.client.arguments import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger

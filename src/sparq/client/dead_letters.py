@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 
-from sparq.client.address import check_name
+from sparq.client.arguments import check_name
 from sparq.client.errors import SparqClientError
 from sparq.client.log_fields import FieldLogger, of_message
 from sparq.client.message import Message

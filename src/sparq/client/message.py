@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Protocol
 
-from sparq.client.address import check_delay
+from sparq.client.arguments import check_delay
 from sparq.client.errors import AlreadyRespondedError
 from sparq.protocol.dead_letters import unseal
 

@@ -22,7 +22,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from sparq.client.address import read_sources
+from sparq.client.arguments import read_sources
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Connecting, Discovery, Filter

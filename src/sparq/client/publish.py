@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence, Sized
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from sparq.client.address import check_delay, check_name
+from sparq.client.arguments import check_delay, check_name
 from sparq.client.config import milliseconds
 from sparq.client.requests import PendingRequest
 from sparq.protocol.errors import RemoteError

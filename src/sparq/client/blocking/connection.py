@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
