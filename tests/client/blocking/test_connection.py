@@ -1,6 +1,6 @@
 """blocking.connection through layers: what a peer may do wrong, and that memory is used again.
 
-Threads serve the handshake's pure twin. What goes right is in `test_layers_with_nsqd`.
+Threads serve the handshake's pure twin. What goes right is in `tests/scenarios/tls`.
 """
 
 import contextlib

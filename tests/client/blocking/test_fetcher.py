@@ -1,4 +1,4 @@
-"""client.blocking.feed: waits that are given up lose nothing."""
+"""client.blocking.fetcher: waits that are given up lose nothing."""
 
 from __future__ import annotations
 

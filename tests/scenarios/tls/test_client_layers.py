@@ -1,8 +1,6 @@
 """TLS, compression and AUTH with real nsqds: consumer, producer and range reader."""
 
 import asyncio
-import contextlib
-import http.client
 import logging
 import os
 import signal
@@ -21,6 +19,7 @@ from sparq.client.range_reader import RangeReader
 from sparq.protocol import batch, commands
 from tests.client.authd import READER, SECRET, Authd, running_authd
 from tests.client.certificates import Certificates, certificates
+from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
 from tests.support.own_topic import own_topic
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.waiting import stays, until
@@ -53,11 +52,6 @@ def authd() -> Iterator[Authd]:
     """An authd that knows two secrets."""
     with running_authd() as running:
         yield running
-
-
-def tls_flags(cert: Path) -> tuple[str, ...]:
-    """What makes nsqd speak TLS."""
-    return (f"--tls-cert={cert}", f"--tls-key={cert}", "--https-address=127.0.0.1:0")
 
 
 @pytest.fixture(scope="module")
@@ -299,15 +293,6 @@ async def test_back_pressure(
     await connection.close()
 
 
-class ElsewhereNsqd(NsqdServer):
-    """One that listens where the tests' helpers would not look."""
-
-    def _answers(self) -> bool:
-        with contextlib.suppress(OSError, http.client.HTTPException):
-            return self.request("GET", "/ping")[0] == 200
-        return False
-
-
 def has_ipv6() -> bool:
     """Whether ::1 can be listened on."""
     try:
@@ -328,7 +313,7 @@ async def test_unix_sockets_and_ipv6(
         pytest.skip("needs IPv6")
     options, layers = options_of(files, kind), LayerOptions(**options_of(files, kind))
     address = place.format(folder=tmp_path, port=free_port())
-    nsqd = ElsewhereNsqd(
+    nsqd = NsqdOnAnyAddress(
         "sparq.nsqd", tmp_path, (f"--data-path={tmp_path}", *tls_flags(files.server))
     )
     nsqd.tcp = address

@@ -1,8 +1,8 @@
 """What is required of the client, line by line, and the tests that hold each line.
 
 One module a part: `consumer`, `rdy`, `backoff`, `connection`, `producer` and `features`. A line
-names tests as `file.py::test`, files being those of tests/client; `on_nsqd` are tests against real
-daemons, `scripted` those that need a peer which does what no nsqd does on request.
+names tests as `file.py::test`, with the file's path below tests/. `on_nsqd` are tests against real
+daemons; `scripted` ones need a peer that does what no nsqd does on request.
 """
 
 from __future__ import annotations

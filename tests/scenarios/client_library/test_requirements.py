@@ -8,26 +8,34 @@ from pathlib import Path
 
 import pytest
 
-from tests.client import requirements
-from tests.client.requirements import Requirement
+from tests.scenarios.client_library import requirements
+from tests.scenarios.client_library.requirements import Requirement
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parents[2]
+HERE = "scenarios/client_library"
 PARTS = sorted(found.name for found in pkgutil.iter_modules(requirements.__path__))
-DAEMONS = "tests.support.servers"
+FILES = (
+    "test_connection.py",
+    "test_consumer.py",
+    "test_nsqd_sources.py",
+    "test_producer.py",
+    "test_rdy_and_backoff.py",
+)
+"""The files whose tests all hold a requirement."""
 
 
 @cache
 def named_in(file: str) -> frozenset[str]:
     """The names of a file's tests."""
-    tree = ast.parse((HERE / file).read_text(encoding="utf-8"))
+    tree = ast.parse((TESTS / file).read_text(encoding="utf-8"))
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
     return frozenset(node.name for node in ast.walk(tree) if isinstance(node, kinds))
 
 
 @cache
 def starts_daemons(file: str) -> bool:
-    """Whether a file's tests have real daemons: those of conftest.py, or their own."""
-    text = (HERE / file).read_text(encoding="utf-8")
+    """Whether a file's tests have real daemons: the shared ones, or their own."""
+    text = (TESTS / file).read_text(encoding="utf-8")
     return "spawn_nsqd" in text or "shared_daemons" in text
 
 
@@ -59,10 +67,12 @@ def test_every_requirement_has_a_test_against_real_daemons(part: str) -> None:
     assert [] == unreal
 
 
-@pytest.mark.parametrize("file", sorted(path.name for path in HERE.glob("test_requirements_*.py")))
+@pytest.mark.parametrize("file", FILES)
 def test_every_test_of_a_requirement_is_in_a_table(file: str) -> None:
     """A test that holds a requirement is named with it."""
     named = {test for part in PARTS for line in table(part).values() for test in line.tests}
-    tests = {f"{file}::{name}" for name in named_in(file) if name.startswith("test_")}
+    tests = {
+        f"{HERE}/{file}::{name}" for name in named_in(f"{HERE}/{file}") if name.startswith("test_")
+    }
 
     assert set() == tests - named

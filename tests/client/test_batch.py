@@ -1,30 +1,13 @@
-"""client.batch and client.inbox: what arrives together is handled and answered for together."""
+"""client.batch: messages that arrive together are handled and responded to together."""
 
 import asyncio
-import random
 
 import pytest
 
-from sparq.client import AlreadyRespondedError, Batch, Consumer
-from tests.client.scripted import Peer, consumer_of, message_frame, scripted, subscribed
-from tests.support.waiting import let_all_run, until
-
-
-def deliver(peer: Peer, numbers: range, attempts: int = 1) -> None:
-    """Messages in one write, so that they arrive in one read."""
-    peer.in_flight.update(b"%016x" % number for number in numbers)
-    frames = (message_frame(number, b"body %d" % number, attempts) for number in numbers)
-    peer.writer.write(b"".join(frames))
-
-
-async def first(consumer: Consumer, size: int = 1000, wait: float = 0.1) -> Batch:
-    async for batch in consumer.batches(size, wait):
-        return batch
-    raise AssertionError("no batch")
-
-
-def bodies(numbers: range) -> list[bytes]:
-    return [b"body %d" % number for number in numbers]
+from sparq.client import AlreadyRespondedError
+from tests.client.batches import bodies, deliver, first
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.support.waiting import until
 
 
 async def test_a_batch_is_finished_together() -> None:
@@ -59,33 +42,6 @@ async def test_a_batch_has_size_messages_at_most() -> None:
 
     assert sizes == [12, 12, 6]
     assert seen == bodies(range(30))
-
-
-async def test_a_batch_waits_for_more_but_not_for_long() -> None:
-    """The first message waits for others, until the batch is full or its time is over."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
-        peer = await subscribed(nsqd)
-        waiting = asyncio.create_task(first(consumer, size=3, wait=60))
-        for number in range(3):
-            deliver(peer, range(number, number + 1))
-            await until(lambda n=number: consumer.counters.received == n + 1)
-        full = await waiting
-        deliver(peer, range(3, 5))
-        timed = await first(consumer, size=1000, wait=0.05)
-        await full.finish()
-        await timed.finish()
-
-    assert (full.bodies, timed.bodies) == (bodies(range(3)), bodies(range(3, 5)))
-
-
-async def test_a_batch_that_nobody_can_add_to_does_not_wait() -> None:
-    """With all of max_in_flight in it no more can come before it is answered for."""
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=5) as consumer:
-        peer = await subscribed(nsqd)
-        deliver(peer, range(5))
-        batch = await asyncio.wait_for(first(consumer, size=1000, wait=3600), 10)
-        assert len(batch) == 5
-        batch.finish()
 
 
 async def test_messages_of_a_batch_can_be_answered_singly() -> None:
@@ -179,89 +135,9 @@ async def test_what_is_lost_is_in_no_batch() -> None:
     assert batch.bodies + again.bodies == bodies(range(10, 20))
 
 
-async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
-    """What it held is there for the next, in its old order."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        gathering = asyncio.create_task(first(consumer, size=9, wait=60))
-        deliver(peer, range(3))
-        await until(lambda: consumer.in_flight == 3)
-        await let_all_run()
-        gathering.cancel()
-        await asyncio.wait([gathering])
-        deliver(peer, range(3, 5))
-        await until(lambda: consumer.in_flight == 5)
-        batch = await first(consumer, wait=0.05)
-
-        assert batch.bodies == bodies(range(5))
-        batch.finish()
-
-
-async def test_stopping_hands_out_what_was_gathered() -> None:
-    """Who gathers when the consumer stops gets what there is, then the iteration ends."""
-    async with scripted() as [nsqd]:
-        consumer = consumer_of(nsqd)
-        consumer.start()
-        peer = await subscribed(nsqd)
-        sizes = []
-
-        async def gather() -> None:
-            async for batch in consumer.batches(9, wait=60):
-                sizes.append(len(batch))
-                await batch.finish()
-
-        gathering = asyncio.create_task(gather())
-        deliver(peer, range(3))
-        await until(lambda: consumer.in_flight == 3 and not consumer._inbox._arrived)
-        await consumer.stop()
-        await gathering
-
-        assert sizes == [3]
-        assert len(nsqd.lines(b"FIN")) == 3
-
-
 @pytest.mark.parametrize(("size", "wait"), [(0, 1), (1, -1), (1, float("nan"))])
 async def test_a_batch_that_cannot_be(size: int, wait: float) -> None:
     """Sizes below 1 and times below 0 are refused."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         with pytest.raises(ValueError, match="size must be at least 1"):
             await anext(consumer.batches(size, wait))
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
-    """Batches of any size and single messages, by several tasks, from one inbox."""
-    draw = random.Random(seed)
-    seen: list[bytes] = []
-    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
-        peer = await subscribed(nsqd)
-
-        async def singly() -> None:
-            async for message in consumer:
-                seen.append(message.body)
-                message.finish()
-                await asyncio.sleep(0)  # the others' turn
-
-        async def together(size: int) -> None:
-            async for batch in consumer.batches(size, wait=0.002):
-                seen.extend(batch.bodies)
-                if size % 2:
-                    for message in batch:
-                        message.finish()
-                else:
-                    batch.finish()
-
-        tasks = [asyncio.create_task(singly()) for _ in range(2)]
-        tasks += [asyncio.create_task(together(size)) for size in (1, 4, 77)]
-        at = 0
-        while at < 2000:
-            count = draw.randint(1, 200)
-            deliver(peer, range(at, at + count))
-            at += count
-            await asyncio.sleep(0)  # the takers' turn
-        await until(lambda: len(seen) >= at and not peer.in_flight)
-        await consumer.stop()
-        await asyncio.gather(*tasks)
-
-    assert sorted(seen) == sorted(bodies(range(at)))
-    assert consumer.in_flight == 0

@@ -1,4 +1,4 @@
-"""One of several nsqds does not answer: no publish is lost by it, and none waits for it twice."""
+"""client.silence: while one of several nsqds does not answer, publishes go to the others."""
 
 from __future__ import annotations
 

@@ -31,57 +31,58 @@ from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
-HERE: Final = Path(__file__).parent
-FLOW, CONSUMER = "test_requirements_flow.py::test_", "test_requirements_consumer.py::test_"
-WIRE, SOURCES = "test_requirements_connection.py::test_", "test_requirements_sources.py::test_"
-LAYERS, OWN = "test_layers_with_nsqd.py::test_", "test_options_effect.py::test_"
+TESTS: Final = Path(__file__).parents[2]
+HERE: Final = "scenarios/client_library/"
+CONNECTION, CONSUMER = HERE + "test_connection.py::test_", HERE + "test_consumer.py::test_"
+RDY, OPTIONS = HERE + "test_rdy_and_backoff.py::test_", HERE + "test_options.py::test_"
+LAYERS = "scenarios/tls/test_client_layers.py::test_"
 
 EFFECTS: Final = {
-    "dial_timeout": OWN + "a_host_that_swallows_packets",
-    "read_timeout": WIRE + "heartbeats_keep_a_connection_and_silence_ends_it",
-    "write_timeout": OWN + "an_nsqd_that_reads_nothing",
-    "local_addr": OWN + "where_connections_come_from",
-    "lookupd_poll_interval": OWN + "how_often_nsqlookupds_are_asked",
-    "lookupd_poll_jitter": OWN + "how_evenly_nsqlookupds_are_asked",
-    "lookupd_poll_timeout": OWN + "an_nsqlookupd_that_hangs",
-    "max_reconnect_delay": OWN + "how_soon_an_nsqd_is_tried_again",
+    "dial_timeout": OPTIONS + "a_host_that_swallows_packets",
+    "read_timeout": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
+    "write_timeout": OPTIONS + "an_nsqd_that_reads_nothing",
+    "local_addr": OPTIONS + "where_connections_come_from",
+    "lookupd_poll_interval": OPTIONS + "how_often_nsqlookupds_are_asked",
+    "lookupd_poll_jitter": OPTIONS + "how_evenly_nsqlookupds_are_asked",
+    "lookupd_poll_timeout": OPTIONS + "an_nsqlookupd_that_hangs",
+    "max_reconnect_delay": OPTIONS + "how_soon_an_nsqd_is_tried_again",
     "max_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
     "default_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
-    "backoff_strategy": OWN + "two_strategies_of_backoff",
-    "max_backoff_duration": FLOW + "backoff_can_be_switched_off",
-    "backoff_multiplier": OWN + "two_strategies_of_backoff",
+    "backoff_strategy": OPTIONS + "two_strategies_of_backoff",
+    "max_backoff_duration": RDY + "backoff_can_be_switched_off",
+    "backoff_multiplier": OPTIONS + "two_strategies_of_backoff",
     "max_attempts": CONSUMER + "a_message_that_fails_too_often_is_given_up",
-    "low_rdy_idle_timeout": OWN + "a_seat_is_given_up",
-    "low_rdy_timeout": OWN + "a_seat_is_given_up",
-    "rdy_redistribute_interval": OWN + "a_seat_is_given_up",
-    "client_id": WIRE + "nsqd_learns_who_it_is",
-    "hostname": WIRE + "nsqd_learns_who_it_is",
-    "user_agent": WIRE + "nsqd_learns_who_it_is",
-    "topology_region": OWN + "the_nearest_is_served_first",
-    "topology_zone": OWN + "the_nearest_is_served_first",
-    "heartbeat_interval": WIRE + "heartbeats_keep_a_connection_and_silence_ends_it",
+    "low_rdy_idle_timeout": OPTIONS + "a_seat_is_given_up",
+    "low_rdy_timeout": OPTIONS + "a_seat_is_given_up",
+    "rdy_redistribute_interval": OPTIONS + "a_seat_is_given_up",
+    "client_id": CONNECTION + "nsqd_learns_who_it_is",
+    "hostname": CONNECTION + "nsqd_learns_who_it_is",
+    "user_agent": CONNECTION + "nsqd_learns_who_it_is",
+    "topology_region": OPTIONS + "the_nearest_is_served_first",
+    "topology_zone": OPTIONS + "the_nearest_is_served_first",
+    "heartbeat_interval": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
     "sample_rate": LAYERS + "requeue_and_sampling_go_through_layers",
-    "output_buffer_size": WIRE + "nsqd_learns_who_it_is",
-    "output_buffer_timeout": WIRE + "nsqd_learns_who_it_is",
-    "max_in_flight": FLOW + "max_in_flight_is_shared",
-    "msg_timeout": "test_with_nsqd.py::test_requeue_touch_and_timeout",
-    "max_msg_size": WIRE + "a_frame_that_is_too_large_ends_the_connection",
+    "output_buffer_size": CONNECTION + "nsqd_learns_who_it_is",
+    "output_buffer_timeout": CONNECTION + "nsqd_learns_who_it_is",
+    "max_in_flight": RDY + "max_in_flight_is_shared",
+    "msg_timeout": "scenarios/client_library/test_daemons.py::test_requeue_touch_and_timeout",
+    "max_msg_size": CONNECTION + "a_frame_that_is_too_large_ends_the_connection",
     "stop_timeout": CONSUMER + "stop_is_bounded",
-    "publish_timeout": OWN + "a_publish_has_its_time",
-    "publish_attempts": "test_producer.py::test_attempts_are_bounded",
-    "max_pending_bytes": OWN + "what_awaits_its_ok_is_bounded",
-    "tls_v1": OWN + "nothing_is_said_in_clear",
-    "tls_config": OWN + "a_context_of_ones_own",
+    "publish_timeout": OPTIONS + "a_publish_has_its_time",
+    "publish_attempts": "client/test_dispatcher.py::test_attempts_are_bounded",
+    "max_pending_bytes": OPTIONS + "what_awaits_its_ok_is_bounded",
+    "tls_v1": OPTIONS + "nothing_is_said_in_clear",
+    "tls_config": OPTIONS + "a_context_of_ones_own",
     "tls_root_ca_file": LAYERS + "publish_and_consume",
     "tls_cert": LAYERS + "an_nsqd_that_requires_tls_and_a_certificate",
-    "tls_key": OWN + "a_key_in_a_file_of_its_own",
-    "tls_insecure_skip_verify": OWN + "anybody_is_trusted_on_request",
-    "tls_min_version": "test_handshake.py::test_old_versions_are_refused",
+    "tls_key": OPTIONS + "a_key_in_a_file_of_its_own",
+    "tls_insecure_skip_verify": OPTIONS + "anybody_is_trusted_on_request",
+    "tls_min_version": "wire/test_client.py::test_old_versions_are_refused",
     "snappy": LAYERS + "publish_and_consume",
     "deflate": LAYERS + "publish_and_consume",
-    "deflate_level": OWN + "the_level_of_deflate_is_agreed",
+    "deflate_level": OPTIONS + "the_level_of_deflate_is_agreed",
     "auth_secret": LAYERS + "publish_and_consume",
-    "lookupd_authorization": OWN + "nsqlookupds_get_the_secret",
+    "lookupd_authorization": OPTIONS + "nsqlookupds_get_the_secret",
 }
 
 
@@ -135,7 +136,7 @@ def test_every_option_has_a_test_of_its_effect() -> None:
     gone = [
         f"{file}::{test}"
         for file, _, test in named
-        if not re.search(rf"^(async )?def {test}\(", (HERE / file).read_text(), re.M)
+        if not re.search(rf"^(async )?def {test}\(", (TESTS / file).read_text(), re.M)
     ]
 
     assert {field.name for field in fields(Config)} == set(EFFECTS)
