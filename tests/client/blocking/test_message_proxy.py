@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from sparq.client import AlreadyRespondedError, Session
-from tests.client.blocking.sessions import fill, is_empty
+from sparq.client.blocking.message_proxy import ByteLimit
+from tests.client.blocking.sessions import fill, interrupt_soon, is_empty
 from tests.support.servers import NsqdServer
 from tests.support.waiting import wait_for
 
@@ -65,3 +67,32 @@ def take(batch: Any) -> list[bytes]:
         message.finish()
     batch.finish()
     return [message.body for message in batch]
+
+
+def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
+    """It waits for nothing while no other is counted; the next one waits until it has left."""
+    limit = ByteLimit(10)
+    limit.enter(100)
+    waiting = threading.Thread(target=limit.enter, args=(1,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    assert 1 == limit.count
+    limit.leave(100)
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    assert 1 == limit.count
+
+
+def test_an_interrupted_wait_counts_no_bytes() -> None:
+    """After Ctrl-C as much fits as before."""
+    limit = ByteLimit(10)
+    limit.enter(10)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        limit.enter(5)
+    limit.leave(10)
+    limit.enter(10)
+
+    assert 1 == limit.count
