@@ -1,4 +1,4 @@
-"""A producer and nsqds that drain: another takes the publish at once; it is tried again later."""
+"""client.drained: publishes skip an nsqd that drains, and try it again later."""
 
 from __future__ import annotations
 

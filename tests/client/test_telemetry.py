@@ -223,7 +223,7 @@ async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
     assert [ids(several), ids(several), ids(deferred)] == linked
 
 
-def test_the_blocking_face(nsqd: NsqdServer) -> None:
+def test_the_blocking_api(nsqd: NsqdServer) -> None:
     """The same two blocks, around what waits."""
     traces = Traces(carry_context=True)
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:

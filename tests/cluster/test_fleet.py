@@ -1,4 +1,4 @@
-"""Who there is in a cluster, by nsqlookupd or given, with daemons that are gone."""
+"""cluster.fleet: the nodes of a cluster, listed or configured, with daemons that are gone."""
 
 from __future__ import annotations
 

@@ -60,11 +60,11 @@ def test_nothing_of_a_session_goes_to_another_process(
                 way(each)
 
 
-def test_both_faces_can_do_the_same() -> None:
+def test_both_apis_can_do_the_same() -> None:
     """What is there is here by its name, or submitted; but for what only an event loop needs."""
     awaited = {"start", "stop", "join", "drain"}
-    faces = [(Consumer, BlockingConsumer), (Producer, BlockingProducer), (Batch, BlockingBatch)]
-    for there, here in faces:
+    pairs = [(Consumer, BlockingConsumer), (Producer, BlockingProducer), (Batch, BlockingBatch)]
+    for there, here in pairs:
         names = {
             name.removesuffix("_nowait").replace("publish", "submit") if "_nowait" in name else name
             for name in dir(there)

@@ -1,4 +1,4 @@
-"""What is required of one connection, held against real nsqds."""
+"""Requirements of a connection, held against real nsqds."""
 
 import logging
 from typing import Any

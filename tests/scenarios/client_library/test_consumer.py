@@ -1,4 +1,4 @@
-"""What is required of a consumer's messages and of its life, held against real nsqds."""
+"""Requirements of a consumer, from its start to its stop, held against real nsqds."""
 
 import asyncio
 import logging

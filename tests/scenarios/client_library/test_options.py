@@ -1,4 +1,4 @@
-"""What each option does, against real nsqds: a table of options and tests, and the tests it lacked.
+"""The effect of each option, against real nsqds: a table of options and tests, and more tests.
 
 An option's test fails when the option is not heeded. Where no nsqd does what the option is for (a
 host that swallows packets, an nsqlookupd that hangs), a peer of the test's own does.

@@ -1,4 +1,4 @@
-"""What is required of a producer, held against real nsqds."""
+"""Requirements of a producer, held against real nsqds."""
 
 import asyncio
 import contextlib

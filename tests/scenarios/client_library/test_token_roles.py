@@ -1,4 +1,4 @@
-"""Clients, `sparq admin` and nsqadmin with tokens of a file: what each role is enough for."""
+"""Clients, `sparq admin` and nsqadmin with tokens of a file: what each role allows."""
 
 from __future__ import annotations
 

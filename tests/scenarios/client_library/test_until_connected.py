@@ -52,7 +52,7 @@ async def test_whoever_waits_hears_of_the_first_attempt(tmp_path: Path) -> None:
 
 
 def test_without_an_event_loop_too(tmp_path: Path) -> None:
-    """The blocking face waits the same way."""
+    """The blocking API waits the same way."""
     with spawn_nsqd(tmp_path) as nsqd, sparq.connect(nsqd.tcp) as session:
         session.producer().until_connected(5.0)
         nsqd.kill9()

@@ -1,4 +1,4 @@
-"""A port that speaks something else than was thought is named, whichever way round."""
+"""A port with another protocol than expected is named in the error, whichever way round."""
 
 from __future__ import annotations
 
