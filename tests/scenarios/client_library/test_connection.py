@@ -8,7 +8,7 @@ import pytest
 from sparq.client import Config, Consumer
 from sparq.client.connection import open_connection
 from sparq.client.errors import WrongPeerError
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import free_port
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 
 from sparq.client import AlreadyRespondedError, Consumer, Message
 from sparq.protocol import commands
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer, Producer
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until

@@ -26,7 +26,7 @@ from sparq.client.connection import open_connection
 from tests.client.authd import SECRET
 from tests.client.certificates import Certificates, certificates
 from tests.client.scripted import listening
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until

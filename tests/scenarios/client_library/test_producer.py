@@ -25,7 +25,7 @@ from sparq.client import (
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from tests.client.scripted import close
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer, free_port
 from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until

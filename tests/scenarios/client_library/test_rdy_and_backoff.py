@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sparq.client import Consumer
-from tests.client.tap import Tap, tapped
+from tests.scenarios.client_library.tap import Tap, tapped
 from tests.support.servers import NsqdServer
 from tests.support.shared_daemons import RDY_COUNT_MAX, SharedDaemons
 from tests.support.waiting import until
