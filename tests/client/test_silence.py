@@ -9,10 +9,12 @@ import signal
 import socket
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from sparq.client import Producer, Receipt
+from sparq.client.silence import SILENT_SECONDS, Silence
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until, until_seen
 
@@ -170,3 +172,28 @@ async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds)
 
             assert nowhere not in {each.nsqd for each in receipts}
             assert 0 == producer.resent
+
+
+class Link:
+    """A connection on which an answer is due since a time; None: nothing is due."""
+
+    def __init__(self, waiting_since: float | None) -> None:
+        self.live = True
+        self.waiting_since = waiting_since
+
+
+def test_a_connection_is_silent_after_two_checks() -> None:
+    """Data between them, or an end of the connection, means that it is not."""
+    silence, now = Silence(1.0), 10.0
+    due, heard, idle, ended = Link(now), Link(now), Link(None), Link(now)
+    links: list[Any] = [due, heard, idle, ended]
+    silence.look(links, now + SILENT_SECONDS / 2)
+    silence.look(links, now + SILENT_SECONDS)
+    assert frozenset() == silence.links
+    heard.waiting_since = now + SILENT_SECONDS / 2
+    ended.live = False
+    silence.look(links, now + 2 * SILENT_SECONDS)
+    assert {due} == silence.links
+    silence.forget(links[0])
+
+    assert frozenset() == silence.links
