@@ -20,7 +20,7 @@ from sparq.client import Producer
 from sparq.nsqd.draining import LEFT_SHOWN
 from sparq.nsqd.leaving import LINGER_SECONDS
 from sparq.protocol.commands import sub
-from tests.nsqadmin.api.house import GO, GoServer
+from tests.nsqadmin.cluster import GO, GoServer
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.waiting import until, until_seen, wait_for

@@ -35,7 +35,7 @@ FLAGS = {
 
 def test_no_flag_is_missing() -> None:
     """NSQ's flags (docs/daemons.md), each with a test of what it does."""
-    # test_unreachable has the flag that Go's tools do not have
+    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
 
@@ -196,7 +196,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
 
 
 async def test_an_nsqd_that_is_not_there() -> None:
-    """The reason names it; see test_unreachable."""
+    """The reason names it; see tests/scenarios/dead_nodes/test_tools.py."""
     port = free_port()
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from proofs import strace
 from sparq.client import Consumer, Message
-from tests.nsqadmin.pages.cluster import AdminServer
+from tests.scenarios.admin_pages.cluster import AdminServer
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
 from tests.scenarios.deploy.alerting import Prometheus
