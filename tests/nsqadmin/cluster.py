@@ -187,3 +187,8 @@ def free_address() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def topics_paused(house: House, topic: str) -> list[bool]:
+    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in house.nsqds]
+    return [stats["topics"][0]["paused"] for stats in found]

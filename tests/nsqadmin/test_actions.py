@@ -11,8 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
 from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, ActionRequest
-from tests.nsqadmin.cluster import Admin, House, admin, free_address
-from tests.nsqadmin.test_api import topics_paused
+from tests.nsqadmin.cluster import Admin, House, admin, free_address, topics_paused
 
 ACTING = [
     ("POST", "/api/topics", {"topic": "acl", "channel": "c"}),

@@ -1,4 +1,4 @@
-"""NSQ's API, what it shows: every GET route in its shape, with its errors, in both modes."""
+"""NSQ's API: what every route shows and does, with its errors, with nsqlookupds and without."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.peers import peer
-from tests.nsqadmin.cluster import Admin, House, admin, consumer, free_address
+from tests.nsqadmin.cluster import Admin, House, admin, consumer, free_address, topics_paused
 
 TOPIC, CHANNEL, NODE = "/api/topics/bad", "/api/topics/bad/c", "/api/nodes/x:1"
 
@@ -335,11 +335,6 @@ def names(house: House, topic: str) -> list[bool]:
     """Whether each node has the topic."""
     found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in house.nsqds]
     return [bool(stats["topics"]) for stats in found]
-
-
-def topics_paused(house: House, topic: str) -> list[bool]:
-    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in house.nsqds]
-    return [stats["topics"][0]["paused"] for stats in found]
 
 
 async def test_create(by_lookupd: Admin, house: House) -> None:

@@ -1,4 +1,4 @@
-"""nsqadmin as a program: its flags, its start and its failures, signals, base path, metrics."""
+"""nsqadmin as a program: its start and its failures, signals, base path, version."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""Which topics nsqlookupds know: both forms of their answer, and answers that mean no good."""
+"""nsq_to_file: the topics that nsqlookupds know, and command lines that are refused."""
 
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -12,7 +14,10 @@ from aiohttp import web
 from sparq.client.config import Config
 from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
 from sparq.protocol.patterns import Pattern
+from sparq.tools import commands
 from sparq.tools.nsq_to_file import TopicFinder, topics_in
+
+ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
 
 
 @asynccontextmanager
@@ -109,3 +114,67 @@ def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixtur
 
     assert {"a", "..", "b#ephemeral"} == topics_in({"topics": listed})
     assert ["skipped 7 topics with invalid names"] == [r.message for r in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (ASKED[:1], "--topic or --topic-pattern required"),
+        (ASKED[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
+        (
+            [*ASKED, "--lookupd-http-address=a:1"],
+            "--nsqd-tcp-address or --lookupd-http-address not",
+        ),
+        ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
+        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
+        ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
+        ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
+        ([*ASKED, "--channel="], "--channel is required"),
+        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
+        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
+        ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
+        ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
+        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
+        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
+        ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
+        ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
+        ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),
+        ([*ASKED, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
+        ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
+        ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
+        ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
+        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
+        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
+        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
+        (
+            [*ASKED, "--nsqd-tcp-address=nowhere"],
+            "--nsqd-tcp-address not an address of the form host:port",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
+) -> None:
+    """Status 1 and one line that names what is wrong, before anything is connected."""
+    with pytest.raises(SystemExit) as ended:
+        commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
+
+    said = capsys.readouterr().err
+    assert (1, 1) == (ended.value.code, said.count("\n"))
+    assert said.startswith("nsq_to_file: ")
+    assert reason in said
+
+
+def test_a_missing_permission_is_reported_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is connected; the tests may run as root, who may do anything."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SystemExit) as ended:
+        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
+
+    assert 1 == ended.value.code
+    assert (
+        f'nsq_to_file: --output-dir "{tmp_path}": permission denied:'
+        " files cannot be created there\n" == capsys.readouterr().err
+    )

@@ -1,4 +1,4 @@
-"""URLs, headers and single requests of nsq_to_http."""
+"""nsq_to_http: its URLs, headers and single requests."""
 
 from __future__ import annotations
 

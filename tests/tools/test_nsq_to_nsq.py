@@ -1,4 +1,4 @@
-"""JSON filters: which messages pass, and which of their fields."""
+"""nsq_to_nsq: which messages its JSON filter lets pass, and which of their fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Response times: lines at every so many messages."""
+"""Relaying messages: response times, with a line after every N messages."""
 
 from __future__ import annotations
 

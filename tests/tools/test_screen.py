@@ -1,15 +1,29 @@
-"""An opened channel on the screen: its nsqds, its clients, and what scrolls."""
+"""The screen of `sparq top`: rows, complaints and keys; an opened channel with its clients."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import Any
 
 import pytest
 from rich.console import Console
 
 from sparq.cluster.clients import Client, clients_in
-from sparq.tools.overview import ChannelPart, OverviewRow
-from sparq.tools.screen import ChannelFacts, channel_page, clients_above
+from sparq.tools.overview import ChannelPart, Overview, OverviewRow
+from sparq.tools.screen import (
+    COMPLAINTS_MAX,
+    ChannelFacts,
+    Screen,
+    channel_page,
+    clients_above,
+    fitting,
+)
+from sparq.tools.view import (
+    BY_NAME,
+    COLUMNS,
+    View,
+)
 
 CLIENT = {
     **{"client_id": "c1", "hostname": "h1", "remote_address": "10.0.0.1:5", "user_agent": "go-nsq"},
@@ -105,3 +119,55 @@ def test_what_is_not_there_is_said() -> None:
     assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
     spark = OverviewRow("t", "c", readers=1)
     assert "read by Spark" in drawn(ChannelFacts(spark))[0]
+
+
+def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
+    """The screen as text."""
+    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
+    made = Screen(View("depth"), "sparq top", console)
+    with console.capture() as captured:
+        seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
+        console.print(made.picture(seen, errors or {}, ChannelFacts()))
+    return captured.get()
+
+
+def test_a_screen_is_filled_and_not_more() -> None:
+    """Rows, complaints and keys together have room; the rest of both is counted or scrolled."""
+    text = screen(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
+
+    lines = text.rstrip("\n").split("\n")
+    assert 11 == len(lines)
+    assert 12 - 4 - COMPLAINTS_MAX - 1 == sum(line.startswith("topic") for line in lines)
+    counts = r"2 nsqds   1 topics   in 5\.0/s   out -/s   depth 0"
+    assert re.match(rf"sparq top   \d\d:\d\d:\d\d   {counts}", lines[0])
+    assert "DEPTH v" in lines[1]
+    assert "0:1: connection refused" in text
+    assert "... and 7 more" in text
+    assert "quit" in lines[-1]
+
+
+def test_a_narrow_terminal_does_without_some_columns() -> None:
+    """Those that say least go first; names, rates, depth and lag stay for longest."""
+    wide, narrow = screen(130, 20), screen(80, 20)
+
+    assert "PAUSED" in wide
+    assert "PAUSED" not in narrow
+    assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
+
+
+def test_no_figure_is_cut() -> None:
+    """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
+    row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
+    for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
+        columns = fitting([row], width, BY_NAME[sorted_by])
+
+        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
+        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= columns.keys()
+        assert columns[BY_NAME["depth"]] >= len("123,456,789")
+        assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
+    assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
+    assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
+    assert fitting([OverviewRow("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len(
+        "TOPIC ^"
+    )

@@ -1,4 +1,6 @@
-"""The line that says on a terminal how far a program has come, on a pseudo-terminal."""
+"""What a terminal sends and shows: keys, and a line of progress, on a pseudo-terminal."""
+
+from __future__ import annotations
 
 import asyncio
 import contextlib
@@ -10,7 +12,7 @@ import sys
 import pytest
 
 from sparq.program.logging import set_up
-from sparq.tools.terminal import CLEAR, show_progress
+from sparq.tools.terminal import CLEAR, keys_in, show_progress
 from tests.support.waiting import until
 
 
@@ -52,3 +54,17 @@ async def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
     await show_progress(lambda: "half of it")
 
     assert "" == stderr.getvalue()
+
+
+def test_keys_are_found_in_what_a_terminal_sends() -> None:
+    """Characters and named keys, several at once too; sequences without a name are nothing."""
+    assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
+        b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"
+    )
+    assert [] == keys_in(b"\x1b[15~")
+    assert [] == keys_in(b"\x1bOP")
+    assert ["escape"] == keys_in(b"\x1b")
+    assert ["/", "a", "-", "1", "backspace", "enter", "backspace", "enter"] == keys_in(
+        b"/a-1\x7f\r\x08\n"
+    )
+    assert [] == keys_in(b"\xff\x00")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from tests.nsqadmin.pages.test_policies import House, house, words
+from tests.nsqadmin.pages.conftest import House, words
 from tests.support.waiting import until
-
-__all__ = ["house"]
 
 
 async def test_a_node_is_drained_on_its_page(house: House) -> None:

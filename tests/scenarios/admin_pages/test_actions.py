@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 from sparq.nsqadmin.pages.words import UNKNOWN
+from tests.nsqd.line import OK, Line, rdy, sub
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, order
 from tests.scenarios.admin_pages.conftest import reading
-from tests.nsqd.line import OK, Line, rdy, sub
 from tests.support.waiting import wait_for
 
 POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'

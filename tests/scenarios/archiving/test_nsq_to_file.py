@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import re
 import select
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -18,7 +16,6 @@ from typing import Any, TypeVar
 
 import pytest
 
-from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools import commands, nsq_to_file
 from sparq.tools.nsq_to_file import Options
@@ -26,9 +23,9 @@ from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlooku
 from tests.support.waiting import until
 from tests.tools.killing import ended, start
 from tests.tools.recording import (
-    archive,
+    SLOW,
     files,
-    finished,
+    flags,
     is_gzip,
     lines,
     publish,
@@ -42,7 +39,6 @@ SHOWN: set[str] = set()
 """The flags whose effect a test shows."""
 
 HOST = socket.gethostname().partition(".")[0]
-SLOW = "--sync-interval=1h"
 
 
 def shows(*flags: str) -> Callable[[Test], Test]:
@@ -63,11 +59,6 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
     """One nsqd for the module; each test has topics of its own."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
         yield server
-
-
-def flags(nsqd: NsqdServer, topic: str, folder: Path) -> list[str]:
-    """What every run needs."""
-    return [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={folder}"]
 
 
 def test_every_flag_is_shown() -> None:
@@ -205,118 +196,6 @@ async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> 
             await until_finished(nsqd, "ticking", count)
 
 
-async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """However often it was delivered before; NSQ's finishes it unseen behind the fifth time."""
-    publish(nsqd, "often", [b"a"])
-    told: dict[str, Any] = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
-    async with Consumer("often", "nsq_to_file", **told) as consumer:
-        async for message in consumer:
-            await message.requeue(0, backoff=False)
-            if message.attempts == 9:
-                break
-    async with recording(*flags(nsqd, "often", tmp_path)):
-        await until_finished(nsqd, "often", 1)
-
-    assert [b"a"] == lines(tmp_path)
-
-
-async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Nothing is written twice for an interval that is longer than the message timeout."""
-    told = [SLOW, "--consumer-opt=msg_timeout,1s"]
-    async with recording(*flags(nsqd, "impatient", tmp_path), *told):
-        for count in (1, 2):
-            publish(nsqd, "impatient", [b"%d" % count])
-            await until_finished(nsqd, "impatient", count)
-
-    assert [b"1", b"2"] == lines(tmp_path)
-    assert 0 == nsqd.channel("impatient", "nsq_to_file")["timeout_count"]
-
-
-async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """And so does SIGHUP, behind which the file is continued."""
-    async with recording(*flags(nsqd, "ended", tmp_path), SLOW) as archive:
-        publish(nsqd, "ended", [b"0"])
-        await until_finished(nsqd, "ended", 1)
-        publish(nsqd, "ended", [b"1", b"2"])
-        await until(lambda: len(lines(tmp_path)) == 3)
-        archive.reopen()
-        await until_finished(nsqd, "ended", 3)
-        publish(nsqd, "ended", [b"3"])
-        await until_finished(nsqd, "ended", 4)
-        publish(nsqd, "ended", [b"4"])
-        await until(lambda: len(lines(tmp_path)) == 5)
-        assert 4 == finished(nsqd, "ended")
-
-    assert 5 == finished(nsqd, "ended")
-    assert [[b"0", b"1", b"2", b"3", b"4"]] == [lines(tmp_path)]
-
-
-async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """While it still finishes what is left over, nothing is connected."""
-    async with recording(*flags(nsqd, "unbegun", tmp_path), f"--work-dir={tmp_path}/w"):
-        pass
-
-    assert {} == nsqd.channel("unbegun", "nsq_to_file")
-
-
-async def test_nothing_is_finished_before_the_disk_has_it(
-    nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """While the sync takes its time all is in flight, and heartbeats go on."""
-    begun, go_on = threading.Event(), threading.Event()
-    real = os.fdatasync
-
-    def slow(fd: int) -> None:
-        begun.set()
-        assert go_on.wait(60)
-        real(fd)
-
-    monkeypatch.setattr(os, "fdatasync", slow)
-    publish(nsqd, "slow", [b"a", b"b"])
-    told = ["--consumer-opt=heartbeat_interval,1s"]
-    async with recording(*flags(nsqd, "slow", tmp_path), *told):
-        await until(begun.is_set)
-        channel = nsqd.channel("slow", "nsq_to_file")
-        assert (0, 2) == (channel["finish_count"], channel["in_flight_count"])
-        go_on.set()
-        await until_finished(nsqd, "slow", 2)
-
-
-async def test_a_failed_sync_ends_it(
-    nsqd: NsqdServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """With status 1 and the file's name, whatever the other topics do.
-
-    What it held is delivered again at once.
-    """
-    real, broken = os.fdatasync, [True]
-
-    def fail(fd: int) -> None:
-        if broken[0] and "broken" in os.readlink(f"/proc/self/fd/{fd}"):
-            raise OSError(errno.EIO, "cannot be synced")
-        real(fd)
-
-    monkeypatch.setattr(os, "fdatasync", fail)
-    told = [*flags(nsqd, "broken", tmp_path), "--topic=whole", SLOW, "--filename-format=<TOPIC>"]
-    stop, running = asyncio.Event(), archive(*told)
-    publish(nsqd, "whole", [b"a"])
-    recorded = asyncio.create_task(running.run(stop))
-    await until_finished(nsqd, "whole", 1)
-    publish(nsqd, "whole", [b"b"])
-    await until(lambda: len(lines(tmp_path)) == 2)
-    publish(nsqd, "broken", [b"c"])
-
-    assert 1 == await recorded
-    assert f"cannot write {tmp_path}/broken: [Errno {errno.EIO}] cannot be synced" in caplog.text
-    assert [2, 0] == [finished(nsqd, topic) for topic in ("whole", "broken")]
-    broken[0] = False
-    async with recording(*told):
-        await until_finished(nsqd, "broken", 1)
-
-
 @shows("topic-pattern", "topic-refresh", "lookupd-http-address")
 async def test_topics_are_found(
     nsqd: NsqdServer, lookupd: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -419,73 +298,6 @@ def published_again(nsqd: NsqdServer, path: Path) -> bool:
     """Publish one more, and see whether the file is there."""
     publish(nsqd, "told", [b"again"])
     return path.exists()
-
-
-ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (ASKED[:1], "--topic or --topic-pattern required"),
-        (ASKED[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
-        (
-            [*ASKED, "--lookupd-http-address=a:1"],
-            "--nsqd-tcp-address or --lookupd-http-address not",
-        ),
-        ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
-        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
-        ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
-        ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
-        ([*ASKED, "--channel="], "--channel is required"),
-        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
-        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
-        ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
-        ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
-        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
-        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
-        ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
-        ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
-        ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),
-        ([*ASKED, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
-        ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
-        ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
-        ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
-        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
-        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
-        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
-        (
-            [*ASKED, "--nsqd-tcp-address=nowhere"],
-            "--nsqd-tcp-address not an address of the form host:port",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
-) -> None:
-    """Status 1 and one line that names what is wrong, before anything is connected."""
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
-
-    said = capsys.readouterr().err
-    assert (1, 1) == (ended.value.code, said.count("\n"))
-    assert said.startswith("nsq_to_file: ")
-    assert reason in said
-
-
-def test_a_missing_permission_is_reported_as_such(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is connected; the tests may run as root, who may do anything."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
-
-    assert 1 == ended.value.code
-    assert (
-        f'nsq_to_file: --output-dir "{tmp_path}": permission denied:'
-        " files cannot be created there\n" == capsys.readouterr().err
-    )
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:

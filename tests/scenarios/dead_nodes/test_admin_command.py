@@ -17,10 +17,10 @@ import pytest
 
 from sparq.tools.admin.verbs import VERBS
 from tests.scenarios.admin_pages.cluster import AdminServer
+from tests.scenarios.dead_nodes.killed import Killed, three_nsqds
 from tests.support.servers import free_port
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
-from tests.scenarios.dead_nodes.killed import Killed, three_nsqds
 
 TOPIC, DEAD, IDS = "TOPIC", "DEAD", "IDS"
 COPIES, LOOKED_AT = "copies", "looked.at"

@@ -20,9 +20,9 @@ from typing import Any, Self
 
 from proofs import strace
 from sparq.client import Consumer, Message
-from tests.scenarios.admin_pages.cluster import AdminServer
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
+from tests.scenarios.admin_pages.cluster import AdminServer
 from tests.scenarios.deploy.alerting import Prometheus
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.waiting import until, wait_for

@@ -1,4 +1,4 @@
-"""`sparq admin audit`: the entries of nsqadmin's log, page by page, and what to do without them."""
+"""`sparq admin list` and `sparq admin audit`: what is listed, also while an nsqd is dead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from tests.support.servers import free_port
-from tests.tools.admin.conftest import Run
+from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
 
 ENTRIES = [
     {
@@ -109,3 +109,49 @@ def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
     assert f"nsqadmin 127.0.0.1:{port}: connection refused: start it, or name another" in ran.err
     ran = admin("audit", "--nsqadmin-http-address=nonsense")
     assert (1, "--nsqadmin-http-address not an address" in ran.err) == (ran.status, True)
+
+
+def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> None:
+    """Sums over those that answer; the dead one is named each time."""
+    cluster.fresh("clicks", "archive", messages=3)
+
+    topics = admin("list")
+    assert 1 == topics.status
+    assert ["TOPIC", "CHANNELS", "DEPTH", "MESSAGES", "PAUSED", "NSQDS"] == topics.rows[0]
+    assert ["clicks", "1", "6", "6", "no", "2"] in topics.rows
+    channels = admin("list", "clicks")
+    assert ["archive", "6", "0", "0", "0", "0", "6", "0"] == channels.rows[1][:8]
+    assert ["no", "2"] == channels.rows[1][9:]
+    tells_of_the_dead(channels, cluster, "list")
+    parts = admin("list", "clicks", "archive")
+    assert [[address, "3"] for address in cluster.alive] == [row[:2] for row in parts.rows[1:]]
+    nodes = admin("list", "--nodes", "--json")
+    rows = {row["address"]: row for row in nodes.document["rows"]}
+    assert {*cluster.alive, cluster.dead} == rows.keys()
+    assert (None, "connection refused") == (
+        rows[cluster.dead]["topics"],
+        rows[cluster.dead]["error"],
+    )
+    assert 6 <= sum(rows[address]["messages"] for address in cluster.alive)
+
+
+def test_list_for_programs(cluster: Cluster, admin: Run) -> None:
+    """`--json`: rows by name, and errors; a message's age is a number."""
+    cluster.fresh("orders", "c", messages=1, dead=False)
+
+    document = admin("list", "orders", "--json").document
+
+    (row,) = document["rows"]
+    assert {} == document["errors"]
+    assert ("c", 2, 2, False, 2) == (
+        *(row["channel"], row["depth"], row["messages"], row["paused"]),
+        row["nsqds"],
+    )
+    assert 0 <= row["oldest_seconds"] < 60
+    missing = admin("list", "ordres")
+    assert 1 == missing.status
+    assert "no nsqlookupd knows the topic ordres: did you mean orders?" in missing.err
+    flags = [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+    assert "there is no topic ordres: did you mean" in admin("list", "ordres", *flags).err
+    nobody = admin("list", "orders", "--lookupd-http-address=127.0.0.1:1")
+    assert "no nsqlookupd answered (127.0.0.1:1: connection refused)" in nobody.err

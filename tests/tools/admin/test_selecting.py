@@ -1,4 +1,4 @@
-"""`sparq admin` moves channels and handles single messages on three nsqds, one of them dead."""
+"""`sparq admin` acts on single messages on three nsqds, one of them dead."""
 
 from __future__ import annotations
 
@@ -26,63 +26,6 @@ def standard_input(data: bytes) -> Iterator[None]:
         os.dup2(before, 0)
         os.close(before)
         os.close(reading)
-
-
-def waiting(cluster: Cluster) -> list[int]:
-    return cluster.depths("clicks", "archive")
-
-
-def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
-    """`seek`: where it lands at each nsqd and what comes again; the dead one is named."""
-    cluster.fresh("clicks", "archive")
-    # What some channel still needs stays in the log.
-    cluster.post("/channel/create?topic=clicks&channel=keeper")
-    cluster.post("/mpub?topic=clicks", b"1\n2\n3")
-    cluster.nsqds[0].post("/channel/empty?topic=clicks&channel=archive")
-
-    dry = admin("seek", "clicks", "archive", "earliest", "--dry-run")
-    assert [0, 3] == waiting(cluster)
-    assert (1, "would be moved: channel archive of topic clicks to earliest") == (
-        *(dry.status, dry.out.splitlines()[0]),
-    )
-    ran = admin("seek", "clicks", "archive", "earliest")
-    assert [3, 3] == waiting(cluster)
-    assert (1, "moved in part: channel archive of topic clicks to earliest") == (
-        *(ran.status, ran.out.splitlines()[0]),
-    )
-    rows = {row[0]: row[-3:] for row in ran.rows if row}
-    assert ["3", "0", "3"] == rows[cluster.nsqds[0].http]
-    assert ["0", "0", "3"] == rows[cluster.nsqds[1].http]
-    assert f"{cluster.dead}: connection refused" in ran.out
-    assert f"sparq admin seek clicks archive earliest --nsqd-http-address={cluster.dead}" in ran.out
-
-
-def test_messages_that_a_seek_skips_are_named_first(cluster: Cluster, admin: Run) -> None:
-    """Nobody types the name here: nothing is done without `--yes`."""
-    cluster.fresh("clicks", "archive", messages=3)
-
-    ran = admin("seek", "clicks", "archive", "latest")
-    assert (1, [3, 3]) == (ran.status, waiting(cluster))
-    assert (
-        "this skips 6 messages of channel archive of topic clicks: not confirmed, nothing was done"
-        in ran.err
-    )
-    ran = admin("seek", "clicks", "archive", "latest", "--yes", "--json")
-    assert [0, 0] == waiting(cluster)
-    assert ("partly", [3, 3]) == (
-        *(ran.document["result"], [row["skipped"] for row in ran.document["rows"]]),
-    )
-
-
-def test_places_may_begin_with_a_dash(cluster: Cluster, admin: Run) -> None:
-    """`-1h` is a place and no flag; one that is none is refused by each nsqd."""
-    cluster.fresh("orders", "c", messages=1, dead=False)
-
-    assert 0 == admin("seek", "orders", "c", "-1h").status
-    ran = admin("seek", "orders", "c", "yesterday")
-    assert 1 == ran.status
-    assert "not moved" in ran.out
-    assert "INVALID_ARG_TO" in ran.out
 
 
 def hold(nsqd: NsqdServer, count: int) -> list[str]:
@@ -165,26 +108,3 @@ def test_a_mistake_is_one_sentence(
     assert 1 == ran.status
     assert why in ran.err
     assert "\x1b" not in ran.err
-
-
-def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
-    """On a terminal the name is asked for: the right one does it, another one nothing."""
-    cluster.fresh("orders", "c", messages=1, dead=False)
-    main, side = os.openpty()
-    before = os.dup(0)
-    os.dup2(side, 0)
-    try:
-        os.write(main, b"orders\n")
-        wrong = admin("empty", "orders", "c")
-        assert (1, [1, 1]) == (wrong.status, cluster.depths("orders", "c"))
-        assert (
-            "this drops 2 messages of channel c of topic orders.\nType c to confirm:" in wrong.err
-        )
-        assert "the name does not match: nothing was done" in wrong.err
-        os.write(main, b"c\n")
-        assert 0 == admin("empty", "orders", "c").status
-        assert [0, 0] == cluster.depths("orders", "c")
-    finally:
-        os.dup2(before, 0)
-        for descriptor in (before, main, side):
-            os.close(descriptor)
