@@ -66,7 +66,7 @@ class Recorder:
         """Record until stopped.
 
         Raises:
-            Failed: a file could not be written; only messages that are on the disk were finished.
+            ToolError: a file could not be written; only messages on the disk were finished.
         """
         await self._on_disk(self.output.finish_left_over)
         if self._stopping:
@@ -159,7 +159,7 @@ class Recorder:
         self._woken.clear()
 
     async def _on_disk(self, call: Callable[[], T]) -> T:
-        """Run a blocking call in a thread. Raises Failed: it failed."""
+        """Run a blocking call in a thread. Raises ToolError: it failed."""
         try:
             return await asyncio.to_thread(call)
         except (OSError, FilenameError) as error:

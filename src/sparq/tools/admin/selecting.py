@@ -48,7 +48,7 @@ async def act(job: Job) -> int:
 
     Raises:
         UsageError: a word is not an id, or `copy` has no topic to copy to.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     is_copy = job.verb == "copy"
     if is_copy and not is_valid_name(job.options.to):
@@ -127,11 +127,11 @@ def _is_absent(why: str) -> bool:
 async def _look(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Find out which nsqd has which message: this is the whole of a dry run."""
     found = SelectionOutcome()
-    room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+    limit = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def look(node: Node, one: str) -> None:
         query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
-        async with room:
+        async with limit:
             try:
                 await job.fleet.get(node, "/message", **query)
             except UpstreamError as error:
