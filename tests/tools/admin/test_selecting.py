@@ -8,6 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
+from sparq.nsqd import message_actions
+from sparq.tools.admin import selecting
+from sparq.tools.admin.selecting import SelectionOutcome
 from tests.support.servers import NsqdServer
 from tests.tools.admin.conftest import Cluster, Run
 
@@ -108,3 +111,19 @@ def test_a_mistake_is_one_sentence(
     assert 1 == ran.status
     assert why in ran.err
     assert "\x1b" not in ran.err
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_reason_is_that_of_the_nsqd_which_has_the_message(turned: bool) -> None:
+    """The others only say that the id is not theirs; their answers may come first or last."""
+    assert message_actions.OTHER_NODE == selecting.OTHER_NODE
+    ids = "0" * 16, "1" * 16
+    answers = [
+        {"done": [], "refused": [{"id": each, "why": selecting.OTHER_NODE} for each in ids]},
+        {"done": [], "refused": [{"id": ids[0], "why": "in flight"}, {"id": 5, "why": "x"}]},
+    ]
+    found = SelectionOutcome()
+    for answer in answers[::-1] if turned else answers:
+        selecting._take(found, "a:1", answer)
+
+    assert {ids[0]: "in flight", ids[1]: selecting.OTHER_NODE} == found.refused
