@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from sparq.tools import output as output_module
-from sparq.tools.filename import Template
-from sparq.tools.folder import Folder
+from sparq.tools.folder import Folder, Template
 from sparq.tools.output import Rotation, TopicOutput, whole_gzip
 from tests.tools.recording import files
 
