@@ -38,7 +38,7 @@ class GoServer(NsqdServer):
 
 
 @dataclass
-class House:
+class Cluster:
     """The daemons; each test has topics of its own."""
 
     lookupds: tuple[Server, Server]
@@ -78,7 +78,7 @@ class House:
 
 
 @contextmanager
-def house_of(folder: Path, *, is_sparqs: bool) -> Iterator[House]:
+def cluster_of(folder: Path, *, is_sparqs: bool) -> Iterator[Cluster]:
     """Start all four."""
     servers: list[Any] = []
     try:
@@ -98,7 +98,7 @@ def house_of(folder: Path, *, is_sparqs: bool) -> Iterator[House]:
                 flags = (f"--data-path={folder / name}", "--broadcast-address=127.0.0.1", *places)
                 servers.append(GoServer("nsqd", folder / name, flags))
                 start_first(servers[-1])
-        yield House((servers[0], servers[1]), (servers[2], servers[3]), is_sparqs)
+        yield Cluster((servers[0], servers[1]), (servers[2], servers[3]), is_sparqs)
     finally:
         for server in reversed(servers):
             server.close()
@@ -189,6 +189,6 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def topics_paused(house: House, topic: str) -> list[bool]:
-    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in house.nsqds]
+def topics_paused(cluster: Cluster, topic: str) -> list[bool]:
+    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
     return [stats["topics"][0]["paused"] for stats in found]

@@ -7,46 +7,46 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.nsqadmin.cluster import GO, Admin, House, admin, house_of
+from tests.nsqadmin.cluster import GO, Admin, Cluster, admin, cluster_of
 
 
 @pytest.fixture(scope="session")
-def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two nsqlookupds and two nsqds of sparq's."""
-    with house_of(tmp_path_factory.mktemp("ours"), is_sparqs=True) as found:
+    with cluster_of(tmp_path_factory.mktemp("ours"), is_sparqs=True) as found:
         yield found
 
 
 @pytest.fixture(scope="session", params=["sparq", "go"])
-def house(
+def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[House]:
+) -> Iterator[Cluster]:
     """The same, and where they are also of Go's."""
     if request.param == "sparq":
         yield request.getfixturevalue("ours")
         return
     if not all(os.environ.get(name) for name in GO.values()):
         pytest.skip("needs NSQD_GO and NSQLOOKUPD_GO, the paths of Go's programs")
-    with house_of(tmp_path_factory.mktemp("go"), is_sparqs=False) as found:
+    with cluster_of(tmp_path_factory.mktemp("go"), is_sparqs=False) as found:
         yield found
 
 
 @pytest.fixture(params=["lookupd", "nsqd"])
-async def either(request: pytest.FixtureRequest, house: House) -> AsyncIterator[Admin]:
+async def either(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[Admin]:
     """An nsqadmin that knows the nodes by nsqlookupd, or directly."""
-    async with admin(**house.modes()[request.param]) as found:
+    async with admin(**cluster.modes()[request.param]) as found:
         yield found
 
 
 @pytest.fixture
-async def by_lookupd(house: House) -> AsyncIterator[Admin]:
+async def by_lookupd(cluster: Cluster) -> AsyncIterator[Admin]:
     """An nsqadmin that knows the nodes by nsqlookupd."""
-    async with admin(**house.modes()["lookupd"]) as found:
+    async with admin(**cluster.modes()["lookupd"]) as found:
         yield found
 
 
 @pytest.fixture
-async def direct(house: House) -> AsyncIterator[Admin]:
+async def direct(cluster: Cluster) -> AsyncIterator[Admin]:
     """An nsqadmin that was given the nodes."""
-    async with admin(**house.modes()["nsqd"]) as found:
+    async with admin(**cluster.modes()["nsqd"]) as found:
         yield found

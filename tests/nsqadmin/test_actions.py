@@ -11,7 +11,7 @@ from aiohttp.test_utils import make_mocked_request
 from sparq.daemon.http import HttpError
 from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
 from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, ActionRequest
-from tests.nsqadmin.cluster import Admin, House, admin, free_address, topics_paused
+from tests.nsqadmin.cluster import Admin, Cluster, admin, free_address, topics_paused
 
 ACTING = [
     ("POST", "/api/topics", {"topic": "acl", "channel": "c"}),
@@ -47,7 +47,7 @@ def test_every_action_has_a_role() -> None:
 
 
 @pytest.mark.parametrize("action", sorted(TYPED))
-async def test_what_cannot_be_undone_wants_its_name(ours: House, action: str) -> None:
+async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) -> None:
     """The channel's, or the topic's, or of policies the word; nothing happens without it."""
     ours.fill("typed")
     channel = "c" if action.endswith("_channel") else ""
@@ -110,7 +110,7 @@ def test_what_only_administrators_may_wants_its_name() -> None:
     ],
 )
 async def test_what_is_wrong_with_an_order(
-    ours: House, order: ActionRequest, status: int, code: str
+    ours: Cluster, order: ActionRequest, status: int, code: str
 ) -> None:
     """It is refused, and no node is told anything; what was begun is in the audit log."""
     async with admin(**ours.modes()["lookupd"]) as found:
@@ -120,7 +120,7 @@ async def test_what_is_wrong_with_an_order(
         assert ([(order.action, "failed")] if is_begun else []) == told
 
 
-async def test_a_seek(ours: House) -> None:
+async def test_a_seek(ours: Cluster) -> None:
     """At the nodes that are named; what they said is in the report."""
     ours.fill("sought")
     async with admin(**ours.modes()["lookupd"]) as found:
@@ -132,7 +132,7 @@ async def test_a_seek(ours: House) -> None:
     assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_who_may_operate_may_not_throw_away(ours: House) -> None:
+async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
     """The role of the action counts, not that of the route."""
     ours.fill("roles")
     options = {"roles": ("op=operate",), "local_role": "none"}
@@ -149,7 +149,7 @@ async def test_who_may_operate_may_not_throw_away(ours: House) -> None:
     assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_nothing_is_done_that_cannot_be_written_down(ours: House, tmp_path: Path) -> None:
+async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_path: Path) -> None:
     """503 while the audit log cannot be written."""
     ours.fill("kept")
     log = tmp_path / "audit" / "log"
@@ -167,7 +167,7 @@ async def test_nothing_is_done_that_cannot_be_written_down(ours: House, tmp_path
         await found.done("POST", "/api/topics/kept", body)
 
 
-async def test_the_audit_log_as_a_topic(ours: House) -> None:
+async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
     """Each entry is published, at one node."""
     from tests.support.waiting import until_seen
 
@@ -183,7 +183,7 @@ async def test_the_audit_log_as_a_topic(ours: House) -> None:
 
 @pytest.mark.parametrize(("method", "path", "body"), ACTING)
 async def test_who_is_no_admin_changes_nothing(
-    ours: House, method: str, path: str, body: Any
+    ours: Cluster, method: str, path: str, body: Any
 ) -> None:
     """403 before the body is read, without the header or with another user."""
     ours.fill("acl")
@@ -198,7 +198,7 @@ async def test_who_is_no_admin_changes_nothing(
     assert [False, False] == topics_paused(ours, "acl")
 
 
-async def test_an_admin_may(ours: House) -> None:
+async def test_an_admin_may(ours: Cluster) -> None:
     """By the header that is named."""
     ours.fill("may")
     options = {"admin_users": ("alice",), "acl_http_header": "X-User", **ours.modes()["lookupd"]}
@@ -210,7 +210,7 @@ async def test_an_admin_may(ours: House) -> None:
     assert [0, 0] == [nsqd.channel("may", "c")["depth"] for nsqd in ours.nsqds]
 
 
-async def test_everything_done_is_written_down(ours: House) -> None:
+async def test_everything_done_is_written_down(ours: Cluster) -> None:
     """Who, what, where, from where, with what result."""
     ours.fill("written")
     async with admin(**ours.modes()["lookupd"]) as found:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.peers import peer
-from tests.nsqadmin.cluster import Admin, House, admin, consumer, free_address, topics_paused
+from tests.nsqadmin.cluster import Admin, Cluster, admin, consumer, free_address, topics_paused
 
 TOPIC, CHANNEL, NODE = "/api/topics/bad", "/api/topics/bad/c", "/api/nodes/x:1"
 
@@ -38,10 +38,10 @@ NODE_KEYS = {
 LATENCY_KEYS = {"count", "percentiles", "topic", "channel", "host"}
 
 
-async def test_topics(either: Admin, house: House) -> None:
+async def test_topics(either: Admin, cluster: Cluster) -> None:
     """Their names, sorted."""
-    house.fill("list_b", messages=0)
-    house.fill("list_a", messages=0)
+    cluster.fill("list_b", messages=0)
+    cluster.fill("list_a", messages=0)
     found = await either.done("GET", "/api/topics")
 
     assert {"topics", "message"} == found.keys()
@@ -49,10 +49,10 @@ async def test_topics(either: Admin, house: House) -> None:
     assert sorted(found["topics"]) == found["topics"]
 
 
-async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, house: House) -> None:
+async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
     """With their channels; none where the nodes are given."""
-    house.fill("had", messages=0)
-    for lookupd in house.lookupds:
+    cluster.fill("had", messages=0)
+    for lookupd in cluster.lookupds:
         lookupd.post("/topic/create?topic=idle0")
         lookupd.post("/channel/create?topic=idle1&channel=c")
     found = (await by_lookupd.done("GET", "/api/topics?inactive=true"))["topics"]
@@ -62,9 +62,9 @@ async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, house: 
     assert {} == (await direct.done("GET", "/api/topics?inactive=true"))["topics"]
 
 
-async def test_a_topic(either: Admin, house: House) -> None:
+async def test_a_topic(either: Admin, cluster: Cluster) -> None:
     """Summed over both nodes, with its parts and its channels; no clients."""
-    house.fill("whole", messages=3)
+    cluster.fill("whole", messages=3)
     found = await either.done("GET", "/api/topics/whole")
 
     assert TOPIC_KEYS | {"message"} == found.keys()
@@ -75,7 +75,7 @@ async def test_a_topic(either: Admin, house: House) -> None:
         found["message_count"],
         found["paused"],
     )
-    assert sorted(nsqd.http for nsqd in house.nsqds) == sorted(n["node"] for n in found["nodes"])
+    assert sorted(nsqd.http for nsqd in cluster.nsqds) == sorted(n["node"] for n in found["nodes"])
     (channel,) = found["channels"]
     assert CHANNEL_KEYS == channel.keys()
     assert (6, None) == (channel["depth"], channel["clients"])
@@ -90,29 +90,29 @@ async def test_a_topic(either: Admin, house: House) -> None:
     )
 
 
-async def test_a_topic_without_a_channel(either: Admin, house: House) -> None:
+async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> None:
     """What a node has told stays an empty list, what is put together is null."""
-    house.make_bare("bare")
+    cluster.make_bare("bare")
     found = await either.done("GET", "/api/topics/bare")
 
     assert found["channels"] is None
     assert [[], []] == [part["channels"] for part in found["nodes"]]
-    node = await either.done("GET", f"/api/nodes/{house.nsqds[0].http}")
+    node = await either.done("GET", f"/api/nodes/{cluster.nsqds[0].http}")
     assert [] in [topic["channels"] for topic in node["topics"]]
 
 
-async def test_a_channel(either: Admin, house: House) -> None:
+async def test_a_channel(either: Admin, cluster: Cluster) -> None:
     """Summed over both nodes, each client once, with what `depth` is on disk."""
-    house.fill("deep", messages=3)
-    async with consumer(house.nsqds[0], "deep", "c"), consumer(house.nsqds[1], "deep", "c"):
+    cluster.fill("deep", messages=3)
+    async with consumer(cluster.nsqds[0], "deep", "c"), consumer(cluster.nsqds[1], "deep", "c"):
         found = await either.done("GET", "/api/topics/deep/c")
 
     assert CHANNEL_KEYS | {"message"} == found.keys()
     assert (6, 6, 2) == (found["depth"], found["message_count"], found["client_count"])
     assert found["memory_depth"] == found["depth"] - found["backend_depth"]
-    assert house.is_sparqs is (found["backend_depth"] > 0)
+    assert cluster.is_sparqs is (found["backend_depth"] > 0)
     assert [None, None] == [part["clients"] for part in found["nodes"]]
-    assert sorted(nsqd.http for nsqd in house.nsqds) == [c["node"] for c in found["clients"]]
+    assert sorted(nsqd.http for nsqd in cluster.nsqds) == [c["node"] for c in found["clients"]]
     for client in found["clients"]:
         assert CLIENT_KEYS == client.keys()
         assert ("me", "here", "test/1", "V2") == (
@@ -125,37 +125,37 @@ async def test_a_channel(either: Admin, house: House) -> None:
         assert client["connected"] % 1_000_000_000 == 0
 
 
-async def test_nodes_by_nsqlookupd(by_lookupd: Admin, house: House) -> None:
+async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
     """Each with who lists it, its topics and their tombstones."""
-    house.fill("listed", messages=0)
-    for lookupd in house.lookupds:
-        lookupd.post(f"/topic/tombstone?topic=listed&node={house.nsqds[0].http}")
+    cluster.fill("listed", messages=0)
+    for lookupd in cluster.lookupds:
+        lookupd.post(f"/topic/tombstone?topic=listed&node={cluster.nsqds[0].http}")
     nodes = (await by_lookupd.done("GET", "/api/nodes"))["nodes"]
 
-    assert {nsqd.http_port for nsqd in house.nsqds} == {node["http_port"] for node in nodes}
+    assert {nsqd.http_port for nsqd in cluster.nsqds} == {node["http_port"] for node in nodes}
     for node in nodes:
         assert NODE_KEYS == node.keys()
         assert ("127.0.0.1", False) == (node["broadcast_address"], node["out_of_date"])
         listed = [text.partition("/") for text in node["remote_addresses"]]
-        assert [lookupd.http for lookupd in house.lookupds] == [at for at, _, _ in listed]
+        assert [lookupd.http for lookupd in cluster.lookupds] == [at for at, _, _ in listed]
         assert node["remote_address"] in [peer for _, _, peer in listed]
-        is_first = node["http_port"] == house.nsqds[0].http_port
+        is_first = node["http_port"] == cluster.nsqds[0].http_port
         assert {"topic": "listed", "tombstoned": is_first} in node["topics"]
 
 
-async def test_nodes_that_were_given(direct: Admin, house: House) -> None:
+async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
     """In their order, listed by nobody."""
     nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
 
-    assert [nsqd.http_port for nsqd in house.nsqds] == [node["http_port"] for node in nodes]
+    assert [nsqd.http_port for nsqd in cluster.nsqds] == [node["http_port"] for node in nodes]
     assert [None, None] == [node["remote_addresses"] for node in nodes]
     assert [NODE_KEYS, NODE_KEYS] == [node.keys() for node in nodes]
 
 
-async def test_a_node(either: Admin, house: House) -> None:
+async def test_a_node(either: Admin, cluster: Cluster) -> None:
     """All that it has, with the clients, and its totals."""
-    house.fill("at_node")
-    nsqd = house.nsqds[1]
+    cluster.fill("at_node")
+    nsqd = cluster.nsqds[1]
     async with consumer(nsqd, "at_node", "c"):
         found = await either.done("GET", f"/api/nodes/{nsqd.http}")
 
@@ -167,12 +167,12 @@ async def test_a_node(either: Admin, house: House) -> None:
     assert [CLIENT_KEYS] == [client.keys() for client in topic["channels"][0]["clients"]]
 
 
-async def test_the_counter(either: Admin, house: House) -> None:
+async def test_the_counter(either: Admin, cluster: Cluster) -> None:
     """How much came to each channel at each node."""
-    house.fill("counted", messages=4)
+    cluster.fill("counted", messages=4)
     stats = (await either.done("GET", "/api/counter"))["stats"]
 
-    for nsqd in house.nsqds:
+    for nsqd in cluster.nsqds:
         expected = {
             "node": nsqd.http,
             "topic_name": "counted",
@@ -197,19 +197,21 @@ async def test_the_counter(either: Admin, house: House) -> None:
         ("/render?target=x", 404, "NOT_FOUND"),
     ],
 )
-async def test_errors(either: Admin, house: House, path: str, status: int, message: str) -> None:
+async def test_errors(
+    either: Admin, cluster: Cluster, path: str, status: int, message: str
+) -> None:
     """NSQ's codes, but an unknown channel, which is a bug there, is not found."""
-    house.fill("wrong", messages=0)
+    cluster.fill("wrong", messages=0)
 
     assert (status, {"message": message}) == await either.ask("GET", path)
 
 
-async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, house: House) -> None:
+async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
     """502 with NSQ's sentence: nobody knows it, or no node has it."""
     _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
     prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
     assert by_name["message"].startswith(prefix + r'"{\"message\":\"TOPIC_NOT_FOUND\"}" (')
-    for lookupd in house.lookupds:
+    for lookupd in cluster.lookupds:
         lookupd.post("/topic/create?topic=unproduced")
     for found, path in (
         (by_lookupd, "/api/topics/unproduced"),
@@ -276,13 +278,13 @@ def _level() -> Iterator[None]:
         logger.setLevel(level)
 
 
-async def test_other_nsqlookupds(by_lookupd: Admin, house: House) -> None:
+async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
     """They are asked from then on; it is written down."""
     gone = free_address()
     assert (200, [gone]) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", [gone])
     assert (200, [gone]) == await by_lookupd.ask("GET", f"/config/{LOOKUPDS}")
     assert 502 == (await by_lookupd.ask("GET", "/api/nodes"))[0]
-    back = [lookupd.http for lookupd in house.lookupds]
+    back = [lookupd.http for lookupd in cluster.lookupds]
     assert 200 == (await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", back))[0]
     assert await by_lookupd.done("GET", "/api/nodes")
     entry = by_lookupd.audited()[-1]
@@ -331,42 +333,42 @@ async def test_who_is_elsewhere_may_not() -> None:
         assert said == await found.ask("PUT", "/config/log_level", b"debug")
 
 
-def names(house: House, topic: str) -> list[bool]:
+def names(cluster: Cluster, topic: str) -> list[bool]:
     """Whether each node has the topic."""
-    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in house.nsqds]
+    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
     return [bool(stats["topics"]) for stats in found]
 
 
-async def test_create(by_lookupd: Admin, house: House) -> None:
+async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
     """A topic, then a channel of it: known to both nsqlookupds, the channel at the node."""
     await by_lookupd.done("POST", "/api/topics", {"topic": "new"})
-    for lookupd in house.lookupds:
+    for lookupd in cluster.lookupds:
         assert "new" in lookupd.get_json("/topics")["topics"]
-    house.fill("new", "other", messages=0)
+    cluster.fill("new", "other", messages=0)
     await by_lookupd.done("POST", "/api/topics", {"topic": "new", "channel": "c"})
 
-    assert all(nsqd.channel("new", "c") for nsqd in house.nsqds)
-    for lookupd in house.lookupds:
+    assert all(nsqd.channel("new", "c") for nsqd in cluster.nsqds)
+    for lookupd in cluster.lookupds:
         assert "c" in lookupd.get_json("/channels?topic=new")["channels"]
 
 
-async def test_create_at_nodes_that_were_given(direct: Admin, house: House) -> None:
+async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
     """At the nodes themselves (NSQ does nothing then, and says that all is well)."""
     await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
 
-    assert all(nsqd.channel("direct", "c") for nsqd in house.nsqds)
+    assert all(nsqd.channel("direct", "c") for nsqd in cluster.nsqds)
 
 
 @pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
-async def test_pause_unpause_empty(either: Admin, house: House, path: str) -> None:
+async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -> None:
     """A topic's or a channel's, at both nodes."""
-    house.fill("acts")
+    cluster.fill("acts")
     is_channel = path.endswith("/c")
 
     def paused() -> list[bool]:
         if is_channel:
-            return [nsqd.channel("acts", "c")["paused"] for nsqd in house.nsqds]
-        return topics_paused(house, "acts")
+            return [nsqd.channel("acts", "c")["paused"] for nsqd in cluster.nsqds]
+        return topics_paused(cluster, "acts")
 
     await either.done("POST", path, {"action": "pause"})
     assert [True, True] == paused()
@@ -374,42 +376,42 @@ async def test_pause_unpause_empty(either: Admin, house: House, path: str) -> No
     await either.done("POST", path, {"action": "unpause"})
     assert [False, False] == paused()
     await either.done("POST", path, {"action": "empty"})
-    depths = [nsqd.channel("acts", "c")["depth"] for nsqd in house.nsqds]
+    depths = [nsqd.channel("acts", "c")["depth"] for nsqd in cluster.nsqds]
     assert ([0, 0] if is_channel else [2, 2]) == depths
 
 
-async def test_delete(either: Admin, house: House) -> None:
+async def test_delete(either: Admin, cluster: Cluster) -> None:
     """A channel, then its topic: gone at the nodes and, where there are any, at nsqlookupds."""
-    house.fill("gone")
+    cluster.fill("gone")
     await either.done("DELETE", "/api/topics/gone/c")
-    assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in house.nsqds]
-    assert [True, True] == names(house, "gone")
+    assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in cluster.nsqds]
+    assert [True, True] == names(cluster, "gone")
     await either.done("DELETE", "/api/topics/gone")
-    assert [False, False] == names(house, "gone")
+    assert [False, False] == names(cluster, "gone")
 
 
-async def test_a_tombstone(by_lookupd: Admin, house: House) -> None:
+async def test_a_tombstone(by_lookupd: Admin, cluster: Cluster) -> None:
     """One node is hidden, and loses the topic; the other one keeps it."""
-    house.fill("stone")
-    first, second = house.nsqds
+    cluster.fill("stone")
+    first, second = cluster.nsqds
     await by_lookupd.done("DELETE", f"/api/nodes/{first.http}", {"topic": "stone"})
 
-    assert [False, True] == names(house, "stone")
-    for lookupd in house.lookupds:
+    assert [False, True] == names(cluster, "stone")
+    for lookupd in cluster.lookupds:
         listed = lookupd.get_json("/lookup?topic=stone")["producers"]
         assert [second.http_port] == [producer["http_port"] for producer in listed]
 
 
-async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, house: House) -> None:
+async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Cluster) -> None:
     """Who is no node is not called, and nothing is told to nsqlookupds (S-2)."""
-    house.fill("stranger")
+    cluster.fill("stranger")
     async with peer({}) as stranger:
         for node in (stranger.address, "169.254.169.254:80", "localhost:22"):
             status, said = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
             assert (404, {"message": "NODE_NOT_FOUND"}) == (status, said)
         assert 0 == stranger.connections
-    assert [True, True] == names(house, "stranger")
-    assert 2 == len(house.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
+    assert [True, True] == names(cluster, "stranger")
+    assert 2 == len(cluster.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
 
 
 @pytest.mark.parametrize(
@@ -448,21 +450,21 @@ async def test_what_is_wrong_is_told(
     assert services.upstream.calls == before or services.watch.rounds > 0
 
 
-async def test_what_go_reads_is_read(by_lookupd: Admin, house: House) -> None:
+async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> None:
     """The first JSON value of a body, keys in any case, other keys passed over."""
     body = b' {"Topic": "read_as_go", "more": [1]} trailing'
     await by_lookupd.done("POST", "/api/topics", body)
 
-    assert "read_as_go" in house.lookupds[0].get_json("/topics")["topics"]
+    assert "read_as_go" in cluster.lookupds[0].get_json("/topics")["topics"]
 
 
-async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, house: House) -> None:
+async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Cluster) -> None:
     """As scripts send it with curl, which says that it is a form."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
 
     assert (200, {"message": ""}) == (status, said)
-    assert "curl" in house.lookupds[0].get_json("/topics")["topics"]
+    assert "curl" in cluster.lookupds[0].get_json("/topics")["topics"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from sparq.nsqadmin import notify
 from sparq.nsqadmin.notify import basic_user
-from tests.nsqadmin.cluster import House, admin, free_address
+from tests.nsqadmin.cluster import Cluster, admin, free_address
 from tests.support.waiting import until
 
 
@@ -36,7 +36,7 @@ async def endpoint(status: int = 200) -> AsyncIterator[tuple[str, list[dict[str,
     await server.shutdown(1)
 
 
-async def test_what_is_told(ours: House) -> None:
+async def test_what_is_told(ours: Cluster) -> None:
     """NSQ's fields; the user is the one of the header that the rights go by."""
     ours.fill("told")
     async with endpoint() as (url, told):
@@ -61,7 +61,7 @@ async def test_what_is_told(ours: House) -> None:
     } == one
 
 
-async def test_which_actions_are_told(ours: House) -> None:
+async def test_which_actions_are_told(ours: Cluster) -> None:
     """All of NSQ's, in their order; a creation and a deletion only if anybody could do it."""
     ours.fill("each")
     node = ours.nsqds[0].http
@@ -91,7 +91,7 @@ async def test_which_actions_are_told(ours: House) -> None:
 
 @pytest.mark.parametrize("fault", ["gone", "status"])
 async def test_an_endpoint_that_fails_ends_nothing(
-    ours: House, fault: str, caplog: pytest.LogCaptureFixture
+    ours: Cluster, fault: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log says so, each action is done, and nsqadmin answers on (NSQ's process ends)."""
     ours.fill("on")
@@ -108,7 +108,7 @@ async def test_an_endpoint_that_fails_ends_nothing(
 
 
 async def test_few_wait(
-    ours: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ours: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An endpoint that is silent holds nobody up; what is too much is dropped, and told."""
     monkeypatch.setattr(notify, "WAITING_MAX", 1)

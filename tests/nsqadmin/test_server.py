@@ -21,14 +21,14 @@ OWN = {
 }
 
 
-def fetch(house: Cluster) -> tuple[str, str]:
-    with urllib.request.urlopen(f"{house.url}/metrics", timeout=30) as answer:
+def fetch(running: Cluster) -> tuple[str, str]:
+    with urllib.request.urlopen(f"{running.url}/metrics", timeout=30) as answer:
         return str(answer.headers["Content-Type"]), answer.read().decode()
 
 
-def counted(house: Cluster) -> dict[str, int]:
+def counted(running: Cluster) -> dict[str, int]:
     """What is counted at this moment."""
-    upstream, watch = house.admin.services.upstream, house.admin.services.watch
+    upstream, watch = running.admin.services.upstream, running.admin.services.watch
     return {
         "upstream_requests": upstream.calls,
         "upstream_failures": upstream.failures,
@@ -43,8 +43,8 @@ def value(families: list[Metric], name: str) -> float:
 
 async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
     """Names, help and types, one family a name, one sample for each set of labels."""
-    async with cluster(tmp_path) as house:
-        content_type, text = await to_thread(fetch, house)
+    async with cluster(tmp_path) as running:
+        content_type, text = await to_thread(fetch, running)
     families = list(text_string_to_metric_families(text))
 
     assert "text/plain; version=0.0.4; charset=utf-8" == content_type
@@ -67,15 +67,15 @@ async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
 
 async def test_its_figures_count(tmp_path: Path) -> None:
     """Questions to daemons, those that failed, and looks at all figures."""
-    async with cluster(tmp_path) as house:
-        before = list(text_string_to_metric_families((await to_thread(fetch, house))[1]))
-        assert 200 == await house.ask("GET", "/api/topics/t", {})
-        await house.lookupd.stop()
-        await house.ask("GET", "/api/topics/t", {})
-        await house.admin.services.watch.fresh()
-        least = counted(house)
-        after = list(text_string_to_metric_families((await to_thread(fetch, house))[1]))
-        most = counted(house)
+    async with cluster(tmp_path) as running:
+        before = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))
+        assert 200 == await running.ask("GET", "/api/topics/t", {})
+        await running.lookupd.stop()
+        await running.ask("GET", "/api/topics/t", {})
+        await running.admin.services.watch.fresh()
+        least = counted(running)
+        after = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))
+        most = counted(running)
 
     for name, low in least.items():
         found = value(after, f"nsqadmin_{name}_total")

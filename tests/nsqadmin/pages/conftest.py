@@ -25,7 +25,7 @@ FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
 
 
 @dataclass
-class House:
+class Site:
     """nsqadmin over two nsqds with a policy file, and one that is Go's as far as anybody knows."""
 
     admin: Nsqadmin
@@ -72,7 +72,7 @@ def words(text: str) -> str:
 
 
 @pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with AsyncExitStack() as stack:
         nsqds = []
         for name in ("one", "two"):
@@ -101,4 +101,4 @@ async def house(tmp_path: Path) -> AsyncIterator[House]:
         stack.push_async_callback(admin.stop)
         session = await stack.enter_async_context(aiohttp.ClientSession())
         shown = {name: token for name, (token, _) in made.items()}
-        yield House(admin, (nsqds[0], nsqds[1]), fake, session, shown)
+        yield Site(admin, (nsqds[0], nsqds[1]), fake, session, shown)

@@ -2,48 +2,48 @@
 
 from __future__ import annotations
 
-from tests.nsqadmin.pages.conftest import House, words
+from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
 
-async def test_a_node_is_drained_on_its_page(house: House) -> None:
+async def test_a_node_is_drained_on_its_page(site: Site) -> None:
     """The form does it, the page says so, and the first page has a note."""
-    node = house.nodes[0]
+    node = site.nodes[0]
     page = f"/nodes/{node}"
-    before = await house.get(page)
+    before = await site.get(page)
     assert "Drain…" in before
     assert "State draining" not in words(before)
-    status, told = await house.ask("POST", page, {"action": "drain_node", "exit": "true"})
+    status, told = await site.ask("POST", page, {"action": "drain_node", "exit": "true"})
     assert (200, True) == (status, f"Draining: {node}" in words(told))
-    assert house.nsqds[0].nsqd.broker.drains.now.node is not None
-    assert house.nsqds[0].nsqd.broker.drains.now.node.exit
+    assert site.nsqds[0].nsqd.broker.drains.now.node is not None
+    assert site.nsqds[0].nsqd.broker.drains.now.node.exit
 
     async def says() -> bool:
-        return "State draining refuses publishes" in words(await house.get(page))
+        return "State draining refuses publishes" in words(await site.get(page))
 
     await until(says)
-    assert "draining" in words(await house.get("/nodes"))
-    assert f"{node} is draining; 0 messages wait." in words(await house.get("/"))
-    status, told = await house.ask("POST", page, {"action": "undrain_node"})
+    assert "draining" in words(await site.get("/nodes"))
+    assert f"{node} is draining; 0 messages wait." in words(await site.get("/"))
+    status, told = await site.ask("POST", page, {"action": "undrain_node"})
     assert (200, True) == (status, f"Taking publishes again: {node}" in words(told))
-    assert house.nsqds[0].nsqd.broker.drains.now.node is None
-    entries = await house.audited()
+    assert site.nsqds[0].nsqd.broker.drains.now.node is None
+    entries = await site.audited()
     assert ["undrain_node", "drain_node"] == [entry["action"] for entry in entries]
 
 
-async def test_only_administrators_see_and_do_it(house: House) -> None:
+async def test_only_administrators_see_and_do_it(site: Site) -> None:
     """Others have no button, and are refused."""
-    page = f"/nodes/{house.nodes[0]}"
-    assert "Drain…" not in await house.get(page, token="op")
-    status, _ = await house.ask("POST", page, {"action": "drain_node"}, token="op")
+    page = f"/nodes/{site.nodes[0]}"
+    assert "Drain…" not in await site.get(page, token="op")
+    status, _ = await site.ask("POST", page, {"action": "drain_node"}, token="op")
     assert 403 == status
-    assert house.nsqds[0].nsqd.broker.drains.now.node is None
+    assert site.nsqds[0].nsqd.broker.drains.now.node is None
 
 
-async def test_gos_nsqd_has_no_drain(house: House) -> None:
+async def test_gos_nsqd_has_no_drain(site: Site) -> None:
     """The form at one that knows no such route says so in words."""
-    house.fake.missing = {"/policies", "/drain"}
-    page = f"/nodes/{house.fake.http}"
-    status, told = await house.ask("POST", page, {"action": "drain_node"})
+    site.fake.missing = {"/policies", "/drain"}
+    page = f"/nodes/{site.fake.http}"
+    status, told = await site.ask("POST", page, {"action": "drain_node"})
     assert 200 == status
     assert "this is NSQ's Go nsqd, which does not support this action" in words(told)

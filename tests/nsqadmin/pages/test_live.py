@@ -8,21 +8,21 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import aiohttp
 
 from sparq.nsqadmin.pages.live import AGAIN_MILLISECONDS, POLL_MILLISECONDS, STREAMS_MAX, mark
-from tests.nsqadmin.pages.conftest import House
+from tests.nsqadmin.pages.conftest import Site
 
 
 @asynccontextmanager
 async def stream(
-    house: House, view: str, browser: str, *, token: str = "ann", seen: str = ""
+    site: Site, view: str, browser: str, *, token: str = "ann", seen: str = ""
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """The stream of a page in a tab of a browser."""
     headers = {
-        "Authorization": f"Bearer {house.tokens[token]}",
+        "Authorization": f"Bearer {site.tokens[token]}",
         "Cookie": f"nsqadmin_tabs={browser}",
         "Last-Event-ID": seen,
     }
-    url = f"http://127.0.0.1:{house.admin.http_port}/live"
-    async with house.session.get(url, params={"view": view}, headers=headers) as answer:
+    url = f"http://127.0.0.1:{site.admin.http_port}/live"
+    async with site.session.get(url, params={"view": view}, headers=headers) as answer:
         yield answer
 
 
@@ -34,32 +34,32 @@ async def event(answer: aiohttp.ClientResponse) -> list[str]:
     return lines
 
 
-async def test_a_browser_has_few_streams(house: House) -> None:
+async def test_a_browser_has_few_streams(site: Site) -> None:
     """Further tabs poll: each answer ends after one event; other browsers are not touched."""
     async with AsyncExitStack() as stack:
         for _ in range(STREAMS_MAX):
-            answer = await stack.enter_async_context(stream(house, "/nodes", "one"))
+            answer = await stack.enter_async_context(stream(site, "/nodes", "one"))
             assert f"retry: {AGAIN_MILLISECONDS}" in await event(answer)
-        extra = await stack.enter_async_context(stream(house, "/nodes", "one"))
+        extra = await stack.enter_async_context(stream(site, "/nodes", "one"))
         assert f"retry: {POLL_MILLISECONDS}" in (await extra.text()).splitlines()
-        other = await stack.enter_async_context(stream(house, "/nodes", "two"))
+        other = await stack.enter_async_context(stream(site, "/nodes", "two"))
         assert f"retry: {AGAIN_MILLISECONDS}" in await event(other)
 
 
-async def test_what_a_browser_has_is_not_sent_again(house: House) -> None:
+async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
     """It shows the mark of what it has; another mark, or none, gets the whole part."""
-    async with stream(house, "/lookup", "a") as answer:
+    async with stream(site, "/lookup", "a") as answer:
         first = await event(answer)
         part = "\n".join(line[6:] for line in first if line.startswith("data: "))
         assert f"id: {mark(part)}" == first[0]
         assert "None is configured" in part
-    async with stream(house, "/lookup", "a", seen=mark(part)) as answer:
+    async with stream(site, "/lookup", "a", seen=mark(part)) as answer:
         assert "event: same" == (await event(answer))[0]
-    async with stream(house, "/lookup", "a", seen="other") as answer:
+    async with stream(site, "/lookup", "a", seen="other") as answer:
         assert first[0] == (await event(answer))[0]
 
 
-async def test_a_stream_needs_the_right_of_its_page(house: House) -> None:
+async def test_a_stream_needs_the_right_of_its_page(site: Site) -> None:
     """And a page that there is; one that can no longer be shown says so."""
     for view, token, status in (
         ("/audit", "op", 403),
@@ -67,16 +67,16 @@ async def test_a_stream_needs_the_right_of_its_page(house: House) -> None:
         ("", "ann", 404),
         ("/topics?view=channels", "eve", 200),
     ):
-        async with stream(house, view, "a", token=token) as answer:
+        async with stream(site, view, "a", token=token) as answer:
             assert status == answer.status, view
-    async with stream(house, "/nodes/127.0.0.1:1", "a") as answer:
+    async with stream(site, "/nodes/127.0.0.1:1", "a") as answer:
         assert "This can no longer be shown: NODE_NOT_FOUND." in "\n".join(await event(answer))
 
 
-async def test_two_roles_never_share_a_part(house: House) -> None:
+async def test_two_roles_never_share_a_part(site: Site) -> None:
     """A button that only administrators have is in no stream of others."""
-    page = f"/nodes/{house.nodes[0]}"
-    async with stream(house, page, "a") as ann, stream(house, page, "b", token="eve") as eve:
+    page = f"/nodes/{site.nodes[0]}"
+    async with stream(site, page, "a") as ann, stream(site, page, "b", token="eve") as eve:
         parts = ["\n".join(await event(answer)) for answer in (ann, eve)]
     assert parts[0] != parts[1] or "Drain…" not in parts[0]
     assert "Drain…" not in parts[1]

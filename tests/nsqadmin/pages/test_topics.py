@@ -7,40 +7,40 @@ from typing import Any
 
 from sparq.cluster.cluster_stats import E2eLatency
 from sparq.nsqadmin.pages.topics import _delivery, latencies
-from tests.nsqadmin.pages.conftest import House, words
+from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
 
-async def test_lists_have_all_topics_and_channels(house: House) -> None:
+async def test_lists_have_all_topics_and_channels(site: Site) -> None:
     """Only who may create has the button; what is unknown is refused."""
-    topics = words(await house.get("/topics"))
+    topics = words(await site.get("/topics"))
     assert "free" in topics
     assert "Create…" in topics
-    assert "Create…" not in words(await house.get("/topics", token="eve"))
-    channels = await house.get("/topics?view=channels")
+    assert "Create…" not in words(await site.get("/topics", token="eve"))
+    channels = await site.get("/topics?view=channels")
     assert 'href="/topics/t/c"' in channels
-    assert 'href="/topics/t/c"' not in await house.get("/topics?view=channels&state=stuck")
-    status, said = await house.ask("GET", "/topics?sort=colour")
+    assert 'href="/topics/t/c"' not in await site.get("/topics?view=channels&state=stuck")
+    status, said = await site.ask("GET", "/topics?sort=colour")
     assert (400, True) == (status, "sort must be one of" in words(said))
 
 
-async def test_a_topic_and_a_channel_have_their_nodes(house: House) -> None:
+async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
     """Both nodes are listed, with links; what no nsqd has is a 404 page."""
     for path in ("/topics/t", "/topics/t/c"):
-        page = await house.get(path)
-        assert all(f'href="/nodes/{node}"' in page for node in house.nodes)
+        page = await site.get(path)
+        assert all(f'href="/nodes/{node}"' in page for node in site.nodes)
     for path in ("/topics/none", "/topics/t/none"):
-        status, _ = await house.ask("GET", path)
+        status, _ = await site.ask("GET", path)
         assert 404 == status
 
 
-async def test_a_new_topic_is_waited_for(house: House) -> None:
+async def test_a_new_topic_is_waited_for(site: Site) -> None:
     """A page that is opened at once is not told that there is no such topic."""
-    await house.get("/topics")
-    await house.nsqds[0].post("/topic/create?topic=new")
+    await site.get("/topics")
+    await site.nsqds[0].post("/topic/create?topic=new")
 
     async def is_there() -> bool:
-        return (await house.ask("GET", "/topics/new"))[0] == 200
+        return (await site.ask("GET", "/topics/new"))[0] == 200
 
     await until(is_there)
 

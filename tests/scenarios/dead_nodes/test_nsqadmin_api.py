@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.peers import answer, listed, peer
-from tests.nsqadmin.cluster import House, admin, free_address
+from tests.nsqadmin.cluster import Cluster, admin, free_address
 
 READ = ["/api/topics", "/api/topics?inactive=true", "/api/topics/part", "/api/topics/part/c"]
 READ_ALL = [*READ, "/api/nodes", "/api/counter"]
@@ -21,18 +21,18 @@ ACT = [
 ]
 
 
-def with_gone(house: House, mode: str, gone: str) -> dict[str, Any]:
+def with_gone(cluster: Cluster, mode: str, gone: str) -> dict[str, Any]:
     """Options with one more daemon, which is not there."""
-    return {name: (*there, gone) for name, there in house.modes()[mode].items()}
+    return {name: (*there, gone) for name, there in cluster.modes()[mode].items()}
 
 
 @pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
-async def test_one_that_is_gone_is_a_warning(house: House, mode: str) -> None:
+async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> None:
     """200 with what the others said, and which one failed, for each route that reads."""
-    house.fill("part")
+    cluster.fill("part")
     gone = free_address()
-    async with admin(**with_gone(house, mode, gone)) as found:
-        for path in (*READ_ALL, f"/api/nodes/{house.nsqds[0].http}"):
+    async with admin(**with_gone(cluster, mode, gone)) as found:
+        for path in (*READ_ALL, f"/api/nodes/{cluster.nsqds[0].http}"):
             status, said = await found.ask("GET", path)
             is_idle = path.endswith("inactive=true") and mode == "nsqd"
             warning = "" if is_idle else f"WARNING: connection refused ({gone})"
@@ -44,17 +44,17 @@ async def test_one_that_is_gone_is_a_warning(house: House, mode: str) -> None:
 @pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
 @pytest.mark.parametrize(("method", "path", "body"), ACT)
 async def test_what_can_be_done_is_done(
-    house: House, mode: str, method: str, path: str, body: Any
+    cluster: Cluster, mode: str, method: str, path: str, body: Any
 ) -> None:
     """200 with a warning, done at all who are there, in the audit log as partly done."""
-    house.fill("part")
+    cluster.fill("part")
     gone = free_address()
-    async with admin(**with_gone(house, mode, gone)) as found:
+    async with admin(**with_gone(cluster, mode, gone)) as found:
         status, said = await found.ask(method, path, body)
         assert (200, True) == (status, said["message"].startswith("WARNING: ")), said
         assert f"connection refused ({gone})" in said["message"]
         assert "partly" == found.audited()[-1]["outcome"]
-    state = [nsqd.get_json("/stats?format=json&topic=part")["topics"] for nsqd in house.nsqds]
+    state = [nsqd.get_json("/stats?format=json&topic=part")["topics"] for nsqd in cluster.nsqds]
     for topics in state:
         if method == "DELETE":
             assert topics is None or not topics[0]["channels"]
@@ -96,12 +96,12 @@ async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
         assert "failed" == found.audited()[-1]["outcome"]
 
 
-async def test_stages_are_told_apart(house: House) -> None:
+async def test_stages_are_told_apart(cluster: Cluster) -> None:
     """An nsqlookupd and a node that are gone: NSQ joins the two by a semicolon."""
     dead = free_address()
     host, _, port = dead.partition(":")
-    house.fill("part")
-    both = listed((host, int(port)), *(("127.0.0.1", nsqd.http_port) for nsqd in house.nsqds))
+    cluster.fill("part")
+    both = listed((host, int(port)), *(("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds))
     async with peer({"/lookup": answer(both), "/nodes": answer(both)}) as lookupd:
         gone = free_address()
         async with admin(lookupd_http_addresses=(lookupd.address, gone)) as found:
@@ -115,7 +115,7 @@ async def test_stages_are_told_apart(house: House) -> None:
             assert {"message": f"UPSTREAM_ERROR: failed to query any nsqd: {second}"} == said
 
 
-async def test_a_dead_node_gets_its_tombstone(house: House) -> None:
+async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
     """It is hidden, and that the topic is not deleted there is a warning (NSQ: 502)."""
     dead = free_address()
     host, _, port = dead.partition(":")
@@ -129,12 +129,12 @@ async def test_a_dead_node_gets_its_tombstone(house: House) -> None:
     assert f"POST /topic/tombstone?topic=t&node={dead}" in lookupd.asked
 
 
-async def test_every_node_gets_its_order(house: House) -> None:
+async def test_every_node_gets_its_order(cluster: Cluster) -> None:
     """Each node gets its order, whoever else is gone, and all who failed are told of."""
     gone = [free_address() for _ in range(3)]
     nodes = [("127.0.0.1", int(address.partition(":")[2])) for address in gone]
-    there = [("127.0.0.1", nsqd.http_port) for nsqd in house.nsqds]
-    house.fill("part")
+    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
+    cluster.fill("part")
     async with (
         peer({"/lookup": answer(listed(*nodes, *there))}) as lookupd,
         admin(lookupd_http_addresses=(lookupd.address,)) as found,
@@ -142,13 +142,13 @@ async def test_every_node_gets_its_order(house: House) -> None:
         _, said = await found.ask("POST", "/api/topics/part/c", {"action": "empty"})
     errors = "\n".join(f"connection refused ({address})" for address in gone)
     assert f"WARNING: {errors}" == said["message"]
-    assert [0, 0] == [nsqd.channel("part", "c")["depth"] for nsqd in house.nsqds]
+    assert [0, 0] == [nsqd.channel("part", "c")["depth"] for nsqd in cluster.nsqds]
 
 
-async def test_a_hostile_registration_is_told_of_and_not_called(house: House) -> None:
+async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster) -> None:
     """It does no harm to the others' figures (W-6)."""
-    house.fill("part")
-    there = [("127.0.0.1", nsqd.http_port) for nsqd in house.nsqds]
+    cluster.fill("part")
+    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
     said = listed(("169.254.169.254", 80), ("127.0.0.1", 22), *there)
     async with (
         peer({"/lookup": answer(said), "/nodes": answer(said)}) as lookupd,
@@ -163,19 +163,19 @@ async def test_a_hostile_registration_is_told_of_and_not_called(house: House) ->
     assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
 
 
-async def test_a_list_of_allowed_nodes(house: House) -> None:
+async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
     """What is not on it is not called, however ordinary it is."""
     async with admin(
-        **house.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
+        **cluster.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
     ) as found:
         _, said = await found.ask("GET", "/api/nodes")
     assert said["nodes"] is None
     assert "not called: not an allowed address" in said["message"]
 
 
-async def test_orders_go_out_at_once(house: House) -> None:
+async def test_orders_go_out_at_once(cluster: Cluster) -> None:
     """Three silent nodes cost one time-out, not three (NSQ: one after the other)."""
-    house.fill("part")
+    cluster.fill("part")
     release = asyncio.Event()
     waiting = 0
 

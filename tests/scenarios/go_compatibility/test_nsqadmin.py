@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.nsqadmin.cluster import House, admin, consumer
+from tests.nsqadmin.cluster import Cluster, admin, consumer
 from tests.support.servers import free_port
 from tests.support.waiting import wait_for
 
@@ -76,7 +76,7 @@ ORDERED_BY_CHANCE = ("nodes", "remote_addresses")
 
 
 @pytest.fixture(params=["lookupd", "nsqd"])
-def beside(request: pytest.FixtureRequest, ours: House, tmp_path: Path) -> Iterator[Any]:
+def beside(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Iterator[Any]:
     """Go's nsqadmin in front of the same daemons: its port, and the options for ours."""
     path = os.environ.get("NSQADMIN_GO")
     if not path:
@@ -131,7 +131,7 @@ def comparable(document: Any, place: str = "") -> Any:
     return document
 
 
-async def test_what_is_read_is_the_same(beside: Any, ours: House) -> None:
+async def test_what_is_read_is_the_same(beside: Any, ours: Cluster) -> None:
     """Status and document of each route, by nsqlookupd and directly."""
     port, options = beside
     ours.fill("beside")
@@ -144,7 +144,7 @@ async def test_what_is_read_is_the_same(beside: Any, ours: House) -> None:
             assert (go_status, comparable(go_document)) == (status, comparable(document)), path
 
 
-async def test_what_is_done_is_answered_the_same(beside: Any, ours: House) -> None:
+async def test_what_is_done_is_answered_the_same(beside: Any, ours: Cluster) -> None:
     """Each order twice, by ours and by Go's."""
     port, options = beside
     async with admin(**options) as found:

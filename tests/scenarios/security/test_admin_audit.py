@@ -24,24 +24,24 @@ def lines(folder: Path) -> list[dict[str, Any]]:
 
 
 async def order(
-    house: Cluster, method: str, path: str, headers: Mapping[str, str] = PROXY, **fields: str
+    running: Cluster, method: str, path: str, headers: Mapping[str, str] = PROXY, **fields: str
 ) -> int:
-    return await house.ask(method, path, headers, json.dumps(fields).encode())
+    return await running.ask(method, path, headers, json.dumps(fields).encode())
 
 
 async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> None:
     """Who, from where, what, with what result; what is refused, too."""
     log = str(tmp_path / "audit")
-    async with cluster(tmp_path, admin_users=("alice",), audit_log=log) as house:
-        assert 200 == await order(house, "POST", "/api/topics/t/c", action="pause")
+    async with cluster(tmp_path, admin_users=("alice",), audit_log=log) as running:
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
         (paused,) = lines(tmp_path)
-        assert 200 == await order(house, "DELETE", "/api/topics/t")
+        assert 200 == await order(running, "DELETE", "/api/topics/t")
         bob = {**PROXY, "X-Forwarded-User": "bob"}
-        assert 403 == await order(house, "POST", "/api/topics/t", bob, action="empty")
+        assert 403 == await order(running, "POST", "/api/topics/t", bob, action="empty")
         evil = {**PROXY, "Host": "evil.example"}
-        assert 403 == await order(house, "POST", "/api/topics/t", evil, action="empty")
-        assert 404 == await order(house, "DELETE", "/api/nodes/nowhere:1", topic="t")
-        await house.admin.services.audit.close()
+        assert 403 == await order(running, "POST", "/api/topics/t", evil, action="empty")
+        assert 404 == await order(running, "DELETE", "/api/nodes/nowhere:1", topic="t")
+        await running.admin.services.audit.close()
 
     assert {
         "user": "alice",
@@ -66,22 +66,22 @@ async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> No
 async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path) -> None:
     """The first change is done and told of in the other log; from then on they are refused."""
     path = tmp_path / "audit"
-    async with cluster(tmp_path, admin_users=("alice",), audit_log=str(path)) as house:
+    async with cluster(tmp_path, admin_users=("alice",), audit_log=str(path)) as running:
         path.unlink()
         path.mkdir()
-        assert 200 == await order(house, "POST", "/api/topics/t/c", action="pause")
-        before = house.state()
-        assert 503 == await order(house, "POST", "/api/topics/t/c", action="unpause")
-        assert 503 == await order(house, "DELETE", "/api/topics/t")
-        assert before == house.state()
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
+        before = running.state()
+        assert 503 == await order(running, "POST", "/api/topics/t/c", action="unpause")
+        assert 503 == await order(running, "DELETE", "/api/topics/t")
+        assert before == running.state()
         path.rmdir()
-        assert 200 == await order(house, "DELETE", "/api/topics/t")
+        assert 200 == await order(running, "DELETE", "/api/topics/t")
 
 
 async def test_entries_are_published_to_a_topic(tmp_path: Path) -> None:
     """It is one like any other, and its own making is in no log."""
-    async with cluster(tmp_path, admin_users=("alice",), audit_topic="audit") as house:
-        topics = house.nsqd.nsqd.broker.topics
-        assert 200 == await order(house, "POST", "/api/topics/t/c", action="pause")
-        assert 200 == await order(house, "POST", "/api/topics/t/c", action="unpause")
+    async with cluster(tmp_path, admin_users=("alice",), audit_topic="audit") as running:
+        topics = running.nsqd.nsqd.broker.topics
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="unpause")
         await until(lambda: "audit" in topics and topics["audit"].message_count == 2)

@@ -24,26 +24,26 @@ def _log_levels() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def served(house: Cluster) -> list[Right]:
+def served(running: Cluster) -> list[Right]:
     """The rows of the routes that the server has."""
-    return [right_of(route.method, route.path) for route in routes(house.admin.services)]
+    return [right_of(route.method, route.path) for route in routes(running.admin.services)]
 
 
 async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[..., None]) -> None:
     """Every route, with everything that is no right to it."""
     options, keys = guarded(tmp_path)
     refused = 0
-    async with cluster(tmp_path, **options) as house:
-        before = house.state()
+    async with cluster(tmp_path, **options) as running:
+        before = running.state()
         for case in cases(keys):
-            for right in served(house):
+            for right in served(running):
                 if not case.is_refused(right):
                     continue
-                where = target(right, house.node)
-                status = await house.ask(right.method, where, case.headers, body(right))
+                where = target(right, running.node)
+                status = await running.ask(right.method, where, case.headers, body(right))
                 assert status in (401, 403), (case.name, right.method, right.path, status)
                 refused += 1
-            assert before == house.state(), case.name
+            assert before == running.state(), case.name
     assert refused > 200
     record_property("refused", refused)
 
@@ -51,30 +51,30 @@ async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[...,
 async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
     """The same requests one by one, so that the test above could have failed."""
     options, keys = guarded(tmp_path)
-    async with cluster(tmp_path, **options) as house:
+    async with cluster(tmp_path, **options) as running:
         headers = {
             "Authorization": f"Bearer {keys.administrator}",
             "Content-Type": "application/json",
         }
-        for right in served(house):
-            await house.furnish()
-            before = house.state()
-            where = target(right, house.node)
-            status = await house.ask(right.method, where, headers, body(right))
+        for right in served(running):
+            await running.furnish()
+            before = running.state()
+            where = target(right, running.node)
+            status = await running.ask(right.method, where, headers, body(right))
             is_sign_in = right.path == "/signin" and right.writes
             assert (status in (401, 403)) is is_sign_in, (right.method, right.path, status)
             is_nsqs = right.path.startswith(("/api/", "/config/")) and "/v2/" not in right.path
             if right.writes and (is_nsqs or right.path.endswith("/policies")):
                 assert 200 == status, (right.method, right.path, status)
-                assert before != house.state(), (right.method, right.path)
+                assert before != running.state(), (right.method, right.path)
 
 
 async def test_reading_needs_no_more_than_its_role(tmp_path: Path) -> None:
     """With NSQ's options alone everybody reads; nothing that reads changes anything."""
-    async with cluster(tmp_path, admin_users=("alice",)) as house:
-        before = house.state()
-        for right in served(house):
+    async with cluster(tmp_path, admin_users=("alice",)) as running:
+        before = running.state()
+        for right in served(running):
             if not right.writes:
-                status = await house.ask("GET", target(right, house.node), {})
+                status = await running.ask("GET", target(right, running.node), {})
                 assert (status == 403) is (right.role & ~Role.READ != 0), (right.path, status)
-        assert before == house.state()
+        assert before == running.state()
