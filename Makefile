@@ -158,7 +158,7 @@ vendor: $(READY) ## developers only: fetch the script and style that nsqadmin's 
 	@$(BIN)/python locks/web/vendor.py
 
 screenshot: $(READY) ## docs/nsqadmin_light.png and _dark.png, of a cluster at work (needs Chromium; ARGS=)
-	@$(BIN)/python -m tests.nsqadmin.pages.screenshot $(ARGS)
+	@$(BIN)/python -m tests.scenarios.admin_pages.screenshot $(ARGS)
 
 clean: ## whatever the other verbs made, but not .venv and not ./data
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -20,8 +20,8 @@ from typing import Any, Self
 
 from proofs import strace
 from sparq.client import Consumer, Message
-from tests.nsqadmin.pages.cluster import AdminServer
 from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from tests.scenarios.admin_pages.cluster import AdminServer
 from tests.scenarios.deploy.alerting import Prometheus
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.small_disk import SmallDisk
