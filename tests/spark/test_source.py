@@ -1,6 +1,6 @@
 """The source's side in the driver: what it answers to the calls that Spark makes, in their order.
 
-No Spark session runs here; `test_spark.py` has one.
+No Spark session runs here; `tests/scenarios/spark/test_session.py` has one.
 """
 
 import threading

@@ -1,0 +1,263 @@
+"""Batches of clicks through buckets: what is found is what the plain rules find."""
+
+import random
+
+import pytest
+
+from sparq.pipeline import packing
+from sparq.pipeline.open_visits.bucket import apply
+from sparq.pipeline.open_visits.findings import OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.tiers import Base, Element, Hot, VisitsLimits, held_state
+from sparq.pipeline.visits import (
+    BARE,
+    BURST,
+    DECLARED,
+    PAGE,
+    REPEATS,
+    RESOURCE,
+    ROBOTS_TXT,
+    UNDECLARED,
+    VISIT_GAP_S,
+)
+from tests.pipeline.open_visits.machine import (
+    FIRST_BATCH_MS,
+    Machine,
+    both,
+    click,
+    day,
+    evicted,
+    findings,
+)
+
+NEVER = {"batches_max": 10**9, "overdue_s": 10**12, "hot_bytes_max": 10**12}
+ALWAYS = {"batches_max": 1}
+
+
+def batches_of(rows, nsqds, lags, step):
+    """Batches of `step` clicks of each nsqd, of which some run a number of batches behind."""
+    parts = [(f"n{at}", rows[at::nsqds], lag) for at, lag in enumerate(lags)]
+    count = max(len(part) // step + 1 + lag for _, part, lag in parts)
+    for batch in range(count):
+        clicks, names = [], []
+        for name, part, lag in parts:
+            some = part[(batch - lag) * step : (batch - lag + 1) * step] if batch >= lag else []
+            clicks += some
+            names += [name] * len(some)
+        yield clicks, names, None
+
+
+@pytest.mark.parametrize(
+    ("seed", "lags", "step", "limits", "buckets"),
+    [
+        (1, (0,), 1500, {}, 4),
+        (1, (0,), 400, ALWAYS, 16),
+        (2, (0,), 300, NEVER, 8),
+        (2, (0, 2), 700, {"fold_pages": 0}, 64),
+        (3, (0, 0), 200, {"overdue_s": 0, "fold_pages": 5}, 4),
+        (3, (0, 40), 300, {"overdue_s": 600}, 8),  # the second one is quiet before it comes
+        (4, (0, 1, 5), 500, {"fold_pages": 3, **NEVER}, 16),
+        (5, (0, 0, 0), 4000, {}, 16),
+    ],
+)
+def test_a_day_gives_what_the_plain_rules_find(seed, lags, step, limits, buckets):
+    """Findings with revision, amount, times, evidence and ids; whatever the batches and nsqds."""
+    rows, _ = day(6000, seed)
+    batches = list(batches_of(rows, len(lags), lags, step))
+    machine, twin = both(batches, limits=VisitsLimits(**limits), buckets=buckets, rows_max=300)
+
+    assert len(twin.told) >= 5
+    assert findings(twin.told) == findings(machine.told)
+    assert evicted(machine.told) == (0, 0, 0)
+
+
+def story(rng):
+    """Clicks of suspects: bursts, repeats, clockworks, robots, pauses, and much that is late."""
+    rows, now_s = [], 10_000
+    whos = [f"v{number}" for number in range(rng.choice((1, 2, 4)))]
+    for _ in range(rng.randrange(4, 16)):
+        who = rng.choice(whos)
+        now_s += rng.choice((0, 5, 100, 700, 1799, 1800, 1801, 3000))
+        at_s = now_s - rng.choice((0, 0, 0, 0, 300, 1200, 1700, 1790, 1801, 2500))
+        manner = rng.choice(MANNERS)
+        rows += [(now_s + n * rng.choice((1, 40)), row) for n, row in manner(rng, who, at_s)]
+    for second in range(10_000, now_s, rng.choice((397, 1300))):
+        rows.append((second, click(second, who="r", robot=True, page=f"/{second % 3}")))
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
+
+
+def _clicks(rng, who, seconds, pages, kind=PAGE):
+    ident = rng.randrange(2**60)
+    return [
+        (n, click(max(second, 0), who=who, kind=kind, page=page, ident=ident + n))
+        for n, (second, page) in enumerate(zip(seconds, pages, strict=True))
+    ]
+
+
+def _burst(rng, who, at_s):
+    count = rng.randrange(1, 26)
+    seconds = [at_s + rng.randrange(11) for _ in range(count)]
+    return _clicks(rng, who, seconds, [f"/{rng.randrange(9)}" for _ in range(count)])
+
+
+def _repeats(rng, who, at_s):
+    gap_s, count = rng.choice((1, 30, 40)), rng.randrange(1, 26)
+    pages = [rng.choice(("/x", "/y")) for _ in range(count)]
+    return _clicks(rng, who, [at_s + n * gap_s for n in range(count)], pages)
+
+
+def _clockwork(rng, who, at_s):
+    gap_s, count = rng.choice((7, 100)), rng.randrange(1, 26)
+    pages = [f"/{n % 8}" for n in range(count)]
+    return _clicks(rng, who, [at_s + n * gap_s for n in range(count)], pages)
+
+
+def _resources(rng, who, at_s):
+    return _clicks(rng, who, [at_s, at_s + 40], ["/a.css"] * 2, RESOURCE)
+
+
+def _robots_txt(rng, who, at_s):
+    return _clicks(rng, who, [at_s, at_s + 100], ["/robots.txt"] * 2, ROBOTS_TXT)
+
+
+MANNERS = (_burst, _repeats, _clockwork, _clockwork, _resources, _robots_txt)
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_suspects_out_of_order_give_what_the_plain_rules_find(seed):
+    """Late clicks, quiet nsqds, visits that are over: also where hot pages alone cannot tell."""
+    rng = random.Random(seed)
+    rows = story(rng)
+    limits = VisitsLimits(
+        batches_max=rng.choice((1, 2, 5, 10**9)),
+        overdue_s=rng.choice((0, 60, 1000, 10**12)),
+        hot_bytes_max=rng.choice((1000, 10**9)),
+        fold_pages=rng.choice((0, 3, 10)),
+    )
+    nsqds, batches, at, batch_ms = rng.choice((1, 2, 3)), [], 0, FIRST_BATCH_MS
+    while at < len(rows):
+        count = rng.randrange(1, max(len(rows) // 6, 2))
+        batch_ms += rng.choice((500, 1000, 9000))
+        names = [f"n{rng.randrange(nsqds)}" for _ in rows[at : at + count]]
+        batches.append((rows[at : at + count], names, batch_ms))
+        at += count
+    machine, twin = both(batches, limits=limits, buckets=rng.choice((1, 2)))
+
+    assert findings(twin.told) == findings(machine.told)
+    assert evicted(machine.told) == (0, 0, 0)
+
+
+def contents(state):
+    return {name: getattr(state, name).values for name in ("hot", "names", "base", "findings")}
+
+
+def test_a_replayed_batch_gives_equal_bytes():
+    """The same state, the rows in another order: as Spark repeats a batch that failed."""
+    rows, _ = day(6000, 2)
+    machine = Machine(limits=VisitsLimits(batches_max=3))
+    batches = list(batches_of(rows[:4000], 2, (0, 1), 200))
+    for batch in batches[:-1]:
+        before = [held_state(**contents(state)) for state in machine.states]
+        machine.apply(*batch)
+        frame = machine.packed(batch[0], batch[1], FIRST_BATCH_MS + (machine.batches - 1) * 1000)
+        for bucket, state in enumerate(before):
+            mine = frame[frame["bucket"] == bucket].iloc[::-1]
+            received = packing.receive([mine.iloc[:1], mine.iloc[1:]])
+            apply(state, bucket, received, machine.limits)
+            assert contents(machine.states[bucket]) == contents(state)
+
+
+def test_ordinary_batches_leave_base_alone():
+    """They read and append to `hot`, and append to `names`; a compaction does the rest."""
+    state, limits = held_state(), VisitsLimits(batches_max=5)
+    machine = Machine(buckets=1, limits=limits)
+    machine.states = [state]
+    for batch in range(9):
+        for part in (state.hot, state.names, state.base, state.findings):
+            part.calls.clear()
+        machine.apply([click(60 * batch, who=f"{batch}"), click(60 * batch, who="u")], ["n"] * 2)
+        calls = [part.calls for part in (state.hot, state.names, state.base, state.findings)]
+        if (batch + 1) % 5:
+            assert [["get", "append"], ["append"], [], []] == calls
+        else:
+            assert [["get", "put"], ["get", "clear"], ["get", "put"], []] == calls
+    assert len(state.hot.values) == 5
+    assert len(state.names.values) == 4
+
+
+def test_a_new_suspect_with_pages_in_base_is_found_at_once():
+    """Seven clicks put away, eight new ones: the batch fetches what it lacks."""
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=3))
+    old = [click(10 * at, page="/offer", ident=at) for at in range(7)]
+    machine.apply(old, ["n"] * 7)
+    machine.apply([click(80, who="other")], ["n"])
+    machine.apply([click(81, who="other")], ["n"])
+    new = [click(100 + 10 * at, page="/offer", ident=50 + at) for at in range(8)]
+    told = machine.apply(new, ["n"] * 8)
+
+    assert [(REPEATS, 15)] == [(row["reason"], row["amount"]) for row in told]
+    assert [f"{at:016x}" for at in range(5)] == told[0]["message_ids"]
+
+
+def test_people_with_many_pages_lie_in_base():
+    """Only those stay hot whose next click may prove something: each batch reads all of them."""
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
+    person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
+    again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
+    quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
+    asked = [click(900, who="asked", kind=ROBOTS_TXT, page="/robots.txt")]
+    steady = [click(50 * at, who="steady", page=f"/{at}") for at in range(16)]
+    for rows in ([click(0, who="first")], [*person, *again, *quick, *asked, *steady]):
+        machine.apply(rows, ["n"] * len(rows))
+    hot, base = Hot(machine.states[0]), Base.read(machine.states[0])
+    names = {row["visitor"]: row["address"] for row in base.names.to_pylist()}
+
+    assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
+    assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
+
+
+def said(told):
+    return [(row["reason"], row["revision"], row["amount"]) for row in told]
+
+
+def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
+    """Though no compaction is due: a finding must not wait for sixteen batches."""
+    machine = Machine(buckets=1)
+    assert machine.apply([click(100 * at) for at in range(7)], ["n"] * 7) == []
+    end_s = 600 + VISIT_GAP_S
+    assert machine.apply([click(end_s + 59, who="v")], ["n"]) == []
+    assert [(BARE, 1, 7)] == said(machine.apply([click(end_s + 60, who="v")], ["n"]))
+    assert machine.close() == []
+
+
+def test_findings_are_told_when_they_have_doubled_and_at_the_end():
+    """Across compactions: what is in the part `findings` goes on counting."""
+    machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
+    for second in range(7):
+        machine.apply([click(second, robot=True)], ["n"])
+
+    assert [(DECLARED, 1, 1), (DECLARED, 2, 2), (DECLARED, 3, 4)] == said(machine.told)
+    assert [(DECLARED, 4, 7)] == said(machine.close())
+
+
+def test_rows_have_the_schema_of_the_output():
+    """So that Spark takes them as they are."""
+    rows = [click(100, page=f"/{at}") for at in range(40)]
+    state, machine = held_state(), Machine(buckets=1, partitions=1)
+    frame = machine.packed(rows, ["n"] * 40, FIRST_BATCH_MS)
+    out = apply(state, 0, packing.receive([frame]))
+
+    assert out.schema.equals(OUTPUT_SCHEMA)
+    assert [BURST] == out["reason"].to_pylist()
+    assert [100] == [one.timestamp() for one in out["first_time"].to_pylist()]
+
+
+def test_robots_txt_counts_on_through_folds_and_compactions():
+    """Whoever asks for it every twenty minutes, for a day, is told by doublings."""
+    limits = VisitsLimits(batches_max=2, fold_pages=2)
+    rows = [click(1200 * at, kind=ROBOTS_TXT, page="/robots.txt") for at in range(64)]
+    batches = [([row], ["n"], None) for row in rows]
+    machine, twin = both(batches, limits=limits, buckets=1)
+
+    assert [(UNDECLARED, at + 1, 2**at) for at in range(7)] == said(machine.told)
+    assert findings(twin.told) == findings(machine.told)
+    assert len(Element.read(machine.states[0].hot.values[0]).pages) <= 4
