@@ -1,18 +1,37 @@
-"""A batch read in the driver: what it reads, and what is wrong with its bounds."""
+"""A batch read in the driver: what it reads, what is wrong with its bounds, and its predicates."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
-from pyspark.sql.datasource import GreaterThan, GreaterThanOrEqual, LessThanOrEqual
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.datasource import (
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+)
 
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.spark.decode import SCHEMA
 from sparq.spark.errors import SparkNsqError
 from sparq.spark.options import OptionError
-from sparq.spark.reader import CLOCK_SET_BACK_NS, NsqBatchReader, NsqFilteredReader
+from sparq.spark.reader import CLOCK_SET_BACK_NS, NsqBatchReader, NsqFilteredReader, TimeBounds
 from sparq.spark.source_options import SourceOptions
 from tests.spark.range_server import RangeServer, key
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+KINDS = {
+    GreaterThan: lambda stamp, at: stamp > at,
+    GreaterThanOrEqual: lambda stamp, at: stamp >= at,
+    LessThan: lambda stamp, at: stamp < at,
+    LessThanOrEqual: lambda stamp, at: stamp <= at,
+    EqualTo: lambda stamp, at: stamp == at,
+}
 
 
 def batch_reader(*servers: RangeServer, **options: str) -> NsqBatchReader:
@@ -121,3 +140,41 @@ def test_predicates_on_the_time_cut_ranges(servers):
     server.times |= {begin_ns: 5, end_ns: 2}
     reader.pushFilters(predicates)
     assert [] == batch_rows(reader)
+
+
+def at(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(list(KINDS)), st.integers(-2, 9)), max_size=4),
+    st.integers(0, 9_999),
+)
+def test_bounds_hold_for_what_matches_and_say_no_more(given_predicates, stamp_ns):
+    """A message lies within the bounds exactly if the column of its row passes each predicate."""
+    bounds = TimeBounds.of([kind(("timestamp",), at(us)) for kind, us in given_predicates])
+    passes = all(KINDS[kind](stamp_ns // 1000, us) for kind, us in given_predicates)
+    begin = -1 if bounds.begin_ns is None else bounds.begin_ns
+    end = 10_000 if bounds.end_ns is None else bounds.end_ns
+
+    assert passes == (begin <= stamp_ns < end)
+
+
+def test_what_is_no_bound_in_time_is_left_to_spark():
+    """Other columns, other comparisons, texts, and times without a zone."""
+    others = [
+        GreaterThan(("index",), at(5)),
+        GreaterThan(("timestamp", "x"), at(5)),
+        GreaterThan(("timestamp",), "2020-01-01"),
+        GreaterThan(("timestamp",), at(5).replace(tzinfo=None)),
+        Not(GreaterThan(("timestamp",), at(5))),
+        In(("timestamp",), (at(5),)),
+    ]
+
+    assert TimeBounds() == TimeBounds.of(others)
+    assert None is TimeBounds().read_until_ns
+    berlin = datetime(2026, 1, 1, 1, tzinfo=datetime.strptime("+0100", "%z").tzinfo)
+    midnight_ns = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 10**9
+    bounds = TimeBounds.of([*others, LessThan(("timestamp",), berlin)])
+    assert (None, midnight_ns) == bounds
+    assert midnight_ns + CLOCK_SET_BACK_NS == bounds.read_until_ns

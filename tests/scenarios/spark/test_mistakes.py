@@ -12,8 +12,8 @@ from pyspark.sql.datasource import CaseInsensitiveDict
 from sparq.spark.data_source import NsqDataSource
 from tests.client.authd import READER, SECRET, running_authd
 from tests.client.certificates import certificates
-from tests.support.published import publish
 from tests.spark.test_data_source import FULL
+from tests.support.published import publish
 from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
 
 SECONDS = 10.0

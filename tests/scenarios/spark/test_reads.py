@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.support.published import publish
 from tests.support.own_topic import own_topic
+from tests.support.published import publish
 from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 

@@ -6,8 +6,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sparq.client.blocking.connection import BlockingConnection
-from sparq.protocol import commands
 from tests.spark.range_server import RangeServer
 from tests.support.own_topic import own_topic
 from tests.support.published import numbered, publish_batches

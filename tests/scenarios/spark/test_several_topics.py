@@ -19,10 +19,10 @@ from sparq.spark.reader import NsqBatchReader
 from sparq.spark.source import NsqStreamReader
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topics import TopicSelection
-from tests.support.published import publish
-from tests.spark.reading import Follower, indexes
 from tests.scenarios.spark.witness import wipe
+from tests.spark.reading import Follower, indexes
 from tests.support.own_topic import own_topic
+from tests.support.published import publish
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.waiting import wait_for
 
