@@ -11,8 +11,6 @@ from sparq.spark.source_options import NAME_CHARACTERS_MAX, ReadLimits, SourceOp
 from sparq.spark.topics import TopicSelection
 
 NSQD = {"nsqd_tcp_addresses": "127.0.0.1:4150"}
-
-
 STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
 
 

@@ -1,13 +1,16 @@
 """All buckets of a query in one process: what Spark does around the pure functions."""
 
+import functools
 import random
 from collections import Counter
 
 import pyarrow as pa
 import xxhash
 
+from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import bucket, output, packer
 from sparq.pipeline.packing import pack_partition, receive
+from tests.pipeline import plain
 
 INPUT = pa.schema(
     [
@@ -168,3 +171,35 @@ def counted(rows, kind):
 
 def of_kind(rows, kind):
     return [row for row in rows.to_pylist() if row["kind"] == kind]
+
+
+@functools.cache
+def generated(seed, size=1000):
+    """The messages of a made-up day, published as they happened."""
+    messages, second = [], 0
+    for index, body in enumerate(generate(size, seed).lines):
+        try:
+            click = plain.read(body)
+        except plain.Unreadable:
+            found = {"reason": "unreadable", "body": body, "index": index}
+            messages.append(message(published_s=second, **found))
+            continue
+        second = int(click["time"].timestamp())
+        visitor = f"{click['address']}\n{click['user_agent']}"
+        figures = {key: click[key] for key in ("bytes", "status")}
+        messages.append(message(second, visitor, click["page"], index=index, **figures))
+    return messages
+
+
+def batches_of(messages, nsqds, rows, lag):
+    """Batches of `rows` messages an nsqd; each nsqd is read `lag` batches after the one before."""
+    logs = [[one | {"nsqd": f"nsqd-{at}"} for one in messages[at::nsqds]] for at in range(nsqds)]
+    batch, turn = [], 0
+    while turn == 0 or batch or turn <= lag * nsqds:
+        batch = []
+        for at, log in enumerate(logs):
+            first = (turn - lag * at) * rows
+            batch += log[first : first + rows] if first >= 0 else []
+        if batch:
+            yield batch
+        turn += 1
