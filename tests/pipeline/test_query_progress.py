@@ -1,4 +1,4 @@
-"""What Spark says of a batch, as lag, duration and counts; the samples of a run, with their peaks."""
+"""What Spark says of a batch, as lag, duration and counts; and the samples of a run."""
 
 import json
 from datetime import UTC, datetime

@@ -1,4 +1,8 @@
-"""The stateful stage of `metrics` as Spark calls it: by its own tester, which needs no JVM."""
+"""The stateful stage of `metrics` as Spark calls it.
+
+Spark's own tester needs no JVM. In real Spark the rows are packed, shuffled, kept in RocksDB,
+replayed, read back and closed.
+"""
 
 import json
 import os

@@ -12,20 +12,10 @@ import pytest
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply, close
-from sparq.pipeline.open_visits.findings import FINDING, OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.findings import FINDING
 from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
-from sparq.pipeline.open_visits.tiers import Base, Element, Hot, VisitsLimits, held_state
-from sparq.pipeline.visits import (
-    BARE,
-    BURST,
-    DECLARED,
-    PAGE,
-    REPEATS,
-    RESOURCE,
-    ROBOTS_TXT,
-    UNDECLARED,
-    VISIT_GAP_S,
-)
+from sparq.pipeline.open_visits.tiers import Element, VisitsLimits, held_state
+from sparq.pipeline.visits import BARE, PAGE, RESOURCE, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S
 from tests.pipeline.open_visits.machine import (
     FIRST_BATCH_MS,
     PUBLISHED_S,
@@ -177,55 +167,6 @@ def test_a_replayed_batch_gives_equal_bytes():
             assert contents(machine.states[bucket]) == contents(state)
 
 
-def test_ordinary_batches_leave_base_alone():
-    """They read and append to `hot`, and append to `names`; a compaction does the rest."""
-    state, limits = held_state(), VisitsLimits(batches_max=5)
-    machine = Machine(buckets=1, limits=limits)
-    machine.states = [state]
-    for batch in range(9):
-        for part in (state.hot, state.names, state.base, state.findings):
-            part.calls.clear()
-        machine.apply([click(60 * batch, who=f"{batch}"), click(60 * batch, who="u")], ["n"] * 2)
-        calls = [part.calls for part in (state.hot, state.names, state.base, state.findings)]
-        if (batch + 1) % 5:
-            assert [["get", "append"], ["append"], [], []] == calls
-        else:
-            assert [["get", "put"], ["get", "clear"], ["get", "put"], []] == calls
-    assert len(state.hot.values) == 5
-    assert len(state.names.values) == 4
-
-
-def test_a_new_suspect_with_pages_in_base_is_found_at_once():
-    """Seven clicks put away, eight new ones: the batch fetches what it lacks."""
-    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=3))
-    old = [click(10 * at, page="/offer", ident=at) for at in range(7)]
-    machine.apply(old, ["n"] * 7)
-    machine.apply([click(80, who="other")], ["n"])
-    machine.apply([click(81, who="other")], ["n"])
-    new = [click(100 + 10 * at, page="/offer", ident=50 + at) for at in range(8)]
-    told = machine.apply(new, ["n"] * 8)
-
-    assert [(REPEATS, 15)] == [(row["reason"], row["amount"]) for row in told]
-    assert [f"{at:016x}" for at in range(5)] == told[0]["message_ids"]
-
-
-def test_people_with_many_pages_lie_in_base():
-    """Only those stay hot whose next click may prove something: each batch reads all of them."""
-    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
-    person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
-    again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
-    quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
-    asked = [click(900, who="asked", kind=ROBOTS_TXT, page="/robots.txt")]
-    steady = [click(50 * at, who="steady", page=f"/{at}") for at in range(16)]
-    for rows in ([click(0, who="first")], [*person, *again, *quick, *asked, *steady]):
-        machine.apply(rows, ["n"] * len(rows))
-    hot, base = Hot(machine.states[0]), Base.read(machine.states[0])
-    names = {row["visitor"]: row["address"] for row in base.names.to_pylist()}
-
-    assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
-    assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
-
-
 def said(told):
     return [(row["reason"], row["revision"], row["amount"]) for row in told]
 
@@ -238,28 +179,6 @@ def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
     assert machine.apply([click(end_s + 59, who="v")], ["n"]) == []
     assert [(BARE, 1, 7)] == said(machine.apply([click(end_s + 60, who="v")], ["n"]))
     assert machine.close() == []
-
-
-def test_findings_are_told_when_they_have_doubled_and_at_the_end():
-    """Across compactions: what is in the part `findings` goes on counting."""
-    machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
-    for second in range(7):
-        machine.apply([click(second, robot=True)], ["n"])
-
-    assert [(DECLARED, 1, 1), (DECLARED, 2, 2), (DECLARED, 3, 4)] == said(machine.told)
-    assert [(DECLARED, 4, 7)] == said(machine.close())
-
-
-def test_rows_have_the_schema_of_the_output():
-    """So that Spark takes them as they are."""
-    rows = [click(100, page=f"/{at}") for at in range(40)]
-    state, machine = held_state(), Machine(buckets=1, partitions=1)
-    frame = machine.packed(rows, ["n"] * 40, FIRST_BATCH_MS)
-    out = apply(state, 0, packing.receive([frame]))
-
-    assert out.schema.equals(OUTPUT_SCHEMA)
-    assert [BURST] == out["reason"].to_pylist()
-    assert [100] == [one.timestamp() for one in out["first_time"].to_pylist()]
 
 
 def test_robots_txt_counts_on_through_folds_and_compactions():
@@ -359,54 +278,3 @@ def test_robots_among_half_a_million_visitors_are_found_and_nothing_is_dropped()
     visits = Machine.visits_of(states[0])
     assert visits >= 500_000 / share * 0.98
     assert size_of(states[0]) <= 250 * visits
-
-
-def test_the_oldest_visits_go_first_and_are_counted():
-    """With their clicks; those that stay are judged as ever."""
-    limits = VisitsLimits(batches_max=1, state_bytes_max=8_000)
-    machine = Machine(buckets=1, limits=limits)
-    for batch in range(10):
-        rows = [click(100 * batch + n, who=f"{batch}-{n}") for n in range(20)]
-        machine.apply(rows, ["n"] * 20)
-    bare = [click(1_000 + 10 * n, who="bare") for n in range(7)]
-    told = machine.apply(bare, ["n"] * 7)
-    visits, clicks, none = evicted(machine.told)
-
-    assert visits == clicks > 0
-    assert none == 0
-    assert [] == [row for row in told if row["kind"] == FINDING]
-    assert visits + Machine.visits_of(machine.states[0]) == 201
-    assert [(BARE, 7)] == [(row["reason"], row["amount"]) for row in machine.close()]
-
-
-def test_more_pages_of_a_visit_than_are_kept_are_counted():
-    """A robot that asks for one page ten times a second is found all the same."""
-    limits = VisitsLimits(batches_max=1, pages_max=100)
-    machine = Machine(buckets=1, limits=limits)
-    for batch in range(20):
-        rows = [click(1_000 + batch, page=f"/?{n % 2}", ident=batch * 10 + n) for n in range(10)]
-        machine.apply(rows, ["n"] * 10)
-    reasons = {
-        row["reason"]: row["amount"]
-        for row in [*machine.told, *machine.close()]
-        if row["kind"] == FINDING
-    }
-
-    assert evicted(machine.told)[0] == 0
-    assert evicted(machine.told)[1] >= 100
-    assert reasons[BARE] == 200
-    assert reasons[REPEATS] >= 45
-
-
-def test_the_older_half_of_too_many_findings_goes_and_is_counted():
-    """A robot that is found again after that is a new finding."""
-    limits = VisitsLimits(batches_max=1, findings_max=10)
-    machine = Machine(buckets=1, limits=limits)
-    for batch in range(12):
-        machine.apply([click(batch, who=f"{batch}", robot=True)], ["n"])
-
-    assert evicted(machine.told) == (0, 0, 6)
-    again = machine.apply([click(20, who="0", robot=True)], ["n"])
-    assert [(DECLARED, 1, 1)] == [
-        (row["reason"], row["revision"], row["amount"]) for row in again if row["kind"] == FINDING
-    ]

@@ -18,6 +18,7 @@ from sparq.pipeline.report_page.charts import (
     draw,
     halved_between,
     nice_guides,
+    short_number,
     stacked,
 )
 
