@@ -177,7 +177,7 @@ def bytes_between(servers, start, end) -> int:
 
 
 def test_bytes_bound_a_batch(servers, readers):
-    """maxBytesPerTrigger: whole stretches of the logs, in proportion, one of each log at least."""
+    """maxBytesPerTrigger: whole extents of the logs, in proportion, one of each log at least."""
     first = servers[0]
     for number in range(6):
         first.add([bytes([number]) * 500])

@@ -1,6 +1,13 @@
 """The parts of a state: which of them a batch reads and writes, and what lies in which."""
 
-from sparq.pipeline.open_visits.tiers import Base, Hot, VisitsLimits, held_state
+from sparq.pipeline.open_visits.tiers import (
+    LINE_BYTES,
+    Base,
+    Element,
+    Hot,
+    VisitsLimits,
+    held_state,
+)
 from sparq.pipeline.visits import ROBOTS_TXT
 from tests.pipeline.open_visits.machine import Machine, click
 
@@ -38,3 +45,28 @@ def test_people_with_many_pages_lie_in_base():
 
     assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
     assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
+
+
+def test_an_element_is_what_it_was():
+    """Equal elements give equal bytes, and the tables of each begin at a multiple of 64 bytes."""
+    machine = Machine(buckets=1)
+    machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = machine.states[0].hot.values
+    element = Element.read(data)
+
+    assert data == element.bytes()
+    assert 0 == (data.index(b"\n") + 1) % LINE_BYTES
+    assert (1, 0, False) == (element.meta.batches, element.meta.before_s, element.meta.has_base)
+    assert 3 == len(element.visits)
+    assert 9 == len(element.pages)
+
+
+def test_base_is_what_it_was():
+    """A bucket that never had a compaction has an empty one."""
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=1))
+    assert 0 == len(Base.read(machine.states[0]).visits.visitor)
+    machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = machine.states[0].base.values
+
+    assert data == Base.read(machine.states[0]).bytes()
+    assert 3 == len(Base.read(machine.states[0]).names)
