@@ -16,6 +16,23 @@ from tests.pipeline.report_page import made
 from tests.pipeline.report_page.made import HOSTILE, page
 
 
+class Seen(HTMLParser):
+    """What a reader of the markup finds: tags, attributes, text."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text += data
+
+
 def sections_of(text):
     """The headings in their order."""
     return re.findall(r'<h2 id="(\w+)"', text)
@@ -113,23 +130,6 @@ def test_a_run_without_anything_has_a_page():
 
     assert ["audit", "clicks", "findings", "rejected", "stages"] == sections_of(text)
     assert "No minutes." in text
-
-
-class Seen(HTMLParser):
-    """What a reader of the markup finds: tags, attributes, text."""
-
-    def __init__(self, markup):
-        super().__init__()
-        self.tags, self.attributes, self.text = [], [], ""
-        self.feed(markup)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
-
-    def handle_data(self, data):
-        self.text += data
 
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))

@@ -4,7 +4,7 @@
 
 PATH is tests/scenarios/spark/golden/<name>.tar.xz.
 
-It is run with the version whose checkpoints are to stay readable. The query has read two batches of
+Run it with the version whose checkpoints are to stay readable. The query has read two batches of
 100 messages; of a third batch the offsets are written, and its commit is missing, as after a kill;
 50 messages came later.
 """
