@@ -121,7 +121,7 @@ spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
-	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
+	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
 
 slow-tests: $(READY) $(CLASSES) ## the tests that need minutes each, and are skipped in make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)
