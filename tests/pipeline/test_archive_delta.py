@@ -8,13 +8,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive, archive_delta, delta_compaction
 from sparq.pipeline.archive import ARCHIVE_SCHEMA
 from sparq.pipeline.archive_delta import DeltaSink
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.delta_compaction import DeltaCompaction, files_of
 from sparq.pipeline.delta_place import TablePlace
-from sparq.pipeline.generator import generate
 from tests.pipeline.archived import QUERY, expected, ids
 
 NO_MERGES = None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparq.pipeline.generator import generate
+from sparq.demo.generator import generate
 from sparq.pipeline.minutes_state import output
 from sparq.pipeline.minutes_state.bucket import LIMITS, MinutesLimits
 from tests.pipeline import plain
