@@ -31,8 +31,8 @@ from pathlib import Path
 
 import pytest
 from tests.nsqd.line import OK, Line, drain, fin, mpub, pub, rdy, sub
-from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
 
 from proofs import faults, outcome, strace
 from proofs.checker import Verdict

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
-from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
 
 from proofs.daemon_fixture import NSQD, started, wait_until
 

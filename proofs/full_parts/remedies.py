@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.nsqd.line import OK, Line, mpub
-from tests.support.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
 
 from proofs.daemon_fixture import started
 

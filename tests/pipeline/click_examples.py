@@ -6,7 +6,7 @@ import random
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sparq.pipeline.generator import generate
+from sparq.demo.generator import generate
 
 ACCESS_LOG = Path(__file__).parents[3] / "shared" / "data" / "access.log"
 TIME = "[10/Oct/2025:13:55:36 -0700]"

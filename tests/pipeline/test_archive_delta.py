@@ -14,7 +14,6 @@ from sparq.pipeline.archive_delta import DeltaSink
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.delta_compaction import DeltaCompaction
 from sparq.pipeline.delta_place import TablePlace
-from sparq.pipeline.generator import generate
 from tests.pipeline.archived import QUERY, expected, ids
 from tests.pipeline.delta_table import archived, live_files, parquet_files
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparq.demo.generator import generate
 from sparq.pipeline import click_reader, clicks
-from sparq.pipeline.generator import generate
 from tests.pipeline import plain, staged_clicks
 from tests.pipeline.click_examples import (
     ACCESS_LOG,

@@ -4,7 +4,7 @@ import time
 
 import pyarrow as pa
 
-from sparq.pipeline.generator import generate
+from sparq.demo.generator import generate
 from sparq.pipeline.messages import messages as stream_of
 from sparq.pipeline.messages import packed_messages, with_batch_time
 from sparq.pipeline.minutes_state import packer

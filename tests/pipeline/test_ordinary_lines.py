@@ -3,8 +3,8 @@
 import numpy as np
 import pyarrow as pa
 
+from sparq.demo.generator import generate
 from sparq.pipeline.click_reader import read
-from sparq.pipeline.generator import generate
 from sparq.pipeline.ordinary_lines import find_lines
 from sparq.pipeline.text_spans import Text
 from tests.pipeline.click_examples import ORDINARY, WORDS, as_line, nearly_ordinary

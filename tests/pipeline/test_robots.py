@@ -2,7 +2,7 @@
 
 import pytest
 
-from sparq.pipeline import website
+from sparq.demo import website
 from sparq.pipeline.visits import declared_name
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 import pyarrow as pa
 import xxhash
 
-from sparq.pipeline.generator import generate
+from sparq.demo.generator import generate
 from sparq.pipeline.minutes_state import bucket, output, packer
 from sparq.pipeline.packing import pack_partition, receive
 from tests.pipeline import plain

@@ -8,8 +8,8 @@ from functools import lru_cache
 import pyarrow as pa
 import xxhash
 
+from sparq.demo.generator import generate
 from sparq.pipeline import packing
-from sparq.pipeline.generator import generate
 from sparq.pipeline.open_visits.bucket import apply, close
 from sparq.pipeline.open_visits.findings import FINDING, digest_of
 from sparq.pipeline.open_visits.pack import CLICKS, OTHER_ENDINGS, RESOURCE_ENDINGS, blobs_of

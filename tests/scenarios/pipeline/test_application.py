@@ -10,11 +10,11 @@ from collections import Counter
 
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive, archive_formats, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords, audit
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.generator import generate
 from sparq.pipeline.publisher import publish, read_hashes
 from tests.pipeline import plain
 from tests.support.waiting import wait_for

@@ -18,9 +18,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from sparq.demo.generator import generate
 from sparq.pipeline import clicks as click
 from sparq.pipeline.app import TOO_LATE
-from sparq.pipeline.generator import generate
 from tests.support.published import publish
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for

@@ -20,10 +20,10 @@ import numpy as np
 
 from sparq.log.block import BlockCache
 from sparq.log.disk import Disk
-from sparq.log.go_queue import GoQueue, GoTopic, read_queue
-from sparq.log.go_records import LENGTH_SIZE, BadBytes, GoRecords
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.migration.queues import GoQueue, GoTopic, read_queue
+from sparq.migration.records import LENGTH_SIZE, BadBytes, GoRecords
 from sparq.protocol.instant import Instant
 
 BATCH_BYTES = 256 << 10

@@ -16,17 +16,15 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from sparq.broker.catalog import TOPICS, Catalog
 from sparq.log.disk import Disk, DiskError, ensure_directory, read_bytes
-from sparq.log.go_queue import GoData, GoDataError, go_files, survey
-from sparq.nsqd.go_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
+from sparq.migration.queues import COMMITTED, TEMPORARY, GoData, GoDataError, go_files, survey
+from sparq.migration.topic_import import MIB, Clock, ImportStopped, Tally, Target, import_topic
 from sparq.protocol.names import directory_name
 
-TEMPORARY = "go-import.tmp"
-COMMITTED = "go-import"
 PLAN = "import.json"
 ASIDE = "go-nsqd-"
 FORMAT = 1
@@ -38,8 +36,8 @@ class GoImportError(Exception):
     """The data path cannot be taken over; the text says why and what to do."""
 
 
-class Switch:
-    """The switch of one data path from Go's nsqd to this one."""
+class DataPathImport:
+    """The import of a data path that Go's nsqd has left."""
 
     def __init__(
         self, disk: Disk, data_path: str, *, node_id: int, max_bytes_per_file: int, clock: Clock
@@ -169,7 +167,7 @@ class Switch:
     def _aside(self) -> str:
         """Return a folder name that is not in use."""
         seconds = self._clock().wall_ns // 1_000_000_000
-        name = ASIDE + time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(seconds))
+        name = ASIDE + datetime.fromtimestamp(seconds, UTC).strftime("%Y%m%dT%H%M%SZ")
         while self._disk.exists(self._path(name)):
             name += "_"
         return name

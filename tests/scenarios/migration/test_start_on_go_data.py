@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from sparq.tools.nsq_check import CheckError, look
-from tests.nsqd.go_path import GoPath, drain, in_order
+from tests.scenarios.migration.go_path import GoPath, drain, in_order
 from tests.support.go_data import TIME, GoQueue, write_metadata
 from tests.support.servers import NsqdServer, spawn_nsqd
 

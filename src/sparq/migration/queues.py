@@ -4,7 +4,7 @@
 
     nsqd.dat                            topics, channels, and which of them are paused (JSON)
     <queue>.diskqueue.meta.dat          depth, read position, write position (text)
-    <queue>.diskqueue.<number>.dat      records (see `go_records`), 6 digits or more
+    <queue>.diskqueue.<number>.dat      records (see `records`), 6 digits or more
     <queue>.diskqueue.<number>.dat.bad  a data file that nsqd abandoned at its first damage
 
 A queue has the name of its topic, or ``<topic>:<channel>`` (``;`` on Windows). Names may contain
@@ -25,10 +25,14 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 from sparq.log.disk import Disk, read_bytes
-from sparq.log.go_records import BadBytes, GoRecords, read_records
+from sparq.migration.records import BadBytes, GoRecords, read_records
 from sparq.protocol.names import is_ephemeral, is_valid_name
 
 METADATA: Final = "nsqd.dat"
+TEMPORARY: Final = "go-import.tmp"
+"""The folder of an import under construction; see `data_path_import`."""
+COMMITTED: Final = "go-import"
+"""The folder of a complete import whose files are not yet in place."""
 
 _METADATA: Final = re.compile(r"nsqd(?:\.\d+)?\.dat")
 _METADATA_BESIDE: Final = re.compile(r"nsqd(?:\.\d+)?\.dat\.\d+\.tmp")

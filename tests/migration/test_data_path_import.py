@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sparq.log.check import check
 from sparq.log.disk import DiskError
-from sparq.nsqd.go_import import ImportStopped
-from sparq.nsqd.go_switch import GoImportError, Switch
+from sparq.migration.check import check
+from sparq.migration.data_path_import import DataPathImport, GoImportError
+from sparq.migration.topic_import import ImportStopped
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.support.go_data import GoQueue, write_metadata
 
@@ -54,8 +54,10 @@ def disk_with(content: dict[str, bytes], *, capacity_bytes: int | None = None) -
 
 def take_over(disk: MemoryDisk, is_stopping: Callable[[], bool] = lambda: False) -> None:
     clock = ManualClock()
-    switch = Switch(disk, PATH, node_id=7, max_bytes_per_file=100_000, clock=clock.now)
-    switch.run(is_stopping)
+    data_path_import = DataPathImport(
+        disk, PATH, node_id=7, max_bytes_per_file=100_000, clock=clock.now
+    )
+    data_path_import.run(is_stopping)
 
 
 def depths(disk: MemoryDisk) -> Depths:

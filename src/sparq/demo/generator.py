@@ -22,9 +22,18 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 
-from sparq.pipeline import website
-from sparq.pipeline.visits import BARE, BURST, DECLARED, REPEATS, UNDECLARED
-from sparq.pipeline.website import HOST, Browser, Hit, Visitor, World
+from sparq.demo import website
+from sparq.demo.website import HOST, Browser, Hit, Visitor, World
+
+DECLARED, UNDECLARED, BURST, BARE, REPEATS = (
+    "declared_robot",
+    "undeclared_robot",
+    "burst",
+    "no_resources",
+    "repeats",
+)
+"""Why a visitor was planted, in the words of `sparq.pipeline.visits.REASONS`; a test compares both.
+The pipeline imports this package, so this package cannot import the words from there."""
 
 Planted = tuple[Visitor, frozenset[str], list[Hit]]
 Plant = Callable[[World, float], Planted]

@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from sparq.pipeline import generator
-from sparq.pipeline.generator import generate
+from sparq.demo import generator
+from sparq.demo.generator import generate
 from sparq.pipeline.visits import REASONS
 from tests.pipeline import plain
 
