@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Self
 
-from tests.support.v2_client import FRAME_ERROR, FRAME_MESSAGE, Message, decode_message, finish
+from tests.support.v2_client import FRAME_ERROR, FRAME_MESSAGE, Message, decode_message, fin_each
 from tests.support.v2_stream import V2Stream
 
 from sparq.broker import stats
@@ -190,7 +190,7 @@ class Consumer:
 
     def finish(self, found: list[Message]) -> None:
         """FIN, in one chunk."""
-        self.say(finish(found))
+        self.say(fin_each(found))
 
     def requeue(self, found: list[Message], delay_ms: int) -> None:
         """REQ, in one chunk."""

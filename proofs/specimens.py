@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, Message, fin, rdy, sub
 from tests.support.servers import NsqdServer, start_first
+from tests.support.v2_client import OK, Message, V2Client, fin_each
 
 from proofs.daemon_fixture import NSQD, ROOT, wait_until
 from proofs.layout import batches
+from sparq.protocol.commands import rdy, sub
 
 QUIET_SECONDS = 5.0
 """After so long without a message nothing more will come, whatever the depth says."""
@@ -127,13 +128,13 @@ def wait_depth(server: Specimen, topic: str, channel: str, depth: int) -> None:
 def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
     """What the channel still delivers, each message finished, until it has no more to give."""
     found: list[Message] = []
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub(topic, channel)) == OK
-        line.say(rdy(500))
+        line.send(rdy(500))
         last = time.monotonic()
         while time.monotonic() - last < QUIET_SECONDS:
             if came := line.messages_within(0.1):
-                line.say(fin(*came))
+                line.send(fin_each(came))
                 found += came
                 last = time.monotonic()
             elif not is_waiting(server, topic, channel):

@@ -31,7 +31,7 @@ from tests.support.v2_stream import (
     Message,
     V2Stream,
     decode_message,
-    finish,
+    fin_each,
 )
 
 __all__ = [
@@ -47,7 +47,7 @@ __all__ = [
     "V2Client",
     "decode_message",
     "drain",
-    "finish",
+    "fin_each",
 ]
 
 OK = (FRAME_RESPONSE, b"OK")
@@ -200,7 +200,7 @@ def drain(server: NsqdServer, topic: str, channel: str) -> list[bytes]:
         client.send(rdy(500))
         while True:
             found = client.messages_within(QUIET_SECONDS)
-            client.send(finish(found))
+            client.send(fin_each(found))
             bodies += [one.body for one in found]
             if not found:
                 figures = server.channel(topic, channel)

@@ -50,7 +50,7 @@ def decode_message(data: bytes) -> Message:
     return Message(*_MESSAGE.unpack_from(data), data[_MESSAGE.size :])
 
 
-def finish(messages: Iterable[Message]) -> bytes:
+def fin_each(messages: Iterable[Message]) -> bytes:
     """A FIN for each message."""
     return b"".join([fin(message.id) for message in messages])
 

@@ -18,9 +18,9 @@ from typing import Any
 from tests.nsqd.authd import answer, entry
 from tests.nsqd.effects.common import ADDRESSES, granted, identify, refused
 from tests.nsqd.layered import Certificates
-from tests.nsqd.line import OK, Line
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
@@ -183,7 +183,7 @@ def auth_http_address(server: ToldServer) -> None:
     """Clients must say AUTH, and who is there decides."""
     assert granted(server)["auth_required"] is True
     refused(server, "E_AUTH_FIRST AUTH required before SUB", b"SUB t c\n")
-    with Line(server) as line:
+    with V2Client(server) as line:
         line.ask(identify())
         assert b'"permission_count"' in line.ask(auth_command())[1]
         assert line.ask(b"SUB t c\n") == OK
@@ -193,7 +193,7 @@ def auth_http_request_method(server: ToldServer) -> None:
     """authds are asked so."""
     authd: Authd = server.helpers["authd"]
     seen = len(authd.asked)
-    with Line(server) as line:
+    with V2Client(server) as line:
         line.ask(identify())
         line.ask(auth_command())
     assert authd.asked[seen:] == [("POST", SECRET)]

@@ -8,10 +8,11 @@ import socket
 import struct
 import time
 
+from sparq.protocol.commands import pub
 from tests.nsqd.effects.common import ADDRESSES, WAIT_SECONDS, granted, identify, refused
-from tests.nsqd.line import OK, Line, pub
 from tests.support.log_flags import AS_JSON, BOUNDED
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import OK, V2Client
 
 LINE = 120
 FIRST_SECONDS = 3
@@ -39,7 +40,7 @@ def rest(connection: socket.socket) -> bytes:
 
 def max_line_size(server: ToldServer) -> None:
     """One byte more ends the connection, without a word."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
     with connect(server.tcp_port, b"  V2NOP" + b" " * (LINE - 3)) as line_too_long:
         assert b"" == rest(line_too_long)
@@ -47,7 +48,7 @@ def max_line_size(server: ToldServer) -> None:
 
 def first_command_timeout(server: ToldServer) -> None:
     """The magic bytes alone are no command; who has spoken may be silent."""
-    with Line(server) as speaker, connect(server.tcp_port, b"  V2") as silent:
+    with V2Client(server) as speaker, connect(server.tcp_port, b"  V2") as silent:
         assert speaker.ask(pub("t", b"x")) == OK
         assert b"" == rest(silent)
         assert speaker.ask(pub("t", b"x")) == OK

@@ -24,10 +24,11 @@ import pytest
 from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
+from sparq.protocol.commands import pub
 from sparq.tools.commands import nsq_check
-from tests.nsqd.line import OK, Line, pub
 from tests.scenarios.docs.examples import command_lines, is_taken
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -244,7 +245,7 @@ class Publishing:
         self._thread.start()
 
     def _run(self) -> None:
-        with Line(self._server) as line:
+        with V2Client(self._server) as line:
             while not self._stop.wait(PAUSE_SECONDS):
                 body = b"%d" % len(self.acknowledged)
                 assert line.ask(pub("t", body)) == OK
@@ -287,9 +288,9 @@ def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: P
 def ids(server: NsqdServer) -> dict[bytes, bytes]:
     """The ids of what the channel has, by body; nothing is finished."""
     count = server.channel("t", "c")["depth"]
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(b"SUB t c\n") == OK
-        line.say(b"RDY %d\n" % count)
+        line.send(b"RDY %d\n" % count)
         return {message.body: message.id for message in line.messages(count)}
 
 

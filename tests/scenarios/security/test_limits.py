@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 TOPICS, CHANNELS, CONNECTIONS, TOPIC_BYTES = 20, 10, 30, 2 << 20
@@ -26,7 +27,7 @@ FLAGS = (
 def make_topics(server: NsqdServer) -> int:
     """Publish to ever new topics, single and many at once; how often that was refused."""
     refused = 0
-    with Line(server) as line:
+    with V2Client(server) as line:
         for number in range(TRIES):
             refused += line.ask(pub(f"t{number}", b"x")) != OK
             refused += line.ask(mpub(f"t{number}", [b"x", b"y"])) != OK
@@ -41,7 +42,7 @@ def make_channels(server: NsqdServer) -> int:
             path = f"/channel/create?topic=t0&channel=c{number}"
             refused += server.request("POST", path)[0] != 200
             continue
-        with Line(server) as line:
+        with V2Client(server) as line:
             refused += line.ask(sub("t0", f"c{number}")) != OK
     return refused
 
@@ -65,7 +66,7 @@ def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[socket.socke
 def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
     """Publish far beyond the limit; how many messages were taken, and how many refused."""
     taken = refused = 0
-    with Line(server) as line:
+    with V2Client(server) as line:
         for _ in range(TRIES):
             if line.ask(pub(topic, b"x" * (TOPIC_BYTES // 20))) == OK:
                 taken += 1
@@ -89,7 +90,7 @@ def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], Non
         assert 2 * (TRIES - TOPICS) == topics
         assert TRIES - CHANNELS == channels
         server.restart()
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(pub("t0", b"after")) == OK
     refused = topics + channels + TRIES - len(there)
     shows(f"asked {4 * TRIES:,}, refused {refused:,} > 0, server alive")
@@ -105,10 +106,10 @@ def test_the_bytes_of_a_topic_are_limited(tmp_path: Path, shows: Callable[[str],
         assert refused > TRIES // 2
         # Another topic is not hurt.
         assert fill(server, "other")[0] == taken
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(sub("full", "c")) == OK
-            line.say(rdy(100))
-            line.say(fin(*line.messages(taken)))
-            with Line(server) as publisher:
+            line.send(rdy(100))
+            line.send(fin_each(line.messages(taken)))
+            with V2Client(server) as publisher:
                 wait_for(lambda: publisher.ask(pub("full", b"x" * (TOPIC_BYTES // 20))) == OK)
     shows(f"taken {taken} of {TRIES} publishes, refused {refused} > 0; room again once read")
