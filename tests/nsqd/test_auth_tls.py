@@ -14,8 +14,8 @@ import trustme
 
 from sparq.protocol import commands as c
 from tests.nsqd.authd import answer, entry, running
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Certificates, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.certificates import Certificates
 
 ALL = answer(entry())
 

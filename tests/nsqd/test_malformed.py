@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.nsqd.layered import Certificates
 from tests.nsqd.test_wire import ID, MAGIC, OK, Wire, error, i32, response
+from tests.support.certificates import Certificates
 from tests.support.servers import Server, spawn_nsqd
 
 SUB = b"SUB malformed ch\n"

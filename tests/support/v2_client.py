@@ -297,6 +297,12 @@ class AsyncV2Client:
             self.stream.feed(await self.read())
         return self.stream.take(size)
 
+    async def rest(self) -> bytes:
+        """All bytes up to the end of the connection, which must not be a reset."""
+        async with asyncio.timeout(self.seconds):
+            self.stream.feed(await self.reader.read())
+        return self.stream.take(len(self.stream.plain))
+
     async def frame(self) -> Frame:
         """The next frame."""
         while (found := self.stream.frame()) is None:

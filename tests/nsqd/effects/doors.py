@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.nsqd.authd import answer, entry
 from tests.nsqd.effects.common import ADDRESSES, granted, identify, refused
-from tests.nsqd.layered import Certificates
+from tests.support.certificates import Certificates
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
 from tests.support.v2_client import OK, V2Client

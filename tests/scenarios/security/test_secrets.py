@@ -17,9 +17,9 @@ from sparq.daemon.access import tokens
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
-from tests.nsqd.layered import Certificates
 from tests.scenarios.security.peers import FakeAuthd, FakeLookupd
 from tests.support import servers
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import wait_for
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from sparq.protocol.commands import identify, pub, rdy, sub
-from tests.nsqd.layered import Certificates
 from tests.scenarios.security.attackers import (
     MAGIC,
     OK,
@@ -23,6 +22,7 @@ from tests.scenarios.security.attackers import (
     until_closed,
     v2,
 )
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
 
 SILENT = 500

@@ -13,9 +13,9 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import start, stop
-from tests.nsqd.layered import Certificates, connected
+from tests.nsqd.daemon import connected, start, stop
 from tests.scenarios.security.attackers import ERROR, OK, Raw, until, until_closed, v2
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, spawn_nsqd
 
 UNKNOWN = (b"0" * 16, b"f" * 16, b"0123456789abcdeg", b"\xff" * 16)
