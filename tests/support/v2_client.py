@@ -91,8 +91,11 @@ class V2Client:
         self.socket = to
         self._stream = V2Stream()
         self._kept: deque[Frame] = deque()
-        if greeting:
+        try:
             self.send(greeting)
+        except OSError:
+            self.close()
+            raise
 
     def __enter__(self) -> Self:
         return self

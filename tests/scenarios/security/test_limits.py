@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
-from tests.support.v2_client import OK, V2Client, fin_each
+from tests.support.v2_client import MAGIC, OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 TOPICS, CHANNELS, CONNECTIONS, TOPIC_BYTES = 20, 10, 30, 2 << 20
@@ -47,19 +46,15 @@ def make_channels(server: NsqdServer) -> int:
     return refused
 
 
-def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[socket.socket]:
+def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[V2Client]:
     """Connect often; those that were let in."""
     there = []
     for _ in range(TRIES):
-        connection = kept.enter_context(
-            socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
-        )
-        try:
-            connection.sendall(b"  V2" + pub("t1", b"x"))
-            if connection.recv(100):
-                there.append(connection)
-        except ConnectionError:
-            pass
+        client = kept.enter_context(V2Client(server, b"", seconds=30))
+        with contextlib.suppress(ConnectionError):
+            client.send(MAGIC + pub("t1", b"x"))
+            if client.receive_some():
+                there.append(client)
     return there
 
 
