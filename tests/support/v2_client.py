@@ -4,8 +4,8 @@
    frames by a `V2Stream`, and not with sparq's own code.
 2. Commands come from `sparq.protocol.commands`, or are written out where a test sends a wrong one.
 3. A connection that the other side has closed raises `Closed`, a `ConnectionError`.
-4. The blocking client skips heartbeats and does not answer them. The other one returns them from
-   `frame`, and answers them in `frames`.
+4. The blocking client skips heartbeats, and answers them only where it is told to. The other one
+   returns them from `frame`, and answers them in `frames`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class V2Client:
         to: the daemon, or a port of this machine, or a socket that is connected already.
         greeting: the first bytes to send.
         seconds: how long to wait for each piece of data.
+        answers_heartbeats: whether to answer a heartbeat when it is read.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class V2Client:
         greeting: bytes = MAGIC,
         *,
         seconds: float = BLOCKING_SECONDS,
+        answers_heartbeats: bool = False,
     ) -> None:
         if not isinstance(to, socket.socket):
             port = to if isinstance(to, int) else to.tcp_port
@@ -91,6 +93,7 @@ class V2Client:
         self.socket = to
         self._stream = V2Stream()
         self._kept: deque[Frame] = deque()
+        self._answers_heartbeats = answers_heartbeats
         try:
             self.send(greeting)
         except OSError:
@@ -161,6 +164,8 @@ class V2Client:
                 self._stream.feed(data)
             elif frame[1] != HEARTBEAT:
                 return frame
+            elif self._answers_heartbeats:
+                self.send(nop())
 
     # Bytes
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
@@ -18,8 +17,9 @@ from yarl import URL
 
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
-from sparq.protocol.commands import identify
+from sparq.protocol.commands import identify, sub
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import wait_for
 
 GO = {"nsqd": "NSQD_GO", "nsqlookupd": "NSQLOOKUPD_GO"}
@@ -168,18 +168,14 @@ async def admin(**options: Any) -> AsyncIterator[Admin]:
 @asynccontextmanager
 async def consumer(nsqd: Server, topic: str, channel: str) -> AsyncIterator[None]:
     """A client of a channel that takes nothing."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", nsqd.tcp_port)
+    client = await AsyncV2Client.connect(nsqd.tcp)
     facts = {"client_id": "me", "hostname": "here", "user_agent": "test/1"}
-    writer.write(b"  V2" + identify(json.dumps(facts).encode()))
-    writer.write(f"SUB {topic} {channel}\n".encode())
     try:
-        for _ in range(2):
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            assert (await reader.readexactly(size))[4:] == b"OK"
+        for command in (identify(json.dumps(facts).encode()), sub(topic, channel)):
+            assert await client.ask(command) == OK
         yield
     finally:
-        writer.close()
-        await writer.wait_closed()
+        await client.close()
 
 
 def free_address() -> str:

@@ -41,24 +41,12 @@ def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
 
 def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
     """A V2 connection through its upgrade to TLS; the server's certificate. Raises as ssl does."""
-    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15) as plain:
-        plain.sendall(b"  V2" + identify(tls_v1=True))
-        (size,) = struct.unpack(">i", exactly(plain, 4))
-        assert json.loads(exactly(plain, size)[4:])["tls_v1"] is True
-        with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
-            if exactly(wrapped, 10)[8:] != b"OK":
+    with V2Client(server) as plain:
+        assert json.loads(plain.ask(identify(tls_v1=True))[1])["tls_v1"] is True
+        with context.wrap_socket(plain.socket, server_hostname="localhost") as wrapped:
+            if V2Client(wrapped, b"").frame() != OK:
                 raise ssl.SSLError("no OK behind the handshake")
             return dict(wrapped.getpeercert() or {})
-
-
-def exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise ssl.SSLError("closed")
-        data += piece
-    return data
 
 
 def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
