@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -63,14 +62,9 @@ class Specimen(NsqdServer):
 class GoSpecimen(Specimen):
     """Go's nsqd; `module` is the path of its program."""
 
-    def launch(self) -> None:
-        """Start the process, and do not wait for anything."""
-        assert self.process is None
-        command = [*self.prefix, self.module, *self.address_flags(), *self.flags]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+    def program(self) -> tuple[str, ...]:
+        """What is started, without its flags."""
+        return (*self.prefix, self.module)
 
     def has_noted(self, topic: str, channel: str, depth: int) -> bool:
         """Whether the metadata of the channel's queue say so."""

@@ -20,7 +20,7 @@ def test_first_deliveries_are_observed() -> None:
     """The wait from publish to the first delivery; later deliveries are not counted again."""
     house = House()
     house.publish("t", b"a", b"b")
-    house.clock.advance(4)
+    house.advance(4)
     consumer = house.consumer("t", "c", rdy=5)
     messages = consumer.messages()
     house.pass_time(70)

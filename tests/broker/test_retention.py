@@ -20,7 +20,7 @@ def house_with(**options: int) -> House:
 def fill(house: House, count: int = 30, seconds: float = 1.0) -> None:
     for _ in range(count):
         house.publish("t", BODY)
-        house.clock.advance(seconds)
+        house.advance(seconds)
 
 
 def finish_all(house: House) -> None:

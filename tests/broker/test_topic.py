@@ -204,7 +204,7 @@ def test_seek_to_each_kind_of_place(house: House) -> None:
     for n in range(4):
         times.append(house.clock.wall_ns)
         house.publish("t", b"%d" % n)
-        house.clock.advance(60.0)
+        house.advance(60.0)
     messages = consumer.messages()
     consumer.finish(messages)
 
@@ -247,7 +247,7 @@ def test_seek_to_a_time_on_the_disk() -> None:
     house.consumer("t", "c")
     for n in range(20):
         house.publish("t", b"%d" % n * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.crash()
     target: SeekTarget = ("time", house.clock.wall_ns - 5_000_000_000)
     house.broker.seek_channel("t", "c", target, house.clock.now())
@@ -418,7 +418,7 @@ def test_no_segment_goes_before_its_finishes_are_synced() -> None:
     for n in range(40):
         house.publish("t", b"%d" % n * 150)
     consumer.finish(consumer.messages())
-    house.clock.advance(1.5)
+    house.advance(1.5)
     house.broker.tick(house.clock.now())
     topic = house.broker.topics["t"]
     assert topic.writer is not None

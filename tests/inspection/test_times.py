@@ -23,7 +23,7 @@ def house_with(count: int, body_size: int, *, every: float, **options: Any) -> H
     house.broker.create_topic("t", house.clock.now())
     for number in range(count):
         house.publish("t", b"%06d" % number + b"." * (body_size - 6))
-        house.clock.advance(every)
+        house.advance(every)
     return house
 
 
@@ -114,7 +114,7 @@ def test_beyond_what_is_read_messages_are_spread(
 def test_times_without_messages_have_empty_columns() -> None:
     """A pause shows as one; its columns' index is that of what came after it."""
     house = house_with(3, 6, every=1.0, cache_bytes=1 << 20)
-    house.clock.advance(97)
+    house.advance(97)
     house.publish("t", b"late")
     work = times.columns_of(looking_of(house), 10)
     assert work is not None

@@ -18,23 +18,24 @@ from yarl import URL
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
 from sparq.protocol.commands import identify, sub
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.servers import (
+    GoServer,
+    NsqdServer,
+    Server,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
 from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import wait_for
 
 GO = {"nsqd": "NSQD_GO", "nsqlookupd": "NSQLOOKUPD_GO"}
 
 
-class GoServer(NsqdServer):
-    """A daemon of Go's; its program is named by the environment."""
-
-    def __init__(self, name: str, folder: Path, flags: tuple[str, ...]) -> None:
-        self._path = os.environ[GO[name]]
-        folder.mkdir(parents=True)
-        super().__init__(f"go.{name}", folder, flags)
-
-    def program(self) -> tuple[str, ...]:
-        return (self._path,)
+def go_server(name: str, folder: Path, flags: tuple[str, ...]) -> GoServer:
+    """A daemon of Go's that is not started yet; its program is named by the environment."""
+    folder.mkdir(parents=True)
+    return GoServer(os.environ[GO[name]], folder, flags)
 
 
 @dataclass
@@ -86,7 +87,7 @@ def house_of(folder: Path, *, is_sparqs: bool) -> Iterator[House]:
             if is_sparqs:
                 servers.append(spawn_nsqlookupd(folder, name=name))
             else:
-                servers.append(GoServer("nsqlookupd", folder / name, ()))
+                servers.append(go_server("nsqlookupd", folder / name, ()))
                 start_first(servers[-1])
         lookupds = tuple(servers)
         for name in ("first", "second"):
@@ -96,7 +97,7 @@ def house_of(folder: Path, *, is_sparqs: bool) -> Iterator[House]:
             else:
                 places = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds]
                 flags = (f"--data-path={folder / name}", "--broadcast-address=127.0.0.1", *places)
-                servers.append(GoServer("nsqd", folder / name, flags))
+                servers.append(go_server("nsqd", folder / name, flags))
                 start_first(servers[-1])
         yield House((servers[0], servers[1]), (servers[2], servers[3]), is_sparqs)
     finally:

@@ -15,33 +15,18 @@ from pathlib import Path
 from typing import Any, Self
 
 from sparq.protocol import commands
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.servers import (
+    AdminServer,
+    NsqdServer,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
 from tests.support.v2_client import FRAME_MESSAGE, V2Client, decode_message
 from tests.support.waiting import wait_for
 
 NSQDS = 3
 COUNTRIES = ("DE", "SE", "FR", "IT")
-
-
-class AdminServer(Server):
-    """An nsqadmin: it has no TCP port. `base` is what its flags say of its base path."""
-
-    base = ""
-
-    def address_flags(self) -> tuple[str, ...]:
-        """Where it is told to listen."""
-        return (f"--http-address={self.http}",)
-
-    def _answers(self) -> bool:
-        try:
-            return self.request("GET", f"{self.base}/ping")[0] == 200
-        except OSError:
-            return False
-
-    @property
-    def url(self) -> str:
-        """Its first page, without the slash."""
-        return f"http://{self.http}"
 
 
 class Consumer(threading.Thread):

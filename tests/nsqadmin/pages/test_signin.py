@@ -11,7 +11,8 @@ import pytest
 
 from sparq.daemon.access import tokens
 from tests.nsqadmin.pages.browser import Reader
-from tests.nsqadmin.pages.cluster import AdminServer, Cluster
+from tests.nsqadmin.pages.cluster import Cluster
+from tests.support.servers import AdminServer
 
 GRANTED = {
     "ann": "administer,bodies",

@@ -21,10 +21,16 @@ from typing import Any, Self
 from proofs import strace
 from sparq.client import Consumer, Message
 from sparq.protocol.commands import mpub, pub, rdy, sub
-from tests.nsqadmin.pages.cluster import AdminServer
 from tests.nsqd.small_disk import SmallDisk
 from tests.scenarios.deploy.alerting import Prometheus
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.servers import (
+    AdminServer,
+    NsqdServer,
+    Server,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
 from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import until, wait_for
 

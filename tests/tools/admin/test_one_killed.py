@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.tools.admin.verbs import VERBS
-from tests.nsqadmin.pages.cluster import AdminServer
-from tests.support.servers import free_port
+from tests.support.servers import AdminServer, free_port
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 from tests.tools.admin.killed import Killed, three_nsqds
