@@ -31,10 +31,11 @@ from pathlib import Path
 
 import pytest
 from tests.nsqd.small_disk import SmallDisk
+from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.v2_client import OK, V2Client, drain, fin_each
 
-from proofs import faults, outcome, strace
+from proofs import faults, outcome
 from proofs.checker import Verdict
 from proofs.daemon_fixture import NSQD, data_folder, started, wait_until
 from proofs.faults import Rig, Rule

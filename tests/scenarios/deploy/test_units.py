@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from proofs import strace
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of, parse
 from sparq.protocol.commands import pub
+from tests.support import strace
 from tests.support.options import value
 from tests.support.servers import spawn_nsqd
 from tests.support.v2_client import OK, V2Client

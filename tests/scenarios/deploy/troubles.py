@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from proofs import strace
 from sparq.client import Consumer, Message
 from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.nsqd.small_disk import SmallDisk
 from tests.scenarios.deploy.alerting import Prometheus
+from tests.support import strace
 from tests.support.servers import (
     AdminServer,
     NsqdServer,
