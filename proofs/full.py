@@ -30,9 +30,9 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from tests.nsqd.small_disk import SmallDisk
 from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client, drain, fin_each
 
 from proofs import faults, outcome

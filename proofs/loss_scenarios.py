@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client
 
 from proofs.daemon_fixture import wait_until

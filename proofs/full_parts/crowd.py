@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, Message, V2Client, fin_each
 
 from proofs.daemon_fixture import NSQD, started, wait_until

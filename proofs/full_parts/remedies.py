@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client
 
 from proofs.daemon_fixture import started

@@ -16,8 +16,8 @@ from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
-from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop
+from tests.support.authd import Authd, answer, entry, running
 from tests.support.options import changed
 from tests.support.v2_client import FRAME_ERROR, OK, AsyncV2Client
 from tests.support.waiting import until

@@ -20,7 +20,6 @@ from typing import Any, Self
 
 from sparq.client import Consumer, Message
 from sparq.protocol.commands import mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
 from tests.scenarios.deploy.alerting import Prometheus
 from tests.support import strace
 from tests.support.servers import (
@@ -31,6 +30,7 @@ from tests.support.servers import (
     spawn_nsqlookupd,
     start_first,
 )
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import until, wait_for
 

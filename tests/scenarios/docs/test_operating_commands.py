@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from sparq.protocol.commands import mpub
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
 from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 

@@ -18,7 +18,6 @@ SAYS_MAGIC = {
     "tests/client/tap.py": "reads what sparq's client sends",
     "tests/spark/range_server.py": "a server for tests of Spark's source",
     "tests/nsqlookupd/test_tcp.py": "a wrong magic for nsqlookupd",
-    "tests/nsqlookupd/test_wire.py": "a wrong magic for nsqlookupd",
     "proofs/hostile_parts/served.py": "a wrong magic for nsqlookupd",
     "bench/load.py": "load generators read arrays of equal frames: one by one would be too slow",
     "bench/programs/bound_program.py": "runs in an environment without sparq and its tests",

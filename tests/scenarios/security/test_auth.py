@@ -15,8 +15,8 @@ import pytest
 
 from sparq.broker.session import V2Session
 from sparq.protocol import commands as c
-from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.authd import Authd, answer, entry, running
 from tests.support.certificates import Certificates
 from tests.support.v2_client import AsyncV2Client, Closed
 from tests.support.waiting import until

@@ -16,7 +16,7 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.daemon.http import Route
 from sparq.nsqd.rights import COMMANDS, RIGHTS
-from sparq.nsqlookupd.rights import RIGHTS as LOOKUPD_RIGHTS
+from sparq.nsqlookupd.http import RIGHTS as LOOKUPD_RIGHTS
 from sparq.protocol import commands as c
 from tests.nsqd import daemon as daemons
 from tests.scenarios.security import test_http_access as access

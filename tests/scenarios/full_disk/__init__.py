@@ -1,0 +1,1 @@
+"""A disk without space, in a running nsqd."""

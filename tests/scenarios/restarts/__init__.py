@@ -1,0 +1,1 @@
+"""Starts, stops and kills of running daemons."""
