@@ -21,7 +21,6 @@ import asyncio
 import os
 import random
 import signal
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -45,7 +44,7 @@ from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress, skipped
 from proofs.witness import Actor, Consumer, connect
 from proofs.workload import CHANNEL, TOPIC, Witness, until
-from sparq.protocol.commands import sub
+from sparq.protocol.commands import dpub, sub
 
 HELD, LATER = "held", "later"
 HELD_MESSAGES = 100
@@ -148,9 +147,7 @@ class Deferrer(Actor):
         for _ in range(count):
             body = self.chance.randbytes(16)
             delay_ms = self.put_off(body)
-            await connection.send_all(
-                b"DPUB %s %d\n" % (LATER.encode(), delay_ms) + struct.pack(">i", len(body)) + body
-            )
+            await connection.send_all(dpub(LATER, delay_ms, body))
         left = count
         while left:
             left -= len(await connection.frames())

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from tests.support.servers import NsqdServer
 from tests.support.v2_client import (
     FRAME_MESSAGE,
+    MAGIC,
     OK,
     OK_BYTES,
     AsyncV2Client,
@@ -238,8 +239,7 @@ class Proof:
         connection.connect(("127.0.0.1", self.server.tcp_port))
         settings = json.dumps({"heartbeat_interval": heartbeat_ms} if heartbeat_ms else {}).encode()
         connection.settimeout(WAIT_SECONDS)
-        client = V2Client(connection)
-        client.send(identify(settings) + sub(STUCK, CHANNEL))
+        client = V2Client(connection, MAGIC + identify(settings) + sub(STUCK, CHANNEL))
         assert client.receive(2 * len(OK_BYTES)) == 2 * OK_BYTES
         client.send(rdy(RDY))
         return client

@@ -59,6 +59,7 @@ READ_BYTES = 1 << 18
 BLOCKING_SECONDS = 15.0
 ASYNC_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+"""For clients that wait forever once they are connected."""
 QUIET_SECONDS = 0.1
 
 
@@ -253,7 +254,7 @@ class AsyncV2Client:
         """
         host, _, port = address.rpartition(":")
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(CONNECT_SECONDS if seconds is None else seconds):
                 if host:
                     at = host.strip("[]"), int(port)
                     reader, writer = await asyncio.open_connection(*at, limit=limit)
@@ -278,11 +279,14 @@ class AsyncV2Client:
             raise Closed(str(error)) from error
 
     async def read(self) -> bytes:
-        """The bytes that come next from the socket."""
+        """The bytes that come next from the socket; raises TimeoutError when none do."""
+        deadline = asyncio.timeout(self.seconds)
         try:
-            async with asyncio.timeout(self.seconds):
+            async with deadline:
                 data = await self.reader.read(READ_BYTES)
-        except ConnectionError as error:
+        except OSError as error:
+            if deadline.expired():
+                raise
             raise Closed(str(error)) from error
         if not data:
             raise Closed("nsqd closed the connection")
