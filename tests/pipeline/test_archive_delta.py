@@ -8,6 +8,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import functions as F
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive, archive_delta
 from sparq.pipeline.archive import ARCHIVE_SCHEMA
 from sparq.pipeline.archive_delta import DeltaSink

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsqd.line import drain
 from tests.scenarios.docs import pipeline_page as page
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import drain
 from tests.support.whole import run_whole
 
 SECTION = "A declarative pipeline"

@@ -27,7 +27,8 @@ EFFECTS = {
     "tls_insecure_skip_verify": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
     "snappy": "test_layers.py::test_a_batch_is_read",
     "deflate": "wire/test_client.py::test_identify_asks_for_what_the_options_say",
-    "deflate_level": "scenarios/client_library/test_options.py::test_the_level_of_deflate_is_agreed",
+    "deflate_level": "scenarios/client_library/test_options.py::"
+    "test_the_level_of_deflate_is_agreed",
     "auth_secret": "test_layers.py::test_a_batch_is_read",
     "lookupd_authorization": "spark/test_discovery.py::test_https_and_the_secret",
     "channel": "spark/test_source.py::test_the_cursor_follows_what_spark_has_committed",

@@ -8,7 +8,6 @@ those that were lost; and what is lost is what the query has reported.
 import contextlib
 import json
 import re
-import socket
 from collections import Counter
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from sparq.spark.topics import TopicSelection
 from tests.scenarios.spark.witness import WAIT_SECONDS, Witness, wipe
 from tests.support.own_topic import own_topic
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 pytestmark = [
@@ -122,9 +122,8 @@ def restart_behind_its_back(
         start_first(elsewhere)
         reader = RangeReader(elsewhere.tcp)
         before = reader.ends(topic)
-        with socket.create_connection(("127.0.0.1", elsewhere.tcp_port)) as consumer:
-            consumer.sendall(commands.MAGIC_V2 + commands.sub(topic, "spark"))
-            assert consumer.recv(100).endswith(b"OK")
+        with V2Client(elsewhere) as consumer:
+            assert consumer.ask(commands.sub(topic, "spark")) == OK
         witness.publish(elsewhere, count)
         wait_for(
             lambda: reader.ends(topic).first_ordinal == before.end_ordinal,

@@ -1,4 +1,4 @@
-"""strace as a tool of proofs: a system call of nsqd kills it, or fails, at its N-th time.
+"""strace as a tool of tests and proofs: a system call of nsqd kills it, or fails, at its N-th time.
 
 N counts each call of each thread by itself: the first thread that comes to its N-th such call is
 meant. The tracer is a process beside the daemon and ends with it, so the daemon stays a child of
@@ -13,14 +13,11 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from proofs.daemon_fixture import NSQD, started
-
 QUIET = ("strace", "-D", "-f", "-qq")
 # Stops only at the calls that are meant, and so costs next to nothing; but then strace 6.1 does
 # not come to sending signals.
 SWIFT = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
-CALL = re.compile(r"^\d+ +(\w+)\(")
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
 SYNC = re.compile(r"fdatasync\(\d+<([^>]*)>")
 CREATED = re.compile(r'(?:openat\([^"]*|rename\("[^"]*", )"([^"]*)"')
@@ -50,32 +47,6 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
     rule = f"inject={calls}:{effect}:when={when}"
     tracer = QUIET if "signal=" in effect else SWIFT
     return (*tracer, "-o", "/dev/null", "-e", f"trace={calls}", "-e", rule)
-
-
-def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
-    """How often a starting nsqd makes these calls before it opens the first file of its data.
-
-    Those are Python's own: for its modules and their folders, and for libraries.
-
-    Args:
-        scratch: a folder for it.
-        calls: names of system calls; `openat` is always counted.
-        module: what is run.
-    """
-    record = scratch / "calls"
-    prefix = (*SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
-    folder = scratch / "counted"
-    folder.mkdir()
-    with started(folder, module, prefix=prefix) as server:
-        data = str(server.folder)
-        server.terminate()
-    found: Counter[str] = Counter()
-    for line in record.read_text(errors="replace").splitlines():
-        if f'"{data}/' in line:
-            break
-        if call := CALL.search(line):
-            found[call[1]] += 1
-    return found
 
 
 class Record:
