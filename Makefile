@@ -30,6 +30,7 @@ LOCKED := locks/build.txt locks/all.txt
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
+	coverage mutants \
 	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
 	venv clean
 
@@ -106,6 +107,12 @@ security: $(READY) ## the security table: a test for each row, counted
 
 docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
 	@$(BIN)/python -m docs.reference
+
+coverage: $(READY) ## branch coverage of protocol, log and broker by module; writes docs/coverage.md (ARGS=)
+	@$(BIN)/python -m proofs.coverage $(ARGS)
+
+mutants: $(READY) ## N= small mistakes in protocol, log and broker: how many do tests notice? (SEED= ARGS=)
+	@$(BIN)/python -m proofs.mutants $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 site: $(READY) ## the documentation as a site with search: build/site/html/index.html
 	@$(BIN)/python -m docs.site
