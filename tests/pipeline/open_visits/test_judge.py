@@ -3,7 +3,7 @@
 from collections import Counter
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sparq.pipeline.open_visits import judge
@@ -34,6 +34,8 @@ def most_at_once(seconds):
 
 
 @given(CLICKS, st.integers(2, 9))
+@example([(0, 0, 0), (0, BURST_S, 1)], 2)
+@example([(0, 0, 0), (0, BURST_S + 1, 1)], 2)
 def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
     """One page again and again, or any pages in a short time."""
     expected = set()
@@ -47,6 +49,8 @@ def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
 
 
 @given(CLICKS, st.integers(0, BURST_PAGES))
+@example([(0, 0, 0), (0, BURST_S, 1)], BURST_PAGES - 2)
+@example([(0, 0, 0), (0, BURST_S + 1, 1)], BURST_PAGES - 2)
 def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
     """As many as a rule needs, with as many more as there may be; without a page nothing."""
     mine = [(0, second, page) for _, second, page in clicks]
