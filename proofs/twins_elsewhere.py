@@ -13,12 +13,13 @@ ELSEWHERE = {
     "inspection.times": "tests/inspection/test_times.py",
     "broker.trimming": "tests/broker/test_trimming.py",
     "broker.stream": "tests/broker/test_stream.py",
-    "log.check": "tests/log/test_go_queue.py",
     "log.extents": "tests/log/test_extents.py",
-    "log.go_records": "tests/log/test_go_queue.py",
     "log.index": "tests/log/test_index.py",
     "log.index_file": "tests/log/test_index_file.py",
     "log.looking": "tests/log/test_looking.py",
     "log.reading": "tests/log/test_reading.py",
+    "migration.check": "tests/migration/test_check.py",
+    "migration.records": "tests/migration/test_records.py",
+    "migration.topic_import": "tests/migration/test_topic_import.py",
 }
 """By the module, its test."""

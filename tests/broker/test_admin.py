@@ -169,7 +169,7 @@ def test_what_is_cancelled_stays_so_behind_its_time(
     house.crash()
     assert states(house) == ["FINISHED"] * 3
     assert house.channel("t", "c").depth == 0
-    house.clock.advance(61)
+    house.advance(61)
     house.crash()
     assert house.consumer("t", "c", rdy=9).bodies() == []
     assert house.channel("t", "c").deferred_count == 0

@@ -21,7 +21,7 @@ def test_the_history() -> None:
     house.publish("t", b"bad")
     (message,) = consumer.messages()
     requeue(consumer, [message])
-    house.clock.advance(5)
+    house.advance(5)
     for _ in range(MOST - 1):
         requeue(consumer, consumer.messages())
     ((fields, body),) = histories(house)

@@ -103,7 +103,7 @@ def test_a_fin_is_a_sample(count: int) -> None:
     house = measuring()
     consumer = house.consumer("t", "c", rdy=count)
     house.publish("t", *([b"x"] * count))
-    house.clock.advance(3)
+    house.advance(3)
     house.turn()
     messages = consumer.messages()
     assert values_of(house, consumer) == (0, [0.0, 0.0])
@@ -124,9 +124,9 @@ def test_a_topic_is_the_sum_of_its_channels() -> None:
     house = measuring()
     one, two = house.consumer("t", "c", rdy=9), house.consumer("t", "d", rdy=9)
     house.publish("t", b"x")
-    house.clock.advance(1)
+    house.advance(1)
     one.finish(one.messages())
-    house.clock.advance(8)
+    house.advance(8)
     two.finish(two.messages())
     topic = house.topic("t").e2e_processing_latency
 
@@ -175,7 +175,7 @@ def test_first_deliveries_are_observed() -> None:
     """The wait from publish to the first delivery; later deliveries are not counted again."""
     house = House()
     house.publish("t", b"a", b"b")
-    house.clock.advance(4)
+    house.advance(4)
     consumer = house.consumer("t", "c", rdy=5)
     messages = consumer.messages()
     house.pass_time(70)

@@ -40,7 +40,7 @@ def test_a_seek_tells_where_it_went(cache_bytes: int) -> None:
     for number in range(4):
         times.append(house.clock.wall_ns)
         house.publish("t", b"%d" % number)
-        house.clock.advance(60.0)
+        house.advance(60.0)
     messages = consumer.messages()
     consumer.finish(messages)
     consumer.close()
@@ -64,7 +64,7 @@ def test_a_seek_tells_that_older_messages_are_gone() -> None:
     consumer = house.consumer("t", "c", rdy=100)
     for _ in range(30):
         house.publish("t", bytes(300))
-        house.clock.advance(60.0)
+        house.advance(60.0)
     consumer.finish(consumer.messages())
     house.pass_time(2.0)
     house.pass_time(2.0)
@@ -109,7 +109,7 @@ def test_a_place_that_cannot_be_read_is_told() -> None:
     house.consumer("t", "c")
     for number in range(20):
         house.publish("t", b"%d" % number * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.crash()
     house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
     found = seek(house, ("time", house.clock.wall_ns - 5_000_000_000))
@@ -150,7 +150,7 @@ def test_seek_to_each_kind_of_place(house: House) -> None:
     for n in range(4):
         times.append(house.clock.wall_ns)
         house.publish("t", b"%d" % n)
-        house.clock.advance(60.0)
+        house.advance(60.0)
     messages = consumer.messages()
     consumer.finish(messages)
 
@@ -193,7 +193,7 @@ def test_seek_to_a_time_on_the_disk() -> None:
     house.consumer("t", "c")
     for n in range(20):
         house.publish("t", b"%d" % n * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.crash()
     target: SeekTarget = ("time", house.clock.wall_ns - 5_000_000_000)
     house.broker.seek_channel("t", "c", target, house.clock.now())

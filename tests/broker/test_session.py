@@ -13,12 +13,13 @@ from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
 from sparq.protocol.layout import OK
-from tests.broker.house import Clock, House
+from sparq.testing import ManualClock
+from tests.broker.house import House
 
 
 def new_session(**options: Any) -> V2Session:
     """A session of a client on this host."""
-    return V2Session(1, "10.0.0.1:5555", Clock().now(), BrokerOptions(**options))
+    return V2Session(1, "10.0.0.1:5555", ManualClock().now(), BrokerOptions(**options))
 
 
 def granted(**asked: Any) -> Granted:

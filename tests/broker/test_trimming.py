@@ -20,7 +20,7 @@ def house_with(**options: int) -> House:
 def fill(house: House, count: int = 30, seconds: float = 1.0) -> None:
     for _ in range(count):
         house.publish("t", BODY)
-        house.clock.advance(seconds)
+        house.advance(seconds)
 
 
 def finish_all(house: House) -> None:
@@ -288,7 +288,7 @@ def test_no_segment_goes_before_its_finishes_are_synced() -> None:
     for n in range(40):
         house.publish("t", b"%d" % n * 150)
     consumer.finish(consumer.messages())
-    house.clock.advance(1.5)
+    house.advance(1.5)
     house.broker.tick(house.clock.now())
     topic = house.broker.topics["t"]
     assert topic.writer is not None

@@ -14,7 +14,7 @@ def house_with(count: int, body_size: int, *, every: float, **options: Any) -> H
     house.broker.create_topic("t", house.clock.now())
     for number in range(count):
         house.publish("t", b"%06d" % number + b"." * (body_size - 6))
-        house.clock.advance(every)
+        house.advance(every)
     return house
 
 

@@ -51,7 +51,7 @@ def test_beyond_what_is_read_messages_are_spread(
 def test_times_without_messages_have_empty_columns() -> None:
     """A pause shows as one; its columns' index is that of what came after it."""
     house = house_with(3, 6, every=1.0, cache_bytes=1 << 20)
-    house.clock.advance(97)
+    house.advance(97)
     house.publish("t", b"late")
     work = times.columns_of(looking_of(house), 10)
     assert work is not None

@@ -27,9 +27,9 @@ def test_what_is_too_old_is_passed_over() -> None:
     house = house_with_ttl()
     house.consumer("t", "c").close()
     fill(house, 0, 30)
-    house.clock.advance(8)
+    house.advance(8)
     fill(house, 30, 5)
-    house.clock.advance(4)
+    house.advance(4)
 
     consumer = house.consumer("t", "c", rdy=100)
     assert [b"%d" % number for number in range(30, 35)] == consumer.bodies()
@@ -62,7 +62,7 @@ def test_once_more() -> None:
     fill(house, 0, 3)
     first, second, _ = consumer.messages()
     consumer.finish([first])
-    house.clock.advance(11)
+    house.advance(11)
     consumer.say(commands.req(second.id, 0))
     assert [] == consumer.messages()
     assert 1 == house.channel("t", "c").expired_count
@@ -82,7 +82,7 @@ def test_a_young_one_comes_once_more() -> None:
     consumer = house.consumer("t", "c", rdy=1)
     fill(house, 0, 1)
     (message,) = consumer.messages()
-    house.clock.advance(9)
+    house.advance(9)
     consumer.say(commands.req(message.id, 0))
     assert [(message.id, 2)] == [(found.id, found.attempts) for found in consumer.messages()]
 
@@ -107,7 +107,7 @@ def test_of_one_channel_at_run_time() -> None:
     ticket = Ticket()
     house.broker.choose_policies([Policy("t", "hasty", {"message_ttl_ns": TTL})], ticket)
     fill(house, 0, 4)
-    house.clock.advance(11)
+    house.advance(11)
     fill(house, 4, 1)
 
     assert [b"4"] == house.consumer("t", "hasty", rdy=9).bodies()
@@ -121,7 +121,7 @@ def test_a_backlog_of_many_blocks_that_are_not_in_memory() -> None:
     house.consumer("t", "c").close()
     for first in range(0, 20_000, 500):
         fill(house, first, 500)
-    house.clock.advance(11)
+    house.advance(11)
     fill(house, 20_000, 3)
     house.restart()
 
@@ -138,7 +138,7 @@ def test_what_nobody_asks_for_goes_in_whole_files() -> None:
     house.consumer("t", "c").close()
     for _ in range(30):
         house.publish("t", b"x" * 6_000)
-    house.clock.advance(11)
+    house.advance(11)
     for _ in range(4):
         house.pass_time(1.1)
 
@@ -170,7 +170,7 @@ def test_a_sampling_client() -> None:
     house = house_with_ttl()
     house.consumer("t", "c").close()
     fill(house, 0, 50)
-    house.clock.advance(11)
+    house.advance(11)
     fill(house, 50, 50)
     consumer = house.consumer("t", "c", rdy=200, sample_rate=50)
     bodies = consumer.bodies()

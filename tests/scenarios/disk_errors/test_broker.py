@@ -240,7 +240,7 @@ def test_range_answers_of_a_failing_disk() -> None:
     house = House(cache_bytes=1)
     for n in range(20):
         house.publish("t", b"%d" % n * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.consumer("t", "c")
     house.crash()
     client = house.connect()
@@ -268,7 +268,7 @@ def test_a_seek_that_cannot_read_is_noted() -> None:
     house.consumer("t", "c")
     for n in range(20):
         house.publish("t", b"%d" % n * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.crash()
     house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
     target: SeekTarget = ("time", house.clock.wall_ns - 5_500_000_000)

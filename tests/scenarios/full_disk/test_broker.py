@@ -133,7 +133,7 @@ def test_files_go_though_consumers_do_not_rest() -> None:
     most = len(house.disk.paths())
     for _ in range(1000):
         assert finish_one(consumer)
-    house.clock.advance(1.0)
+    house.advance(1.0)
     house.broker.tick(house.clock.now())
     for _ in range(20):
         # A thread has synced: before the loop takes it in, the next FIN is noted.

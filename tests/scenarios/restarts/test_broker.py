@@ -76,7 +76,7 @@ def test_a_delay_survives_with_its_time_and_attempts() -> None:
     house.publish("t", b"x")
     (message,) = consumer.messages()
     consumer.say(commands.req(message.id, 10_000))
-    house.clock.advance(4.0)
+    house.advance(4.0)
     house.clock.mono_ns = 7
     house.crash()
     consumer = house.consumer("t", "c", rdy=1)
@@ -95,7 +95,7 @@ def test_a_deferred_publish_survives() -> None:
     house.consumer("t", "c")
     house.publish("t", b"soon", defer_ms=2000)
     house.publish("t", b"later", defer_ms=9000)
-    house.clock.advance(5.0)
+    house.advance(5.0)
     house.crash()
     consumer = house.consumer("t", "c", rdy=10)
     assert by_body(consumer.messages()) == {b"soon": 1}

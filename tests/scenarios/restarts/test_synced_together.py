@@ -13,8 +13,8 @@ from sparq.broker.options import BrokerOptions
 from sparq.log.disk import DiskError, RealDisk
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol import commands
-from sparq.testing import Fault, MemoryDisk, PowerCut
-from tests.broker.house import Clock, House
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+from tests.broker.house import House
 from tests.support.open_files import files_closed_below
 
 TOPICS = 70
@@ -145,7 +145,7 @@ def test_a_start_on_a_real_disk_syncs_the_file_system(
     syncs: list[int] = []
     monkeypatch.setattr(os, "fdatasync", syncs.append)
     monkeypatch.setattr(os, "fsync", syncs.append)
-    clock = Clock()
+    clock = ManualClock()
     with files_closed_below(tmp_path):
         names = {f"t{number}" for number in range(200)}
         disk = MeasuredDisk(64)
