@@ -39,7 +39,7 @@ async def shown(nsqd: Daemon, method: str = "GET", path: str = "/drain") -> dict
 
 async def publisher(nsqd: Daemon) -> Consumer:
     """A V2 connection that publishes."""
-    return await Consumer.connect(nsqd)
+    return await Consumer.introduced(nsqd)
 
 
 async def test_off_by_default(nsqd: Daemon) -> None:
@@ -63,13 +63,13 @@ async def metrics(nsqd: Daemon) -> bytes:
 async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
     """V2 with a fixed text, HTTP with 503; connections stay; what was promised is delivered."""
     producer = await publisher(nsqd)
-    producer.writer.write(PUB)
+    producer.send(PUB)
     assert (0, b"OK") == await producer.frame()
     begun = await shown(nsqd, "POST")
     assert {"draining": True, "by": "127.0.0.1", "exit": False}.items() <= begun.items()
 
     for command, name in ((PUB, "PUB"), (MPUB, "MPUB"), (DPUB, "DPUB"), (PUB, "PUB")):
-        producer.writer.write(command)
+        producer.send(command)
         refused = f"E_{name}_FAILED {name} failed nsqd is draining".encode()
         assert (1, refused) == await producer.frame()
     bodies = (("/pub?topic=t", b"x"), ("/mpub?topic=new", b"x\ny"), ("/mpub?topic=new", b"\n"))
@@ -77,7 +77,7 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
         status, answer = await nsqd.ask("POST", path, body)
         assert (503, REFUSED) == (status, json.loads(answer))
     assert ["t"] == list(nsqd.nsqd.broker.topics)  # a refused publish makes no topic
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert [b"one"] == await consumer.messages(1)
     assert b"nsqd_draining 1" in await metrics(nsqd)
     assert b"nsqd_drain_refused_total 9" in await metrics(nsqd)
@@ -85,13 +85,13 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
 
     ended = await shown(nsqd, "DELETE")
     assert {"draining": False, "refused": 9}.items() <= ended.items()
-    producer.writer.write(PUB)
+    producer.send(PUB)
     assert (0, b"OK") == await producer.frame()
     assert [b"one"] == await consumer.messages(1)
     await nsqd.post("/mpub?topic=new", b"x\ny")
     assert "draining" not in await nsqd.stats()
     for one in (producer, consumer):
-        await one.leave()
+        await one.close()
 
 
 async def test_a_list_of_what_is_left_is_bounded(nsqd: Daemon) -> None:
@@ -112,18 +112,18 @@ async def test_dead_letters_are_taken(tmp_path: Path) -> None:
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/pub?topic=t", b"x")
     await shown(nsqd, "POST")
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    consumer.writer.write(b"RDY 1\n")
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(b"RDY 1\n")
     kind, data = await consumer.frame()
     assert 2 == kind
-    consumer.writer.write(b"REQ " + data[10:26] + b" 0\n")
+    consumer.send(b"REQ " + data[10:26] + b" 0\n")
 
     async def moved() -> bool:
         topics = (await nsqd.stats())["topics"]
         return any(one["topic_name"] == "t.dead" and one["depth"] for one in topics)
 
     await until(moved)
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
 
 
@@ -132,7 +132,7 @@ async def test_one_topic_drains(nsqd: Daemon) -> None:
     told = await shown(nsqd, "POST", "/topic/drain?topic=t")
     assert ("t", True, "127.0.0.1") == (told["topic"], told["draining"], told["by"])
     producer = await publisher(nsqd)
-    producer.writer.write(MPUB)
+    producer.send(MPUB)
 
     assert (1, b"E_MPUB_FAILED MPUB failed topic is draining at this nsqd") == (
         await producer.frame()
@@ -145,12 +145,12 @@ async def test_one_topic_drains(nsqd: Daemon) -> None:
     assert ["t"] == list((await shown(nsqd))["draining_topics"])
     assert b"nsqd_draining_topics 1" in await metrics(nsqd)
     await shown(nsqd, "DELETE", "/topic/drain?topic=t")
-    producer.writer.write(MPUB)
+    producer.send(MPUB)
     assert (0, b"OK") == await producer.frame()
     for method in ("POST", "DELETE"):
         status, answer = await nsqd.ask(method, "/topic/drain?topic=a+b")
         assert (400, {"message": "INVALID_ARG_TOPIC"}) == (status, json.loads(answer))
-    await producer.leave()
+    await producer.close()
 
 
 async def test_a_drain_that_cannot_be_written_does_not_hold(tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ async def depths(nsqd: Daemon) -> dict[str, int]:
 async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
     """In their order between others; a channel that comes later does not get them, either."""
     await furnish(nsqd, "a", "b", "c")
-    reader = await Consumer.connect(nsqd, sub("t", "b"))
+    reader = await Consumer.introduced(nsqd, sub("t", "b"))
     await nsqd.post("/mpub?topic=t", b"1\n2")
     assert b"OK" == await nsqd.post(PATH, b"x\ny")
     await nsqd.post("/pub?topic=t", b"3")
@@ -260,15 +260,15 @@ async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
 
     assert [b"1", b"2", b"3"] == await reader.messages(3)
     for name, bodies in (("a", [b"1", b"2", b"x", b"y", b"3", b"z"]), ("c", [b"1", b"2", b"3"])):
-        consumer = await Consumer.connect(nsqd, sub("t", name))
+        consumer = await Consumer.introduced(nsqd, sub("t", name))
         assert bodies == await consumer.messages(len(bodies))
-        await consumer.leave()
+        await consumer.close()
     # A consumer that has all waits at the end: what is another's passes it.
     await nsqd.post(PATH, b"w")
     await nsqd.post("/pub?topic=t", b"4")
     assert [b"4"] == await reader.messages(1)
     assert 0 == (await depths(nsqd))["b"]
-    await reader.leave()
+    await reader.close()
 
 
 def test_it_outlives_a_kill(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
             await nsqd.post(f"/channel/create?topic={topic}&channel=c")
         await nsqd.post(f"/mpub?topic={topic}", b"1\n2\n3")
     await nsqd.post("/channel/pause?topic=paused&channel=c")
-    consumer = await Consumer.connect(nsqd, sub("busy", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("busy", "c"))
     await consumer.messages(1, finish=False)
     await nsqd.post("/topic/create?topic=whole")
     await nsqd.post("/channel/create?topic=whole&channel=c")
@@ -42,7 +42,7 @@ async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
     sums = {name: found[name] for name in ("topics", "channels", "depth", "in_flight", "deferred")}
     assert {"topics": 5, "channels": 4, "depth": 12, "in_flight": 1, "deferred": 1} == sums
     assert found["empty"] is False
-    await consumer.leave()
+    await consumer.close()
 
 
 def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.program.flags import FileError
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
-from tests.nsqd.layered import Certificates
+from tests.support.certificates import Certificates
 from tests.support.options import changed
 from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until, wait_for

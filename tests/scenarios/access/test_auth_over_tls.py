@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from sparq.protocol import commands as c
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Certificates, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
 from tests.support.authd import answer, entry, running
+from tests.support.certificates import Certificates
 
 ALL = answer(entry())
 

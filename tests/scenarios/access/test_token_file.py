@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,34 +16,11 @@ from sparq.nsqd.http_publish import FastPublishPath
 from sparq.protocol import commands as c
 from tests.nsqd.daemon import Daemon, start, stop
 from tests.support import authd
+from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import until
 
-OK = (0, b"OK")
 FAILED = (1, b"E_AUTH_FAILED AUTH failed")
 SOON_SECONDS = 0.3
-
-
-class Talk:
-    """A raw V2 connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    async def frame(self) -> tuple[int, bytes]:
-        """The next frame's type and data."""
-        async with asyncio.timeout(30):
-            size, kind = struct.unpack(">ii", await self.reader.readexactly(8))
-            return kind, await self.reader.readexactly(size - 4)
-
-    async def ask(self, *data: bytes) -> tuple[int, bytes]:
-        """The first answer to what is said."""
-        self.writer.write(b"".join(data))
-        return await self.frame()
-
-    async def ended(self) -> bool:
-        """Whether nsqd closes the connection, and says no more."""
-        async with asyncio.timeout(30):
-            return await self.reader.read() == b""
 
 
 class House:
@@ -92,11 +68,9 @@ class House:
             await stop(self.daemon)
 
     @asynccontextmanager
-    async def talking(self, name: str = "") -> AsyncIterator[Talk]:
+    async def talking(self, name: str = "") -> AsyncIterator[AsyncV2Client]:
         """A connection that has shown a token."""
-        port = self.daemon.nsqd.tcp_port
-        talk = Talk(*await asyncio.open_connection("127.0.0.1", port))
-        talk.writer.write(b"  V2")
+        talk = await AsyncV2Client.connect(self.daemon.tcp)
         if name:
             kind, answer = await talk.ask(c.auth(self.shown[name].encode()))
             assert kind == 0, answer
@@ -135,7 +109,7 @@ async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
         _, answer = await talk.ask(c.auth(house.shown["web"].encode()))
         assert {"identity": "web", "identity_url": "", "permission_count": 2} == json.loads(answer)
         assert (1, b"E_INVALID AUTH already set") == await talk.ask(c.auth(b"x"))
-        assert await talk.ended()
+        assert b"" == await talk.rest()
         async with house.talking("web") as other:
             assert OK == await other.ask(c.sub("clicks", "c"))
             shown = f"Authorization: Bearer {house.shown['web']}\r\n\r\n".encode()
@@ -162,7 +136,7 @@ async def test_a_token_that_is_taken_away_ends_its_connections(
         house.change("gone", "")
         for talk in (consumer, producer):
             assert FAILED == await talk.frame()
-            assert await talk.ended()
+            assert b"" == await talk.rest()
         assert OK == await other.ask(c.pub("t", b"2"))
         assert {"unauthorised": 2} == house.refused()
     noted = [(entry["user"], entry["detail"]) for entry in house.entries()]
@@ -181,7 +155,7 @@ async def test_other_roles_count_from_the_next_command_on(house: House, tmp_path
         assert OK == await producer.ask(c.pub("old", b"1"))
         house.change("web", "publish:new,consume:new")
         assert (1, b'E_UNAUTHORIZED AUTH failed for SUB on "old" "c"') == await consumer.frame()
-        assert await consumer.ended()
+        assert b"" == await consumer.rest()
         assert OK == await producer.ask(c.pub("new", b"1"))
         text = b'E_UNAUTHORIZED AUTH failed for PUB on "old" ""'
         assert (1, text) == await producer.ask(c.pub("old", b"2"))
@@ -244,7 +218,7 @@ async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> N
             assert OK == await producer.ask(c.pub("t", b"x"))
             for talk in (consumer, producer):
                 assert FAILED == await talk.frame()
-                assert await talk.ended()
+                assert b"" == await talk.rest()
             assert 401 == await house.http("POST", "/pub?topic=t", "web")
         assert {"expired": 5} == house.refused()
     users = {(entry["user"], entry["detail"]) for entry in house.entries()}
@@ -380,8 +354,7 @@ async def test_nothing_of_it_is_there_without_the_flags(
         assert isinstance(daemon.site._fast_path, FastPublishPath)
         _, metrics = await daemon.ask("GET", "/metrics")
         assert b"refused_requests" not in metrics
-        talk = Talk(*await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port))
-        talk.writer.write(b"  V2")
+        talk = await AsyncV2Client.connect(daemon.tcp)
         assert (1, b"E_AUTH_DISABLED AUTH disabled") == await talk.ask(c.auth(b"x" * 30))
         talk.writer.close()
         assert "AUDIT" not in caplog.text

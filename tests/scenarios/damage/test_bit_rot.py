@@ -20,10 +20,11 @@ import pytest
 from sparq.client.range_reader import RangeReader
 from sparq.log.segment import FILLING
 from sparq.protocol import batch
+from sparq.protocol.commands import mpub, rdy, sub
 from sparq.testing import MemoryDisk
 from tests.broker.house import House
-from tests.nsqd.line import OK, Line, drain, fin, mpub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, drain, fin_each
 
 SEGMENT_DATA_START = 4608
 HEADER_COPIES = (*range(128), *range(4096, 4224))
@@ -207,7 +208,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Store
     with spawn_nsqd(folder, "--max-bytes-per-file=50000", "--node-id=9") as server:
         server.post("/topic/create?topic=t")
         server.post("/channel/create?topic=t&channel=c")
-        with Line(server) as line:
+        with V2Client(server) as line:
             for _ in range(9):
                 assert line.ask(mpub("t", [chance.randbytes(2000) for _ in range(4)])) == OK
         assert server.terminate() == 0
@@ -274,7 +275,7 @@ def test_a_batch_damaged_under_a_running_nsqd(tmp_path: Path) -> None:
     batch of the many that are read together, and is told."""
     chance = random.Random(4)
     small = [[chance.randbytes(300) for _ in range(5)] for _ in range(12)]
-    with spawn_nsqd(tmp_path) as server, Line(server) as line:
+    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
         server.post("/topic/create?topic=t")
         server.post("/channel/create?topic=t&channel=c")
         for bodies in small:
@@ -288,11 +289,11 @@ def test_a_batch_damaged_under_a_running_nsqd(tmp_path: Path) -> None:
         at = data.index(small[7][2])
         flip(path, at + 100)
 
-        with Line(server) as consumer:
+        with V2Client(server) as consumer:
             assert consumer.ask(sub("t", "c")) == OK
-            consumer.say(rdy(55))
+            consumer.send(rdy(55))
             messages = consumer.messages(55)
-            consumer.say(fin(*messages))
+            consumer.send(fin_each(messages))
             consumer.ask(b"CLS\n")
         whole = [body for number, bodies in enumerate(small) if number != 7 for body in bodies]
         assert [message.body for message in messages] == whole

@@ -9,8 +9,8 @@ import pytest
 
 from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon
-from tests.nsqd.layered import Client, Closed, connected
+from tests.nsqd.daemon import Daemon, connected
+from tests.support.v2_client import AsyncV2Client, Closed
 from tests.support.waiting import until
 
 ROUNDS = 20
@@ -68,7 +68,7 @@ class Load:
                 except Closed:
                     self.reconnected += 1
 
-    async def _receive(self, client: Client) -> None:
+    async def _receive(self, client: AsyncV2Client) -> None:
         client.send(c.sub("t", "c"))
         kind, data = await client.frame()
         if kind != 0:

@@ -6,8 +6,9 @@ import statistics
 import time
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, dpub, fin, rdy, sub
+from sparq.protocol.commands import dpub, rdy, sub
 from tests.support.servers import spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
 
 DEFER_MS = 20
 ROUNDS = 40
@@ -18,15 +19,15 @@ LATE_MS_MAX = 20.0
 def test_short_deferrals_do_not_wait_for_the_next_tick(tmp_path: Path) -> None:
     """A message deferred by 20 ms comes some milliseconds after that, never before."""
     late_ms = []
-    with spawn_nsqd(tmp_path) as nsqd, Line(nsqd) as line:
+    with spawn_nsqd(tmp_path) as nsqd, V2Client(nsqd) as line:
         assert line.ask(sub("t", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         for number in range(ROUNDS):
             # Another place between two ticks each time.
             time.sleep(0.013 * (number % 8))
             began = time.monotonic()
-            assert line.ask(dpub("t", b"x", DEFER_MS)) == OK
-            line.say(fin(*line.messages(1)))
+            assert line.ask(dpub("t", DEFER_MS, b"x")) == OK
+            line.send(fin_each(line.messages(1)))
             late_ms.append((time.monotonic() - began) * 1000 - DEFER_MS)
 
     assert min(late_ms) >= -1

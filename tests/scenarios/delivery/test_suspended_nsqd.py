@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, fin, rdy, sub
+from sparq.protocol.commands import rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 MESSAGES = 200
@@ -36,14 +37,14 @@ def identify(heartbeat_ms: int) -> bytes:
 def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
     """Stopped for longer than heartbeats and messages may take, nsqd still reads what its clients
     have sent: their FINs count, and nobody is dropped for having been silent."""
-    with spawn_nsqd(tmp_path, "--msg-timeout=4s") as server, Line(server) as line:
+    with spawn_nsqd(tmp_path, "--msg-timeout=4s") as server, V2Client(server) as line:
         assert line.ask(identify(heartbeat_ms=2_000)) == OK
         assert line.ask(sub("t", "c")) == OK
         server.post("/mpub?topic=t", b"\n".join(b"%d" % number for number in range(MESSAGES)))
-        line.say(rdy(2 * MESSAGES))
+        line.send(rdy(2 * MESSAGES))
         messages = line.messages(MESSAGES)
         with stopped(server, 6.0):
-            line.say(fin(*messages))
+            line.send(fin_each(messages))
         server.post("/pub?topic=t", b"one more")
 
         assert [b"one more"] == [message.body for message in line.messages(1)]
@@ -54,11 +55,11 @@ def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
 
 def test_time_still_runs_out_afterwards(tmp_path: Path) -> None:
     """What nobody has finished by then comes again; who stays silent is dropped."""
-    with spawn_nsqd(tmp_path, "--msg-timeout=2s") as server, Line(server) as line:
+    with spawn_nsqd(tmp_path, "--msg-timeout=2s") as server, V2Client(server) as line:
         assert line.ask(identify(heartbeat_ms=2_000)) == OK
         assert line.ask(sub("t", "c")) == OK
         server.post("/pub?topic=t", b"x")
-        line.say(rdy(2))
+        line.send(rdy(2))
         (first,) = line.messages(1)
         with stopped(server, 3.5):
             pass

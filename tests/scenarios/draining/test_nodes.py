@@ -13,7 +13,7 @@ import pytest
 
 from sparq.client import Consumer as Reader
 from sparq.client import Producer
-from tests.nsqadmin.api.house import GO, GoServer
+from tests.nsqadmin.cluster import GO, go_server
 from tests.nsqd.test_draining import status_of
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
 from tests.support.waiting import until, until_seen, wait_for
@@ -165,7 +165,7 @@ async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Se
 @pytest.mark.skipif(GO["nsqlookupd"] not in os.environ, reason="needs NSQLOOKUPD_GO")
 def test_gos_nsqlookupd_goes_on(tmp_path: Path) -> None:
     """It is told nothing that it does not know: the nsqd stays listed, before and after a kill."""
-    go = GoServer("nsqlookupd", tmp_path / "go", ("--broadcast-address=127.0.0.1",))
+    go = go_server("nsqlookupd", tmp_path / "go", ("--broadcast-address=127.0.0.1",))
     start_first(go)
     with go, spawn_nsqd(tmp_path, lookupds=(go,)) as nsqd:
         nsqd.post("/topic/create?topic=t")

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, Message, V2Client, drain, fin_each
 from tests.support.waiting import wait_for
 
 MIB = 1 << 20
@@ -49,7 +50,7 @@ class Publisher:
     """Publishes in every form, and keeps what was acknowledged and what was refused."""
 
     server: NsqdServer
-    line: Line
+    line: V2Client
     topic: str = "t"
     acknowledged: list[bytes] = field(default_factory=list)
     refused: list[bytes] = field(default_factory=list)
@@ -81,7 +82,7 @@ class Publisher:
     def dpub(self) -> bool:
         """DPUB, due at once."""
         (body,) = self.bodies(1, 3000)
-        return self._tcp("DPUB", dpub(self.topic, body, 1), body)
+        return self._tcp("DPUB", dpub(self.topic, 1, body), body)
 
     def mpub(self, count: int = 25, size: int = 3000) -> bool:
         """MPUB."""
@@ -121,7 +122,7 @@ class Publisher:
 
 @pytest.fixture
 def publisher(server: NsqdServer) -> Iterator[Publisher]:
-    with Line(server) as line:
+    with V2Client(server) as line:
         yield Publisher(server, line)
 
 
@@ -135,10 +136,10 @@ def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
 
 
-def all_of(server: NsqdServer, line: Line, count: int) -> list[Message]:
+def all_of(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
     """Subscribe and take so many messages, which are the channel's all; finish none."""
     assert line.ask(sub("t", "c")) == OK
-    line.say(rdy(2500))
+    line.send(rdy(2500))
     messages = line.messages(count)
     assert server.channel("t", "c")["depth"] == 0
     return messages
@@ -161,7 +162,7 @@ def test_every_form_of_publish_is_refused_with_the_reason(
     assert server.log_text.count(REASON) < 20, "one line each time it begins, not one a refusal"
 
     server.restart()  # kill -9, on the full disk
-    with Line(server) as line:
+    with V2Client(server) as line:
         publisher.line = line
         assert not publisher.mpub()
         disk.drop_ballast()
@@ -177,10 +178,10 @@ def test_finishes_are_recorded_while_publishers_press_on(
     command is remembered after kill -9, however often they try, and nothing else is."""
     publisher.fill()
     finished = set()
-    with Line(server) as line:
+    with V2Client(server) as line:
         messages = all_of(server, line, len(publisher.acknowledged))
         for number, message in enumerate(messages[::2]):
-            line.say(fin(message))
+            line.send(fin_each([message]))
             publisher.tiny()
             if number % 10 == 0:
                 publisher.mpub(4)
@@ -231,7 +232,7 @@ def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publi
         if answer == (200, b""):
             made.append(f"new{number}")
     assert server.request("POST", "/channel/create?topic=t&channel=late") == (200, b"")
-    with Line(server) as line:
+    with V2Client(server) as line:
         kind, text = line.ask(sub("t", "later"))
         assert (kind, text) == OK or text == f"E_SUB_FAILED SUB failed {REASON}".encode()
     refusal = (1, f"E_PUB_FAILED PUB failed {REASON}".encode())
@@ -261,7 +262,7 @@ def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) 
 def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
     """P9: when a write stops in the middle of an MPUB, none of it is stored, after kill -9 either;
     what was there before and comes after is."""
-    with spawn_nsqd(tmp_path) as server, Line(server) as line:
+    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
         publisher = Publisher(server, line, reason="file too large")
         server.post("/topic/create?topic=t")
         server.post("/channel/create?topic=t&channel=c")
@@ -279,7 +280,7 @@ def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
         assert not publisher.mpub(10)
 
         server.restart()
-        with Line(server) as again:
+        with V2Client(server) as again:
             publisher.line = again
             assert publisher.mpub(3)
         assert len(publisher.refused) == 50

@@ -91,10 +91,10 @@ async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
     """Those of a channel, with or without a text; each match says how it stands."""
     await channel(nsqd, b"a1", b"a2", b"a3", b"a4", b"b5")
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    consumer.writer.write(rdy(3))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(rdy(3))
     taken = [(await consumer.frame())[1][10:26] for _ in range(3)]
-    consumer.writer.write(rdy(0) + fin(taken[0]) + req(taken[1], 600_000))
+    consumer.send(rdy(0) + fin(taken[0]) + req(taken[1], 600_000))
     await nsqd.post("/pub?topic=t&defer=60000", b"a6")
 
     async def is_settled() -> bool:
@@ -120,7 +120,7 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
             assert await found(nsqd, channel="c", limit=limit, **query) == expected, query
     answer = await get(nsqd, "/topic/search", topic="t", channel="c", text="a3")
     assert answer["messages"][0]["client"]["client_id"] == "me"
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_a_search_within_a_range(nsqd: Daemon) -> None:

@@ -45,7 +45,7 @@ def labels_named(expression: str, legend: str) -> set[str]:
 async def scraped(folder: Path) -> dict[str, set[str]]:
     """The names of a busy nsqd's samples, each with its labels."""
     nsqd = await start(folder, e2e_processing_latency_percentiles=(0.99,))
-    consumer = await Consumer.connect(nsqd, pub("t", b"x"), sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, pub("t", b"x"), sub("t", "c"))
     await consumer.messages(1)
 
     async def is_finished() -> bool:
@@ -53,7 +53,7 @@ async def scraped(folder: Path) -> dict[str, set[str]]:
 
     await until(is_finished)
     status, body = await nsqd.ask("GET", "/metrics")
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
     assert status == 200
     samples: dict[str, set[str]] = {}

@@ -6,8 +6,9 @@ import json
 import re
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, pub, sub
+from sparq.protocol.commands import pub, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 PREFIX = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} INFO: ")
@@ -15,7 +16,7 @@ PREFIX = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} INFO: ")
 
 def visit(nsqd: NsqdServer) -> None:
     """A client that subscribes, publishes and goes; a topic that comes and goes over HTTP."""
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         assert OK == line.ask(sub("t", "c"))
         assert OK == line.ask(pub("t", b"x"))
     nsqd.post("/topic/create?topic=u")
@@ -29,7 +30,7 @@ def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
     """Each with its address or its name; a second client of a channel makes nothing new."""
     with spawn_nsqd(tmp_path) as nsqd:
         visit(nsqd)
-        with Line(nsqd) as line:
+        with V2Client(nsqd) as line:
             assert OK == line.ask(sub("t", "c"))
         wait_for(lambda: nsqd.log_text.count("disconnected") == 2)
     lines = [PREFIX.sub("", line) for line in nsqd.log_text.splitlines()]
@@ -86,7 +87,7 @@ def test_clients_that_come_and_go_can_be_bounded(tmp_path: Path) -> None:
     """The first ones are told, and how many more there were, at the latest when nsqd ends."""
     with spawn_nsqd(tmp_path, "--log-repeats=3") as nsqd:
         for _ in range(10):
-            with Line(nsqd) as line:
+            with V2Client(nsqd) as line:
                 assert OK == line.ask(pub("t", b"x"))
         nsqd.terminate()
 

@@ -13,11 +13,11 @@ from cramjam import snappy
 
 from sparq.protocol.commands import identify
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK_BYTES, V2Client
 
 MEBIBYTE = 1 << 20
 GROWTH_KIB_MAX = 16 << 10
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
-OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 
 
 @pytest.fixture(scope="module")
@@ -34,19 +34,12 @@ def peak_kib(server: NsqdServer) -> int:
 
 def upgraded(server: NsqdServer, kind: str) -> socket.socket:
     """A connection that has agreed on a compression; its OK is read."""
-    connection = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=60)
-    body = f'{{"feature_negotiation":true,"{kind}":true}}'.encode()
-    connection.sendall(b"  V2" + identify(body))
-    reply = b""
-    while len(reply) < 4:
-        reply += connection.recv(4 - len(reply))
-    left = struct.unpack(">i", reply)[0]
-    while left:
-        left -= len(connection.recv(left))
+    client = V2Client(server, seconds=60)
+    client.ask(identify(f'{{"feature_negotiation":true,"{kind}":true}}'.encode()))
     first = b""
-    while OK not in (inflated(kind, first) if first else b""):
-        first += connection.recv(1 << 10)
-    return connection
+    while OK_BYTES not in (inflated(kind, first) if first else b""):
+        first += client.receive_some()
+    return client.socket
 
 
 def inflated(kind: str, data: bytes) -> bytes:

@@ -10,23 +10,22 @@ import pytest
 from sparq.daemon.files import shares
 from sparq.protocol.commands import pub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import MAGIC, OK, V2Client
 
-OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 LIMIT = 96
 FLOOD = 300
 
 needs_prlimit = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
 
 
-def connect(server: NsqdServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
+def connect(server: NsqdServer) -> V2Client:
+    return V2Client(server, b"", seconds=30)
 
 
-def publishes(connection: socket.socket, magic: bytes = b"") -> bool:
+def publishes(client: V2Client, magic: bytes = b"") -> bool:
     """Whether a publish over this connection is answered by OK; False when it was closed."""
     try:
-        connection.sendall(magic + pub("t", b"x"))
-        return connection.recv(len(OK), socket.MSG_WAITALL) == OK
+        return client.ask(magic + pub("t", b"x")) == OK
     except ConnectionError:
         return False
 
@@ -55,9 +54,9 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
     prefix = ("prlimit", f"--nofile={LIMIT // 2}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
         first = stack.enter_context(connect(server))
-        assert publishes(first, b"  V2")
+        assert publishes(first, MAGIC)
         flood = [stack.enter_context(connect(server)) for _ in range(FLOOD)]
-        taken = [c for c in flood if publishes(c, b"  V2")]
+        taken = [c for c in flood if publishes(c, MAGIC)]
 
         # One place may still be the probe's that asked whether the server has started.
         assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
@@ -70,7 +69,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
 
         def is_taken() -> bool:
             with connect(server) as late:
-                return publishes(late, b"  V2")
+                return publishes(late, MAGIC)
 
         assert any(is_taken() for _ in range(1000))
 
@@ -81,14 +80,14 @@ def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
         first = stack.enter_context(connect(server))
-        assert publishes(first, b"  V2")
+        assert publishes(first, MAGIC)
         flood = [stack.enter_context(connect_http(server)) for _ in range(FLOOD)]
         taken = [connection for connection in flood if is_answered(connection)]
 
         # Some places may still be those of the probes that asked whether the server has started.
         assert shares(LIMIT).http - 3 <= len(taken) <= shares(LIMIT).http
         assert publishes(first)
-        assert publishes(stack.enter_context(connect(server)), b"  V2")
+        assert publishes(stack.enter_context(connect(server)), MAGIC)
         assert 1 <= server.log_text.count("HTTP: refusing connections: the limit of")
         for connection in flood:
             connection.close()

@@ -12,8 +12,8 @@ import pytest
 
 from sparq.protocol import commands as c
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Client, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.v2_client import AsyncV2Client
 from tests.support.waiting import until
 
 
@@ -57,14 +57,14 @@ async def roomy(tmp_path: Path, place: dict[str, Any]) -> AsyncIterator[Daemon]:
         yield daemon
 
 
-async def ok(client: Client, *commands: bytes) -> None:
+async def ok(client: AsyncV2Client, *commands: bytes) -> None:
     """Each is answered with OK."""
     for command in commands:
         client.send(command)
         assert b"OK" == await client.response()
 
 
-async def message(client: Client) -> Got:
+async def message(client: AsyncV2Client) -> Got:
     kind, data = await client.frame()
     assert kind == 2, data
     timestamp_ns, attempts, message_id, body = decode_message(data)
@@ -72,7 +72,7 @@ async def message(client: Client) -> Got:
 
 
 @asynccontextmanager
-async def consuming(daemon: Daemon, topic: str, channel: str) -> AsyncIterator[Client]:
+async def consuming(daemon: Daemon, topic: str, channel: str) -> AsyncIterator[AsyncV2Client]:
     """A client that has said IDENTIFY, SUB and RDY 1."""
     async with connected(daemon) as client:
         await client.identify()

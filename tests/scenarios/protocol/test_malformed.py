@@ -15,9 +15,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.nsqd.layered import Certificates
-from tests.scenarios.protocol.test_wire import ID, MAGIC, OK, Wire, error, i32, response
+from tests.scenarios.protocol.test_wire import ID, OK, error, i32, response
+from tests.support.certificates import Certificates
 from tests.support.servers import Server, spawn_nsqd
+from tests.support.v2_client import MAGIC, V2Client
 
 SUB = b"SUB malformed ch\n"
 CLS = b"CLS\n"
@@ -314,7 +315,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield server
 
 
-def check(wire: Wire, row: Row) -> None:
+def check(wire: V2Client, row: Row) -> None:
     """Say it, and compare every byte that comes back."""
     before, answered = BEFORE[row.state]
     expected = answered + row.answer + (error(row.text) if row.text else b"")
@@ -338,7 +339,7 @@ def check(wire: Wire, row: Row) -> None:
 )
 def test_it_is_answered_to_the_byte(nsqd: Server, row: Row) -> None:
     """The answers before, the error, and then either the end or an answer to what follows."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         check(wire, row)
 
 
@@ -346,7 +347,7 @@ def test_it_is_answered_to_the_byte(nsqd: Server, row: Row) -> None:
 @pytest.mark.parametrize("line", [b"NOP " + b"x" * 16_380 + b"\n", b"P" * 16_384])
 def test_a_line_over_16_kib(nsqd: Server, line: bytes) -> None:
     """No error frame: what was answered before, then the end."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + PROBE)
         assert OK == wire.receive(len(OK))
         wire.send(line)
@@ -358,14 +359,14 @@ def test_a_line_over_16_kib(nsqd: Server, line: bytes) -> None:
 @pytest.mark.parametrize("magic", [b"  V3", b"GET ", b"  v2", b"\0\0\0\0"])
 def test_another_magic(nsqd: Server, magic: bytes) -> None:
     """A framed E_BAD_PROTOCOL without a text, then the end."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(magic + b"NOP\n")
         assert error("E_BAD_PROTOCOL") == wire.rest()
 
 
 def test_a_magic_cut_short(nsqd: Server) -> None:
     """Fewer than four bytes: the end, without a word."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(b"  V")
         wire.socket.shutdown(socket.SHUT_WR)
         assert b"" == wire.rest()
@@ -373,7 +374,7 @@ def test_a_magic_cut_short(nsqd: Server) -> None:
 
 def test_a_message_of_another_client(nsqd: Server) -> None:
     """FIN, REQ and TOUCH of what another connection has in flight: told, and nobody hangs up."""
-    with Wire(nsqd) as owner, Wire(nsqd) as other:
+    with V2Client(nsqd, b"") as owner, V2Client(nsqd, b"") as other:
         owner.send(MAGIC + b"SUB owned ch\nPUB owned\n" + i32(1) + b"xRDY 1\n")
         assert OK + OK == owner.receive(2 * len(OK))
         message_id = owner.receive(35)[18:34]
@@ -417,5 +418,5 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.parametrize("row", NEEDS_TLS, ids=[repr(row.said) for row in NEEDS_TLS])
 def test_without_tls_only_identify(guarded: Server, row: Row) -> None:
     """Where TLS is required every other command is refused before anything else is looked at."""
-    with Wire(guarded) as wire:
+    with V2Client(guarded, b"") as wire:
         check(wire, row)

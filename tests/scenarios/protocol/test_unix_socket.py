@@ -12,9 +12,9 @@ import pytest
 
 from sparq.protocol.commands import dpub, fin, identify, mpub, pub, rdy, req, sub, touch
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import SECONDS, Client, Closed, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
 from tests.support.behaviours import both
+from tests.support.v2_client import ASYNC_SECONDS, AsyncV2Client, Closed
 from tests.support.waiting import until
 
 Starter = Callable[..., Awaitable[Daemon]]
@@ -35,7 +35,7 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
         await stop(daemon)
 
 
-async def subscribed(client: Client, ready: int, channel: str = "c", **asked: Any) -> None:
+async def subscribed(client: AsyncV2Client, ready: int, channel: str = "c", **asked: Any) -> None:
     """IDENTIFY, SUB and RDY."""
     client.send(identify(json.dumps(asked).encode()))
     assert b"OK" == await client.response()
@@ -43,7 +43,7 @@ async def subscribed(client: Client, ready: int, channel: str = "c", **asked: An
     assert b"OK" == await client.response()
 
 
-async def message(client: Client) -> tuple[int, bytes, bytes]:
+async def message(client: AsyncV2Client) -> tuple[int, bytes, bytes]:
     """The next frame, a message: attempts, id, body."""
     kind, data = await client.frame()
     assert 2 == kind, data
@@ -147,7 +147,7 @@ async def test_who_has_no_heartbeats_may_be_silent(run: Starter) -> None:
         assert b"OK" == await quiet.response()
 
 
-async def other_ends(client: Client) -> None:
+async def other_ends(client: AsyncV2Client) -> None:
     with pytest.raises(Closed):
         while True:
             await client.response()
@@ -335,7 +335,7 @@ async def test_a_sample_is_delivered(run: Starter) -> None:
     assert 3700 < in_flight < 4800
 
 
-async def read_all(client: Client) -> None:
+async def read_all(client: AsyncV2Client) -> None:
     while True:
         await client.frame()
 
@@ -406,7 +406,7 @@ async def test_a_restart_at_a_unix_socket(tmp_path: Path) -> None:
     found = set[int]()
     async with connected(daemon) as client:
         await subscribed(client, 300)
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(ASYNC_SECONDS):
             while len(found) < 150:
                 _, message_id, body = await message(client)
                 found.add(int(body))
@@ -421,7 +421,7 @@ async def test_http_at_a_unix_socket(tmp_path: Path) -> None:
     daemon = await start(tmp_path, http_address=str(place))
     reader, writer = await asyncio.open_unix_connection(str(place))
     writer.write(b"GET /info HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ASYNC_SECONDS):
         answer = await reader.read()
     writer.close()
     await stop(daemon)
@@ -434,16 +434,15 @@ async def test_http_at_a_unix_socket(tmp_path: Path) -> None:
 async def test_ipv6(tmp_path: Path) -> None:
     """TCP and HTTP at [::1]; the peer's address stands in brackets."""
     daemon = await start(tmp_path, tcp_address="[::1]:0", http_address="[::1]:0")
-    reader, writer = await asyncio.open_connection("::1", daemon.nsqd.tcp_port)
-    client = Client(reader, writer)
-    client.send(b"  V2" + pub("t", b"x"))
+    client = await AsyncV2Client.connect(daemon.listeners.tcp.text)
+    client.send(pub("t", b"x"))
     assert b"OK" == await client.response()
     reader, http = await asyncio.open_connection("::1", daemon.nsqd.http_port)
     http.write(b"GET /stats?format=json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-    async with asyncio.timeout(SECONDS):
+    async with asyncio.timeout(ASYNC_SECONDS):
         answer = await reader.read()
     http.close()
-    writer.close()
+    await client.close()
     await stop(daemon)
 
     (producer,) = json.loads(answer.partition(b"\r\n\r\n")[2])["producers"]

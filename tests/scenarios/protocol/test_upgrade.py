@@ -11,8 +11,10 @@ import pytest
 
 from sparq.protocol.commands import fin, identify, pub, rdy, sub
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.certificates import Certificates
+from tests.support.v2_client import AsyncV2Client, Closed
+from tests.support.v2_stream import V2Stream
 from tests.support.waiting import until
 
 LAYERS = [(tls, kind) for tls in (False, True) for kind in ("", "deflate", "snappy")]
@@ -36,7 +38,7 @@ async def daemon(
 
 
 async def upgraded(
-    client: Client, certificates: Certificates, layers: tuple[bool, str], **asked: Any
+    client: AsyncV2Client, certificates: Certificates, layers: tuple[bool, str], **asked: Any
 ) -> dict[str, Any]:
     tls, compression = layers
     return await client.upgrade(certificates.client() if tls else None, compression, **asked)
@@ -148,23 +150,13 @@ async def test_an_early_hello_is_part_of_the_handshake(
 ) -> None:
     """A client that does not wait for the reply loses nothing."""
     async with connected(daemon) as client:
-        hello = Client(client.reader, client.writer)
-        hello.tls = certificates.client().wrap_bio(
-            client._arrived, client._outgoing, server_hostname="localhost"
-        )
-        with pytest.raises(Exception, match="did not complete"):
-            hello.tls.do_handshake()
-        client.writer.write(pipelined(tls_v1=True) + client._outgoing.read())
+        secure = V2Stream()
+        client.writer.write(pipelined(tls_v1=True) + secure.begin_tls(certificates.client()))
         assert json.loads(await client.response())["tls_v1"]
-        client.tls = hello.tls
-        early, client._plain = bytes(client._plain), bytearray()
-        client._arrived.write(early)
-        while True:
-            try:
-                client.tls.do_handshake()
-                break
-            except Exception:
-                client._arrived.write(await client.reader.read(1 << 16))
+        early, client.stream = bytes(client.stream.plain), secure
+        client.writer.write(secure.shake_hands(early))
+        while secure.is_shaking_hands:
+            client.writer.write(secure.shake_hands(await client.read()))
         client.send(pub("t", b"x"))
 
         assert [b"OK", b"OK"] == [await client.response(), await client.response()]
@@ -174,13 +166,13 @@ async def test_an_early_hello_is_part_of_the_handshake(
 async def test_early_compressed_commands_are_executed_once(daemon: Daemon, kind: str) -> None:
     """What is compressed already and rides behind the IDENTIFY belongs to the next layer."""
     async with connected(daemon) as client:
-        first = pipelined(**{kind: True})
-        getattr(client, kind)()
-        compressed = client.seal(pub("t", b"early")) + client.seal(pub("t", b"late"))
-        inside = Client(client.reader, client.writer)
-        client.writer.write(first + compressed)
-        assert json.loads(await inside.response())[kind]
-        client._plain += client._inflate(bytes(inside._plain))
+        compressed = V2Stream()
+        compressed.begin_compression(kind)
+        commands = [compressed.seal(pub("t", body)) for body in (b"early", b"late")]
+        client.writer.write(pipelined(**{kind: True}) + b"".join(commands))
+        assert json.loads(await client.response())[kind]
+        compressed.feed(bytes(client.stream.plain))
+        client.stream = compressed
 
         assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
     assert 2 == (await daemon.topic("t"))["message_count"]
@@ -193,7 +185,7 @@ async def test_earlier_answers_come_before_the_upgrade(daemon: Daemon) -> None:
 
         assert b"OK" == await client.response()
         assert json.loads(await client.response())["deflate"]
-        client.deflate()
+        client.stream.begin_compression("deflate")
         assert b"OK" == await client.response()
 
 
@@ -208,7 +200,7 @@ async def test_a_fatal_error_is_read_through_the_layers(
 
         assert b"OK" == await client.response()
         assert b"E_INVALID invalid command HUBBA" == await client.error()
-        assert layers[0] is client.was_told_goodbye
+        assert layers[0] is client.stream.was_told_goodbye
     assert 1 == (await daemon.topic("t"))["message_count"]
 
 
@@ -220,16 +212,16 @@ async def test_a_half_closed_client_gets_its_answers(
     async with connected(daemon) as client:
         await upgraded(client, certificates, layers)
         client.send(pub("t", b"x") * 3)
-        if client.tls is not None:
+        if client.stream.tls is not None:
             with pytest.raises(Exception, match="did not complete"):
-                client.tls.unwrap()
-            client.writer.write(client._outgoing.read())
+                client.stream.tls.unwrap()
+            client.writer.write(client.stream.tls_output())
         else:
             client.writer.write_eof()
 
         assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
         await client.end()
-        assert layers[0] is client.was_told_goodbye
+        assert layers[0] is client.stream.was_told_goodbye
 
 
 @pytest.mark.parametrize("layers", UPGRADES)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +15,8 @@ import pytest
 
 from sparq.program.stdout import sparq_version
 from tests.support.servers import Server, spawn_nsqd
+from tests.support.v2_client import MAGIC, V2Client
 
-MAGIC = b"  V2"
 OK = b"\x00\x00\x00\x06\x00\x00\x00\x00OK"
 ID = b"0123456789abcdef"
 LONG = b"t" * 65
@@ -45,37 +44,6 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("wire")
     with spawn_nsqd(folder) as server:
         yield server
-
-
-class Wire:
-    """A raw connection."""
-
-    def __init__(self, server: Server) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=10)
-
-    def __enter__(self) -> Wire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def send(self, data: bytes) -> None:
-        """Send all of it."""
-        self.socket.sendall(data)
-
-    def receive(self, size: int) -> bytes:
-        """Exactly so many bytes, or what came before the end."""
-        data = b""
-        while len(data) < size and (more := self.socket.recv(size - len(data))):
-            data += more
-        return data
-
-    def rest(self) -> bytes:
-        """Everything up to the end of the connection."""
-        data = b""
-        while more := self.socket.recv(65536):
-            data += more
-        return data
 
 
 SUB = b"SUB wire ch\n"
@@ -225,7 +193,7 @@ def test_a_fatal_error_is_told_and_ends_the_connection(
     nsqd: Server, sent: bytes, text: str
 ) -> None:
     """Each malformed command gets its exact text, then EOF, behind the answers before it."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + sent)
 
         answer = wire.rest()
@@ -257,7 +225,7 @@ NOT_FATAL = [
 )
 def test_a_harmless_error_leaves_the_connection(nsqd: Server, sent: bytes, text: str) -> None:
     """FIN, REQ and TOUCH of what is not in flight are told, and the next command is answered."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + SUB + sent + b"CLS\n")
         expected = OK + error(text) + response(b"CLOSE_WAIT")
 
@@ -266,7 +234,7 @@ def test_a_harmless_error_leaves_the_connection(nsqd: Server, sent: bytes, text:
 
 def test_another_magic_is_told_and_closed(nsqd: Server) -> None:
     """Four other bytes get a framed E_BAD_PROTOCOL, then EOF."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(b"  V3")
 
         assert wire.rest() == error("E_BAD_PROTOCOL")
@@ -274,7 +242,7 @@ def test_another_magic_is_told_and_closed(nsqd: Server) -> None:
 
 def test_a_line_that_is_too_long_closes_without_a_word(nsqd: Server) -> None:
     """A command line over 16 KiB ends the connection without an error frame."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"P" * 17_000)
 
         # The rest of the line may still be on its way: then the kernel resets instead.
@@ -285,7 +253,7 @@ def test_a_line_that_is_too_long_closes_without_a_word(nsqd: Server) -> None:
 def test_byte_by_byte_is_the_same_as_at_once(nsqd: Server) -> None:
     """However the bytes arrive, the conversation is the same."""
     talk = MAGIC + b"PUB slow\n" + i32(3) + b"abc" + b"SUB slow ch\nRDY 1\n"
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         for at in range(len(talk)):
             wire.send(talk[at : at + 1])
 
@@ -299,7 +267,7 @@ def test_byte_by_byte_is_the_same_as_at_once(nsqd: Server) -> None:
 
 def test_requeue_counts_attempts(nsqd: Server) -> None:
     """REQ 0 puts a message back at once, with one attempt more and the same id and timestamp."""
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"PUB again\n" + i32(1) + b"x" + b"SUB again ch\nRDY 1\n")
         assert wire.receive(20) == OK + OK
         first = wire.receive(35)
@@ -315,7 +283,7 @@ def test_requeue_counts_attempts(nsqd: Server) -> None:
 def test_identify_negotiates(nsqd: Server) -> None:
     """With feature_negotiation the answer is JSON with NSQ's keys first, sparq's behind them."""
     body = b'{"feature_negotiation":true,"client_id":"a"}'
-    with Wire(nsqd) as wire:
+    with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"IDENTIFY\n" + i32(len(body)) + body)
         size = struct.unpack(">i", wire.receive(4))[0]
         answer = json.loads(wire.receive(size)[4:])

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, drain, pub
+from sparq.protocol.commands import pub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, drain
 
 TOPICS = [f"topic-{number}" for number in range(30)]
 ROUNDS = 12
@@ -11,9 +12,9 @@ ROUNDS = 12
 
 def publish_everywhere(server: NsqdServer, rounds: range) -> None:
     """A message to every topic, all in one piece, and again once all are answered."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         for number in rounds:
-            line.say(b"".join(pub(topic, b"%s %d" % (topic.encode(), number)) for topic in TOPICS))
+            line.send(b"".join(pub(topic, b"%s %d" % (topic.encode(), number)) for topic in TOPICS))
             assert [line.ask(b"") for _ in TOPICS] == [OK] * len(TOPICS)
 
 

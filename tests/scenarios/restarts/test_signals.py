@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import time
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
+from sparq.protocol.commands import rdy, sub
 from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import MAGIC, V2Client
 from tests.support.waiting import wait_for
 
 TOPICS = 300
@@ -75,13 +76,13 @@ def test_nsqlookupd_ends_with_0_however_often_it_is_told(
         assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
 
 
-def first_client(nsqd: Server) -> socket.socket:
+def first_client(nsqd: Server) -> V2Client:
     """A connection to an nsqd that is just starting; no other client has come and gone."""
-    clients: list[socket.socket] = []
+    clients: list[V2Client] = []
 
     def has_come() -> bool:
         try:
-            clients.append(socket.create_connection(("127.0.0.1", nsqd.tcp_port)))
+            clients.append(V2Client(nsqd, b""))
         except ConnectionRefusedError:
             return False
         return True
@@ -98,7 +99,7 @@ def test_nsqd_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> N
         nsqd.terminate()
         with first_client(nsqd) as client:
             nsqd.post("/pub?topic=t", b"x" * LARGE_BYTES)
-            client.sendall(b"  V2SUB t c\nRDY 1\n")
+            client.send(MAGIC + sub("t", "c") + rdy(1))
             wait_for(lambda: nsqd.channel("t", "c")["in_flight_count"] == 1)
 
             assert nsqd.terminate() == 0

@@ -37,15 +37,15 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
     await first.post("/channel/create?topic=t&channel=c")
     for body in bodies:
         await first.post("/pub?topic=t", body)
-    consumer = await Consumer.connect(first, sub("t", "c"))
+    consumer = await Consumer.introduced(first, sub("t", "c"))
     half = await consumer.messages(COUNT // 2)
-    await consumer.leave()
+    await consumer.close()
     await stop(first)
 
     second = await start(tmp_path, **told)
     assert [t["topic_name"] for t in (await second.stats())["topics"]] == ["t"]
     assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
-    consumer = await Consumer.connect(second, sub("t", "c"))
+    consumer = await Consumer.introduced(second, sub("t", "c"))
     rest = await consumer.messages(COUNT - COUNT // 2)
     # Those that were in flight come again beside the others, in no order.
     assert half == bodies[: COUNT // 2]
@@ -58,7 +58,7 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
 
     await until(nothing_is_left)
     assert (await second.topic("t"))["depth"] == 0
-    await consumer.leave()
+    await consumer.close()
     await stop(second)
 
 
@@ -66,19 +66,19 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
 async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
     """First the channel, with it the topic; nothing of them is on disk, before or after."""
     nsqd = await start(tmp_path)
-    consumer = await Consumer.connect(nsqd, sub("t#ephemeral", "c#ephemeral"))
-    other = await Consumer.connect(nsqd, pub("t#ephemeral", b"x"))
+    consumer = await Consumer.introduced(nsqd, sub("t#ephemeral", "c#ephemeral"))
+    other = await Consumer.introduced(nsqd, pub("t#ephemeral", b"x"))
     assert await consumer.messages(1) == [b"x"]
     assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
     assert list((tmp_path / "topics").iterdir()) == []
 
-    await consumer.leave()
+    await consumer.close()
 
     async def all_gone() -> bool:
         return bool((await nsqd.stats())["topics"] == [])
 
     await until(all_gone)
-    await other.leave()
+    await other.close()
     await stop(nsqd)
 
 

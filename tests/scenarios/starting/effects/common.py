@@ -9,8 +9,8 @@ from typing import Any
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
-from tests.nsqd.line import Line
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import V2Client
 
 WAIT_SECONDS = 30.0
 ERROR = 1
@@ -24,7 +24,7 @@ def identify(**asked: Any) -> bytes:
 
 def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
     """What nsqd answers to IDENTIFY."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         kind, answer = line.ask(identify(**asked))
         assert kind == 0, answer
         found: dict[str, Any] = json.loads(answer)
@@ -33,7 +33,7 @@ def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
 
 def refused(server: ToldServer, text: str, *commands: bytes) -> None:
     """The last of these commands gets this error; those before it none."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         for command in commands[:-1]:
             kind, answer = line.ask(command)
             assert kind != ERROR, answer

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.layered import Certificates
-from tests.nsqd.line import OK, Line
 from tests.scenarios.starting.effects.common import ADDRESSES, granted, identify, refused
 from tests.support.authd import answer, entry
+from tests.support.certificates import Certificates
 from tests.support.servers import Server, spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
@@ -41,24 +41,12 @@ def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
 
 def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
     """A V2 connection through its upgrade to TLS; the server's certificate. Raises as ssl does."""
-    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=15) as plain:
-        plain.sendall(b"  V2" + identify(tls_v1=True))
-        (size,) = struct.unpack(">i", exactly(plain, 4))
-        assert json.loads(exactly(plain, size)[4:])["tls_v1"] is True
-        with context.wrap_socket(plain, server_hostname="localhost") as wrapped:
-            if exactly(wrapped, 10)[8:] != b"OK":
+    with V2Client(server) as plain:
+        assert json.loads(plain.ask(identify(tls_v1=True))[1])["tls_v1"] is True
+        with context.wrap_socket(plain.socket, server_hostname="localhost") as wrapped:
+            if V2Client(wrapped, b"").frame() != OK:
                 raise ssl.SSLError("no OK behind the handshake")
             return dict(wrapped.getpeercert() or {})
-
-
-def exactly(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        piece = connection.recv(size - len(data))
-        if not piece:
-            raise ssl.SSLError("closed")
-        data += piece
-    return data
 
 
 def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
@@ -183,7 +171,7 @@ def auth_http_address(server: ToldServer) -> None:
     """Clients must say AUTH, and who is there decides."""
     assert granted(server)["auth_required"] is True
     refused(server, "E_AUTH_FIRST AUTH required before SUB", b"SUB t c\n")
-    with Line(server) as line:
+    with V2Client(server) as line:
         line.ask(identify())
         assert b'"permission_count"' in line.ask(auth_command())[1]
         assert line.ask(b"SUB t c\n") == OK
@@ -193,7 +181,7 @@ def auth_http_request_method(server: ToldServer) -> None:
     """authds are asked so."""
     authd: Authd = server.helpers["authd"]
     seen = len(authd.asked)
-    with Line(server) as line:
+    with V2Client(server) as line:
         line.ask(identify())
         line.ask(auth_command())
     assert authd.asked[seen:] == [("POST", SECRET)]

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from sparq.daemon.access import tokens
 from sparq.protocol import commands
-from tests.nsqd.line import OK, Line, pub
+from sparq.protocol.commands import pub
 from tests.scenarios.starting.effects.common import ADDRESSES, ERROR
 from tests.scenarios.starting.effects.limits import ask
 from tests.support.servers import spawn_nsqlookupd
 from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 
@@ -23,9 +24,9 @@ def token_file(server: ToldServer) -> None:
     assert ask(server, "POST", "/pub?topic=t", body=b"x") == 401
     assert ask(server, "POST", "/pub?topic=t", token=token, body=b"x") == 200
     assert ask(server, "POST", "/topic/delete?topic=t", token=token) == 403
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(pub("t", b"x")) == (ERROR, b"E_AUTH_FIRST AUTH required before PUB")
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert b'"identity":"web"' in line.ask(commands.auth(token.encode()))[1]
         assert line.ask(pub("t", b"x")) == OK
 

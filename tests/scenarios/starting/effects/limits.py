@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, pub, rdy, sub
+from sparq.protocol.commands import pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES, ERROR, refused
 from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 TOKEN = "s3cr3t-t0ken"
@@ -44,7 +45,7 @@ def max_topics(server: ToldServer) -> None:
     """One more is refused."""
     make_topics(server)
     text = f"the limit of {TOPICS} topics is reached"
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(pub("more", b"x")) == (ERROR, f"E_PUB_FAILED PUB failed {text}".encode())
         assert line.ask(pub("t0", b"x")) == OK
     assert ask(server, "POST", "/topic/create?topic=more", token=TOKEN) == 403
@@ -54,7 +55,7 @@ def max_channels(server: ToldServer) -> None:
     """One more of a topic is refused."""
     make_topics(server)
     for number in range(CHANNELS):
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(sub("t1", f"c{number}")) == OK
     text = f"E_SUB_FAILED SUB failed the limit of {CHANNELS} channels is reached"
     refused(server, text, sub("t1", "more"))
@@ -65,7 +66,7 @@ def max_topic_bytes(server: ToldServer) -> None:
     make_topics(server)
     text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes for topic t2 is reached"
     body = b"x" * (TOPIC_BYTES // 10)
-    with Line(server) as line:
+    with V2Client(server) as line:
         for _ in range(10):
             answer = line.ask(pub("t2", body))
             if answer != OK:
@@ -76,12 +77,12 @@ def max_topic_bytes(server: ToldServer) -> None:
 def max_connections(server: ToldServer) -> None:
     """Who comes then is closed at once; who is there stays."""
     with contextlib.ExitStack() as stack:
-        lines: list[Line] = []
+        lines: list[V2Client] = []
 
         def fills() -> bool:
             # Those of other checks may be on their way out.
             try:
-                line = stack.enter_context(Line(server))
+                line = stack.enter_context(V2Client(server))
                 assert line.ask(b"NOP\n" + pub("t0", b"x"))[0] in (0, ERROR)
             except ConnectionError:
                 return True
@@ -105,14 +106,14 @@ def drop_oldest(server: ToldServer) -> None:
 def max_attempts(server: ToldServer) -> None:
     """What comes back so often goes to the dead-letter topic."""
     assert ask(server, "POST", "/topic/create?topic=poison") == 200
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("poison", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         assert ask(server, "POST", "/pub?topic=poison", body=b"bad") == 200
         for attempts in (1, 2):
             (message,) = line.messages(1)
             assert message.attempts == attempts
-            line.say(b"REQ %s 0\n" % message.id)
+            line.send(b"REQ %s 0\n" % message.id)
     wait_for(lambda: server.channel("poison", "c")["dead_letter_count"] == 1)
     assert drained(server, "poison.dead") == [b"bad"]
 
@@ -126,17 +127,17 @@ def max_topic_messages(server: ToldServer) -> None:
 
 def drained(server: ToldServer, topic: str) -> list[bytes]:
     """What a new consumer is given."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub(topic, "c")) == OK
-        line.say(rdy(2 * TOPIC_MESSAGES))
+        line.send(rdy(2 * TOPIC_MESSAGES))
         return [message.body for message in line.messages_within(1)]
 
 
 def max_client_publish_rate(server: ToldServer) -> None:
     """Who publishes too fast is slowed, then refused, and stays connected; others are not."""
-    with Line(server) as hasty, Line(server) as calm:
+    with V2Client(server) as hasty, V2Client(server) as calm:
         for _ in range(4 * CLIENT_RATE):
-            hasty.say(pub("hasty", b"x"))
+            hasty.send(pub("hasty", b"x"))
             time.sleep(0.02)  # what arrives together is one publish
         assert calm.ask(pub("hasty", b"x")) == OK
         answers = [hasty.ask(b"") for _ in range(4 * CLIENT_RATE)]
@@ -150,7 +151,7 @@ def max_publish_rate(server: ToldServer) -> None:
     """Of many clients together the later ones are held back."""
     with contextlib.ExitStack() as lines:
         for _ in range(RATE // CLIENT_RATE + 3):
-            line = lines.enter_context(Line(server))
+            line = lines.enter_context(V2Client(server))
             for _ in range(CLIENT_RATE):
                 assert line.ask(pub("many", b"x")) == OK
     (found,) = server.get_json("/stats?format=json&topic=many")["topics"]
@@ -160,7 +161,7 @@ def max_publish_rate(server: ToldServer) -> None:
 def policies(server: ToldServer) -> None:
     """A setting of one topic, in a file."""
     make_topics(server)
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("t0", "alone")) == OK
         refused(
             server,

@@ -6,9 +6,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 ATTEMPTS = 5
@@ -49,7 +50,7 @@ def mem_queue_size(server: ToldServer) -> None:
 
 def sync_every(server: ToldServer) -> None:
     """So many messages may be unsynced; the one that completes them syncs all."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
         assert topic(server, "unsynced")["unsynced_messages"] == 6
         assert line.ask(pub("unsynced", b"x")) == OK
@@ -69,22 +70,22 @@ def sync_timeout(server: ToldServer) -> None:
 
 def finish(server: ToldServer, name: str) -> None:
     """Publish, consume and finish 10 messages."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub(name, "c")) == OK
         assert line.ask(mpub(name, [b"x"] * 10)) == OK
-        line.say(rdy(10))
-        line.say(fin(*line.messages(10)))
+        line.send(rdy(10))
+        line.send(fin_each(line.messages(10)))
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
 def finish_files(server: ToldServer, name: str) -> None:
     """Publish ten files of messages and finish them all."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub(name, "c")) == OK
-        line.say(rdy(30))
+        line.send(rdy(30))
         for _ in range(30):
             assert line.ask(pub(name, b"x" * 6000)) == OK
-            line.say(fin(*line.messages(1)))
+            line.send(fin_each(line.messages(1)))
         assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
 
 
@@ -118,9 +119,9 @@ def message_ttl(server: ToldServer) -> None:
     server.post("/pub?topic=aged", b"old")
     time.sleep(0.4)  # it grows old
     server.post("/pub?topic=aged", b"young")
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("aged", "c")) == OK
-        line.say(rdy(5))
+        line.send(rdy(5))
         assert [message.body for message in line.messages(1)] == [b"young"]
     assert server.channel("aged", "c")["expired_count"] == 1
 
@@ -178,7 +179,7 @@ def log_prefix(server: ToldServer) -> None:
 
 def make_errors(server: ToldServer) -> None:
     """Have something logged as a warning or worse, and much that is not."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         line.ask(b"NONSENSE\n")
     server.request("GET", "/ping")
     server.request("POST", "/mpub?topic=t&binary=maybe", bytes(4))

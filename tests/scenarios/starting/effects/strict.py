@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 
-from tests.nsqd.line import OK, Line, pub
+from sparq.protocol.commands import pub
 from tests.scenarios.starting.effects.common import (
     ADDRESSES,
     WAIT_SECONDS,
@@ -18,6 +18,7 @@ from tests.scenarios.starting.effects.common import (
 )
 from tests.support.log_flags import AS_JSON, BOUNDED
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import MAGIC, OK, V2Client
 
 LINE = 120
 FIRST_SECONDS = 3
@@ -45,15 +46,15 @@ def rest(connection: socket.socket) -> bytes:
 
 def max_line_size(server: ToldServer) -> None:
     """One byte more ends the connection, without a word."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
-    with connect(server.tcp_port, b"  V2NOP" + b" " * (LINE - 3)) as line_too_long:
+    with connect(server.tcp_port, MAGIC + b"NOP" + b" " * (LINE - 3)) as line_too_long:
         assert b"" == rest(line_too_long)
 
 
 def first_command_timeout(server: ToldServer) -> None:
     """The magic bytes alone are no command; who has spoken may be silent."""
-    with Line(server) as speaker, connect(server.tcp_port, b"  V2") as silent:
+    with V2Client(server) as speaker, connect(server.tcp_port, MAGIC) as silent:
         assert speaker.ask(pub("t", b"x")) == OK
         assert b"" == rest(silent)
         assert speaker.ask(pub("t", b"x")) == OK
@@ -61,7 +62,7 @@ def first_command_timeout(server: ToldServer) -> None:
 
 def min_receive_rate(server: ToldServer) -> None:
     """A body that trickles in is given up; a quick one is not."""
-    with connect(server.tcp_port, b"  V2NOP\nPUB t\n" + struct.pack(">i", 1_000)) as slow:
+    with connect(server.tcp_port, MAGIC + b"NOP\nPUB t\n" + struct.pack(">i", 1_000)) as slow:
         slow.settimeout(0.1)
         deadline = time.monotonic() + WAIT_SECONDS
         for _ in range(900):

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.nsqd.line import OK, Line, dpub, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.scenarios.starting.effects.common import ADDRESSES, granted, help_says, identify, refused
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 
@@ -34,9 +35,9 @@ def refuses(what: str, **asked: Any) -> Callable[[ToldServer], None]:
 def max_rdy_count(server: ToldServer) -> None:
     """RDY up to it is taken, one more is refused; clients are told of it."""
     says(max_rdy_count=9)(server)
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("rdy", "c#ephemeral")) == OK
-        line.say(rdy(9))
+        line.send(rdy(9))
         assert line.ask(rdy(10)) == (1, b"E_INVALID RDY count 10 out of range 0-9")
 
 
@@ -68,14 +69,14 @@ def long(bodies: list[bytes]) -> list[bytes]:
 def msg_timeout(server: ToldServer) -> None:
     """What a consumer does not finish comes again after it."""
     says(msg_timeout=1300)(server)
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(pub("timeout", b"x")) == OK
         assert line.ask(sub("timeout", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         (first,) = line.messages(1)
         (again,) = line.messages(1)
         assert (first.attempts, again.attempts) == (1, 2)
-        line.say(fin(again))
+        line.send(fin_each([again]))
 
 
 def max_msg_timeout(server: ToldServer) -> None:
@@ -90,8 +91,8 @@ def max_req_timeout(server: ToldServer) -> None:
     refused(
         server,
         "E_INVALID DPUB timeout 3001 out of range 0-3000",
-        dpub("t", b"x", 3000),
-        dpub("t", b"x", 3001),
+        dpub("t", 3000, b"x"),
+        dpub("t", 3001, b"x"),
     )
     assert server.request("POST", "/pub?topic=t&defer=3001", b"x")[0] == 400
 
@@ -131,12 +132,12 @@ def max_deflate_level(server: ToldServer) -> None:
 
 def max_channel_consumers(server: ToldServer) -> None:
     """One consumer is let in, a second is not, until the first has gone."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("few", "c")) == OK
         text = "E_SUB_FAILED SUB failed consumers for few:c exceeds limit of 1"
         refused(server, text, sub("few", "c"))
     wait_for(lambda: server.channel("few", "c")["client_count"] == 0)
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("few", "c")) == OK
 
 
@@ -155,11 +156,11 @@ def no_compression(server: ToldServer) -> None:
 
 def enable_experiment(server: ToldServer) -> None:
     """Consumers of nsqd's own zone get all that they have room for."""
-    with Line(server) as near, Line(server) as far:
+    with V2Client(server) as near, V2Client(server) as far:
         for line, zone in ((far, "equator"), (near, "pole")):
             line.ask(identify(topology_region="north", topology_zone=zone))
             assert line.ask(sub("zones", "c")) == OK
-            line.say(rdy(10))
+            line.send(rdy(10))
             # The answer to a command behind it: the RDY has been taken.
             assert line.ask(pub("other", b"x")) == OK
         assert far.ask(mpub("zones", [b"%d" % number for number in range(8)])) == OK
@@ -169,28 +170,28 @@ def enable_experiment(server: ToldServer) -> None:
 
 def requeue_on_disconnect(server: ToldServer) -> None:
     """What a dropped connection had comes at once, not after 60 s."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(pub("dropped", b"x")) == OK
         assert line.ask(sub("dropped", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         line.messages(1)
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("dropped", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         (again,) = line.messages(1)
         assert again.attempts == 2
-        line.say(fin(again))
+        line.send(fin_each([again]))
 
 
 def node_id(server: ToldServer) -> None:
     """The top ten bits of message ids have it."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(pub("ids", b"x")) == OK
         assert line.ask(sub("ids", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         (found,) = line.messages(1)
         assert int(found.id, 16) >> 54 == 77
-        line.say(fin(found))
+        line.send(fin_each([found]))
 
 
 GROUPS = {
