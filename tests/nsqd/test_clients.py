@@ -38,7 +38,7 @@ class Connection:
 
 
 def made(**options: Any) -> Clients:
-    return Clients(changed(NsqdOptions(), **options), object())  # type: ignore[arg-type]  # unused
+    return Clients(changed(NsqdOptions(), **options), object())  # type: ignore[arg-type]  # it is not used
 
 
 def admitted(clients: Clients, *connections: Connection) -> list[bool]:
