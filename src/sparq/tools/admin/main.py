@@ -55,7 +55,7 @@ async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) 
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:
-        UsageError, Failed: nothing was done.
+        UsageError, ToolError: nothing was done.
     """
     module, function = FUNCTIONS.get(request.verb, "changes.change").split(".")
     act: Callable[[Job], Awaitable[int]] = getattr(
