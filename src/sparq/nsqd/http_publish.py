@@ -113,7 +113,7 @@ class FastPublishPath:
         size = message.headers.get("Content-Length", "")
         path, _, raw_query = message.path.partition("?")
         names = {name.lower() for name in message.headers}
-        if "connection" in names and message.headers["PublishConnection"].lower() == "keep-alive":
+        if "connection" in names and message.headers["Connection"].lower() == "keep-alive":
             names.discard("connection")
         plain = (
             message.method == "POST"
