@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import os
@@ -18,23 +17,25 @@ from yarl import URL
 
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.server import Nsqadmin
-from sparq.protocol.commands import identify
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from sparq.protocol.commands import identify, sub
+from tests.support.servers import (
+    GoServer,
+    NsqdServer,
+    Server,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
+from tests.support.v2_client import OK, AsyncV2Client
 from tests.support.waiting import wait_for
 
 GO = {"nsqd": "NSQD_GO", "nsqlookupd": "NSQLOOKUPD_GO"}
 
 
-class GoServer(NsqdServer):
-    """A daemon of Go's; its program is named by the environment."""
-
-    def __init__(self, name: str, folder: Path, flags: tuple[str, ...]) -> None:
-        self._path = os.environ[GO[name]]
-        folder.mkdir(parents=True)
-        super().__init__(f"go.{name}", folder, flags)
-
-    def program(self) -> tuple[str, ...]:
-        return (self._path,)
+def go_server(name: str, folder: Path, flags: tuple[str, ...]) -> GoServer:
+    """A daemon of Go's that is not started yet; its program is named by the environment."""
+    folder.mkdir(parents=True)
+    return GoServer(os.environ[GO[name]], folder, flags)
 
 
 @dataclass
@@ -86,7 +87,7 @@ def cluster_of(folder: Path, *, is_sparqs: bool) -> Iterator[Cluster]:
             if is_sparqs:
                 servers.append(spawn_nsqlookupd(folder, name=name))
             else:
-                servers.append(GoServer("nsqlookupd", folder / name, ()))
+                servers.append(go_server("nsqlookupd", folder / name, ()))
                 start_first(servers[-1])
         lookupds = tuple(servers)
         for name in ("first", "second"):
@@ -96,7 +97,7 @@ def cluster_of(folder: Path, *, is_sparqs: bool) -> Iterator[Cluster]:
             else:
                 places = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in lookupds]
                 flags = (f"--data-path={folder / name}", "--broadcast-address=127.0.0.1", *places)
-                servers.append(GoServer("nsqd", folder / name, flags))
+                servers.append(go_server("nsqd", folder / name, flags))
                 start_first(servers[-1])
         yield Cluster((servers[0], servers[1]), (servers[2], servers[3]), is_sparqs)
     finally:
@@ -168,18 +169,14 @@ async def admin(**options: Any) -> AsyncIterator[Admin]:
 @asynccontextmanager
 async def consumer(nsqd: Server, topic: str, channel: str) -> AsyncIterator[None]:
     """A client of a channel that takes nothing."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", nsqd.tcp_port)
+    client = await AsyncV2Client.connect(nsqd.tcp)
     facts = {"client_id": "me", "hostname": "here", "user_agent": "test/1"}
-    writer.write(b"  V2" + identify(json.dumps(facts).encode()))
-    writer.write(f"SUB {topic} {channel}\n".encode())
     try:
-        for _ in range(2):
-            size = int.from_bytes(await reader.readexactly(4), "big")
-            assert (await reader.readexactly(size))[4:] == b"OK"
+        for command in (identify(json.dumps(facts).encode()), sub(topic, channel)):
+            assert await client.ask(command) == OK
         yield
     finally:
-        writer.close()
-        await writer.wait_closed()
+        await client.close()
 
 
 def free_address() -> str:

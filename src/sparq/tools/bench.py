@@ -18,7 +18,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
-from sparq.client.address import parse_nsqd, split_texts
+from sparq.client.arguments import parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ConnectionLostError, WrongPeerError

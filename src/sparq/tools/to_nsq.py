@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from sparq.client.address import parse_addresses
+from sparq.client.arguments import parse_addresses
 from sparq.client.config import Config
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer

@@ -61,9 +61,9 @@ async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
     """Between two pages consumers finish what was shown and what was not."""
     await fill(cluster, 20)
     first = await peek(cluster.fleet, "t", "c", show=Show(4))
-    consumer = await Consumer.connect(cluster.one, sub("t", "c"))
+    consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
     await consumer.messages(5)
-    await consumer.leave()
+    await consumer.close()
     assert first.next is not None
 
     shown = [m["body"] for m in first.messages]
@@ -79,8 +79,8 @@ async def test_messages_that_go_hide_no_others(cluster: Cluster) -> None:
 async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
     """And a deadline; deferred ones are due."""
     await fill(cluster, 4)
-    consumer = await Consumer.connect(cluster.two, sub("t", "c"))
-    consumer.writer.write(rdy(1))
+    consumer = await Consumer.introduced(cluster.two, sub("t", "c"))
+    consumer.send(rdy(1))
     assert (await consumer.frame())[0] == 2
     await cluster.one.post("/pub?topic=t&defer=60000", b"later")
     await cluster.two.post("/pub?topic=t&defer=30000", b"sooner")
@@ -99,7 +99,7 @@ async def test_messages_in_flight_have_an_owner(cluster: Cluster) -> None:
     assert rest.next is not None
     end = await peek(cluster.fleet, "t", "c", state="deferred", after=rest.next)
     assert ([], None, 2) == (end.messages, end.next, end.total)
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_the_log_is_shown_and_followed(cluster: Cluster) -> None:

@@ -14,9 +14,9 @@ from tests.nsqd.daemon import Consumer
 async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
     """How many messages would come again, at which node; nothing moves."""
     await fill(cluster, 10)
-    consumer = await Consumer.connect(cluster.one, sub("t", "c"))
+    consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
     await consumer.messages(5)
-    await consumer.leave()
+    await consumer.close()
 
     preview = await seek_preview(cluster.fleet, "t", "c", "earliest")
 

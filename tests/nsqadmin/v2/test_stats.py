@@ -12,8 +12,8 @@ from tests.nsqd.daemon import Consumer
 async def test_every_figure_route_answers_as_documented(api: Api) -> None:
     """The cluster, its lists, one of each, the last hour."""
     await fill(api)
-    consumer = await Consumer.connect(api.one, sub("t", "c"))
-    consumer.writer.write(rdy(1))
+    consumer = await Consumer.introduced(api.one, sub("t", "c"))
+    consumer.send(rdy(1))
     await consumer.frame()
 
     overview = await seen(api, "/overview", lambda told: told["totals"]["messages"] == 6)
@@ -50,7 +50,7 @@ async def test_every_figure_route_answers_as_documented(api: Api) -> None:
         assert len(history["time"]) == len(history["depth"]) > 0
     assert 1 == (await api.get("/clients"))["total"]
     assert 1 == (await api.get("/clients", topic="t", channel="c", filter="TEST/1"))["total"]
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_a_client_waits_for_the_next_picture(api: Api) -> None:

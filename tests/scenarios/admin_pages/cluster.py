@@ -14,32 +14,19 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from sparq.protocol import commands
+from tests.support.servers import (
+    AdminServer,
+    NsqdServer,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
+from tests.support.v2_client import FRAME_MESSAGE, V2Client, decode_message
 from tests.support.waiting import wait_for
 
 NSQDS = 3
 COUNTRIES = ("DE", "SE", "FR", "IT")
-
-
-class AdminServer(Server):
-    """An nsqadmin: it has no TCP port. `base` is what its flags say of its base path."""
-
-    base = ""
-
-    def address_flags(self) -> tuple[str, ...]:
-        """Where it is told to listen."""
-        return (f"--http-address={self.http}",)
-
-    def _answers(self) -> bool:
-        try:
-            return self.request("GET", f"{self.base}/ping")[0] == 200
-        except OSError:
-            return False
-
-    @property
-    def url(self) -> str:
-        """Its first page, without the slash."""
-        return f"http://{self.http}"
 
 
 class Consumer(threading.Thread):
@@ -57,33 +44,27 @@ class Consumer(threading.Thread):
         **identify: object,
     ) -> None:
         super().__init__(daemon=True)
-        self._socket = socket.create_connection(("127.0.0.1", nsqd.tcp_port), timeout=10)
+        self._client = V2Client(nsqd, answers_heartbeats=True)
         self._finishes, self._pause = finishes, pause
-        body = json.dumps({"client_id": "worker", "feature_negotiation": True, **identify}).encode()
-        hello = b"  V2IDENTIFY\n" + len(body).to_bytes(4, "big") + body
-        self._socket.sendall(hello + f"SUB {topic} {channel}\nRDY {rdy}\n".encode())
-        self._socket.settimeout(None)
+        facts = {"client_id": "worker", "feature_negotiation": True, **identify}
+        hello = commands.identify(json.dumps(facts).encode())
+        self._client.send(hello + commands.sub(topic, channel) + commands.rdy(rdy))
+        self._client.socket.settimeout(None)
 
     def run(self) -> None:
         """Read until the connection is closed."""
-        stream = self._socket.makefile("rb")
-        try:
-            while head := stream.read(4):
-                frame = stream.read(int.from_bytes(head, "big"))
-                kind = int.from_bytes(frame[:4], "big")
-                if kind == 0 and frame[4:] == b"_heartbeat_":
-                    self._socket.sendall(b"NOP\n")
-                elif kind == 2 and self._finishes:
+        with suppress(OSError):
+            while True:
+                kind, data = self._client.frame()
+                if kind == FRAME_MESSAGE and self._finishes:
                     time.sleep(self._pause)
-                    self._socket.sendall(b"FIN " + frame[14:30] + b"\n")
-        except OSError:
-            pass
+                    self._client.send(commands.fin(decode_message(data).id))
 
     def close(self) -> None:
         """Disconnect."""
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            self._client.socket.shutdown(socket.SHUT_RDWR)
+        self._client.close()
 
 
 class Cluster:

@@ -21,7 +21,8 @@ from urllib.parse import quote
 
 from sparq.client.range_reader import RangeReader
 from sparq.daemon.access import tokens
-from tests.scenarios.admin_pages.cluster import AdminServer, Cluster, order
+from tests.scenarios.admin_pages.cluster import Cluster, order
+from tests.support.servers import AdminServer
 
 SETTLE_MILLISECONDS = 500
 WIDTHS = (360, 1280, 2560)

@@ -6,10 +6,11 @@ import re
 from typing import Any
 
 from sparq.nsqadmin.pages.words import UNKNOWN
-from tests.nsqd.line import OK, Line, rdy, sub
+from sparq.protocol.commands import rdy, sub
 from tests.scenarios.admin_pages.browser import Reader
 from tests.scenarios.admin_pages.cluster import Cluster, order
 from tests.scenarios.admin_pages.conftest import reading
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
@@ -286,11 +287,11 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
     cluster.create("act.poison", "c", "other")
     cluster.create("act.poison.dead", "back")
     cluster.publish("act.poison", b"bad")
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         assert line.ask(sub("act.poison", "c")) == OK
-        line.say(rdy(1))
+        line.send(rdy(1))
         (message,) = line.messages(1)
-        line.say(b"REQ %s 0\n" % message.id)
+        line.send(b"REQ %s 0\n" % message.id)
         wait_for(lambda: nsqd.channel("act.poison.dead", "back")["depth"] == 1)
     open_until(reader, "/dead-letters?topic=act.poison.dead", "#found a")
     reader.wait_for("c: requeued by", "#found")

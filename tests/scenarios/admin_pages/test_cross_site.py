@@ -17,7 +17,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.scenarios.admin_pages.cluster import AdminServer, Cluster
+from tests.scenarios.admin_pages.cluster import Cluster
+from tests.support.servers import AdminServer
 
 TOPIC, CHANNEL = "cross.site", "c"
 POLICY = f'[[policies]]\ntopic = "{TOPIC}"\nmax_channels = 9'

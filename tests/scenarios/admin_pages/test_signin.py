@@ -11,7 +11,8 @@ import pytest
 
 from sparq.daemon.access import tokens
 from tests.scenarios.admin_pages.browser import Reader
-from tests.scenarios.admin_pages.cluster import AdminServer, Cluster
+from tests.scenarios.admin_pages.cluster import Cluster
+from tests.support.servers import AdminServer
 
 GRANTED = {
     "ann": "administer,bodies",

@@ -16,9 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from sparq.tools.admin.verbs import VERBS
-from tests.scenarios.admin_pages.cluster import AdminServer
 from tests.scenarios.dead_nodes.killed import Killed, three_nsqds
-from tests.support.servers import free_port
+from tests.support.servers import AdminServer, free_port
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from sparq.daemon.access import tokens
 from sparq.protocol import commands
 from tests.nsqadmin.test_main import Program, program
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 ROLES = {
@@ -95,12 +95,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made = Cluster(nsqd, lookupd, files)
         assert 200 == made.ask("POST", "/topic/create?topic=t")[0]
         assert 200 == made.ask("POST", "/channel/create?topic=t&channel=c")[0]
-        with socket.create_connection(("127.0.0.1", nsqd.tcp_port)) as producer:
+        with V2Client(nsqd) as producer:
             token = files["publishes"].read_text().strip().encode()
-            producer.sendall(commands.MAGIC_V2 + commands.auth(token))
-            assert b"permission_count" in producer.recv(1_000)
-            producer.sendall(commands.mpub("t", [b"one", b"two", b"three"]))
-            assert producer.recv(100).endswith(b"OK")
+            assert b"permission_count" in producer.ask(commands.auth(token))[1]
+            assert producer.ask(commands.mpub("t", [b"one", b"two", b"three"])) == OK
         yield made
 
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from sparq.client.address import split_texts
+from sparq.client.arguments import split_texts
 from sparq.cluster.fleet import Fleet
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job

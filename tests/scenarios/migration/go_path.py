@@ -1,0 +1,88 @@
+"""A Go data path for tests of its import, what must come of it, and how that is looked at."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from sparq.protocol.commands import cls, identify, rdy, sub
+from tests.support.go_data import GoQueue, write_metadata
+from tests.support.v2_client import FRAME_RESPONSE, OK, V2Client, fin_each
+
+Message = tuple[bytes, int]
+"""(body, attempts at its next delivery)"""
+
+
+def bodies(prefix: str, count: int) -> list[bytes]:
+    """Numbered bodies of changing sizes."""
+    return [b"%s %d " % (prefix.encode(), n) + b"." * (n * 7 % 90) for n in range(count)]
+
+
+class GoPath:
+    """Two channels with queues of their own, a topic queue before them, a paused second topic.
+
+    Attributes:
+        expected: (topic, channel) -> what a consumer must get, each message as often as counted.
+        damaged: the body that the flipped length costs.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder = folder
+        share = count // 3
+        archive, metrics, own = (bodies(w, share) for w in ("archive", "metrics", "own"))
+        limit = max(20_000, share * 20)
+        self.archive = GoQueue(folder, "clicks:archive", limit).put(*archive).take(share // 50)
+        again = bodies("again", 30)
+        self.archive.put(*again, attempts=4).close()
+        self.metrics = GoQueue(folder, "clicks:metrics", limit).put(*metrics).close()
+        tail = bodies("tail", share // 20)
+        self.metrics.put(*tail)
+        own_queue = GoQueue(folder, "clicks", limit).put(*own).close()
+        position = share // 2
+        self.damaged = own[position]
+        own_queue.damage_length(position)
+        late = bodies("late", 20)
+        GoQueue(folder, "late.topic").put(*late).close()
+        write_metadata(
+            folder,
+            {"clicks": {"archive": False, "metrics": True}, "late.topic": {"c": False}},
+            paused="late.topic",
+        )
+        shared = [(body, 1) for body in own if body != self.damaged]
+        self.expected: dict[tuple[str, str], Counter[Message]] = {
+            ("clicks", "archive"): Counter(
+                [(body, 1) for body in archive[share // 50 :]]
+                + [(body, 5) for body in again]
+                + shared
+            ),
+            ("clicks", "metrics"): Counter([(body, 1) for body in metrics + tail] + shared),
+        }
+        self.late = late
+
+    def depths(self) -> dict[tuple[str, str], int]:
+        """What /stats must say of each channel, and of the paused topic itself."""
+        depths = {key: expected.total() for key, expected in self.expected.items()}
+        return depths | {("late.topic", "c"): 0, ("late.topic", ""): 20, ("clicks", ""): 0}
+
+
+def drain(port: int, topic: str, channel: str, count: int) -> list[tuple[Message, int]]:
+    """Consume so many messages and finish them: ((body, attempts), timestamp) in order."""
+    got: list[tuple[Message, int]] = []
+    with V2Client(port, seconds=60) as client:
+        assert client.ask(identify(json.dumps({"client_id": "drain"}).encode())) == OK
+        assert client.ask(sub(topic, channel)) == OK
+        client.send(rdy(1000))
+        while len(got) < count:
+            messages = client.messages_within(60)
+            assert messages, f"{len(got)} of {count} messages came"
+            got += [((one.body, one.attempts), one.timestamp_ns) for one in messages]
+            client.send(fin_each(messages))
+        # The answer says that what was finished before it has been taken in.
+        assert client.ask(cls()) == (FRAME_RESPONSE, b"CLOSE_WAIT")
+    return got
+
+
+def in_order(numbers: list[int]) -> bool:
+    """Whether they ascend."""
+    return bool((np.diff(numbers) > 0).all())
