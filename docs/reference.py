@@ -2,8 +2,9 @@
 
 - api.md     the classes and functions of `sparq` and `sparq.client`, from their docstrings
 - tools.md   the programs beside the daemons and their flags, from their options
+- behaviours.md   NSQ's tests, and the tests here that assert the same, from the marks of the tests
 
-A test holds that both are what the code says now.
+A test checks that the pages are current.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from docs import behaviours
 from docs.docstrings import Docstring, code, read
 
 from sparq.client.config import RANGES
@@ -250,7 +252,11 @@ def cell(text: str) -> str:
     return code(text).replace("|", "\\|")
 
 
-PAGES = {"api.md": page_of_the_api, "tools.md": page_of_the_tools}
+PAGES = {
+    "api.md": page_of_the_api,
+    "tools.md": page_of_the_tools,
+    "behaviours.md": behaviours.page,
+}
 
 
 def main() -> int:

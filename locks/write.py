@@ -78,7 +78,8 @@ def main() -> None:
     sites = ROOT.glob("docs/requirements-*.in")
     for source in sorted([*TESTS.glob("**/requirements-*.in"), *sites]):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    for manifest in [*sorted(TESTS.glob("scenarios/interop/*/package.json")), LOCKS / "web" / "package.json"]:
+    clients = sorted(TESTS.glob("scenarios/interop/*/package.json"))
+    for manifest in [*clients, LOCKS / "web" / "package.json"]:
         lock_npm(manifest.parent)
 
 

@@ -128,6 +128,19 @@ def marked(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
                 yield from ((name, place) for name in _names_in(node))
 
 
+def places(paths: Iterable[Path]) -> dict[str, list[str]]:
+    """The tests that are marked with each name, as `nsqd/test_tcp.py::test_name`."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            place = f"{path.relative_to(TESTS)}" + (f"::{node.name}" if is_test else "")
+            for call in ast.walk(node):
+                for name in _names_in(call) if isinstance(call, ast.Call) else ():
+                    found.setdefault(name, []).append(place)
+    return {name: list(dict.fromkeys(tests)) for name, tests in found.items()}
+
+
 def _names_in(call: ast.Call) -> list[str]:
     """The names in a mark; of another call none."""
     constants = [word.value for word in call.args if isinstance(word, ast.Constant)]

@@ -1,0 +1,33 @@
+"""docs/behaviours.md: NSQ's own tests, and the tests here that assert the same behaviour.
+
+`make docs` writes it from the marks of the tests (`tests.support.behaviours`).
+"""
+
+from __future__ import annotations
+
+from tests.support.behaviours import BEHAVIOURS, LEFT_OUT, TESTS, places
+
+HEAD = """# Behaviours of NSQ
+
+What NSQ's own tests assert of nsqd, nsqlookupd and the disk queue, and the tests of sparq that
+assert the same. The page is written by `make docs`: a test marked
+`@pytest.mark.behaviour("TestBasicV2")` appears in the row of that name. The last group is
+documented by NSQ but not tested there."""
+
+
+def page() -> str:
+    """The page, as Markdown."""
+    found = places(sorted(TESTS.rglob("test_*.py")))
+    parts = [HEAD]
+    for group, names in BEHAVIOURS.items():
+        rows = [f"| `{name}` | {_cell(name, found.get(name, []))} |" for name in names]
+        parts.append(
+            "\n".join([f"## {group}\n", "| NSQ's test | tests of sparq |", "|---|---|", *rows])
+        )
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(name: str, tests: list[str]) -> str:
+    if not tests:
+        return f"left out: {LEFT_OUT[name]}"
+    return "<br>".join(f"`{test}`" for test in tests)
