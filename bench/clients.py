@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.scenarios.interop.environments import ENVIRONMENTS, made
-from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.servers import GoServer, NsqdServer, spawn_nsqd
 
 from bench import client_aims
 from bench.generator import BUSY_SHARE
@@ -217,14 +217,6 @@ class Running:
         self._output.close()
 
 
-class GoServer(NsqdServer):
-    """Go's nsqd."""
-
-    def program(self) -> tuple[str, ...]:
-        """Where it was found."""
-        return (go_nsqd.path(),)
-
-
 @contextmanager
 def nsqd(kind: str, folder: Path) -> Iterator[NsqdServer]:
     """A running nsqd, sparq's or Go's, with its data in the folder."""
@@ -232,7 +224,7 @@ def nsqd(kind: str, folder: Path) -> Iterator[NsqdServer]:
         with spawn_nsqd(folder, *FLAGS) as server:
             yield server
         return
-    with GoServer("nsqd", folder, (f"--data-path={folder}", *GO_FLAGS)) as server:
+    with GoServer(go_nsqd.path(), folder, (f"--data-path={folder}", *GO_FLAGS)) as server:
         server.start()
         yield server
 

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import json
 import statistics
-import struct
 import tempfile
 import time
 from dataclasses import dataclass
@@ -23,16 +22,18 @@ from typing import cast
 
 import uvloop
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import MAGIC, OK
+from tests.support.v2_stream import HEARTBEAT, V2Stream
 
-from bench import load, workloads
+from bench import workloads
 from bench.measure import memory_mib
 from bench.workloads import Target
 from sparq.daemon.files import raise_limit
+from sparq.protocol.commands import identify, nop
 
 STEP = 200
 """Connections opened at a time: the listener's queue has 1,024 places."""
 
-HEARTBEAT = struct.pack(">ii", 15, 0) + b"_heartbeat_"
 BEATS = 2
 SETTLE_SECONDS = 0.3
 
@@ -69,32 +70,31 @@ class Idler(asyncio.Protocol):
         self._interval = interval_ms / 1000
         self._late = late
         self._due = 0.0
-        self._data = b""
+        self._stream = V2Stream()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Identify."""
         # uvloop's transports are not registered as asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         body = json.dumps({"heartbeat_interval": int(self._interval * 1000)}).encode()
-        self.transport.write(load.MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
+        self.transport.write(MAGIC + identify(body))
 
     def data_received(self, data: bytes) -> None:
         """The OK, then heartbeats."""
         now = time.perf_counter()
-        self._data += data
-        if not self.ready.done():
-            assert self._data.startswith(load.OK), self._data
-            self._data = self._data[len(load.OK) :]
+        self._stream.feed(data)
+        for frame in self._stream.frames():
+            if not self.ready.done():
+                assert frame == OK, frame
+                self.ready.set_result(None)
+            else:
+                assert frame[1] == HEARTBEAT, frame
+                self._late.append((now - self._due) * 1000)
+                self._beats += 1
+                if self._beats == BEATS:
+                    self.has_rested.set_result(None)
+                self.transport.write(nop())
             self._due = now + self._interval
-            self.ready.set_result(None)
-        while self._data.startswith(HEARTBEAT):
-            self._data = self._data[len(HEARTBEAT) :]
-            self._late.append((now - self._due) * 1000)
-            self._due = now + self._interval
-            self._beats += 1
-            if self._beats == BEATS:
-                self.has_rested.set_result(None)
-            self.transport.write(b"NOP\n")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It must not be dropped before it is told to go."""

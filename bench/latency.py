@@ -23,13 +23,14 @@ from pathlib import Path
 
 import numpy as np
 from tests.support.servers import Server, spawn_nsqd
+from tests.support.v2_client import V2Client
+from tests.support.v2_stream import FRAME_MESSAGE, HEARTBEAT, V2Stream, decode_message
 
 from bench.measure import Meter
+from sparq.protocol.commands import fin, nop, pub, rdy, sub
 
 TOPIC, CHANNEL = "latency", "bench"
 STAMP = struct.Struct(">q")
-FRAME = struct.Struct(">ii")
-MESSAGE_HEAD_BYTES = 26
 WARM_UP_SECONDS = 1.0
 P50_MS_MAX, P99_MS_MAX = 1.0, 10.0
 NANOSECONDS = 1_000_000_000
@@ -89,58 +90,37 @@ def quantiles(nanoseconds: Sequence[int]) -> tuple[float, ...]:
     return tuple(float(value) / 1e6 for value in values)
 
 
-def connected(port: int) -> socket.socket:
-    connection = socket.create_connection(("127.0.0.1", port))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.sendall(b"  V2")
-    return connection
-
-
-def whole_frames(buffer: bytearray) -> list[tuple[int, bytes]]:
-    """Take the frames that are there whole out of the buffer."""
-    frames, start = [], 0
-    while start + FRAME.size <= len(buffer):
-        size, kind = FRAME.unpack_from(buffer, start)
-        if start + 4 + size > len(buffer):
-            break
-        frames.append((kind, bytes(buffer[start + FRAME.size : start + 4 + size])))
-        start += 4 + size
-    del buffer[:start]
-    return frames
-
-
 def publish(port: int, load: Load, results: Connection) -> None:
     """Send at an even pace without waiting for answers; report how long each answer took."""
-    connection = connected(port)
+    connection = V2Client(port).socket
     connection.setblocking(False)
     filling = bytes(load.body_size - STAMP.size)
-    head = f"PUB {TOPIC}\n".encode() + struct.pack(">i", load.body_size)
     unanswered: deque[int] = deque()
     answered_ns: list[int] = []
-    buffer = bytearray()
+    stream = V2Stream()
     began = time.monotonic_ns()
     for number in range(load.count):
         due = began + number * NANOSECONDS // load.rate
         while (early_ns := due - time.monotonic_ns()) > 0:
             time.sleep(min(early_ns, 200_000) / NANOSECONDS)
-            take_answers(connection, buffer, unanswered, answered_ns)
+            take_answers(connection, stream, unanswered, answered_ns)
         unanswered.append(time.monotonic_ns())
-        connection.sendall(head + STAMP.pack(unanswered[-1]) + filling)
+        connection.sendall(pub(TOPIC, STAMP.pack(unanswered[-1]) + filling))
     while unanswered:
-        take_answers(connection, buffer, unanswered, answered_ns)
+        take_answers(connection, stream, unanswered, answered_ns)
     results.send(answered_ns)
 
 
 def take_answers(
-    connection: socket.socket, buffer: bytearray, unanswered: deque[int], answered_ns: list[int]
+    connection: socket.socket, stream: V2Stream, unanswered: deque[int], answered_ns: list[int]
 ) -> None:
     try:
-        buffer += connection.recv(65_536)
+        stream.feed(connection.recv(65_536))
     except BlockingIOError:
         return
-    for _, data in whole_frames(buffer):
-        if data == b"_heartbeat_":
-            connection.sendall(b"NOP\n")
+    for _, data in stream.frames():
+        if data == HEARTBEAT:
+            connection.sendall(nop())
         elif data == b"OK":
             answered_ns.append(time.monotonic_ns() - unanswered.popleft())
         else:
@@ -149,21 +129,23 @@ def take_answers(
 
 def consume(port: int, load: Load, results: Connection) -> None:
     """Finish everything at once; report how long after its sending each message came."""
-    connection = connected(port)
-    connection.sendall(f"SUB {TOPIC} {CHANNEL}\nRDY {load.ready_count}\n".encode())
+    connection = V2Client(port).socket
+    connection.settimeout(None)
+    connection.sendall(sub(TOPIC, CHANNEL) + rdy(load.ready_count))
     delivered_ns: list[int] = []
-    buffer = bytearray()
+    stream = V2Stream()
     while len(delivered_ns) < load.count:
         data = connection.recv(262_144)
         at_ns = time.monotonic_ns()
-        buffer += data
+        stream.feed(data)
         answers = []
-        for kind, frame in whole_frames(buffer):
-            if kind == 2:
-                delivered_ns.append(at_ns - STAMP.unpack_from(frame, MESSAGE_HEAD_BYTES)[0])
-                answers.append(b"FIN " + frame[10:26] + b"\n")
-            elif frame == b"_heartbeat_":
-                answers.append(b"NOP\n")
+        for kind, frame in stream.frames():
+            if kind == FRAME_MESSAGE:
+                message = decode_message(frame)
+                delivered_ns.append(at_ns - STAMP.unpack_from(message.body)[0])
+                answers.append(fin(message.id))
+            elif frame == HEARTBEAT:
+                answers.append(nop())
         connection.sendall(b"".join(answers))
     results.send(delivered_ns)
 

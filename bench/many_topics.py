@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import socket
 import statistics
-import struct
 import sys
 import tempfile
 import time
@@ -19,14 +17,14 @@ from pathlib import Path
 
 from proofs.daemon_fixture import started
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import OK, OK_BYTES, V2Client
 
-from bench.load import MAGIC
 from bench.measure import cpu_seconds
+from sparq.protocol.commands import identify, pub
 
 MODULES = {"journal": "sparq.nsqd", "own": "bench.own_syncs"}
 BODY = bytes(200)
 QUIET = b'{"heartbeat_interval": -1}'
-OK = struct.pack(">ii", 6, 0) + b"OK"
 HEADER = f"{'topics':>7}" + "".join(
     f"{name:>12} ms{'p99':>9}{'CPU us':>9}" for name in ("journal", "own files")
 )
@@ -44,12 +42,10 @@ class Publisher:
         self.seconds: list[float] = []
         self.cpu = 0.0
         self._server = server
-        size = struct.pack(">i", len(BODY))
-        self._data = b"".join(f"PUB {topic}\n".encode() + size + BODY for topic in topics)
-        self._answers = OK * len(topics)
-        self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=60)
-        self._socket.sendall(MAGIC + b"IDENTIFY\n" + struct.pack(">i", len(QUIET)) + QUIET)
-        assert self._socket.recv(len(OK)) == OK
+        self._data = b"".join(pub(topic, BODY) for topic in topics)
+        self._answers = OK_BYTES * len(topics)
+        self._client = V2Client(server, seconds=60)
+        assert self._client.ask(identify(QUIET)) == OK
         self._publish()
 
     def round(self) -> None:
@@ -60,19 +56,14 @@ class Publisher:
         self.cpu += cpu_seconds(self._server.pid) - before
 
     def _publish(self) -> None:
-        self._socket.sendall(self._data)
-        answers = b""
-        while len(answers) < len(self._answers):
-            data = self._socket.recv(1 << 16)
-            if not data:
-                raise ConnectionError("nsqd has closed the connection")
-            answers += data
+        self._client.send(self._data)
+        answers = self._client.receive(len(self._answers))
         if answers != self._answers:
             raise AssertionError(answers[:200])
 
     def close(self) -> None:
         """End the connection."""
-        self._socket.close()
+        self._client.close()
 
 
 def compare(servers: dict[str, NsqdServer], count: int, rounds: int) -> str:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import socket
-import struct
 import sys
 import tempfile
 import time
@@ -19,11 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import OK, V2Client
 
 from bench import backlog
 from bench.backlog import CHANNEL, TOPIC, Backlog
-from bench.load import MAGIC
 from bench.measure import cpu_seconds, memory_mib
+from sparq.protocol.commands import pub, rdy, sub
 
 DEADLINE_SECONDS = 60.0
 POLL_SECONDS = 0.005
@@ -69,13 +68,12 @@ def peak_mib(pid: int) -> float:
     raise ProcessLookupError(pid)
 
 
-def connect(server: NsqdServer) -> socket.socket:
+def connect(server: NsqdServer) -> V2Client:
     """A connection to nsqd, as soon as it takes one."""
     deadline = time.monotonic() + DEADLINE_SECONDS
-    place = "127.0.0.1", server.tcp_port
     while True:
         try:
-            return socket.create_connection(place, timeout=DEADLINE_SECONDS)
+            return V2Client(server, seconds=DEADLINE_SECONDS)
         except OSError as error:
             has_ended = server.process is None or server.process.poll() is not None
             if has_ended or time.monotonic() > deadline:
@@ -83,21 +81,13 @@ def connect(server: NsqdServer) -> socket.socket:
             time.sleep(POLL_SECONDS)
 
 
-def first_message(client: socket.socket, *, publish: bool) -> None:
+def first_message(client: V2Client, *, publish: bool) -> None:
     """Subscribe, and return when a message has come."""
-    name = f"{TOPIC} {CHANNEL}\n"
-    client.sendall(MAGIC + f"SUB {name}RDY 1\n".encode())
+    client.send(sub(TOPIC, CHANNEL) + rdy(1))
     if publish:
-        client.sendall(f"PUB {TOPIC}\n".encode() + struct.pack(">i", 5) + b"hello")
-    data = b""
-    while True:
-        data += client.recv(1 << 16) or b""
-        while len(data) >= 8:
-            size, kind = struct.unpack_from(">ii", data)
-            if kind == 2:
-                return
-            assert kind == 0, data
-            data = data[4 + size :]
+        client.send(pub(TOPIC, b"hello"))
+    client.messages(1)
+    assert client.ask(b"") == OK
 
 
 def measure(server: NsqdServer, name: str, *, publish: bool = False) -> Start:

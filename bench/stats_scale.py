@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import http.client
 import multiprocessing
-import struct
 import sys
 import tempfile
 import time
@@ -22,8 +21,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tests.support.servers import Server, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
 
-from bench.latency import connected, whole_frames
+from sparq.protocol.commands import pub, rdy, sub
 
 TOPIC = "stall"
 PATHS = ("/stats?format=json", "/stats", "/metrics")
@@ -31,6 +31,7 @@ ANSWER_SECONDS_MAX = 1.0
 STALL_SECONDS_MAX = 0.05
 MAKERS = 8
 PAUSE_SECONDS = 0.3
+DELIVERY_SECONDS = 60.0
 
 Way = tuple[float, float]
 """When a message was sent and when it had arrived, on the machine's monotonic clock."""
@@ -82,24 +83,18 @@ def make(server: Server, topics: int, channels: int) -> None:
 
 def send_and_wait(port: int, control: Connection) -> None:
     """One message after the other until something is said; then tell all their ways."""
-    socket = connected(port)  # closed by the end of its process
-    socket.sendall(f"SUB {TOPIC} c\nRDY 1\n".encode())
     ways: list[Way] = []
-    buffer = bytearray()
-    publish = f"PUB {TOPIC}\n".encode() + struct.pack(">i", 4) + b"body"
-    while not control.poll():
-        began = time.monotonic()
-        socket.sendall(publish)
-        arrived = False
-        while not arrived:
-            buffer += socket.recv(65_536)
-            for kind, data in whole_frames(buffer):
-                if kind == 2:
-                    arrived = True
-                    socket.sendall(b"FIN " + data[10:26] + b"\n")
-                elif data == b"_heartbeat_":
-                    socket.sendall(b"NOP\n")
-        ways.append((began, time.monotonic()))
+    publish = pub(TOPIC, b"body")
+    with V2Client(port, seconds=DELIVERY_SECONDS, answers_heartbeats=True) as client:
+        assert client.ask(sub(TOPIC, "c")) == OK
+        client.send(rdy(1))
+        while not control.poll():
+            began = time.monotonic()
+            client.send(publish)
+            messages = client.messages(1)
+            ways.append((began, time.monotonic()))
+            client.send(fin_each(messages))
+            assert client.ask(b"") == OK
     control.send(ways)
 
 

@@ -15,6 +15,8 @@ import random
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from tests.support.v2_client import MAGIC
+
 PIECE_BYTES = 1 << 16
 SPLIT_BYTES = 40
 SPLIT_SHARE = 0.1
@@ -196,7 +198,7 @@ class Proxy:
         try:
             if not self.calm and self.chance.random() < DOUBLE_SHARE:
                 _, twin = await asyncio.open_connection(*self.target)
-                twin.write(b"  V2")
+                twin.write(MAGIC)
                 self.toll.doubles += 1
                 twin.close()
             server = Side(*await asyncio.open_connection(*self.target, limit=PIECE_BYTES))

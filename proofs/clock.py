@@ -21,7 +21,6 @@ import asyncio
 import os
 import random
 import signal
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -29,15 +28,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import (
+    FRAME_ERROR,
+    FRAME_MESSAGE,
+    AsyncV2Client,
+    Message,
+    decode_message,
+)
 
-from proofs import lateness, outcome, wire
+from proofs import lateness, outcome
 from proofs.checker import Verdict, check, total
 from proofs.daemon_fixture import NSQD, Crew, data_folder, started, wait_until
 from proofs.faked_time import DAY_SECONDS, WallClock
 from proofs.lateness import Lateness
 from proofs.outcome import Outcome, Plan, progress, skipped
-from proofs.witness import Actor, Consumer
+from proofs.witness import Actor, Consumer, connect
 from proofs.workload import CHANNEL, TOPIC, Witness, until
+from sparq.protocol.commands import dpub, sub
 
 HELD, LATER = "held", "later"
 HELD_MESSAGES = 100
@@ -63,7 +70,7 @@ class Registrar(Consumer):
     book: dict[bytes, bytes]
     again: list[bytes]
 
-    def delivered(self, message: wire.Message) -> bytes:
+    def delivered(self, message: Message) -> bytes:
         if self.book.setdefault(message.id, message.body) != message.body:
             self.again.append(message.id)
         return super().delivered(message)
@@ -78,22 +85,22 @@ class Holder(Actor):
         self.letting_go = asyncio.Event()
         self.errors = 0
 
-    async def work(self, connection: wire.Connection) -> None:
-        await connection.send(wire.sub(HELD, CHANNEL) + b"RDY %d\n" % (2 * HELD_MESSAGES))
+    async def work(self, connection: AsyncV2Client) -> None:
+        await connection.send_all(sub(HELD, CHANNEL) + b"RDY %d\n" % (2 * HELD_MESSAGES))
         listening = asyncio.create_task(self.listen(connection))
         try:
             await self.letting_go.wait()
-            await connection.send(b"".join(b"FIN %s\n" % name for name in self.held))
+            await connection.send_all(b"".join(b"FIN %s\n" % name for name in self.held))
             await listening
         finally:
             listening.cancel()
 
-    async def listen(self, connection: wire.Connection) -> None:
+    async def listen(self, connection: AsyncV2Client) -> None:
         while True:
             for kind, data in await connection.frames():
-                if kind == wire.FRAME_MESSAGE:
-                    self.held.append(wire.message(data).id)
-                self.errors += kind == wire.FRAME_ERROR
+                if kind == FRAME_MESSAGE:
+                    self.held.append(decode_message(data).id)
+                self.errors += kind == FRAME_ERROR
 
 
 class Deferrer(Actor):
@@ -105,17 +112,17 @@ class Deferrer(Actor):
         self.due: dict[bytes, float] = {}
         self.came = self.early = 0
         self.lateness = Lateness()
-        self.connection: wire.Connection | None = None
+        self.connection: AsyncV2Client | None = None
 
-    async def work(self, connection: wire.Connection) -> None:
-        await connection.send(wire.sub(LATER, CHANNEL) + b"RDY 1000\n")
+    async def work(self, connection: AsyncV2Client) -> None:
+        await connection.send_all(sub(LATER, CHANNEL) + b"RDY 1000\n")
         self.connection = connection
         while True:
             for kind, data in await connection.frames():
-                if kind == wire.FRAME_MESSAGE:
-                    await connection.send(self.answer(wire.message(data)))
+                if kind == FRAME_MESSAGE:
+                    await connection.send_all(self.answer(decode_message(data)))
 
-    def answer(self, message: wire.Message) -> bytes:
+    def answer(self, message: Message) -> bytes:
         """Note whether it is early; the first time it is put off again."""
         now = asyncio.get_running_loop().time()
         due = self.due.pop(message.body, float("inf"))
@@ -136,17 +143,15 @@ class Deferrer(Actor):
 
     async def defer(self, count: int) -> None:
         """Publish so many."""
-        connection = await wire.Connection.open(self.address)
+        connection = await connect(self.address)
         for _ in range(count):
             body = self.chance.randbytes(16)
             delay_ms = self.put_off(body)
-            await connection.send(
-                b"DPUB %s %d\n" % (LATER.encode(), delay_ms) + struct.pack(">i", len(body)) + body
-            )
+            await connection.send_all(dpub(LATER, delay_ms, body))
         left = count
         while left:
             left -= len(await connection.frames())
-        connection.close()
+        connection.abort()
 
 
 @dataclass(slots=True)

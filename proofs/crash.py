@@ -25,9 +25,10 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from tests.support import strace
 from tests.support.servers import NsqdServer
 
-from proofs import outcome, strace
+from proofs import faults, outcome
 from proofs.checker import Verdict, check, lost_commands, total
 from proofs.daemon_fixture import (
     DRAIN_SECONDS,
@@ -260,7 +261,7 @@ def prove(plan: Plan) -> Outcome:
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
-        opens = strace.before_data(folder)["openat"]
+        opens = faults.before_data(folder)["openat"]
         campaign = Campaign(plan.seed, folder, opens)
         chance = random.Random(f"{plan.seed} points")
         verdict = asyncio.run(campaign.run_until(plan.count, chance))

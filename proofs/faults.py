@@ -6,6 +6,7 @@ at the end, when nsqd is started in peace and everything is drained.
 """
 
 import asyncio
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -14,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 
+from tests.support import strace
 from tests.support.servers import NsqdServer
 
-from proofs import strace
 from proofs.checker import Verdict, check, total
 from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
 from proofs.history import History, Outcome
@@ -30,6 +31,33 @@ LIFE_SECONDS = 6.0
 LIFE_SECONDS_MIN = 0.7
 POLL_SECONDS = 0.05
 LOG_SHOWN = 3000
+CALL = re.compile(r"^\d+ +(\w+)\(")
+
+
+def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
+    """How often a starting nsqd makes these calls before it opens the first file of its data.
+
+    Those are Python's own: for its modules and their folders, and for libraries.
+
+    Args:
+        scratch: a folder for it.
+        calls: names of system calls; `openat` is always counted.
+        module: what is run.
+    """
+    record = scratch / "calls"
+    prefix = (*strace.SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
+    folder = scratch / "counted"
+    folder.mkdir()
+    with started(folder, module, prefix=prefix) as server:
+        data = str(server.folder)
+        server.terminate()
+    found: Counter[str] = Counter()
+    for line in record.read_text(errors="replace").splitlines():
+        if f'"{data}/' in line:
+            break
+        if call := CALL.search(line):
+            found[call[1]] += 1
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,14 @@ from dataclasses import dataclass, field
 from http.client import HTTPException
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import OK, AsyncV2Client
 
-from proofs import outcome, wire
+from proofs import outcome
 from proofs.checker import Verdict, check, total
 from proofs.daemon_fixture import NSQD, data_folder, started
 from proofs.outcome import Outcome, Plan, progress, skipped
 from proofs.workload import WAIT_SECONDS, Witness, until
+from sparq.protocol.commands import pub
 
 FILES = 64
 TOPICS = 100
@@ -76,7 +78,7 @@ class Flood:
     """Connections that are opened at once and held."""
 
     address: str
-    held: list[asyncio.StreamWriter] = field(default_factory=list)
+    held: list[AsyncV2Client] = field(default_factory=list)
 
     async def comes(self, count: int) -> int:
         """Connect so many; how many are served."""
@@ -84,19 +86,16 @@ class Flood:
 
     async def connect(self) -> bool:
         """One more; whether a publish over it is answered."""
-        host, _, port = self.address.rpartition(":")
-        with suppress(OSError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(WAIT_SECONDS):
-                reader, writer = await asyncio.open_connection(host, int(port))
-                self.held.append(writer)
-                writer.write(b"  V2" + wire.pub("flood", b"x"))
-                return await reader.readexactly(len(wire.OK)) == wire.OK
+        with suppress(OSError):
+            client = await AsyncV2Client.connect(self.address, seconds=WAIT_SECONDS)
+            self.held.append(client)
+            return await client.ask(pub("flood", b"x")) == OK
         return False
 
     def goes(self) -> None:
         """Close all."""
-        for writer in self.held:
-            writer.transport.abort()
+        for client in self.held:
+            client.abort()
         self.held.clear()
 
 

@@ -30,17 +30,19 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from tests.nsqd.line import OK, Line, drain, fin, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support import strace
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, V2Client, drain, fin_each
 
-from proofs import faults, outcome, strace
+from proofs import faults, outcome
 from proofs.checker import Verdict
 from proofs.daemon_fixture import NSQD, data_folder, started, wait_until
 from proofs.faults import Rig, Rule
 from proofs.full_parts.crowd import Crowd, Shape, crowd, line_of
 from proofs.full_parts.remedies import Remedies, remedies
 from proofs.outcome import Outcome, Plan, progress, skipped
+from sparq.protocol.commands import mpub, pub, rdy, sub
 
 PROMISES = ("P7",)
 NO_RESERVE = "proofs.controls.no_reserve"
@@ -110,7 +112,7 @@ class Press:
         self.refusals = 0
         self.wrong: list[str] = []
 
-    def publish(self, line: Line, count: int, reason: str = "no space left on device") -> bool:
+    def publish(self, line: V2Client, count: int, reason: str = "no space left on device") -> bool:
         """One PUB or MPUB; whether it was acknowledged."""
         bodies = [self.chance.randbytes(BODY_BYTES) for _ in range(count)]
         name, command = ("PUB", pub(TOPIC, bodies[0])) if count == 1 else ("MPUB", b"")
@@ -124,7 +126,7 @@ class Press:
         self.refusals += 1
         return False
 
-    def fill(self, line: Line) -> None:
+    def fill(self, line: V2Client) -> None:
         """Publish until nothing more is taken, not the smallest either."""
         for count in (BATCH, 1):
             while self.publish(line, count):
@@ -145,7 +147,7 @@ def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
         with started(place, module, (f"--max-bytes-per-file={MIB}",), disk.prefix) as server:
             create(server)
             press = Press(server, seed)
-            with Line(server) as line:
+            with V2Client(server) as line:
                 press.fill(line)
                 for _ in range(REFUSED * finishes // FINISHES):
                     press.publish(line, 1)
@@ -180,15 +182,15 @@ def finish(press: Press, count: int) -> list[bytes]:
     what becomes free when files are finished: but the space that is kept back is not for them.
     """
     finished: list[bytes] = []
-    with Line(press.server) as line, Line(press.server) as pressing:
+    with V2Client(press.server) as line, V2Client(press.server) as pressing:
         press.expect("SUB is refused", line.ask(sub(TOPIC, CHANNEL)) == OK)
-        line.say(rdy(READY))
+        line.send(rdy(READY))
         while len(finished) < count:
             (taken,) = line.messages(1)
             if press.chance.random() < 0.5:
-                line.say(b"REQ %s 0\n" % taken.id)
+                line.send(b"REQ %s 0\n" % taken.id)
                 continue
-            line.say(fin(taken))
+            line.send(fin_each([taken]))
             finished.append(taken.body)
             if not len(finished) % PRESS_EVERY:
                 press.fill(pressing)
@@ -198,7 +200,7 @@ def finish(press: Press, count: int) -> list[bytes]:
 
 def resumed(press: Press, disk: SmallDisk) -> float:
     """The seconds from the moment there is space until an MPUB is taken, without a restart."""
-    with Line(press.server) as line:
+    with V2Client(press.server) as line:
         press.fill(line)
         disk.drop_ballast()
         began = time.monotonic()
@@ -230,7 +232,7 @@ def short(folder: Path, seed: int, points: int) -> Short:
         create(server)
         (topic,) = (path for path in (server.folder / "topics").iterdir() if TOPIC in path.name)
         press = Press(server, seed)
-        with Line(server) as line:
+        with V2Client(server) as line:
             for _ in range(points):
                 press.publish(line, 1 + press.chance.randrange(3))
                 segment = max(topic.glob("*.log"))

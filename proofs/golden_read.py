@@ -12,7 +12,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from proofs.reopened import Delivery, Reopened
+from tests.support.v2_client import Message
+
+from proofs.reopened import Reopened
 from sparq.log.check import check
 from sparq.log.disk import LookingDisk, RealDisk
 from sparq.protocol.instant import Instant
@@ -31,7 +33,7 @@ def digest(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest()[:16]
 
 
-def line(second: int, one: Delivery) -> str:
+def line(second: int, one: Message) -> str:
     """A delivery: when, which, at which attempt, published when, what."""
     return f"{second} {one.id.decode()} {one.attempts} {one.timestamp_ns} {digest(one.body)}"
 

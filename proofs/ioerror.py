@@ -20,7 +20,9 @@ from collections import Counter
 from itertools import cycle
 from pathlib import Path
 
-from proofs import faults, outcome, strace
+from tests.support import strace
+
+from proofs import faults, outcome
 from proofs.checker import Verdict
 from proofs.daemon_fixture import data_folder
 from proofs.faults import Rig, Rule, placed
@@ -114,7 +116,7 @@ def prove(plan: Plan) -> Outcome:
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
-        before = strace.before_data(folder, *STARTS, module=LOADED)
+        before = faults.before_data(folder, *STARTS, module=LOADED)
         rig = faults.rig(folder / "faults", plan.seed, LOADED)
         with rig.server:
             rig.server.kill9()

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tests.nsqd.line import OK, Line, dpub, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, V2Client
 
 from proofs.daemon_fixture import wait_until
 from proofs.specimens import Maker, Specimen, collect, wait_depth, wait_noted
+from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 
 TOPIC, CHANNEL = "t", "c"
 ON_DISK = "--mem-queue-size=0"
@@ -62,7 +63,7 @@ def bodies(count: int, size: int = 200) -> list[bytes]:
     return [b"%06d " % number + b"x" * (size - 7) for number in range(count)]
 
 
-def publish(line: Line, sent: list[bytes]) -> None:
+def publish(line: V2Client, sent: list[bytes]) -> None:
     """One PUB after the other, each with its OK."""
     for body in sent:
         assert line.ask(pub(TOPIC, body)) == OK
@@ -78,7 +79,7 @@ def killed_in_memory(make: Maker, folder: Path) -> Loss:
     sent = bodies(2000)
     with make(folder) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             for first in range(0, len(sent), 100):
                 assert line.ask(mpub(TOPIC, sent[first : first + 100])) == OK
         server.restart()
@@ -91,12 +92,12 @@ def killed_in_flight(make: Maker, folder: Path) -> Loss:
     sent, taken = bodies(500), 100
     with make(folder, ON_DISK) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             publish(line, sent)
         wait_depth(server, TOPIC, CHANNEL, len(sent))
-        with Line(server) as consumer:
+        with V2Client(server) as consumer:
             assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
-            consumer.say(rdy(taken))
+            consumer.send(rdy(taken))
             consumer.messages(taken)
             wait_noted_below(server, len(sent) - taken)
             server.kill9()
@@ -117,15 +118,15 @@ def restarted_with_deferred(make: Maker, folder: Path) -> Loss:
     sent = bodies(10)
     with make(folder) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             for body in sent:
-                assert line.ask(dpub(TOPIC, body, int(1000 * DEFER_SECONDS))) == OK
+                assert line.ask(dpub(TOPIC, int(1000 * DEFER_SECONDS), body)) == OK
         due = time.monotonic() + DEFER_SECONDS
         server.restart(gracefully=True)
         came: dict[bytes, float] = {}
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(sub(TOPIC, CHANNEL)) == OK
-            line.say(rdy(100))
+            line.send(rdy(100))
             while len(came) < len(sent) and time.monotonic() < due + DUE_SECONDS_MAX:
                 for one in line.messages_within(0.05):
                     came.setdefault(one.body, time.monotonic())
@@ -140,7 +141,7 @@ def damaged_length(make: Maker, folder: Path) -> Loss:
     sent = bodies(100)
     with make(folder, ON_DISK) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             publish(line, sent)
         wait_depth(server, TOPIC, CHANNEL, len(sent))
         server.terminate()
@@ -155,7 +156,7 @@ def disk_full(make: Maker, folder: Path) -> Loss:
     sent: list[bytes] = []
     with small_disk(folder, "24m") as small, on_small_disk(make, folder, small) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             for body in bodies(800, 1 << 16):
                 if line.ask(pub(TOPIC, body)) != OK:
                     break
@@ -187,7 +188,7 @@ def sync_fails(make: Maker, folder: Path) -> Loss:
     sent = bodies(20)
     with make(folder, ON_DISK, "--sync-every=1") as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(pub(TOPIC, b"while syncs succeed")) == OK
             with failing_syncs(server.pid, folder):
                 acknowledged = sum(line.ask(pub(TOPIC, body)) == OK for body in sent)
@@ -221,7 +222,7 @@ def channel_unwritable(make: Maker, folder: Path) -> Loss:
         channel_of(server)
         obstacle = server.data / f"{TOPIC}:{CHANNEL}.diskqueue.000000.dat"
         obstacle.mkdir()
-        with Line(server) as line:
+        with V2Client(server) as line:
             publish(line, sent)
         wait_until(lambda: topic_depth(server) == 0, "handed to the channel")
         obstacle.rmdir()
@@ -240,7 +241,7 @@ def mpub_split(make: Maker, folder: Path) -> Loss:
     sent = bodies(30, 100_000)
     with small_disk(folder, "16m") as small, on_small_disk(make, folder, small) as server:
         server.post(f"/topic/create?topic={TOPIC}")
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(pub(TOPIC, b"the topic's file is there")) == OK
             small.ballast(free_bytes(small) - 1_500_000)
             refused = line.ask(mpub(TOPIC, sent)) != OK
@@ -260,18 +261,18 @@ def attempts_forgotten(make: Maker, folder: Path) -> Loss:
     """L9: a message is at its third attempt when nsqd is killed."""
     with make(folder, ON_DISK) as server:
         channel_of(server)
-        with Line(server) as line:
+        with V2Client(server) as line:
             publish(line, [b"poison"])
         wait_depth(server, TOPIC, CHANNEL, 1)
         wait_noted(server, TOPIC, CHANNEL, 1)
-        with Line(server) as consumer:
+        with V2Client(server) as consumer:
             assert consumer.ask(sub(TOPIC, CHANNEL)) == OK
-            consumer.say(rdy(1))
+            consumer.send(rdy(1))
             for attempt in (1, 2, 3):
                 (one,) = consumer.messages(1)
                 assert one.attempts == attempt
                 if attempt < 3:
-                    consumer.say(b"REQ %s 0\n" % one.id)
+                    consumer.send(b"REQ %s 0\n" % one.id)
             server.kill9()
         server.start()
         came = collect(server, TOPIC, CHANNEL)

@@ -35,6 +35,7 @@ from itertools import islice
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import AsyncV2Client
 
 from proofs import mixed_noise, outcome
 from proofs.checker import Verdict, check, lost_commands
@@ -44,7 +45,6 @@ from proofs.mixed_actors import Place, Reader, Writer, ask, insist
 from proofs.mixed_lives import Life
 from proofs.mixed_samples import Growth, Watch
 from proofs.outcome import Outcome, Plan, progress
-from proofs.wire import Connection
 
 NAMES, NAMES_MIN, SECONDS_A_NAME = 200, 8, 4
 """A run too short for its warm-up to use every name some times has fewer names."""
@@ -78,9 +78,9 @@ PROMISES = ("P1", "P3", "P9", "P11")
 class Steady(Writer):
     """Publishes to the topic that stays, a command at a time, with a pause behind each."""
 
-    async def work(self, connection: Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         while not self.stopping:
-            await connection.send(self.command())
+            await connection.send_all(self.command())
             while self.unanswered:
                 for kind, data in await connection.frames():
                     self.answered(kind, data)

@@ -17,9 +17,12 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from proofs import bodies, wire
+from tests.support.v2_client import FRAME_ERROR, AsyncV2Client, Message
+
+from proofs import bodies
 from proofs.history import History, Outcome
 from proofs.witness import RECONNECT_SECONDS, Actor, Consumer, Habit, Publisher
+from sparq.protocol.commands import mpub, pub, sub
 
 ASK_SECONDS = 20.0
 INSIST_SECONDS = 60.0
@@ -132,7 +135,7 @@ class Writer(Publisher):
         return b"DPUB %s %d\n" % (self.topic.encode(), milliseconds) + whole.partition(b"\n")[2]
 
     def answered(self, kind: int, data: bytes) -> None:
-        if kind == wire.FRAME_ERROR:
+        if kind == FRAME_ERROR:
             self.place.refusals[data.split(b" ")[0].decode()] += 1
         super().answered(kind, data)
 
@@ -143,7 +146,7 @@ class Writer(Publisher):
         authors = [bodies.Author(self.history.run, 0, first + place) for place in range(count)]
         batch = [bodies.write(author, self.chance) for author in authors]
         path = f"/pub?topic={self.topic}" if count == 1 else f"/mpub?topic={self.topic}&binary=true"
-        body = batch[0] if count == 1 else wire.mpub("t", batch).partition(b"\n")[2][4:]
+        body = batch[0] if count == 1 else mpub("t", batch).partition(b"\n")[2][4:]
         path = path.replace("#", "%23")
         if self.chance.random() < 0.5:
             path += f"&defer={self.chance.randint(0, DEFER_MS_MAX)}"
@@ -163,8 +166,8 @@ class Reader(Consumer):
         super().__init__(place.tcp, topic, channel, history, name)
         self.place = place
         self.ready_count = self.chance.choice(READY_COUNTS)
-        self.marker = wire.pub(self.chance.choice(MARKER_TOPICS), b"a run of FINs ends here")
-        self.connection: wire.Connection | None = None
+        self.marker = pub(self.chance.choice(MARKER_TOPICS), b"a run of FINs ends here")
+        self.connection: AsyncV2Client | None = None
         self.keys: dict[bytes, int] = {}
 
     @property
@@ -172,14 +175,14 @@ class Reader(Consumer):
         """Whether every FIN was followed by an answered command."""
         return not self.unmarked and not self.marked
 
-    async def work(self, connection: wire.Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         if self.chance.random() < IDENTIFY_SHARE:
-            await connection.send(identify(self.chance))
+            await connection.send_all(identify(self.chance))
             await connection.frames()
         self.connection = connection
         await super().work(connection)
 
-    def delivered(self, message: wire.Message) -> bytes:
+    def delivered(self, message: Message) -> bytes:
         finishing = len(self.unmarked)
         answer = super().delivered(message)
         if len(self.unmarked) > finishing:
@@ -188,7 +191,7 @@ class Reader(Consumer):
             answer = b"TOUCH %s\n" % message.id + answer
         return answer
 
-    async def answer(self, connection: wire.Connection, answers: list[bytes]) -> None:
+    async def answer(self, connection: AsyncV2Client, answers: list[bytes]) -> None:
         if answers and self.chance.random() < RDY_SHARE:
             answers.append(b"NOP\nRDY 0\nRDY %d\n" % self.ready_count)
         await super().answer(connection, answers)
@@ -222,10 +225,10 @@ class Reader(Consumer):
         self.unmarked = []
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
-                await connection.send(b"CLS\n")
+                await connection.send_all(b"CLS\n")
                 while self.marked and self.connection is connection:  # noqa: ASYNC110 - or broken
                     await asyncio.sleep(POLL_SECONDS)
-        connection.close()
+        connection.abort()
 
 
 class Hanger(Actor):
@@ -234,14 +237,14 @@ class Hanger(Actor):
     def __init__(self, place: Place, topic: str, channel: str, chance: random.Random) -> None:
         super().__init__(place.tcp)
         self.chance = chance
-        self.greeting = wire.sub(topic, channel) + b"RDY %d\n" % chance.choice((1, 5, 100))
+        self.greeting = sub(topic, channel) + b"RDY %d\n" % chance.choice((1, 5, 100))
         self.reads = chance.random() < 0.5
 
-    async def work(self, connection: wire.Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         """Once; it hangs with its messages, or reads them and says nothing."""
         self.stopping = True
         cut = self.chance.random() < 0.3
-        await connection.send(self.greeting + (b"MPUB markers\n\x00\x00" if cut else b""))
+        await connection.send_all(self.greeting + (b"MPUB markers\n\x00\x00" if cut else b""))
         with suppress(TimeoutError):
             async with asyncio.timeout(self.chance.uniform(*HELD_SECONDS)):
                 while self.reads:

@@ -9,18 +9,20 @@ look at thousands of damaged or torn data paths, on a real disk or on one in mem
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Self
+from typing import Self
 
-from proofs import wire
+from tests.support.v2_client import FRAME_ERROR, FRAME_MESSAGE, Message, decode_message, fin_each
+from tests.support.v2_stream import V2Stream
+
 from sparq.broker import stats
 from sparq.broker.broker import Broker
 from sparq.broker.options import BrokerOptions
 from sparq.broker.stats import ChannelStats, TopicStats
 from sparq.log.disk import Disk
+from sparq.protocol.commands import rdy, req, sub
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
 from sparq.protocol.parser import CommandParser
@@ -29,23 +31,6 @@ from sparq.testing import ManualClock
 READY = 2500
 TURNS_MAX = 100_000
 SECOND_NS = 1_000_000_000
-FRAME_SIZE = 34
-_MESSAGE = struct.Struct(">qH16s")
-INDEX_BITS = 54
-
-
-class Delivery(NamedTuple):
-    """One delivered message."""
-
-    timestamp_ns: int
-    attempts: int
-    id: bytes
-    body: bytes
-
-    @property
-    def log_index(self) -> int:
-        """Its place in the log."""
-        return int(self.id, 16) & ((1 << INDEX_BITS) - 1)
 
 
 class Ticket:
@@ -131,11 +116,11 @@ class Reopened:
         """A client that has subscribed; it asks for nothing yet."""
         return Consumer(self, topic, channel)
 
-    def drain(self, topic: str, channel: str, *, finish: bool = True) -> list[Delivery]:
+    def drain(self, topic: str, channel: str, *, finish: bool = True) -> list[Message]:
         """Everything that the channel delivers, each message finished."""
         return list(self.deliveries(topic, channel, finish=finish))
 
-    def deliveries(self, topic: str, channel: str, *, finish: bool = True) -> Iterator[Delivery]:
+    def deliveries(self, topic: str, channel: str, *, finish: bool = True) -> Iterator[Message]:
         """See `drain`."""
         consumer = self.consumer(topic, channel)
         while found := consumer.take(READY):
@@ -169,8 +154,8 @@ class Consumer:
         self.home = home
         self.session = home.broker.connect("127.0.0.1:1", home.clock.now())
         self.parser = CommandParser(home.broker.limits)
-        self.buffer = bytearray()
-        self.say(wire.sub(topic, channel))
+        self.stream = V2Stream()
+        self.say(sub(topic, channel))
         assert self.heard() == []
 
     def say(self, data: bytes) -> None:
@@ -182,38 +167,34 @@ class Consumer:
             self.parser.state = self.session.state
         self.home.turn()
 
-    def heard(self) -> list[Delivery]:
+    def heard(self) -> list[Message]:
         """The messages that have come; an error is noted."""
         for part in self.home.broker.take_output(self.session):
-            self.buffer += part
-        found, at, data = [], 0, bytes(self.buffer)
-        while at < len(data):
-            size, kind = struct.unpack_from(">ii", data, at)
-            end = at + 4 + size
-            if size < 4 or end > len(data):
-                self.home.errors.append(f"a frame of {size} bytes")
-                break
-            if kind == wire.FRAME_MESSAGE:
-                timestamp_ns, attempts, name = _MESSAGE.unpack_from(data, at + 8)
-                found.append(Delivery(timestamp_ns, attempts, name, data[at + FRAME_SIZE : end]))
-            elif kind == wire.FRAME_ERROR:
-                self.home.errors.append(data[at + 8 : end].decode(errors="replace"))
-            at = end
-        self.buffer.clear()
+            self.stream.feed(bytes(part))
+        found = []
+        for kind, data in self.stream.frames():
+            if kind == FRAME_MESSAGE:
+                found.append(decode_message(data))
+            elif kind == FRAME_ERROR:
+                self.home.errors.append(data.decode(errors="replace"))
+        if self.stream.plain:
+            size = int.from_bytes(self.stream.plain[:4], "big", signed=True)
+            self.home.errors.append(f"a frame of {size} bytes")
+            self.stream.plain.clear()
         return found
 
-    def take(self, count: int) -> list[Delivery]:
+    def take(self, count: int) -> list[Message]:
         """What comes at this RDY; it is in flight afterwards."""
-        self.say(b"RDY %d\n" % count)
+        self.say(rdy(count))
         return self.heard()
 
-    def finish(self, found: list[Delivery]) -> None:
+    def finish(self, found: list[Message]) -> None:
         """FIN, in one chunk."""
-        self.say(b"".join([b"FIN %s\n" % one.id for one in found]))
+        self.say(fin_each(found))
 
-    def requeue(self, found: list[Delivery], delay_ms: int) -> None:
+    def requeue(self, found: list[Message], delay_ms: int) -> None:
         """REQ, in one chunk."""
-        self.say(b"".join([b"REQ %s %d\n" % (one.id, delay_ms) for one in found]))
+        self.say(b"".join([req(one.id, delay_ms) for one in found]))
 
     def leave(self) -> None:
         """Close the connection."""

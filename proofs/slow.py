@@ -20,7 +20,6 @@ import json
 import os
 import socket
 import statistics
-import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,12 +28,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import (
+    FRAME_MESSAGE,
+    MAGIC,
+    OK,
+    OK_BYTES,
+    AsyncV2Client,
+    V2Client,
+    decode_message,
+)
 
-from proofs import outcome, wire
+from proofs import outcome
 from proofs.daemon_fixture import NSQD, Crew, data_folder, started
 from proofs.outcome import Outcome, Plan, progress
-from proofs.witness import Actor
+from proofs.witness import Actor, connect
 from proofs.workload import WAIT_SECONDS, until
+from sparq.protocol.commands import identify, mpub, rdy, sub
 
 STUCK, HEALTHY, CHANNEL = "stuck", "healthy", "c"
 BODY_BYTES = 4_096
@@ -75,26 +84,26 @@ class Flow(Actor):
         self.consumes = consumes
         self.count = 0
 
-    async def work(self, connection: wire.Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         await (self.consume(connection) if self.consumes else self.publish(connection))
 
-    async def publish(self, connection: wire.Connection) -> None:
-        batch = wire.mpub(HEALTHY, [os.urandom(HEALTHY_BYTES)] * HEALTHY_BODIES)
-        await connection.send(batch * WINDOW)
+    async def publish(self, connection: AsyncV2Client) -> None:
+        batch = mpub(HEALTHY, [os.urandom(HEALTHY_BYTES)] * HEALTHY_BODIES)
+        await connection.send_all(batch * WINDOW)
         while not self.stopping:
             answers = await connection.frames()
             self.count += len(answers) * HEALTHY_BODIES
-            await connection.send(batch * len(answers))
+            await connection.send_all(batch * len(answers))
 
-    async def consume(self, connection: wire.Connection) -> None:
-        await connection.send(wire.sub(HEALTHY, CHANNEL) + b"RDY %d\n" % RDY)
+    async def consume(self, connection: AsyncV2Client) -> None:
+        await connection.send_all(sub(HEALTHY, CHANNEL) + b"RDY %d\n" % RDY)
         while not self.stopping:
             messages = [
-                wire.message(data)
+                decode_message(data)
                 for kind, data in await connection.frames()
-                if kind == wire.FRAME_MESSAGE
+                if kind == FRAME_MESSAGE
             ]
-            await connection.send(b"".join(b"FIN %s\n" % message.id for message in messages))
+            await connection.send_all(b"".join(b"FIN %s\n" % message.id for message in messages))
             self.count += len(messages)
 
 
@@ -168,21 +177,21 @@ class Proof:
 
     async def fill(self) -> None:
         """Publish the backlog."""
-        batch = wire.mpub(STUCK, [os.urandom(BODY_BYTES) for _ in range(MPUB_BODIES)])
-        connection = await wire.Connection.open(self.server.tcp)
+        batch = mpub(STUCK, [os.urandom(BODY_BYTES) for _ in range(MPUB_BODIES)])
+        connection = await connect(self.server.tcp)
         left = unanswered = self.messages // MPUB_BODIES
         for _ in range(min(WINDOW, left)):
-            await connection.send(batch)
+            await connection.send_all(batch)
             left -= 1
         while unanswered:
             for kind, data in await connection.frames():
-                assert (kind, data) == (wire.FRAME_RESPONSE, b"OK"), data
+                assert (kind, data) == OK, data
                 unanswered -= 1
                 if left:
-                    await connection.send(batch)
+                    await connection.send_all(batch)
                     left -= 1
             progress(f"backlog {self.messages - unanswered * MPUB_BODIES:,}")
-        connection.close()
+        connection.abort()
 
     async def beside_a_healthy_topic(self) -> None:
         """The healthy topic's rate, without the stuck ones and with them, in turn."""
@@ -224,17 +233,16 @@ class Proof:
             for connection in held:
                 connection.close()
 
-    def stuck_one(self, heartbeat_ms: int) -> socket.socket:
+    def stuck_one(self, heartbeat_ms: int) -> V2Client:
         connection = socket.socket()
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         connection.connect(("127.0.0.1", self.server.tcp_port))
         settings = json.dumps({"heartbeat_interval": heartbeat_ms} if heartbeat_ms else {}).encode()
-        identify = b"IDENTIFY\n" + struct.pack(">i", len(settings)) + settings
         connection.settimeout(WAIT_SECONDS)
-        connection.sendall(b"  V2" + identify + wire.sub(STUCK, CHANNEL))
-        assert connection.recv(2 * len(wire.OK), socket.MSG_WAITALL) == 2 * wire.OK
-        connection.sendall(b"RDY %d\n" % RDY)
-        return connection
+        client = V2Client(connection, MAGIC + identify(settings) + sub(STUCK, CHANNEL))
+        assert client.receive(2 * len(OK_BYTES)) == 2 * OK_BYTES
+        client.send(rdy(RDY))
+        return client
 
     async def until_they_are_stuck(self) -> None:
         """Wait until nothing more is handed out, though there is more."""

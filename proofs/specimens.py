@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import struct
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, Message, fin, rdy, sub
 from tests.support.servers import NsqdServer, start_first
+from tests.support.v2_client import OK, Message, V2Client, fin_each
 
 from proofs.daemon_fixture import NSQD, ROOT, wait_until
 from proofs.layout import batches
+from sparq.protocol.commands import rdy, sub
 
 QUIET_SECONDS = 5.0
 """After so long without a message nothing more will come, whatever the depth says."""
@@ -62,14 +62,9 @@ class Specimen(NsqdServer):
 class GoSpecimen(Specimen):
     """Go's nsqd; `module` is the path of its program."""
 
-    def launch(self) -> None:
-        """Start the process, and do not wait for anything."""
-        assert self.process is None
-        command = [*self.prefix, self.module, *self.address_flags(), *self.flags]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+    def program(self) -> tuple[str, ...]:
+        """What is started, without its flags."""
+        return (*self.prefix, self.module)
 
     def has_noted(self, topic: str, channel: str, depth: int) -> bool:
         """Whether the metadata of the channel's queue say so."""
@@ -127,13 +122,13 @@ def wait_depth(server: Specimen, topic: str, channel: str, depth: int) -> None:
 def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
     """What the channel still delivers, each message finished, until it has no more to give."""
     found: list[Message] = []
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub(topic, channel)) == OK
-        line.say(rdy(500))
+        line.send(rdy(500))
         last = time.monotonic()
         while time.monotonic() - last < QUIET_SECONDS:
             if came := line.messages_within(0.1):
-                line.say(fin(*came))
+                line.send(fin_each(came))
                 found += came
                 last = time.monotonic()
             elif not is_waiting(server, topic, channel):

@@ -24,13 +24,15 @@ from itertools import islice
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import OK
 
-from proofs import outcome, wire
+from proofs import outcome
 from proofs.checker import Verdict, check, lost_commands, total
 from proofs.daemon_fixture import NSQD, Crew, is_drained, started, wait_until
 from proofs.history import History
 from proofs.outcome import Outcome, Plan, progress
-from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher
+from proofs.witness import HABITS, READY_COUNTS, Consumer, Publisher, connect
+from sparq.protocol.commands import mpub
 
 PROMISES = ("P15", "P3")
 TOPIC, BACKLOG = "proof", "backlog"
@@ -104,12 +106,12 @@ class Proof:
     async def fill(self, count: int) -> None:
         """The backlog."""
         body = self.chance.randbytes(BODY_BYTES)
-        connection = await wire.Connection.open(self.server.tcp)
+        connection = await connect(self.server.tcp)
         for first in range(0, count, BODIES_OF_MPUB):
             batch = [body] * min(BODIES_OF_MPUB, count - first)
-            await connection.send(wire.mpub(BACKLOG, batch))
-            assert await connection.frames() == [(wire.FRAME_RESPONSE, b"OK")]
-        connection.close()
+            await connection.send_all(mpub(BACKLOG, batch))
+            assert await connection.frames() == [OK]
+        connection.abort()
         self.backlog = count
 
     def consumer(self, channel: str, number: int) -> Consumer:

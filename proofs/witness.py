@@ -11,10 +11,21 @@ import random
 from collections import deque
 from dataclasses import dataclass
 
-from proofs import bodies, wire
+from tests.support.v2_client import (
+    FRAME_ERROR,
+    FRAME_MESSAGE,
+    OK,
+    AsyncV2Client,
+    Message,
+    decode_message,
+)
+
+from proofs import bodies
 from proofs.history import Command, History, Outcome
+from sparq.protocol.commands import mpub, pub, sub
 
 RECONNECT_SECONDS = 0.02
+READ_AHEAD_BYTES = 1 << 20
 REQUEUE_SHARE = 0.01
 REQUEUE_MS_MAX = 200
 MARKER_REFUSED = b"E_PUB_FAILED"
@@ -32,6 +43,11 @@ HABITS = (Habit(1, 1), Habit(40, 1), Habit(1, 64), Habit(20, 8))
 READY_COUNTS = (1, 200, 2500)
 
 
+async def connect(address: str) -> AsyncV2Client:
+    """A connection that waits for as long as the daemon takes; raises ConnectionError."""
+    return await AsyncV2Client.connect(address, seconds=None, limit=READ_AHEAD_BYTES)
+
+
 class Actor:
     """Connects, works until the connection breaks, and connects again, until it is stopped."""
 
@@ -44,7 +60,7 @@ class Actor:
         """One life, over as many connections as it takes."""
         while not self.stopping:
             try:
-                connection = await wire.Connection.open(self.address)
+                connection = await connect(self.address)
             except ConnectionError:
                 await asyncio.sleep(RECONNECT_SECONDS)
                 continue
@@ -55,9 +71,9 @@ class Actor:
                 await asyncio.sleep(RECONNECT_SECONDS)
             finally:
                 self.broken()
-                connection.close()
+                connection.abort()
 
-    async def work(self, connection: wire.Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         """Work on this connection until it breaks or the actor is stopped."""
         raise ConnectionError(f"{self} does not work on {connection}")
 
@@ -79,10 +95,10 @@ class Publisher(Actor):
         self.next_number = 0
         self.unanswered: deque[tuple[int, int]] = deque()
 
-    async def work(self, connection: wire.Connection) -> None:
+    async def work(self, connection: AsyncV2Client) -> None:
         while not self.stopping or self.unanswered:
             while len(self.unanswered) < self.habit.window and not self.stopping:
-                await connection.send(self.command())
+                await connection.send_all(self.command())
             for kind, data in await connection.frames():
                 self.answered(kind, data)
 
@@ -96,12 +112,12 @@ class Publisher(Actor):
             for number in range(first, first + count)
         ]
         if self.habit.batch_max == 1:
-            return wire.pub(self.topic, batch[0])
-        return wire.mpub(self.topic, batch)
+            return pub(self.topic, batch[0])
+        return mpub(self.topic, batch)
 
     def answered(self, kind: int, data: bytes) -> None:
         first, count = self.unanswered.popleft()
-        is_ok = kind == wire.FRAME_RESPONSE and data == b"OK"
+        is_ok = (kind, data) == OK
         self.note(first, count, Outcome.OK if is_ok else Outcome.REFUSED)
 
     def note(self, first: int, count: int, outcome: Outcome) -> None:
@@ -133,22 +149,22 @@ class Consumer(Actor):
         self.ready_count = READY_COUNTS[hash_of(name) % len(READY_COUNTS)]
         # Of the two kinds of topic one answers after a sync, one without touching the disk.
         markers = f"{topic}.markers" + "#ephemeral" * (hash_of(name) % 2)
-        self.marker = wire.pub(markers, b"a run of FINs ends here")
+        self.marker = pub(markers, b"a run of FINs ends here")
         self.unfinished = 0
         self.unmarked: list[int] = []
         self.marked: deque[list[int]] = deque()
         self.overtaken: set[int] = set()
 
-    async def work(self, connection: wire.Connection) -> None:
-        await connection.send(wire.sub(self.topic, self.channel))
-        await connection.send(b"RDY %d\n" % self.ready_count)
+    async def work(self, connection: AsyncV2Client) -> None:
+        await connection.send_all(sub(self.topic, self.channel))
+        await connection.send_all(b"RDY %d\n" % self.ready_count)
         subscribed = False
         while not self.stopping:
             answers: list[bytes] = []
             for kind, data in await connection.frames():
-                if kind == wire.FRAME_MESSAGE:
-                    answers.append(self.delivered(wire.message(data)))
-                elif kind == wire.FRAME_ERROR:
+                if kind == FRAME_MESSAGE:
+                    answers.append(self.delivered(decode_message(data)))
+                elif kind == FRAME_ERROR:
                     self.answered_by_error(data)
                 elif subscribed:
                     self.acknowledged()
@@ -156,14 +172,14 @@ class Consumer(Actor):
                     subscribed = True
             await self.answer(connection, answers)
 
-    async def answer(self, connection: wire.Connection, answers: list[bytes]) -> None:
+    async def answer(self, connection: AsyncV2Client, answers: list[bytes]) -> None:
         """Send what finishes and requeues a run, and a marker behind it."""
         if answers:
             self.marked.append(self.unmarked)
             self.unmarked = []
-            await connection.send(b"".join([*answers, self.marker]))
+            await connection.send_all(b"".join([*answers, self.marker]))
 
-    def delivered(self, message: wire.Message) -> bytes:
+    def delivered(self, message: Message) -> bytes:
         """Note a delivery; the command that answers it."""
         author = bodies.read(message.body)
         if author is None:

@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, Message, V2Client, fin_each
 
 from proofs.daemon_fixture import NSQD, started, wait_until
+from sparq.protocol.commands import mpub, rdy, sub
 
 CHANNEL = "c" * 64
 BATCH = 50
@@ -152,7 +153,7 @@ def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
 def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
     """Publish to all topics in turn until none takes a single message."""
     number = 0
-    with Line(server) as line:
+    with V2Client(server) as line:
         for count in (BATCH, 1):
             open_topics = list(found.bodies)
             while open_topics:
@@ -168,10 +169,10 @@ def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
 
 def finish(server: NsqdServer, found: Crowd, count: int) -> None:
     """Finish so many messages over all topics, one at a time a topic."""
-    lines = {topic: Line(server) for topic in found.bodies}
+    lines = {topic: V2Client(server) for topic in found.bodies}
     for topic, line in lines.items():
         found.expect("SUB is refused", line.ask(sub(topic, CHANNEL)) == OK)
-        line.say(rdy(1))
+        line.send(rdy(1))
     done = 0
     while done < count and lines:
         sent: list[tuple[str, Message]] = []
@@ -179,7 +180,7 @@ def finish(server: NsqdServer, found: Crowd, count: int) -> None:
             (message,) = line.messages(1)
             found.note(topic, message)
             # The second one is answered: its message is not in flight any more.
-            line.say(fin(message) * 2)
+            line.send(fin_each([message]) * 2)
             sent.append((topic, message))
         for topic, message in sent:
             kind, text = lines[topic].ask(b"")
@@ -195,10 +196,10 @@ def finish(server: NsqdServer, found: Crowd, count: int) -> None:
 def drain(server: NsqdServer, found: Crowd) -> None:
     """Take and finish what is left, and see that it is what is not finished yet."""
     left = {topic: bodies - found.finished[topic] for topic, bodies in found.bodies.items()}
-    lines = {topic: Line(server) for topic in left}
+    lines = {topic: V2Client(server) for topic in left}
     for topic, line in lines.items():
         found.expect("SUB is refused", line.ask(sub(topic, CHANNEL)) == OK)
-        line.say(rdy(READY))
+        line.send(rdy(READY))
     deadline = time.monotonic() + SECONDS_MAX
     while waiting(server) and time.monotonic() < deadline:
         for topic, line in lines.items():
@@ -206,7 +207,7 @@ def drain(server: NsqdServer, found: Crowd) -> None:
                 for message in messages:
                     found.note(topic, message)
                     left[topic].discard(key_of(message))
-                line.say(fin(*messages))
+                line.send(fin_each(messages))
     found.missing = sum(map(len, left.values()))
     for line in lines.values():
         found.expect("CLS is refused", line.ask(b"CLS\n") == (0, b"CLOSE_WAIT"))
@@ -223,7 +224,7 @@ def waiting(server: NsqdServer) -> int:
 def resume(server: NsqdServer, found: Crowd) -> None:
     """All is finished: every topic takes messages again, without a restart."""
     began = time.monotonic()
-    with Line(server) as line:
+    with V2Client(server) as line:
         for topic in found.bodies:
             bodies = [b"again"] * BATCH
             wait_until(lambda t=topic, b=bodies: line.ask(mpub(t, b)) == OK, "open", SECONDS_MAX)

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.nsqd.line import OK, Line, mpub
-from tests.nsqd.small_disk import SmallDisk
 from tests.support.servers import NsqdServer
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, V2Client
 
 from proofs.daemon_fixture import started
+from sparq.protocol.commands import mpub
 
 DISK = "16m"
 BODY = b"r" * 100
@@ -62,7 +63,7 @@ def one(server: NsqdServer, disk: SmallDisk, action: str) -> tuple[float, list[s
     server.post("/topic/create?topic=t")
     if "channel" in action:
         server.post("/channel/create?topic=t&channel=c")
-    with Line(server) as line:
+    with V2Client(server) as line:
         for count in (BATCH, 1):
             while line.ask(mpub("t", [BODY] * count)) == OK:
                 pass

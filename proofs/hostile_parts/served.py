@@ -381,7 +381,7 @@ PEERS: Final = (
     b"  V1PING\n",
     b"  V1" + INTRODUCTION + b"REGISTER t c\nREGISTER u\nPING\nUNREGISTER t c\nUNREGISTER u\n",
     b"  V1" + INTRODUCTION + b"REGISTER t c#ephemeral\n" * 3,
-    b"  V2",
+    commands.MAGIC_V2,
 )
 
 

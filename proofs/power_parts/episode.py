@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import Message
 
-from proofs import wire
 from proofs.daemon_fixture import ROOT, Crew
 from proofs.history import FINISHED, ChannelHistory, Command, History, Outcome
 from proofs.power_parts import image
@@ -56,7 +56,7 @@ class Watcher(Consumer):
 
     highest_id = 0
 
-    def delivered(self, message: wire.Message) -> bytes:
+    def delivered(self, message: Message) -> bytes:
         """As ever."""
         self.highest_id = max(self.highest_id, int(message.id, 16))
         return super().delivered(message)

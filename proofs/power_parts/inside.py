@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
+from tests.support.v2_client import Message
+
 from proofs import bodies
 from proofs.checker import Verdict, check, lost_commands
 from proofs.daemon_fixture import NSQD
@@ -22,7 +24,7 @@ from proofs.history import History
 from proofs.outcome import progress
 from proofs.power_parts import image
 from proofs.power_parts.episode import CHANNELS, Cut, Episode
-from proofs.reopened import Delivery, Reopened
+from proofs.reopened import Reopened
 from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.log.disk import RealDisk, RealFile
@@ -166,7 +168,7 @@ def compare(history: History, sums: Sums) -> None:
     sums.acknowledged += next(iter(verdicts.values())).acknowledged
 
 
-def note(history: History, channel: str, one: Delivery) -> None:
+def note(history: History, channel: str, one: Message) -> None:
     """A delivery after the cut, into the history."""
     author, noted = bodies.read(one.body), history.channels[channel]
     if author is None:

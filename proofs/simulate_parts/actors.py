@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from proofs import bodies, wire
+from proofs import bodies
 from proofs.history import Outcome
 from proofs.simulate_parts.link import Frame, Link, is_message, message, published_ns
 from proofs.simulate_parts.truth import ChannelTruth, Command, Kind, Settlement, TopicTruth
+from sparq.protocol.commands import mpub, pub, sub
 
 if TYPE_CHECKING:
     import random
@@ -84,12 +85,12 @@ class Publisher(Crew):
         self.topic.sent(command)
         self.unanswered.append(command)
         if is_batch:
-            data = wire.mpub(self.topic.name, written)
+            data = mpub(self.topic.name, written)
         elif defer_ms:
             head = b"DPUB %s %d\n" % (self.topic.name.encode(), defer_ms)
             data = head + len(written[0]).to_bytes(4, "big") + written[0]
         else:
-            data = wire.pub(self.topic.name, written[0])
+            data = pub(self.topic.name, written[0])
         link.send(data, command)
 
     def left(self, _link: Link, frame: Frame) -> None:
@@ -140,7 +141,7 @@ class Consumer(Crew):
         """Subscribe."""
         self.link = link
         topic, channel = self.channel.name.split(":")
-        link.send(wire.sub(topic, channel) + b"RDY %d\n" % self.ready_count)
+        link.send(sub(topic, channel) + b"RDY %d\n" % self.ready_count)
 
     def act(self, link: Link) -> None:
         """Say what there is to say, and have it answered."""
@@ -153,7 +154,7 @@ class Consumer(Crew):
         self.pending.clear()
         if self.unmarked and self.chance.random() < 0.7:
             topic = self.chance.choice(["markers", "markers#ephemeral"])
-            link.send(wire.pub(topic, MARKER_BODY))
+            link.send(pub(topic, MARKER_BODY))
             self.marked.append(self.unmarked)
             self.unmarked = []
 

@@ -11,7 +11,8 @@ import struct
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from proofs import wire
+from tests.support.v2_client import FRAME_MESSAGE
+
 from sparq.broker.options import SECOND_NS
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.parser import CommandParser
@@ -165,4 +166,4 @@ def published_ns(data: bytes) -> int:
 
 def is_message(frame: Frame) -> bool:
     """Whether a frame is a message, not an answer."""
-    return frame[0] == wire.FRAME_MESSAGE
+    return frame[0] == FRAME_MESSAGE

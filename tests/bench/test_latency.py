@@ -1,8 +1,6 @@
 """The latency bench itself: it measures every message, and reads what it has measured right."""
 
-import struct
-
-from bench.latency import Load, measure, quantiles, whole_frames
+from bench.latency import Load, measure, quantiles
 
 
 def test_every_message_after_the_warm_up_is_measured() -> None:
@@ -25,12 +23,3 @@ def test_quantiles_are_in_milliseconds() -> None:
     values = [number * 1_000_000 for number in range(1001)]
 
     assert (500.0, 900.0, 990.0, 999.0, 1000.0) == quantiles(values)
-
-
-def test_frames_are_taken_when_they_are_whole() -> None:
-    """What is not whole yet stays in the buffer."""
-    frame = struct.pack(">ii", 6, 0) + b"OK"
-    buffer = bytearray(frame + frame[:7])
-
-    assert [(0, b"OK")] == whole_frames(buffer)
-    assert frame[:7] == buffer

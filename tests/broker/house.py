@@ -16,13 +16,13 @@ from sparq.broker.turn import Task
 from sparq.protocol import commands, layout
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.frames import BodySlices
-from sparq.protocol.instant import Instant
 from sparq.protocol.parser import CommandParser
-from sparq.protocol.receiver import Receiver, decode_message
-from sparq.testing import MemoryDisk
+from sparq.testing import ManualClock, MemoryDisk
+from tests.support.v2_stream import V2Stream, decode_message
 
 BEGIN_WALL_NS = 1_790_000_000_000_000_000
 SECOND_NS = 1_000_000_000
+BEGIN_MONO_NS = 50 * SECOND_NS
 PATH = "/data"
 STOPS_MAX = 200
 
@@ -40,23 +40,6 @@ class Message:
     def index(self) -> int:
         """Its place in the log."""
         return int(self.id, 16) & layout.INDEX_LIMIT
-
-
-@dataclass
-class Clock:
-    """Both clocks; they move only when told."""
-
-    wall_ns: int = BEGIN_WALL_NS
-    mono_ns: int = 50 * SECOND_NS
-
-    def now(self) -> Instant:
-        """This moment."""
-        return Instant(self.wall_ns, self.mono_ns)
-
-    def advance(self, seconds: float) -> None:
-        """Let time pass."""
-        self.wall_ns += int(seconds * SECOND_NS)
-        self.mono_ns += int(seconds * SECOND_NS)
 
 
 def changed(options: BrokerOptions, values: Mapping[str, Any]) -> BrokerOptions:
@@ -84,7 +67,7 @@ class House:
 
     def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
         self.disk = MemoryDisk() if disk is None else disk
-        self.clock = Clock()
+        self.clock = ManualClock(BEGIN_WALL_NS, BEGIN_MONO_NS)
         self.options = changed(BrokerOptions(), options)
         self.report: list[str] = []
         self.start()
@@ -153,9 +136,13 @@ class House:
                 return
         raise AssertionError("the broker does not come to rest")
 
+    def advance(self, seconds: float) -> None:
+        """Let time pass; the broker is not told."""
+        self.clock.advance(int(seconds * SECOND_NS))
+
     def pass_time(self, seconds: float) -> None:
         """Let time pass and the broker see to what is due."""
-        self.clock.advance(seconds)
+        self.advance(seconds)
         self.broker.tick(self.clock.now())
         self.turn()
 
@@ -207,7 +194,7 @@ class Client:
         self.house = house
         self.session = house.broker.connect("10.0.0.1:5555", house.clock.now())
         self.parser = CommandParser(house.broker.limits)
-        self.receiver = Receiver(1 << 28)
+        self.stream = V2Stream()
         self.received: list[tuple[int, bytes]] = []
         self.gone = False
 
@@ -228,8 +215,8 @@ class Client:
         """Take what is put out for this client."""
         if not self.gone:
             for part in self.house.broker.take_output(self.session):
-                self.receiver.feed(bytes(part))
-                self.received += [(kind, bytes(data)) for kind, data in self.receiver.frames()]
+                self.stream.feed(bytes(part))
+                self.received += self.stream.frames()
 
     def heard(self) -> list[tuple[int, bytes]]:
         """The frames since last asked."""

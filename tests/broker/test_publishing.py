@@ -101,7 +101,7 @@ def test_a_sync_that_meets_a_commit_is_tried_again_soon() -> None:
     client = house.connect()
     client.say(commands.pub("t", b"2"), turn=False)
     tasks = house.broker.end_turn(house.clock.now())
-    house.clock.advance(2.0)
+    house.advance(2.0)
     house.broker.tick(house.clock.now())
     for task in tasks:
         task.work.run()

@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 import struct
 
-import pytest
-
 from sparq.protocol import commands
 from tests.broker.house import House
 from tests.broker.ranges import ask, read
-
-
-@pytest.fixture
-def house() -> House:
-    """A broker with an empty data path."""
-    return House()
 
 
 def test_attach_read_commit(house: House) -> None:
@@ -91,7 +83,7 @@ def test_the_newest_attach_wins(house: House) -> None:
     assert new.answers() == [b"OK"]
     old.close()
     assert house.channel("t", "c").range_reader == "10.0.0.1:5555"
-    house.clock.advance(0.001)
+    house.advance(0.001)
     house.crash()
     third = ask(house.connect(), commands.attach("t", "c"))
     assert third["epoch"] > second["epoch"]
@@ -136,7 +128,7 @@ def test_ends(house: House) -> None:
     for n in range(5):
         times.append(house.clock.wall_ns)
         house.publish("t", b"%d" % n, b"-")
-        house.clock.advance(10.0)
+        house.advance(10.0)
     client = house.connect()
     house.consumer("t", "c")
     ends = ask(client, commands.ends("t"))
@@ -189,7 +181,7 @@ def test_ends_at_a_time_of_cold_messages() -> None:
     house = House(cache_bytes=1)
     for n in range(50):
         house.publish("t", b"%d" % n * 100)
-        house.clock.advance(1.0)
+        house.advance(1.0)
     house.consumer("t", "c")
     house.crash()
     client = house.connect()

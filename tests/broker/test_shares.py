@@ -180,7 +180,7 @@ def test_too_old_messages_are_shared_with_nobody(options: dict[str, Any]) -> Non
     clients[0].finish(clients[0].messages())
     clients[0].say(commands.rdy(0))
     house.publish("t", *[b"old"] * 4)
-    house.clock.advance(5)
+    house.advance(5)
     house.publish("t", *[b"new"] * 4)
     for client in clients:
         client.say(commands.rdy(1), turn=False)

@@ -1,11 +1,5 @@
-"""The tests run on the loop that the daemons run on: uvloop's transports are not asyncio's."""
+"""The loop that the daemons run on."""
 
-from collections.abc import Callable
-from typing import Any
+from tests.support.in_process import log_levels_are_restored, pytest_asyncio_loop_factories
 
-import uvloop
-
-
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], Any]]:
-    """The loops of the tests in this folder."""
-    return {"uvloop": uvloop.new_event_loop}
+__all__ = ["log_levels_are_restored", "pytest_asyncio_loop_factories"]

@@ -1,11 +1,15 @@
 """The text format: what is written here, Prometheus' parser reads."""
 
+from pathlib import Path
+
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from sparq.daemon.prometheus_text import Family, labels, process_registry
+from sparq.daemon.access.access import Access
+from sparq.daemon.access.tokens import make
+from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
 
 words = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\x0b\x0c"))
 
@@ -50,3 +54,26 @@ def test_the_process_tells_of_itself() -> None:
 
     assert {"process_cpu_seconds", "process_open_fds", "python_info"} <= names
     assert "_created" not in text
+
+
+def test_access_checks_have_figures_if_there_are_any(tmp_path: Path) -> None:
+    """Refusals by reason; with a token file also its valid tokens."""
+    file = tmp_path / "tokens"
+    lines = [make("a", "read")[1], make("b", "read", "2020-01-01")[1]]
+    file.write_text("\n".join(lines))
+    access = Access({}, token_file=str(file))
+    access.refuse_command("forbidden", "SUB", "a", "192.0.2.1")
+
+    assert [] == list(access_families(None, "nsqd"))
+    assert [] == list(access_families(Access({}), "nsqd"))
+    assert ["nsqd_refused_requests_total"] == [
+        family.name for family in access_families(Access({}, token="t" * 20), "nsqd")
+    ]
+    text = "".join(family.text() for family in access_families(access, "nsqd"))
+    for line in (
+        'nsqd_refused_requests_total{reason="unauthorised"} 0',
+        'nsqd_refused_requests_total{reason="expired"} 0',
+        'nsqd_refused_requests_total{reason="forbidden"} 1',
+        "nsqd_tokens 1",
+    ):
+        assert line in text.splitlines()

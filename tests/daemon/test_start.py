@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
+from sparq.protocol.commands import pub
 from tests.support.servers import free_port
+from tests.support.v2_client import OK, V2Client
 
 MODULES_MAX = 140
 """Python's own start has some 60, command line, log and sockets the rest; before it was 730."""
@@ -91,8 +93,7 @@ def test_the_first_publish_does_not_wait_for_http(tmp_path: Path) -> None:
         try:
             with connected(tcp) as publisher, connected(http) as asker:
                 asker.sendall(b"GET /ping HTTP/1.1\r\nHost: h\r\n\r\n")
-                publisher.sendall(b"  V2PUB t\n\0\0\0\1x")
-                assert publisher.recv(100).endswith(b"OK")
+                assert V2Client(publisher).ask(pub("t", b"x")) == OK
                 (tmp_path / "go-on").touch()
                 assert asker.recv(1000).startswith(b"HTTP/1.1 200 OK")
         finally:

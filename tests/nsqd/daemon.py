@@ -1,10 +1,12 @@
-"""An nsqd in the test's own process: real broker, disk and sockets; and a client made by hand."""
+"""An nsqd in the test's own process: real broker, disk and sockets; and a client of it."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
@@ -18,9 +20,9 @@ from sparq.nsqd.serving import open_broker
 from sparq.nsqd.site import start_http
 from sparq.nsqd.timings import MeasuredDisk
 from sparq.protocol.commands import fin, identify, rdy
-from sparq.protocol.receiver import Receiver, decode_message
 from tests.support.open_files import files_closed_below
 from tests.support.options import changed
+from tests.support.v2_client import FRAME_MESSAGE, OK, AsyncV2Client, decode_message
 
 
 @dataclass(eq=False)
@@ -33,6 +35,12 @@ class Daemon:
     listeners: Listeners
     peers: LookupPeers
     reloader: Reloader
+
+    @property
+    def tcp(self) -> str:
+        """Where it listens for V2: `host:port`, or the path of a unix socket."""
+        listener = self.listeners.tcp
+        return f"127.0.0.1:{listener.port}" if listener.port > 0 else listener.text
 
     async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
         """One request as text; nothing on the way mends what is wrong with it."""
@@ -112,50 +120,38 @@ async def stop(daemon: Daemon) -> None:
             await daemon.nsqd.access.close()
 
 
-class Consumer:
-    """A V2 connection, by hand."""
+@asynccontextmanager
+async def connected(daemon: Daemon) -> AsyncIterator[AsyncV2Client]:
+    """A V2 connection that has sent its magic bytes; it is dropped at the end."""
+    client = await AsyncV2Client.connect(daemon.tcp)
+    try:
+        yield client
+    finally:
+        client.abort()
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self.writer = reader, writer
-        self._receiver = Receiver(1 << 20)
-        self._frames: list[tuple[int, bytes]] = []
+
+class Consumer(AsyncV2Client):
+    """A V2 connection of a client with a name, for tests that do not care which."""
 
     @classmethod
-    async def connect(cls, daemon: Daemon, *commands: bytes) -> "Consumer":
-        if daemon.nsqd.tcp_port > 0:
-            connected = await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port)
-        else:
-            connected = await asyncio.open_unix_connection(daemon.listeners.tcp.text)
-        consumer = cls(*connected)
-        consumer.writer.write(b"  V2")
+    async def introduced(cls, daemon: Daemon, *commands: bytes) -> Self:
+        """Connect, identify and send the commands; each must be answered by OK."""
+        consumer = await cls.connect(daemon.tcp)
         body = json.dumps({"client_id": "me", "hostname": "h", "user_agent": "test/1"}).encode()
         for command in (identify(body), *commands):
-            consumer.writer.write(command)
-            assert await consumer.frame() == (0, b"OK")
+            assert await consumer.ask(command) == OK
         return consumer
 
-    async def frame(self) -> tuple[int, bytes]:
-        async with asyncio.timeout(10):
-            while not self._frames:
-                data = await self._reader.read(1 << 16)
-                assert data, "nsqd closed the connection"
-                self._receiver.feed(data)
-                self._frames = [(kind, bytes(d)) for kind, d in self._receiver.frames()]
-        return self._frames.pop(0)
-
     async def messages(self, count: int, *, finish: bool = True) -> list[bytes]:
-        self.writer.write(rdy(count))
+        """The bodies of the next messages, finished unless the test does that itself."""
+        self.send(rdy(count))
         bodies = []
         for _ in range(count):
             kind, data = await self.frame()
-            assert kind == 2
-            _, _, message_id, body = decode_message(data)
-            bodies.append(bytes(body))
+            assert kind == FRAME_MESSAGE
+            message = decode_message(data)
+            bodies.append(message.body)
             if finish:
-                self.writer.write(fin(bytes(message_id)))
-        self.writer.write(rdy(0))
+                self.send(fin(message.id))
+        self.send(rdy(0))
         return bodies
-
-    async def leave(self) -> None:
-        self.writer.close()
-        await self.writer.wait_closed()

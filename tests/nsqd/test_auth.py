@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,53 +16,31 @@ from sparq.nsqd.auth import Authenticator
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.lifecycle import StartError
 from sparq.protocol import commands as c
-from tests.nsqd.authd import Authd, answer, entry, running
 from tests.nsqd.daemon import Daemon, start, stop
+from tests.support.authd import Authd, answer, entry, running
 from tests.support.options import changed
+from tests.support.v2_client import FRAME_ERROR, OK, AsyncV2Client
 from tests.support.waiting import until
 
 SECRET = b"s3cr3t&=%\xff"
 ALL = answer(entry())
-OK = (0, b"OK")
 
 
-class Talk:
-    """A raw V2 connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-
-    def say(self, *data: bytes) -> None:
-        self.writer.write(b"".join(data))
-
-    async def frame(self) -> tuple[int, bytes]:
-        """The next frame's type and data."""
-        async with asyncio.timeout(30):
-            size, kind = struct.unpack(">ii", await self.reader.readexactly(8))
-            return kind, await self.reader.readexactly(size - 4)
-
-    async def ask(self, *data: bytes) -> tuple[int, bytes]:
-        self.say(*data)
-        return await self.frame()
-
-    async def fails(self, text: str, *data: bytes) -> None:
-        """What is said gets this error, and the connection ends."""
-        assert (1, text.encode()) == await self.ask(*data)
-        async with asyncio.timeout(30):
-            assert b"" == await self.reader.read()
-        self.writer.close()
+async def fails(client: AsyncV2Client, text: str, *commands: bytes) -> None:
+    """What is said gets this error, and the connection ends."""
+    assert (FRAME_ERROR, text.encode()) == await client.ask(*commands)
+    assert b"" == await client.rest()
 
 
 @asynccontextmanager
-async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[Talk]:
+async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[AsyncV2Client]:
     """A connection that has said AUTH, if a secret is given."""
-    talk = Talk(*await asyncio.open_connection("127.0.0.1", daemon.nsqd.tcp_port))
-    talk.say(b"  V2")
+    client = await AsyncV2Client.connect(daemon.tcp)
     if secret:
-        kind, _ = await talk.ask(c.auth(secret))
-        assert kind == 0
-    yield talk
-    talk.writer.close()
+        client.send(c.auth(secret))
+        await client.response()
+    yield client
+    client.writer.close()
 
 
 @asynccontextmanager
@@ -162,7 +138,7 @@ async def test_without_auth_nothing_is_allowed(
 ) -> None:
     """Each command that permissions are about is refused before AUTH; no topic is made."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
-        await talk.fails(f"E_AUTH_FIRST AUTH required before {name}", sent)
+        await fails(talk, f"E_AUTH_FIRST AUTH required before {name}", sent)
 
         assert {} == daemon.nsqd.broker.topics
         assert [] == authd.asked
@@ -180,7 +156,7 @@ async def test_what_no_entry_allows_is_refused(
         guarded(tmp_path, authd) as daemon,
         talking(daemon, secret=SECRET) as talk,
     ):
-        await talk.fails(f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"', sent)
+        await fails(talk, f'E_UNAUTHORIZED AUTH failed for {name} on "t" "{channel}"', sent)
 
         assert {} == daemon.nsqd.broker.topics
 
@@ -193,11 +169,11 @@ async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
             assert OK == await talk.ask(c.sub("clicks", "archive"))
         async with talking(daemon, secret=SECRET) as talk:
             refused = 'E_UNAUTHORIZED AUTH failed for SUB on "clicks" "my_archive"'
-            await talk.fails(refused, c.sub("clicks", "my_archive"))
+            await fails(talk, refused, c.sub("clicks", "my_archive"))
         async with talking(daemon, secret=SECRET) as talk:
             # Without an entry of channels that matches nothing at all, nobody publishes.
-            await talk.fails(
-                'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""', c.pub("clicks", b"x")
+            await fails(
+                talk, 'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""', c.pub("clicks", b"x")
             )
 
 
@@ -216,14 +192,14 @@ async def test_who_may_subscribe_may_read_ranges(tmp_path: Path) -> None:
         end = int(attached["end"])
         assert 3 == (await talk.ask(c.read("t", attached["log"], end, end, 9)))[0]
         assert OK == await talk.ask(c.commit("t", "c", int(attached["epoch"]), end))
-        await talk.fails('E_UNAUTHORIZED AUTH failed for ATTACH on "t" "d"', c.attach("t", "d"))
+        await fails(talk, 'E_UNAUTHORIZED AUTH failed for ATTACH on "t" "d"', c.attach("t", "d"))
 
 
 async def test_auth_once(tmp_path: Path) -> None:
     """A second AUTH is an error, found behind its body."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
         async with talking(daemon, secret=SECRET) as talk:
-            await talk.fails("E_INVALID AUTH already set", c.auth(b"again"))
+            await fails(talk, "E_INVALID AUTH already set", c.auth(b"again"))
         assert 1 == len(authd.asked)
 
 
@@ -231,7 +207,7 @@ async def test_without_an_authd_auth_is_disabled(tmp_path: Path) -> None:
     """AUTH is an error where nobody can be asked, and nothing needs it."""
     async with guarded(tmp_path) as daemon:
         async with talking(daemon) as talk:
-            await talk.fails("E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
+            await fails(talk, "E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
         async with talking(daemon) as talk:
             assert OK == await talk.ask(c.pub("t", b"x"))
 
@@ -244,7 +220,7 @@ async def test_no_authorizations(tmp_path: Path) -> None:
         guarded(tmp_path, authd) as daemon,
         talking(daemon) as talk,
     ):
-        await talk.fails("E_UNAUTHORIZED AUTH no authorizations found", c.auth(b"key"))
+        await fails(talk, "E_UNAUTHORIZED AUTH no authorizations found", c.auth(b"key"))
 
 
 GARBAGE: list[bytes | tuple[int, bytes]] = [
@@ -279,7 +255,7 @@ async def test_an_answer_that_says_nothing_is_none(
 ) -> None:
     """Whatever is not exactly an answer counts as a failure of that authd."""
     async with running(said) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
-        await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+        await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
 
 
 async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
@@ -292,7 +268,7 @@ async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
             guarded(tmp_path, gone, slow, http_client_request_timeout=300_000_000) as daemon,
             talking(daemon) as talk,
         ):
-            await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"key"))
+            await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
         assert 1 == len(slow.asked)
 
 
@@ -318,7 +294,7 @@ async def test_the_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCapture
         async with guarded(tmp_path, gone, authd) as daemon:
             for _ in range(3):
                 async with talking(daemon) as talk:
-                    await talk.fails("E_AUTH_FAILED AUTH failed", c.auth(b"s3cr3t"))
+                    await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"s3cr3t"))
         assert "AUTH failed" in caplog.text
         assert "s3cr3t" not in caplog.text
     assert "s3cr3t" not in repr(c.Authenticate(b"s3cr3t"))
@@ -353,7 +329,7 @@ async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
     ):
         expire(daemon)
         authd.open.clear()
-        talk.say(c.pub("t", b"a"), c.sub("t", "c"), c.dpub("t", 1, b"b"), c.cls())
+        talk.send(c.pub("t", b"a") + c.sub("t", "c") + c.dpub("t", 1, b"b") + c.cls())
 
         async def is_asked() -> bool:
             return len(authd.asked) == 2
@@ -376,12 +352,12 @@ async def test_renewed_permissions_count_at_once_but_cut_no_subscription(tmp_pat
     ):
         assert OK == await talk.ask(c.sub("t", "c"))
         expire(daemon)
-        talk.say(c.rdy(1))
+        talk.send(c.rdy(1))
         await daemon.post("/pub?topic=t", b"still")
         kind, data = await talk.frame()
         assert (2, b"still") == (kind, data[26:])
         assert 1 == len(authd.asked)
-        await talk.fails('E_UNAUTHORIZED AUTH failed for PUB on "t" ""', c.pub("t", b"x"))
+        await fails(talk, 'E_UNAUTHORIZED AUTH failed for PUB on "t" ""', c.pub("t", b"x"))
 
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
@@ -393,7 +369,7 @@ async def test_a_renewal_that_fails(tmp_path: Path) -> None:
         talking(daemon, secret=b"key") as talk,
     ):
         expire(daemon)
-        await talk.fails("E_AUTH_FAILED AUTH failed", c.pub("t", b"x"), c.pub("t", b"y"))
+        await fails(talk, "E_AUTH_FAILED AUTH failed", c.pub("t", b"x"), c.pub("t", b"y"))
         assert {} == daemon.nsqd.broker.topics
 
 
@@ -406,7 +382,7 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
         talking(daemon) as talk,
     ):
         authd.open.clear()
-        talk.say(c.auth(b"key"), c.pub("mine", b"x"), c.sub("mine", "c"), c.rdy(1))
+        talk.send(c.auth(b"key") + c.pub("mine", b"x") + c.sub("mine", "c") + c.rdy(1))
 
         async def is_asked() -> bool:
             return len(authd.asked) == 2
@@ -432,7 +408,7 @@ async def test_patterns_that_take_long_hold_up_their_own_client_alone(tmp_path: 
         talking(daemon, secret=b"quick") as other,
     ):
         topics = [f"t{number}".ljust(64, "-") for number in range(8)]
-        talk.say(*(c.pub(topic, b"x") for topic in topics), c.pub("u", b"x"))
+        talk.send(b"".join([*(c.pub(topic, b"x") for topic in topics), c.pub("u", b"x")]))
         for _ in range(3):
             assert OK == await other.ask(c.pub("other", b"x"))
         assert len(daemon.nsqd.broker.topics) < 1 + len(topics)
@@ -446,13 +422,13 @@ async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> Non
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
         authd.open.clear()
         async with talking(daemon) as talk:
-            talk.say(c.auth(b"key"))
+            talk.send(c.auth(b"key"))
 
             async def is_asked() -> bool:
                 return len(authd.asked) == 1
 
             await until(is_asked)
-            talk.writer.transport.abort()
+            talk.abort()
         authd.open.set()
         async with talking(daemon, secret=b"next") as talk:
             assert OK == await talk.ask(c.pub("t", b"x"))

@@ -1,5 +1,6 @@
 """nsqd's HTTP endpoints, asked over real sockets, with a real broker on a real disk behind them."""
 
+import errno
 import itertools
 import json
 import struct
@@ -10,10 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sparq.log.disk import DiskError, RealDisk
+from sparq.nsqd import http
 from sparq.nsqd.http import NsqdEndpoints, lines_of
 from sparq.protocol.commands import sub
 from sparq.protocol.errors import RemoteError
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.support.waiting import until
 
 SECOND = 1_000_000_000
 
@@ -67,9 +71,9 @@ async def test_a_message_is_published(nsqd: Daemon) -> None:
     assert headers["x-nsq-content-type"] == "nsq; version=1.0"
     assert (await nsqd.topic("t"))["depth"] == 1
 
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(1) == [b"hello"]
-    await consumer.leave()
+    await consumer.close()
 
 
 @pytest.mark.behaviour("TestHTTPpubEmpty", "more.empty-parameters")
@@ -128,9 +132,9 @@ async def test_lines_are_published(nsqd: Daemon) -> None:
     """One message a line; empty lines are none, a carriage return is a character."""
     assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
 
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(3) == [b"a", b"b\r", b"x" * 100]
-    await consumer.leave()
+    await consumer.close()
 
 
 @pytest.mark.parametrize("body", [b"", b"\n\n"])
@@ -148,9 +152,9 @@ async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
     body = struct.pack(">i", 2) + b"".join(struct.pack(">i", len(b)) + b for b in bodies)
     assert await nsqd.post(f"/mpub?topic=t&binary={binary}", body) == b"OK"
 
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(2) == bodies
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_binary_false_means_lines(nsqd: Daemon) -> None:
@@ -170,10 +174,10 @@ async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
     await nsqd.post(target, b"later")
     assert (await nsqd.channel("t", "c"))["deferred_count"] == 1
 
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(1) == [b"later"]
     assert time.monotonic() - began >= 0.1
-    await consumer.leave()
+    await consumer.close()
 
 
 @pytest.mark.parametrize(
@@ -345,3 +349,34 @@ async def test_other_methods_are_refused(nsqd: Daemon) -> None:
         status, headers, body = await nsqd.raw(f"{wrong} {path} HTTP/1.1", b"\r\n")
         assert (status, body) == (405, b'{"message":"METHOD_NOT_ALLOWED"}')
         assert headers["allow"] == ", ".join(sorted({*methods, "OPTIONS"}))
+
+
+REASON = "input/output error"
+
+
+async def test_a_deletion_that_the_disk_refuses_is_not_answered_with_200(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """503 says why; nsqd tries again by itself, and once the disk takes it the topic is gone."""
+    nsqd = await start(tmp_path)
+    await nsqd.post("/pub?topic=t", b"x")
+    monkeypatch.setattr(http, "DONE_SECONDS", 0.1)
+    rename = RealDisk.rename
+
+    def refuse(_disk: RealDisk, old: str, _new: str) -> None:
+        raise DiskError("rename", old, errno.EIO)
+
+    monkeypatch.setattr(RealDisk, "rename", refuse)
+    status, answer = await nsqd.ask("POST", "/topic/delete?topic=t")
+    assert status == 503
+    assert json.loads(answer)["message"].startswith("NOT_DONE: ")
+    assert REASON in json.loads(answer)["message"]
+
+    monkeypatch.setattr(RealDisk, "rename", rename)
+    await until(lambda: nsqd.nsqd.broker.unsettled("t") is None)
+    await nsqd.post("/topic/create?topic=t")
+    assert (await nsqd.topic("t"))["log_messages"] == 0
+    await stop(nsqd)
+    again = await start(tmp_path)
+    assert (await again.topic("t"))["log_messages"] == 0
+    await stop(again)

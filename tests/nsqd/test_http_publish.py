@@ -1,4 +1,6 @@
-"""Publishes by the short way: what they answer, and what goes on to aiohttp, on real sockets."""
+"""Publishes over HTTP: what the fast path answers and what it leaves to aiohttp; `/mpub?channel=`,
+messages for one channel of a topic.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,19 @@ import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from sparq.protocol.commands import sub
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
 from tests.support.servers import NsqdServer, spawn_nsqd
 
 OK = b"HTTP/1.1 200 OK"
 
 
 @pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
     with spawn_nsqd(tmp_path_factory.mktemp("short-way"), "--max-msg-size=300000") as server:
         yield server
 
@@ -62,9 +67,9 @@ def depth(server: NsqdServer, topic: str) -> int:
     return int(found["depth"])
 
 
-def test_both_ways_answer_alike(nsqd: NsqdServer) -> None:
+def test_both_ways_answer_alike(server: NsqdServer) -> None:
     """But for the date, a publish gets the same bytes whoever has answered it."""
-    with calling(nsqd) as caller:
+    with calling(server) as caller:
         short = caller.ask(post("/pub?topic=alike", b"short"))
         # A header that the short way does not know: from here on aiohttp has the connection.
         long = caller.ask(post("/pub?topic=alike", b"long", "X-Trace: 7"))
@@ -72,12 +77,12 @@ def test_both_ways_answer_alike(nsqd: NsqdServer) -> None:
     assert short[1].pop("Date") and long[1].pop("Date")
     assert short == long
     assert short[0] == OK
-    assert depth(nsqd, "alike") == 2
+    assert depth(server, "alike") == 2
 
 
-def test_requests_in_one_piece_are_answered_in_their_order(nsqd: NsqdServer) -> None:
+def test_requests_in_one_piece_are_answered_in_their_order(server: NsqdServer) -> None:
     """Publishes, then a question about them, then publishes again, all sent at once."""
-    with calling(nsqd) as caller:
+    with calling(server) as caller:
         caller.socket.sendall(
             post("/pub?topic=order", b"one")
             + post("/mpub?topic=order", b"two\nthree\n\nfour")
@@ -88,21 +93,21 @@ def test_requests_in_one_piece_are_answered_in_their_order(nsqd: NsqdServer) -> 
         (topic,) = json.loads(caller.answer()[2])["topics"]
         assert topic["depth"] == 4
         assert caller.answer()[0] == OK
-    assert depth(nsqd, "order") == 5
+    assert depth(server, "order") == 5
 
 
 @pytest.mark.parametrize("target", ["/pub?topic=cut", "/mpub?topic=cut"])
-def test_a_request_cut_anywhere_is_one_publish(nsqd: NsqdServer, target: str) -> None:
+def test_a_request_cut_anywhere_is_one_publish(server: NsqdServer, target: str) -> None:
     """However the bytes arrive."""
     request = post(target, b"a\nb")
-    nsqd.post("/topic/create?topic=cut")
-    before = depth(nsqd, "cut")
-    with calling(nsqd) as caller:
+    server.post("/topic/create?topic=cut")
+    before = depth(server, "cut")
+    with calling(server) as caller:
         caller.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(1, len(request)):
             assert caller.ask(request[:at], request[at:])[0] == OK
     messages = len(request) - 1
-    assert depth(nsqd, "cut") - before == messages * (2 if target.startswith("/m") else 1)
+    assert depth(server, "cut") - before == messages * (2 if target.startswith("/m") else 1)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +127,10 @@ def test_a_request_cut_anywhere_is_one_publish(nsqd: NsqdServer, target: str) ->
     ],
 )
 def test_what_is_wrong_is_told_as_ever(
-    nsqd: NsqdServer, request_: bytes, status: bytes, text: str
+    server: NsqdServer, request_: bytes, status: bytes, text: str
 ) -> None:
     """Also on a connection that has published before."""
-    with calling(nsqd) as caller:
+    with calling(server) as caller:
         assert caller.ask(post("/pub?topic=before", b"fine"))[0] == OK
         found = caller.ask(request_)
 
@@ -146,44 +151,44 @@ def test_what_is_wrong_is_told_as_ever(
         post("/pub?topic=o%64d", b"x"),
     ],
 )
-def test_other_forms_publish_too(nsqd: NsqdServer, request_: bytes) -> None:
+def test_other_forms_publish_too(server: NsqdServer, request_: bytes) -> None:
     """Whichever way they go, they are one message."""
-    nsqd.post("/topic/create?topic=odd")
-    before = depth(nsqd, "odd")
-    with calling(nsqd) as caller:
+    server.post("/topic/create?topic=odd")
+    before = depth(server, "odd")
+    with calling(server) as caller:
         assert caller.ask(request_)[0] == OK
-    assert depth(nsqd, "odd") == before + 1
+    assert depth(server, "odd") == before + 1
 
 
-def test_a_body_of_line_ends_makes_the_topic(nsqd: NsqdServer) -> None:
+def test_a_body_of_line_ends_makes_the_topic(server: NsqdServer) -> None:
     """As with NSQ: no message, but the topic is there."""
-    with calling(nsqd) as caller:
+    with calling(server) as caller:
         assert caller.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
-    assert depth(nsqd, "bare") == 0
+    assert depth(server, "bare") == 0
 
 
-def test_a_deferred_publish_waits(nsqd: NsqdServer) -> None:
+def test_a_deferred_publish_waits(server: NsqdServer) -> None:
     """The parameter means the same."""
-    nsqd.post("/topic/create?topic=later")
-    nsqd.post("/channel/create?topic=later&channel=c")
-    with calling(nsqd) as caller:
+    server.post("/topic/create?topic=later")
+    server.post("/channel/create?topic=later&channel=c")
+    with calling(server) as caller:
         assert caller.ask(post("/pub?topic=later&defer=600000", b"x"))[0] == OK
-    assert nsqd.channel("later", "c")["deferred_count"] == 1
+    assert server.channel("later", "c")["deferred_count"] == 1
 
 
-def test_two_lengths_are_no_request(nsqd: NsqdServer) -> None:
+def test_two_lengths_are_no_request(server: NsqdServer) -> None:
     """A request that two readers could cut differently is refused, and publishes nothing."""
-    nsqd.post("/topic/create?topic=smuggled")
-    with calling(nsqd) as caller:
+    server.post("/topic/create?topic=smuggled")
+    with calling(server) as caller:
         request = post("/pub?topic=smuggled", b"x" * 30, "Content-Length: 3")
-        assert caller.ask(request)[0].startswith(b"HTTP/1.0 400") or depth(nsqd, "smuggled") == 0
-    assert depth(nsqd, "smuggled") == 0
+        assert caller.ask(request)[0].startswith(b"HTTP/1.0 400") or depth(server, "smuggled") == 0
+    assert depth(server, "smuggled") == 0
 
 
 def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
     """Its requests wait in its own socket, and every one that was taken is answered in the end."""
     request = post("/pub?topic=deaf", b"x" * 2000)
-    with spawn_nsqd(tmp_path, "--sync-every=1000000") as nsqd, calling(nsqd) as caller:
+    with spawn_nsqd(tmp_path, "--sync-every=1000000") as server, calling(server) as caller:
         caller.socket.settimeout(1.0)
         sent = 0
         with contextlib.suppress(TimeoutError):
@@ -196,7 +201,7 @@ def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
         if rest:
             caller.socket.shutdown(socket.SHUT_WR)
             assert caller.stream.read() == b""
-        assert depth(nsqd, "deaf") == whole
+        assert depth(server, "deaf") == whole
 
 
 def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
@@ -215,13 +220,90 @@ def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
         assert re.match(rb"HTTP/1.1 401 ", caller.ask(post("/pub?topic=t", b"x"))[0])
 
 
-def test_line_ends_where_a_head_is_due_are_no_request(nsqd: NsqdServer) -> None:
+def test_line_ends_where_a_head_is_due_are_no_request(server: NsqdServer) -> None:
     """Blank lines between two requests hurt neither."""
     request_ = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
-    with socket.create_connection(("127.0.0.1", nsqd.http_port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as connection:
         connection.sendall(request_ + b"\r\n\r\n" + request_)
         found = b""
         while found.count(b"HTTP/1.1 200") < 2:
             piece = connection.recv(1 << 16)
             assert piece, found
             found += piece
+
+
+# Messages for one channel of a topic: the others never see them.
+
+PATH = "/mpub?topic=t&channel=a"
+
+
+async def furnish(nsqd: Daemon, *channels: str) -> None:
+    await nsqd.post("/topic/create?topic=t")
+    for name in channels:
+        await nsqd.post(f"/channel/create?topic=t&channel={name}")
+
+
+async def depths(nsqd: Daemon) -> dict[str, int]:
+    return {one["channel_name"]: one["depth"] for one in (await nsqd.topic("t"))["channels"]}
+
+
+async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
+    """In their order between others; a channel that comes later does not get them, either."""
+    await furnish(nsqd, "a", "b", "c")
+    reader = await Consumer.introduced(nsqd, sub("t", "b"))
+    await nsqd.post("/mpub?topic=t", b"1\n2")
+    assert b"OK" == await nsqd.post(PATH, b"x\ny")
+    await nsqd.post("/pub?topic=t", b"3")
+    assert b"OK" == await nsqd.post(PATH, b"z")
+    await nsqd.post("/channel/create?topic=t&channel=late")
+    assert {"a": 6, "b": 3, "c": 3, "late": 0} == await depths(nsqd)
+
+    assert [b"1", b"2", b"3"] == await reader.messages(3)
+    for name, bodies in (("a", [b"1", b"2", b"x", b"y", b"3", b"z"]), ("c", [b"1", b"2", b"3"])):
+        consumer = await Consumer.introduced(nsqd, sub("t", name))
+        assert bodies == await consumer.messages(len(bodies))
+        await consumer.close()
+    # A consumer that has all waits at the end: what is another's passes it.
+    await nsqd.post(PATH, b"w")
+    await nsqd.post("/pub?topic=t", b"4")
+    assert [b"4"] == await reader.messages(1)
+    assert 0 == (await depths(nsqd))["b"]
+    await reader.close()
+
+
+def test_it_outlives_a_kill(tmp_path: Path) -> None:
+    """What was answered is for that channel alone after kill -9, too."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        for name in ("a", "b"):
+            nsqd.post("/topic/create?topic=t")
+            nsqd.post(f"/channel/create?topic=t&channel={name}")
+        for number in range(20):
+            nsqd.post(PATH, b"x\ny")
+            nsqd.post("/pub?topic=t", b"%d" % number)
+        nsqd.restart()
+        assert [60, 20] == [nsqd.channel("t", name)["depth"] for name in ("a", "b")]
+
+
+async def test_what_is_refused(tmp_path: Path) -> None:
+    """No such topic or channel, a paused topic, a range reader, a drain."""
+    nsqd = await start(tmp_path)
+
+    async def refusal(path: str = PATH, body: bytes = b"x") -> Any:
+        status, answer = await nsqd.ask("POST", path, body)
+        return status, json.loads(answer)["message"]
+
+    assert (404, "TOPIC_NOT_FOUND") == await refusal()
+    await furnish(nsqd, "b")
+    assert (404, "CHANNEL_NOT_FOUND") == await refusal()
+    await furnish(nsqd, "a")
+    assert (400, "INVALID_ARG_CHANNEL") == await refusal("/mpub?topic=t&channel=a+b")
+    await nsqd.post("/topic/pause?topic=t")
+    assert (400, "INVALID_REQUEST: topic t is paused") == await refusal()
+    await nsqd.post("/topic/unpause?topic=t")
+    nsqd.nsqd.broker.topics["t"].channels["b"].range_epoch = 1
+    assert (400, "INVALID_REQUEST: channel b is read by ranges") == await refusal()
+    nsqd.nsqd.broker.topics["t"].channels["b"].range_epoch = 0
+    assert b"OK" == await nsqd.post(PATH, b"\n")
+    await nsqd.post("/topic/drain?topic=t")
+    assert (503, "TOPIC_DRAINING") == await refusal()
+    await stop(nsqd)

@@ -89,7 +89,7 @@ async def test_what_waits_is_shown(nsqd: Daemon) -> None:
 async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
     """Owner, since when, until when; an owner who has gone is nobody."""
     await channel(nsqd, b"one", b"two")
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
 
     (message,) = (await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight"))[
@@ -103,7 +103,7 @@ async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
     assert client["remote_address"].startswith("127.0.0.1:")
     assert message["time"] <= message["since"] < message["deadline"]
     assert 0 <= message["in_flight_seconds"] < 60
-    await consumer.leave()
+    await consumer.close()
 
     async def is_nobodys() -> bool:
         page = await get(nsqd, "/channel/messages", topic="t", channel="c", state="in_flight")
@@ -117,10 +117,10 @@ async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None
     await channel(nsqd, b"requeued")
     await nsqd.post("/pub?topic=t&defer=900000", b"late")
     await nsqd.post("/pub?topic=t&defer=300000", b"early")
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    consumer.writer.write(rdy(1))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(rdy(1))
     _, data = await consumer.frame()
-    consumer.writer.write(rdy(0) + req(data[10:26], 600_000))
+    consumer.send(rdy(0) + req(data[10:26], 600_000))
 
     async def are_three() -> bool:
         return bool((await nsqd.channel("t", "c"))["deferred_count"] == 3)
@@ -139,20 +139,20 @@ async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None
     assert [message["attempts"] for message in messages] == [0, 1, 0]
     assert [round(message["due_seconds"] / 300) for message in messages] == [1, 2, 3]
     assert messages[0]["due"] < messages[1]["due"] < messages[2]["due"]
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
     """What waits all the time is listed once, whatever else is published and consumed."""
     await channel(nsqd, *[b"%d" % number for number in range(40)])
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     seen: list[str] = []
     async for page in pages(nsqd, "/channel/messages", topic="t", channel="c", limit=7):
         seen += bodies(page)
         if len(seen) == 14:
             await consumer.messages(20, finish=False)
             await nsqd.post("/mpub?topic=t", b"40\n41")
-    await consumer.leave()
+    await consumer.close()
 
     assert len(seen) == len(set(seen))
     assert seen == [*map(str, range(14)), *map(str, range(20, 42))]
@@ -162,12 +162,12 @@ async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
 async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name: str) -> None:
     """In the order of the log, with their attempts; in an ephemeral channel, too."""
     await channel(nsqd, name=name)
-    consumer = await Consumer.connect(nsqd, sub("t", name))
+    consumer = await Consumer.introduced(nsqd, sub("t", name))
     await nsqd.post("/mpub?topic=t", b"a\nb\nc\nd")
-    consumer.writer.write(rdy(3))
+    consumer.send(rdy(3))
     frames = [await consumer.frame() for _ in range(3)]
-    consumer.writer.write(rdy(0))
-    consumer.writer.write(fin(frames[0][1][10:26]) + req(frames[2][1][10:26], 0))
+    consumer.send(rdy(0))
+    consumer.send(fin(frames[0][1][10:26]) + req(frames[2][1][10:26], 0))
 
     async def is_settled() -> bool:
         figures = await nsqd.channel("t", name)
@@ -176,7 +176,7 @@ async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name:
     await until(is_settled)
     page = await get(nsqd, "/channel/messages", topic="t", channel=name)
     log = await get(nsqd, "/topic/messages", topic="t", channel=name)
-    await consumer.leave()
+    await consumer.close()
 
     assert [(m["body"], m["attempts"]) for m in page["messages"]] == [("c", 1), ("d", 0)]
     assert [(m["body"], m["state"], m["attempts"]) for m in log["messages"]] == [
@@ -189,13 +189,13 @@ async def test_a_range_readers_channel_is_shown(nsqd: Daemon) -> None:
     """What it has committed is finished; what follows waits, deferred publishes at their place."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t&defer=60000", b"c")
-    reader = await Consumer.connect(nsqd)
-    reader.writer.write(attach("t", "c"))
+    reader = await Consumer.introduced(nsqd)
+    reader.send(attach("t", "c"))
     await reader.frame()
 
     page = await get(nsqd, "/channel/messages", topic="t", channel="c")
     figures = await nsqd.channel("t", "c")
-    await reader.leave()
+    await reader.close()
 
     assert bodies(page) == ["a", "b", "c"]
     assert page["total"] == figures["depth"] == 3
@@ -295,7 +295,7 @@ async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     await channel(nsqd, b"x" * 3000)
     first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     for _ in range(10):
         await nsqd.post("/pub?topic=t", b"x" * 3000)
     await consumer.messages(11)
@@ -313,7 +313,7 @@ async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
     assert page["older_are_gone"] is True
     times = await get(nsqd, "/topic/times", topic="t", buckets=4)
     assert sum(bucket["count"] for bucket in times["buckets"]) == len(page["messages"])
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
 
 
@@ -334,12 +334,12 @@ async def test_damaged_messages_are_counted_and_passed_over(nsqd: Daemon) -> Non
     assert (bodies(page), page["unreadable"], page["total"]) == (["message 0", "message 2"], 1, 3)
     assert (bodies(found), found["unsearched"]) == (["message 0", "message 2"], 1)
     assert (await nsqd.topic("t"))["damaged_messages"] == 0
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(2)
     assert (await nsqd.topic("t"))["damaged_messages"] == 1
     page = await get(nsqd, "/topic/messages", topic="t")
     assert (bodies(page), page["unreadable"]) == (["message 0", "message 2"], 0)
-    await consumer.leave()
+    await consumer.close()
 
 
 def forget(nsqd: Daemon) -> None:

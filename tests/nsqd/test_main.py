@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from tests.nsqd.line import OK, Line, Message, dpub, drain, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.v2_client import OK, Message, V2Client, drain, fin_each
 from tests.support.waiting import wait_for
 
 STOP_SECONDS = 2.0
@@ -38,7 +39,7 @@ class Load:
     def _run(self) -> None:
         number = 0
         try:
-            with Line(self._server) as line:
+            with V2Client(self._server) as line:
                 while True:
                     self.unknown = [b"%s-%d-%d" % (self._name, number, at) for at in range(5)]
                     assert line.ask(mpub("t", self.unknown)) == OK
@@ -63,13 +64,13 @@ class Eater:
 
     def _run(self) -> None:
         try:
-            with Line(self._server) as line:
+            with V2Client(self._server) as line:
                 assert line.ask(sub("t", "c")) == OK
-                line.say(rdy(200))
+                line.send(rdy(200))
                 while True:
                     found = line.messages_within(5)
                     self.seen += [message.body for message in found]
-                    line.say(fin(*found))
+                    line.send(fin_each(found))
         except ConnectionError:
             return
 
@@ -176,18 +177,18 @@ def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool
     """Topics, channels, pauses, depths, what was finished, requeued and deferred with its due time,
     and attempts: the same after a clean stop and after kill -9."""
     server, delay_ms = furnished
-    with Line(server) as line, Line(server) as publisher:
+    with V2Client(server) as line, V2Client(server) as publisher:
         assert publisher.ask(mpub("t", [b"finished", b"open", b"again", b"later"])) == OK
         assert line.ask(sub("t", "c")) == OK
-        line.say(rdy(4))
+        line.send(rdy(4))
         finished, _, again, later = line.messages(4)
-        line.say(fin(finished) + b"REQ %s 0\n" % again.id)
+        line.send(fin_each([finished]) + b"REQ %s 0\n" % again.id)
         (again,) = line.messages(1)
         assert (again.body, again.attempts) == (b"again", 2)
-        line.say(rdy(0))
+        line.send(rdy(0))
         due = time.time() + delay_ms / 1000
-        line.say(b"REQ %s %d\n" % (later.id, delay_ms))
-        assert publisher.ask(dpub("t", b"deferred", delay_ms)) == OK
+        line.send(b"REQ %s %d\n" % (later.id, delay_ms))
+        assert publisher.ask(dpub("t", delay_ms, b"deferred")) == OK
         assert publisher.ask(pub("t", b"last")) == OK
         assert line.ask(b"CLS\n") == CLOSE_WAIT
 
@@ -199,9 +200,9 @@ def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool
         "stopped": (7, True, {"c": (0, 0, False)}),
         "t": (0, False, {"c": (3, 2, False), "still": (5, 1, True)}),
     }
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("t", "c")) == OK
-        line.say(rdy(10))
+        line.send(rdy(10))
         at_once = line.messages(3)
         assert by_body(at_once) == {b"open": 2, b"again": 3, b"last": 1}
         # On a slow machine the delay is longer than a line waits for anything else.
@@ -209,7 +210,7 @@ def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool
         delayed += line.messages(2 - len(delayed))
         assert due - 0.01 <= time.time() <= due + 2
         assert by_body(delayed) == {b"later": 2, b"deferred": 1}
-        line.say(fin(*at_once, *delayed))
+        line.send(fin_each([*at_once, *delayed]))
         assert line.ask(b"CLS\n") == CLOSE_WAIT
     server.post("/topic/unpause?topic=stopped")
     server.post("/channel/unpause?topic=t&channel=still")

@@ -45,25 +45,25 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
     assert answer == {"done": [c], "refused": []}
     again = await act(nsqd, "cancel", [b], channel="c")
     assert again == {"done": [], "refused": [{"id": b, "why": "it is not deferred"}]}
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert sorted(await consumer.messages(2)) == [b"b", b"c"]
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
     """It comes again at once, to whoever is ready; a FIN for it fails."""
     await channel(nsqd, b"a")
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
     (a,) = await ids(nsqd)
     await act(nsqd, "finish", [a], channel="c")
-    consumer.writer.write(fin(a.encode()))
+    consumer.send(fin(a.encode()))
     assert (await consumer.frame())[1] == f"E_FIN_FAILED FIN {a} failed ID not in flight".encode()
-    consumer.writer.write(rdy(1))
+    consumer.send(rdy(1))
     await act(nsqd, "requeue", [a], channel="c")
     kind, data = await consumer.frame()
     assert (kind, data[-1:]) == (2, b"a")
-    await consumer.leave()
+    await consumer.close()
 
 
 async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
@@ -131,8 +131,8 @@ async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
 async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
     """Only its reader says what is read."""
     await channel(nsqd, b"a")
-    reader = await Consumer.connect(nsqd)
-    reader.writer.write(attach("t", "c"))
+    reader = await Consumer.introduced(nsqd)
+    reader.send(attach("t", "c"))
     await reader.frame()
     (a,) = await ids(nsqd)
     for action in ("requeue", "finish", "cancel"):
@@ -140,7 +140,7 @@ async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
             nsqd, "POST", f"/message/{action}", topic="t", channel="c", id=a
         )
         assert (status, code) == (400, "INVALID_REQUEST: a range reader holds the channel")
-    await reader.leave()
+    await reader.close()
 
 
 @pytest.mark.parametrize(
@@ -249,14 +249,14 @@ async def test_the_largest_letter(tmp_path: Path) -> None:
     await nsqd.post("/topic/create?topic=t.dead")
     await nsqd.post("/channel/create?topic=t.dead&channel=back")
     await nsqd.post("/pub?topic=t", body)
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    consumer.writer.write(rdy(1))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(rdy(1))
     (first,) = await ids(nsqd)
     assert (await consumer.frame())[0] == 2
-    consumer.writer.write(req(first.encode(), 0))
+    consumer.send(req(first.encode(), 0))
     letters = nsqd.nsqd.broker.topics["t.dead"].channels["back"]
     await until(lambda: letters.depth() == 1)
-    await consumer.leave()
+    await consumer.close()
     (one,) = await ids(nsqd, "t.dead")
     await nsqd.post(f"/message/redrive?topic=t.dead&channel=back&id={one}")
     back = (await ids(nsqd))[-1]

@@ -57,10 +57,10 @@ async def test_an_empty_nsqd_says_what_it_is(nsqd: Daemon) -> None:
 
 async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
     """What /stats says in JSON, the metrics say, with topic and channel as labels."""
-    producer = await Consumer.connect(nsqd, pub("t", b"hello"), pub("t", b"y"), pub("t", b"z"))
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("t", b"y"), pub("t", b"z"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1)
-    consumer.writer.write(rdy(1))
+    consumer.send(rdy(1))
     kind, _ = await consumer.frame()
     await nsqd.post("/topic/pause?topic=t")
     await nsqd.post("/pub?topic=t", b"12")
@@ -100,17 +100,17 @@ async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
     assert of(samples, "nsqd_connections", state="subscribed") == 1
     assert of(samples, "nsqd_connections_using", feature="producer") == 1
     assert (types["nsqd_topic_messages"], types["nsqd_topic_depth"]) == ("counter", "gauge")
-    await producer.leave()
-    await consumer.leave()
+    await producer.close()
+    await consumer.close()
 
 
 async def test_latencies_are_histograms(nsqd: Daemon) -> None:
     """Commits, syncs and waits for delivery: buckets that rise, a sum and a count."""
     before, _ = await scrape(nsqd)
-    consumer = await Consumer.connect(nsqd, pub("t", b"a"), sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
     samples, types = await scrape(nsqd)
-    await consumer.leave()
+    await consumer.close()
 
     for what in ("commit_duration", "fsync_duration", "delivery_latency"):
         name = f"nsqd_{what}_seconds"
@@ -124,7 +124,7 @@ async def test_latencies_are_histograms(nsqd: Daemon) -> None:
 async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> None:
     """Configured quantiles, in seconds, for the topic and the channel; in /stats, too."""
     nsqd = await start(tmp_path, e2e_processing_latency_percentiles=(1.0, 0.5))
-    consumer = await Consumer.connect(nsqd, pub("t", b"a"), sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
 
     async def is_measured() -> bool:
@@ -134,7 +134,7 @@ async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> Non
     samples, _ = await scrape(nsqd)
     latency = (await nsqd.topic("t"))["e2e_processing_latency"]
     text = (await nsqd.ask("GET", "/stats"))[1].decode()
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
 
     name = "nsqd_channel_e2e_processing_latency"

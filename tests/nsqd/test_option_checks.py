@@ -1,4 +1,4 @@
-"""The options that nsqd refuses, by itself; what it does then is in test_start_failures.py."""
+"""The options that nsqd refuses; tests/scenarios/starting has what a refused start prints."""
 
 from __future__ import annotations
 

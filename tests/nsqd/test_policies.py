@@ -10,53 +10,14 @@ from typing import Any
 
 import pytest
 
-from sparq.nsqd import policy_document
-from sparq.nsqd.policy_document import BYTES_MAX, DocumentError, entries, read, read_file
+from sparq.nsqd.policy_document import BYTES_MAX
 from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.test_start_failures import last_words
+from tests.nsqd.test_policy_document import ENTRIES, FLAGS, REFUSED, TOML, document
+from tests.scenarios.starting.test_failures import last_words
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
 PATH = "/policies"
-TOML = b"""
-[[policies]]
-topic = "clicks*"
-retention_time = "26h"
-
-[[policies]]
-topic = "*"
-channel = "slow"
-max_channel_lag_time = 60000
-max_channel_consumers = 2
-"""
-ENTRIES = [
-    {"topic": "clicks*", "retention_time": "26h0m0s"},
-    {
-        "topic": "*",
-        "channel": "slow",
-        "max_channel_lag_time": "1m0s",
-        "max_channel_consumers": 2,
-    },
-]
-FLAGS = {
-    "drop_oldest": False,
-    "max_attempts": 0,
-    "max_channel_consumers": 0,
-    "max_channel_lag_bytes": 0,
-    "max_channel_lag_time": "0s",
-    "max_channels": 0,
-    "max_client_publish_rate": 0,
-    "max_publish_rate": 0,
-    "max_topic_bytes": 0,
-    "max_topic_messages": 0,
-    "message_ttl": "0s",
-    "retention_bytes": 0,
-    "retention_time": "0s",
-}
-
-
-def document(*policies: dict[str, Any]) -> bytes:
-    return json.dumps({"policies": policies}).encode()
 
 
 async def put(nsqd: Daemon, body: bytes, query: str = "", kind: str = "") -> tuple[int, Any]:
@@ -73,57 +34,7 @@ async def shown(nsqd: Daemon, query: str = "") -> Any:
     return json.loads(answer)
 
 
-def test_toml_and_json_are_the_same() -> None:
-    """What is shown of policies reads as the same policies."""
-    policies = read(TOML, is_toml=True)
-
-    assert ENTRIES == entries(policies)
-    assert policies == read(document(*ENTRIES), is_toml=False)
-    assert () == read(b"", is_toml=True)
-    assert () == read(b"{}", is_toml=False)
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (b"", "invalid JSON: "),
-        (b"[]", "not a policy document"),
-        (b"[" * 90_000, "invalid JSON: "),
-        (b"\xff", "invalid JSON: "),
-        (b'{"policies": 1}', "not a policy document"),
-        (b'{"rules": []}', "unknown key rules: write [[policies]]"),
-        (document(1), "policy 1 is not a table"),  # type: ignore[arg-type]  # that is the point
-        (document({"max_channels": 1}), "policy 1 has no topic"),
-        (document({"topic": "", "max_channels": 1}), "policy 1: topic must be a name"),
-        (document({"topic": 7, "max_channels": 1}), "policy 1: topic must be a name"),
-        (document({"topic": "a b", "max_channels": 1}), "policy 1: invalid topic: use at most"),
-        (document({"topic": "a", "channel": ""}), "policy 1: channel must be a name"),
-        (document({"topic": "a"}), "policy 1 has no settings: "),
-        (
-            document({"topic": "a", "max_channels": 1}, {"topic": "a", "retention_tme": 1}),
-            "policy 2: unknown setting retention_tme: did you mean retention_time?",
-        ),
-        (document({"topic": "a", "sync_every": 1}), "policy 1: unknown setting sync_every"),
-        (
-            document({"topic": "a", "retention_time": "5 parsecs"}),
-            'policy 1: retention_time = "5 parsecs": ',
-        ),
-        (document({"topic": "a", "max_channels": -1}), "policy 1: max_channels = -1: use 0 or"),
-        (
-            document({"topic": "a", "max_attempts": 65_536}),
-            "max_attempts = 65536: use 65535 or less",
-        ),
-        (document({"topic": "a", "max_channels": True}), "policy 1: max_channels = "),
-        (document({"topic": "a", "max_channels": 1.5}), "policy 1: max_channels = "),
-        (document({"topic": "a", "max_channels": None}), "policy 1: max_channels = "),
-        (document({"topic": "a", "max_channels": 1 << 70}), "policy 1: max_channels = "),
-        (
-            document({"topic": "a", "channel": "c", "retention_bytes": 1}),
-            "policy 1: retention_bytes is a topic setting: remove the channel pattern",
-        ),
-        (document(*[{"topic": "a", "max_channels": 1}] * 1001), "at most 1000 are allowed"),
-    ],
-)
+@pytest.mark.parametrize(("text", "why"), REFUSED)
 async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
     """With the policy and the key, and what to write; nothing changes."""
     assert 200 == (await put(nsqd, document({"topic": "kept", "max_channels": 9})))[0]
@@ -132,8 +43,6 @@ async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
     assert 400 == status
     assert answer["message"].startswith("INVALID_POLICIES: ")
     assert why in answer["message"]
-    with pytest.raises(DocumentError):
-        read(text, is_toml=False)
     assert [{"topic": "kept", "max_channels": 9}] == (await shown(nsqd))["policies"]
 
 
@@ -207,8 +116,6 @@ async def test_a_document_that_is_too_large(nsqd: Daemon) -> None:
     """It is refused as it comes."""
     status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
     assert (413, "BODY_TOO_BIG") == (status, answer["message"])
-    with pytest.raises(DocumentError, match="bytes, the maximum is 262144"):
-        read(b" " * (BYTES_MAX + 1), is_toml=True)
 
 
 async def test_a_disk_that_refuses(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,16 +216,9 @@ def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
     """nsqd does not start, and names the file and what is wrong."""
     file = tmp_path / "mine.toml"
-    with pytest.raises(DocumentError, match=r"mine\.toml: no such file or directory"):
-        read_file(str(file))
     file.write_text("[[policies]]\ntopic = 1\n")
     here = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     assert last_words(*here, f"--policies={file}", folder=tmp_path) == (
         f"failed to load policies - {file}: policy 1: topic must be a name, or a pattern with"
         " * and ?"
     )
-
-
-def test_each_setting_is_an_option_of_nsqd() -> None:
-    """One declaration: a policy's key, bounds and type are those of the configuration file."""
-    assert sorted(FLAGS) == list(policy_document.FLAGS)

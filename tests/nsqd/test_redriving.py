@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.nsqd.line import OK, Line, Message, fin, mpub, rdy, sub
+from sparq.protocol.commands import mpub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, Message, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 MOST = 3
@@ -53,15 +54,15 @@ def fails(body: bytes) -> bool:
 def handle(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
     """A consumer of `t` that finishes so many messages and, if `failing`, fails at the others."""
     finished: Counter[bytes] = Counter()
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         assert line.ask(sub("t", "c")) == OK
-        line.say(rdy(2_500))
+        line.send(rdy(2_500))
 
         def is_done() -> bool:
             messages = line.messages_within(QUIET_SECONDS)
             bad = [message for message in messages if failing and fails(message.body)]
             good = [message for message in messages if not (failing and fails(message.body))]
-            line.say(fin(*good) + req(*bad))
+            line.send(fin_each(good) + req(*bad))
             finished.update(message.body for message in good)
             if messages or finished.total() < until:
                 return False
@@ -89,7 +90,7 @@ def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
     nsqd.request("POST", "/topic/create?topic=t")
     nsqd.request("POST", "/channel/create?topic=t&channel=c")
     nsqd.request("POST", "/channel/create?topic=t&channel=other")
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         for first in range(0, COUNT, BATCH):
             bodies = [b"%d" % number for number in range(first, first + BATCH)]
             assert line.ask(mpub("t", bodies)) == OK
@@ -131,14 +132,14 @@ def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
         nsqd.request("POST", "/channel/create?topic=t&channel=c")
         nsqd.request("POST", "/pub?topic=t", b"killer")
         for attempts in range(1, 4):
-            with Line(nsqd) as line:
+            with V2Client(nsqd) as line:
                 assert line.ask(sub("t", "c")) == OK
-                line.say(rdy(1))
+                line.send(rdy(1))
                 (message,) = line.messages(1)
                 assert message.attempts == attempts
-        with Line(nsqd) as line:
+        with V2Client(nsqd) as line:
             assert line.ask(sub("t", "c")) == OK
-            line.say(rdy(1))
+            line.send(rdy(1))
             wait_for(lambda: nsqd.channel("t", "c")["dead_letter_count"] == 1)
             assert line.messages_within(0.1) == []
         (letter,) = letters(nsqd)
@@ -150,13 +151,13 @@ def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
     nsqd.request("POST", "/topic/create?topic=t.dead")
     nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
     before = nsqd.channel("t.dead", "back")["depth"]
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         assert line.ask(sub("t", channel)) == OK
         for body in bodies:
             nsqd.request("POST", "/pub?topic=t", body)
-        line.say(rdy(100))
+        line.send(rdy(100))
         for _ in range(MOST):
-            line.say(req(*line.messages(len(bodies))))
+            line.send(req(*line.messages(len(bodies))))
         wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == before + len(bodies))
     page = get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]
     return [message["id"] for message in page[-len(bodies) :]]
@@ -223,10 +224,10 @@ def test_it_survives_kill(tmp_path: Path) -> None:
         nsqd.kill9()
     with spawn_nsqd(tmp_path, *flags) as nsqd:
         assert (nsqd.channel("t", "c")["depth"], nsqd.channel("t.dead", "back")["depth"]) == (1, 0)
-        with Line(nsqd) as line:
+        with V2Client(nsqd) as line:
             assert line.ask(sub("t", "c")) == OK
-            line.say(rdy(1))
+            line.send(rdy(1))
             for _ in range(MOST):
-                line.say(req(*line.messages(1)))
+                line.send(req(*line.messages(1)))
             wait_for(lambda: nsqd.channel("t.dead", "back")["depth"] == 1)
         assert letters(nsqd)[-1]["letter"]["redriven"] == "1"

@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,12 @@ from sparq.nsqlookupd.server import Nsqlookupd
 from sparq.program.flags import FileError
 from sparq.program.lifecycle import StartError
 from tests.nsqd.daemon import Daemon
-from tests.nsqd.layered import Certificates
+from tests.support.certificates import Certificates
 from tests.support.options import changed
 from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import until, wait_for
 
-
-@pytest.fixture(autouse=True)
-def _restored_levels() -> Iterator[None]:
-    loggers = [logging.getLogger(), logging.getLogger("asyncio")]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, level in zip(loggers, levels, strict=True):
-        logger.setLevel(level)
+pytestmark = pytest.mark.usefixtures("log_levels_are_restored")
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ def moment(text: str) -> int:
 
 async def test_a_channel_is_moved(nsqd: Daemon) -> None:
     """To the start, the end, an index, a time, a duration back: what follows is delivered."""
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"a\nb")
     between = time.time_ns()
     await nsqd.post("/pub?topic=t", b"c")
@@ -63,7 +63,7 @@ async def test_a_channel_is_moved(nsqd: Daemon) -> None:
     landed = await seek(nsqd, "latest")
     assert (landed["again"], landed["waiting"], landed["time"]) == (0, 0, None)
     assert (await nsqd.channel("t", "c"))["depth"] == 0
-    await consumer.leave()
+    await consumer.close()
 
 
 async def finished(nsqd: Daemon) -> bool:
@@ -74,7 +74,7 @@ async def finished(nsqd: Daemon) -> bool:
 async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
     """Whoever goes back a day sees how far the log reaches: it is not silently less."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     began = time.time()
     for _ in range(10):
         await nsqd.post("/pub?topic=t", b"x" * 3000)
@@ -92,7 +92,7 @@ async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
     assert landed["time"] == landed["oldest_time"]
     oldest = moment(landed["oldest_time"]) / 1e9
     assert began - 1 <= oldest <= time.time() + 1
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
 
 

@@ -88,8 +88,8 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
 
 async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
     """Every key of NSQ is there with its type, in NSQ's order, sparq's own behind them."""
-    producer = await Consumer.connect(nsqd, pub("t", b"hello"), pub("u", b"x"), pub("t", b"y"))
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("u", b"x"), pub("t", b"y"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(1, finish=False) == [b"hello"]
     stats = await nsqd.stats("topic=t")
 
@@ -120,14 +120,14 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
     assert client == {k: v for k, v in expected.items() if k in client}
     (listed,) = stats["producers"]
     assert listed["pub_counts"] == [{"topic": "t", "count": 2}]
-    await producer.leave()
-    await consumer.leave()
+    await producer.close()
+    await consumer.close()
 
 
 @pytest.mark.behaviour("TestHTTPClientStats", "TestStats")
 async def test_filters_of_stats(nsqd: Daemon) -> None:
     """Exact names; what is not found leaves null or nothing; clients can be left out."""
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/topic/create?topic=u")
 
     names = [topic["topic_name"] for topic in (await nsqd.stats())["topics"]]
@@ -146,19 +146,19 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
     assert (channel["clients"], channel["client_count"]) == (None, 1)
     assert without["producers"] is None
     assert (await nsqd.ask("GET", "/stats?x=%"))[0] == 400
-    await consumer.leave()
+    await consumer.close()
 
 
 @pytest.mark.behaviour("TestHTTPgetStatusText")
 async def test_stats_as_text(nsqd: Daemon) -> None:
     """NSQ's lines, column by column; scripts cut them."""
-    consumer = await Consumer.connect(nsqd, sub("t", "c"), pub("u", b"x"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"), pub("u", b"x"))
     await nsqd.post("/channel/create?topic=t&channel=a-rather-long-name-of-a-channel")
     await nsqd.post("/channel/pause?topic=t&channel=c")
     await nsqd.post("/topic/pause?topic=u")
     await nsqd.post("/mpub?topic=t", b"1\n2")
     status, answer = await nsqd.ask("GET", "/stats")
-    await consumer.leave()
+    await consumer.close()
 
     assert status == 200
     lines = answer.decode().split("\n")
@@ -203,15 +203,15 @@ async def test_text_of_a_consumer_and_of_nobody(nsqd: Daemon) -> None:
         "Producers: None",
         "",
     ]
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
-    consumer.writer.write(rdy(7))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(rdy(7))
 
     async def has_its_window() -> bool:
         return (await nsqd.channel("t", "c"))["clients"][0]["ready_count"] == 7
 
     await until(has_its_window)
     text = (await nsqd.ask("GET", "/stats?include_mem=0"))[1].decode()
-    await consumer.leave()
+    await consumer.close()
     assert re.search(
         r"^        \[V2 h:\d+ test/1 +\] state: 3 inflt: 0    rdy: 7    fin: 0        re-q: 0      "
         r"  msgs: 0        connected: \ds$",

@@ -53,7 +53,7 @@ async def test_a_report_is_exact(tmp_path: Path) -> None:
     """Counters as deltas, gauges as they are, in NSQ's names and order, each line ended."""
     ear = Ear()
     nsqd = await reported(tmp_path, ear)
-    consumer = await Consumer.connect(nsqd, sub("t", "c"))
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"one\ntwo\nthree")
     await nsqd.post("/topic/create?topic=u.v")
     reports = Statsd(nsqd.nsqd)
@@ -63,7 +63,7 @@ async def test_a_report_is_exact(tmp_path: Path) -> None:
     while (third := await ear.packet()) == second:
         continue
     await reports.stop()
-    await consumer.leave()
+    await consumer.close()
     await stop(nsqd)
     ear.socket.close()
 

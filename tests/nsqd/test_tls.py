@@ -20,9 +20,10 @@ from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.tls import first_certificate, standard_name
 from sparq.program.lifecycle import StartError
 from sparq.protocol.commands import identify, pub, sub
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Certificates, Closed, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.certificates import Certificates
 from tests.support.options import changed
+from tests.support.v2_client import Closed
 from tests.support.waiting import until
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
@@ -275,7 +276,7 @@ async def test_damage_inside_tls_ends_the_connection(
     daemon = await run()
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
-        record = bytearray(client.seal(pub("t", b"body")))
+        record = bytearray(client.stream.seal(pub("t", b"body")))
         record[-1] ^= 1
         client.writer.write(bytes(record))
         with pytest.raises((Closed, ssl.SSLError)):

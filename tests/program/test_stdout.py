@@ -1,12 +1,18 @@
-"""What a program says and nobody takes: a pipe without a reader, a full disk, a closed output."""
+"""What a program prints: its version, and text that no one reads or that the disk refuses."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
+
+import sparq
+from sparq.program.stdout import sparq_version, version_line
 
 SAYS = 'exec "$0" -c "from sparq.tools.commands import to_nsq; to_nsq([\'--version\'])"'
 
@@ -30,3 +36,39 @@ def test_nobody_takes_what_is_said(redirected: str, reason: str) -> None:
     os.close(writer)
 
     assert (1, reason) == (done.returncode, done.stderr)
+
+
+def test_the_version_is_the_one_that_clients_compare() -> None:
+    """NSQ's form first, which programs match; sparq's own version comes after it."""
+    assert re.fullmatch(
+        rf"nsqd v1\.3\.0 \(built w/python3\.\d+\.\d+\) sparq {re.escape(sparq_version())}",
+        version_line("nsqd"),
+    )
+    assert re.match(r"\d+\.\d+", sparq_version())
+
+
+SCRIPTS = [
+    "nsqd",
+    "nsqlookupd",
+    "nsq_check",
+    "nsq_stat",
+    "nsq_tail",
+    "nsq_to_file",
+    "nsq_to_http",
+    "nsq_to_nsq",
+    "to_nsq",
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_program_is_known_by_the_pattern_that_nsq_clients_use(name: str) -> None:
+    """The installed programs answer `--version` with a line that NSQ's own pattern matches."""
+    script = Path(sys.executable).with_name(name)
+    done = subprocess.run([script, "--version"], capture_output=True, check=True, timeout=60)
+
+    assert re.match(rf"{name} v\d+\.\d+\.\d+ \(built w/(\S+)\)", done.stdout.decode())
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """The constant, which a start reads at no cost, and the installed package agree."""
+    assert sparq_version() == version("sparq-mq") == sparq.__version__

@@ -8,7 +8,7 @@ from proofs.crash import SHARES, Point, points, prove, without_guard
 from proofs.kill import LATE_COMMIT, LATE_FINISH
 from proofs.outcome import Plan
 
-from proofs import strace
+from tests.support import strace
 
 needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 from proofs.outcome import Plan
 
-from proofs import full, strace
+from proofs import full
+from tests.support import strace
 
 needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "-")
 FINISHES = 400

@@ -6,7 +6,8 @@ from proofs.checker import check
 from proofs.history import Command, History, Outcome
 from proofs.witness import Consumer
 
-from proofs import bodies, wire
+from proofs import bodies
+from tests.support.v2_client import Message
 
 CHANNEL = "live"
 NO_REQUEUE = 0.5
@@ -29,7 +30,7 @@ def consumers(*, delays: bool) -> tuple[History, Consumer, Consumer, bytes]:
 
 def deliver(consumer: Consumer, attempts: int, body: bytes, *, answered: bool) -> None:
     """A message comes, and perhaps the answer to the marker behind its FIN."""
-    consumer.delivered(wire.Message(attempts, b"0" * 16, body))
+    consumer.delivered(Message(0, attempts, b"0" * 16, body))
     consumer.marked.append(consumer.unmarked)
     consumer.unmarked = []
     if answered:

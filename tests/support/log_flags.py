@@ -7,6 +7,7 @@ import socket
 from datetime import UTC, datetime, timedelta
 
 from tests.support.told import Row, ToldServer
+from tests.support.v2_client import MAGIC
 from tests.support.waiting import wait_for
 
 REPEATS = 2
@@ -16,7 +17,7 @@ NAMES = {"log-format", "log-utc", "log-repeats"}
 
 def come_and_go(server: ToldServer) -> None:
     """Some clients, one after the other; it has taken in all of them."""
-    magic = b"  V2" if server.module.endswith("nsqd") else b"  V1"
+    magic = MAGIC if server.module.endswith("nsqd") else b"  V1"
     for _ in range(COMERS):
         with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as client:
             client.sendall(magic + b"NONSENSE\n")

@@ -251,6 +251,39 @@ class NsqdServer(Server):
         return {}
 
 
+class GoServer(NsqdServer):
+    """A daemon of Go's NSQ: the program at this path."""
+
+    def __init__(self, path: str, folder: Path, flags: tuple[str, ...]) -> None:
+        self._path = path
+        super().__init__(f"go.{Path(path).name}", folder, flags)
+
+    def program(self) -> tuple[str, ...]:
+        """What is started, without its flags."""
+        return (self._path,)
+
+
+class AdminServer(Server):
+    """An nsqadmin: it has no TCP port. `base` is what its flags say of its base path."""
+
+    base = ""
+
+    def address_flags(self) -> tuple[str, ...]:
+        """Where it is told to listen."""
+        return (f"--http-address={self.http}",)
+
+    def _answers(self) -> bool:
+        try:
+            return self.request("GET", f"{self.base}/ping")[0] == 200
+        except OSError:
+            return False
+
+    @property
+    def url(self) -> str:
+        """Its first page, without the slash."""
+        return f"http://{self.http}"
+
+
 def spawn_nsqd(
     tmp_path: Path,
     *flags: str,

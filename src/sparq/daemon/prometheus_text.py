@@ -9,8 +9,8 @@ channel would cost many times as much as these lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -19,6 +19,9 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
 )
+
+if TYPE_CHECKING:
+    from sparq.daemon.access.access import Access
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -70,3 +73,24 @@ def process_registry() -> CollectorRegistry:
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
     return registry
+
+
+def access_families(access: Access | None, program: str) -> Iterator[Family]:
+    """Yield the number of refusals by reason, and of tokens that have not expired.
+
+    Nothing if there are no access checks.
+    """
+    if access is None or not access.asks:
+        return
+    refused = Family(
+        f"{program}_refused_requests_total", "counter", "Requests and commands refused, by reason"
+    )
+    for reason, count in access.refused.items():
+        refused.add(count, labels(reason=reason))
+    yield refused
+    if access.tokens is not None:
+        held = Family(
+            f"{program}_tokens", "gauge", "Tokens in the token file that have not expired"
+        )
+        held.add(access.tokens.in_force(access.now()))
+        yield held

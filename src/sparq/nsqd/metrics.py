@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from prometheus_client import generate_latest
 
 from sparq.broker import stats
-from sparq.daemon.access.figures import families
-from sparq.daemon.prometheus_text import Family, labels, process_registry
+from sparq.daemon.prometheus_text import Family, access_families, labels, process_registry
 from sparq.nsqd.stats_format import standing
 from sparq.nsqd.timings import COMMITS, SYNCS
 from sparq.program.stdout import sparq_version
@@ -178,7 +177,7 @@ def pieces(nsqd: Nsqd, start_ns: int, now: Instant) -> Iterator[str]:
         yield family.text()
     for family in (*topics.families, *channels.families, reaches):
         yield family.text()
-    for family in families(nsqd.access, "nsqd"):
+    for family in access_families(nsqd.access, "nsqd"):
         yield family.text()
     for histogram in (COMMITS, SYNCS):
         family = Family(histogram.name, "histogram", histogram.text)

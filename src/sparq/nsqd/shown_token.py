@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 
 from sparq.broker.permissions import Permissions, granted
 from sparq.daemon.access.access import FORBIDDEN, UNAUTHORISED
-from sparq.daemon.access.audit_file import AuditEntry
 from sparq.nsqd.rights import permissions
 from sparq.protocol.commands import STATE_SUBSCRIBED
 from sparq.protocol.durations import SECOND
@@ -93,18 +92,16 @@ class ConnectionToken:
         session = self._session
         if not reason:
             reason = FORBIDDEN if code == "E_UNAUTHORIZED" else UNAUTHORISED
-        entry = AuditEntry(
-            self._name,
-            "token" if self._name else "nobody",
-            session.remote_address,
+        self._access.refuse_command(
+            reason,
             action,
-            "refused",
+            self._name,
+            session.remote_address,
             topic=topic,
             channel=channel,
             user_agent=session.user_agent,
             detail=f"{code} {reason}",
         )
-        self._access.refuse(reason, entry, action)
 
     def close(self) -> None:
         """Cancel the timer, when the connection is closed."""

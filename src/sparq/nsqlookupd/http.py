@@ -11,10 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import generate_latest
 
-from sparq.daemon.access.figures import families as of_access
+from sparq.daemon.access.rights import DEBUG, OPEN, Rights, of_all, of_any, of_topic
+from sparq.daemon.access.roles import Role
 from sparq.daemon.debug import Debug
 from sparq.daemon.http import Call, Content, HttpError, Route, topic_channel
-from sparq.daemon.prometheus_text import CONTENT_TYPE, Family, labels, process_registry
+from sparq.daemon.prometheus_text import (
+    CONTENT_TYPE,
+    Family,
+    access_families,
+    labels,
+    process_registry,
+)
 from sparq.nsqlookupd.registry import RegisteredNsqd, Registration, Registry
 from sparq.program.stdout import sparq_version
 from sparq.protocol.identify import NSQ_VERSION
@@ -30,6 +37,26 @@ TOLD: Final = (
     *("topology_zone", "topology_region"),
 )
 """The fields of a producer that consumers get."""
+
+RIGHTS: Final[Rights] = {
+    ("GET", "/ping"): OPEN,
+    ("GET", "/info"): of_any(Role.FIND),
+    # A client with any role for a topic may find its nsqds.
+    ("GET", "/lookup"): of_topic(Role.FIND),
+    ("GET", "/channels"): of_topic(Role.FIND),
+    # It returns the addresses of all nsqds and the names of their topics.
+    ("GET", "/nodes"): of_any(Role.FIND),
+    ("GET", "/topics"): of_all(Role.READ),
+    ("GET", "/metrics"): of_all(Role.READ),
+    ("POST", "/topic/create"): of_topic(Role.OPERATE),
+    ("POST", "/topic/delete"): of_topic(Role.ADMINISTER),
+    ("POST", "/topic/tombstone"): of_topic(Role.ADMINISTER),
+    ("POST", "/channel/create"): of_topic(Role.OPERATE),
+    ("POST", "/channel/delete"): of_topic(Role.ADMINISTER),
+    ("GET", "/debug"): of_all(Role.ADMINISTER),
+    **DEBUG,
+}
+"""The roles that each route needs, if there is a token file; a test checks that none is missing."""
 
 
 class NsqlookupdEndpoints:
@@ -200,5 +227,5 @@ def exposition(registry: Registry, now: Instant, access: Access | None = None) -
     found = Family("nsqlookupd_topic_producers", "gauge", "nsqds returned to the topic's consumers")
     for name in names:
         found.add(len(registry.producers(name, now)), labels(topic=name))
-    families += [found, *of_access(access, "nsqlookupd")]
+    families += [found, *access_families(access, "nsqlookupd")]
     return "".join(family.text() for family in families).encode() + generate_latest(PROCESS)

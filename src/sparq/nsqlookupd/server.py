@@ -17,11 +17,10 @@ from sparq.daemon.access.access import build
 from sparq.daemon.address import Listener
 from sparq.daemon.http import Site
 from sparq.nsqlookupd.guard import Guard
-from sparq.nsqlookupd.http import NsqlookupdEndpoints
+from sparq.nsqlookupd.http import RIGHTS, NsqlookupdEndpoints
 from sparq.nsqlookupd.main import listen
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.nsqlookupd.registry import Registry
-from sparq.nsqlookupd.rights import RIGHTS
 from sparq.nsqlookupd.tcp import LookupConnection, instant
 from sparq.program import lifecycle
 from sparq.protocol.durations import SECOND

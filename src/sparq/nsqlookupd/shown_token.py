@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 
 from sparq.daemon.access import grants
 from sparq.daemon.access.access import EXPIRED, FORBIDDEN
-from sparq.daemon.access.audit_file import AuditEntry
 from sparq.daemon.access.roles import Role
 
 if TYPE_CHECKING:
@@ -80,13 +79,4 @@ class NsqdToken:
 
     def _refuse(self, reason: str, action: str, topic: str = "") -> None:
         name = "" if self._token is None else self._token.name
-        entry = AuditEntry(
-            name,
-            "token" if name else "nobody",
-            self._remote_address,
-            action,
-            "refused",
-            topic=topic,
-            detail=reason,
-        )
-        self._access.refuse(reason, entry, action)
+        self._access.refuse_command(reason, action, name, self._remote_address, topic=topic)

@@ -52,7 +52,7 @@ def look(data_path: str) -> CheckReport:
     """Check a data path, holding its lock.
 
     Raises:
-        Failed: it cannot be checked, or holds no data.
+        ToolError: it cannot be checked, or holds no data.
     """
     disk = LookingDisk()
     path = os.path.abspath(data_path)

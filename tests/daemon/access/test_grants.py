@@ -15,25 +15,6 @@ HASH = "1b0f7a3d5c9e2f4a6b8c0d1e3f5a7b9c1d3e5f708192a3b4c5d6e7f8091a2b3c"
 NOW = 1_800_000_000.0
 
 
-def test_a_role_includes_the_lower_ones() -> None:
-    """Bodies, publishing and consuming are apart from what operators do."""
-    has = {
-        word: [other for other, lower in WORDS.items() if lower in role and other != word]
-        for word, role in WORDS.items()
-    }
-
-    assert {
-        "read": [],
-        "bodies": ["read"],
-        "operate": ["read"],
-        "administer": ["read", "operate"],
-        "publish": [],
-        "consume": ["read", "bodies"],
-        "register": [],
-    } == has
-    assert all(Role.FIND in role for role in WORDS.values())
-
-
 def test_each_role_is_for_its_topics() -> None:
     """Without a pattern for all of them."""
     found = grants.parse("publish:clicks*,consume:orders.?,publish:x#ephemeral,read")

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.nsqadmin.pages.cluster import AdminServer
 from tests.scenarios.deploy import proxy
 from tests.scenarios.deploy.proxy import OUTSIDE, SESSION, SITE, Proxy
-from tests.support.servers import NsqdServer, spawn_nsqd, start_first
+from tests.support.servers import AdminServer, NsqdServer, spawn_nsqd, start_first
 
 TOPIC = "/api/topics/clicks"
 PAUSE = b'{"action":"pause"}'

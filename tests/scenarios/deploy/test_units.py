@@ -15,14 +15,15 @@ from typing import Any
 
 import pytest
 
-from proofs import strace
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of, parse
-from tests.nsqd.line import OK, Line, pub
+from sparq.protocol.commands import pub
+from tests.support import strace
 from tests.support.options import value
 from tests.support.servers import spawn_nsqd
+from tests.support.v2_client import OK, V2Client
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
@@ -138,7 +139,7 @@ def test_a_daemon_asks_for_no_call_that_is_filtered(tmp_path: Path) -> None:
     record = tmp_path / "calls"
     prefix = (*strace.QUIET, "-o", str(record))
     with spawn_nsqd(tmp_path, "--max-bytes-per-file=4096", prefix=prefix) as server:
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert all(line.ask(pub("t", b"x" * 1000)) == OK for _ in range(8))
         server.post("/channel/create?topic=t&channel=c")
         server.post("/topic/delete?topic=t")

@@ -18,13 +18,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from proofs import strace
 from sparq.client import Consumer, Message
-from tests.nsqadmin.pages.cluster import AdminServer
-from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
-from tests.nsqd.small_disk import SmallDisk
+from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.scenarios.deploy.alerting import Prometheus
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support import strace
+from tests.support.servers import (
+    AdminServer,
+    NsqdServer,
+    Server,
+    spawn_nsqd,
+    spawn_nsqlookupd,
+    start_first,
+)
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import until, wait_for
 
 PAUSE_SECONDS = 0.1
@@ -150,7 +157,7 @@ def killed_daemons(cluster: Cluster) -> Iterator[None]:
     """
     nsqd, *others = (cluster.doomed, cluster.lookups[2], cluster.admin)
     channel(nsqd, "hurt")
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         for body in (b"before", b"DAMAGED", b"after"):
             assert line.ask(pub("hurt", body)) == OK
     while "NsqdRestarting" not in cluster.prometheus.has_fired():
@@ -238,13 +245,13 @@ def full_disk(cluster: Cluster) -> Iterator[None]:
     nsqd, disk = cluster.full, cluster.disk
     channel(nsqd, "big")
     disk.resize("40m")
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         while line.ask(mpub("big", [b"x" * 4000] * 50)) == OK:
             pass
         disk.ballast(disk.free_bytes())
         assert line.ask(sub("big", "c")) == OK
-        line.say(rdy(2000))
-        line.say(fin(*line.messages(2000)[::2]))
+        line.send(rdy(2000))
+        line.send(fin_each(line.messages(2000)[::2]))
         wait_for(lambda: "NOK" in nsqd.request("GET", "/ping")[1].decode(), SECONDS_MAX)
     yield
     disk.drop_ballast()
@@ -280,14 +287,14 @@ def bad_consumers(cluster: Cluster) -> Iterator[None]:
     for topic in ("silent", "returned"):
         channel(nsqd, topic)
         nsqd.post(f"/mpub?topic={topic}", b"x\n" * 5)
-    with Line(nsqd) as silent, Line(nsqd) as returning:
+    with V2Client(nsqd) as silent, V2Client(nsqd) as returning:
         for line, topic in ((silent, "silent"), (returning, "returned")):
             assert line.ask(sub(topic, "c")) == OK
-            line.say(rdy(2))
+            line.send(rdy(2))
 
         def give_back() -> None:
             for message in returning.messages_within(PAUSE_SECONDS):
-                returning.say(b"REQ %s 0\n" % message.id)
+                returning.send(b"REQ %s 0\n" % message.id)
 
         with again_and_again(give_back):
             yield

@@ -11,7 +11,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -24,10 +23,11 @@ import pytest
 from bench.peers import go_nsqd
 
 from sparq.client import Consumer, Message, Producer
+from sparq.protocol.commands import pub
 from sparq.tools.commands import nsq_check
-from tests.nsqd.line import OK, Line, pub
 from tests.scenarios.docs.examples import command_lines, is_taken
-from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, start_first
+from tests.support.servers import GoServer, NsqdServer, Server, free_port, spawn_nsqd, start_first
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import until
 
 ROOT = Path(__file__).parents[3]
@@ -244,7 +244,7 @@ class Publishing:
         self._thread.start()
 
     def _run(self) -> None:
-        with Line(self._server) as line:
+        with V2Client(self._server) as line:
             while not self._stop.wait(PAUSE_SECONDS):
                 body = b"%d" % len(self.acknowledged)
                 assert line.ask(pub("t", body)) == OK
@@ -287,22 +287,10 @@ def test_a_copy_of_a_frozen_nsqd_goes_on_elsewhere(cluster: Cluster, tmp_path: P
 def ids(server: NsqdServer) -> dict[bytes, bytes]:
     """The ids of what the channel has, by body; nothing is finished."""
     count = server.channel("t", "c")["depth"]
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(b"SUB t c\n") == OK
-        line.say(b"RDY %d\n" % count)
+        line.send(b"RDY %d\n" % count)
         return {message.body: message.id for message in line.messages(count)}
-
-
-class GoServer(NsqdServer):
-    """Go's nsqd."""
-
-    def launch(self) -> None:
-        """Start it with a configuration file that has keys of sparq's, too."""
-        places = self.folder / "nsqd.toml"
-        places.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
-        command = [go_nsqd.path(), f"--config={places}", *self.address_flags(), *self.flags]
-        with self.log_path.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log)
 
 
 async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> None:
@@ -310,12 +298,14 @@ async def test_the_way_back_to_gos_nsqd(cluster: Cluster, tmp_path: Path) -> Non
     if why := go_nsqd.missing():
         pytest.skip(why)
     places = [f"--lookupd-tcp-address={lookupd.tcp}" for lookupd in cluster.lookupds]
-    flags = (f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1", *places)
+    config = tmp_path / "nsqd.toml"  # which has keys of sparq's, too
+    config.write_text('max_topics = 3\nhttp_token = "s"\nmsg_timeout = "90s"\n')
+    own = (f"--config={config}", f"--data-path={tmp_path}", "--broadcast-address=127.0.0.1")
     ours = cluster.nsqds[0]
     make(ours, "back")
     async with Producer(ours.tcp) as producer:
         await producer.multi_publish("back", [b"%d" % n for n in range(500)])
-    with GoServer("nsqd", tmp_path, flags) as go:
+    with GoServer(go_nsqd.path(), tmp_path, (*own, *places)) as go:
         await asyncio.to_thread(start_first, go)
         make(go, "back")
         async with handled("back", cluster.lookupds) as bodies:

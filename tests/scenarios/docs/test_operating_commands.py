@@ -9,9 +9,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from tests.nsqd.line import OK, Line, mpub
-from tests.nsqd.small_disk import SmallDisk
+from sparq.protocol.commands import mpub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 TEXT = (Path(__file__).parents[3] / "docs" / "operating.md").read_text(encoding="utf-8")
@@ -51,7 +52,7 @@ def test_what_to_do_on_a_full_disk(tmp_path: Path) -> None:
     with (
         SmallDisk(tmp_path / "nsqd", "8m") as disk,
         spawn_nsqd(tmp_path, prefix=disk.prefix) as nsqd,
-        Line(nsqd) as line,
+        V2Client(nsqd) as line,
     ):
         assert len(remedies) == 4
         for remedy in remedies:

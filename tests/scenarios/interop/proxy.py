@@ -13,8 +13,10 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from tests.support.v2_client import MAGIC
+
 CHUNK_BYTES = 1 << 16
-IDENTIFY = b"  V2IDENTIFY\n"
+IDENTIFY = MAGIC + b"IDENTIFY\n"
 
 
 class Proxy:

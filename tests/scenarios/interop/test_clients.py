@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 import trustme
 
-from tests.nsqd.small_disk import SmallDisk
 from tests.scenarios.interop import matrix
 from tests.scenarios.interop.authd import SECRET, Authd
 from tests.scenarios.interop.environments import Missing, client_command, prepare
@@ -24,6 +23,7 @@ from tests.scenarios.interop.matrix import cell
 from tests.scenarios.interop.proxy import Proxy
 from tests.scenarios.interop.running import Client, eventually
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.small_disk import SmallDisk
 
 MSG_TIMEOUT_MS = 2000
 HEARTBEAT_MS = 1000

@@ -1,15 +1,14 @@
 """A Go data path for tests of its import, what must come of it, and how that is looked at."""
 
 import json
-import socket
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
-from sparq.protocol.commands import fin, identify, rdy, sub
-from sparq.protocol.receiver import Receiver, decode_message
+from sparq.protocol.commands import cls, identify, rdy, sub
 from tests.support.go_data import GoQueue, write_metadata
+from tests.support.v2_client import FRAME_RESPONSE, OK, V2Client, fin_each
 
 Message = tuple[bytes, int]
 """(body, attempts at its next delivery)"""
@@ -70,30 +69,17 @@ class GoPath:
 def drain(port: int, topic: str, channel: str, count: int) -> list[tuple[Message, int]]:
     """Consume so many messages and finish them: ((body, attempts), timestamp) in order."""
     got: list[tuple[Message, int]] = []
-    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
-        connection.sendall(b"  V2" + identify(json.dumps({"client_id": "drain"}).encode()))
-        connection.sendall(sub(topic, channel) + rdy(1000))
-        receiver = Receiver(1 << 20)
+    with V2Client(port, seconds=60) as client:
+        assert client.ask(identify(json.dumps({"client_id": "drain"}).encode())) == OK
+        assert client.ask(sub(topic, channel)) == OK
+        client.send(rdy(1000))
         while len(got) < count:
-            data = connection.recv(1 << 16)
-            assert data, f"nsqd closed the connection after {len(got)} of {count} messages"
-            receiver.feed(data)
-            finished = []
-            for kind, frame in receiver.frames():
-                if kind == 2:
-                    stamp, attempts, message_id, body = decode_message(frame)
-                    got.append(((bytes(body), attempts), stamp))
-                    finished.append(fin(bytes(message_id)))
-                else:
-                    assert kind == 0, bytes(frame)
-            connection.sendall(b"".join(finished))
-        connection.sendall(b"CLS\n")
+            messages = client.messages_within(60)
+            assert messages, f"{len(got)} of {count} messages came"
+            got += [((one.body, one.attempts), one.timestamp_ns) for one in messages]
+            client.send(fin_each(messages))
         # The answer says that what was finished before it has been taken in.
-        answer = b""
-        while b"CLOSE_WAIT" not in answer:
-            data = connection.recv(1 << 16)
-            assert data, answer
-            answer += data
+        assert client.ask(cls()) == (FRAME_RESPONSE, b"CLOSE_WAIT")
     return got
 
 

@@ -1,94 +1,35 @@
-"""What hostile clients share: raw sockets, a look at a daemon's memory, and an honest client."""
+"""What hostile clients share: connections, a look at a daemon's memory, and an honest client."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-import socket
 import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from sparq.protocol.commands import identify, pub
 from tests.support.servers import Server
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 
 SECONDS = 60.0
-MAGIC = b"  V2"
-OK = (0, b"OK")
-ERROR = 1
 
 
-class Raw:
-    """A connection that says exactly what it is told, and reads when it is told."""
-
-    def __init__(self, port: int, data: bytes = b"") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=SECONDS)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._arrived = bytearray()
-        if data:
-            self.say(data)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
-
-    def say(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
-    def frame(self) -> tuple[int, bytes]:
-        """The next frame that is no heartbeat: its type and data."""
-        while True:
-            size, kind = struct.unpack(">ii", self._exactly(8))
-            data = self._exactly(size - 4)
-            if data != b"_heartbeat_":
-                return kind, data
-
-    def _exactly(self, size: int) -> bytes:
-        while len(self._arrived) < size:
-            data = self.socket.recv(1 << 16)
-            if not data:
-                raise ConnectionError("closed")
-            self._arrived += data
-        taken = bytes(self._arrived[:size])
-        del self._arrived[:size]
-        return taken
-
-    def some(self) -> bytes:
-        """What has come behind the last frame, or what comes next: bytes of any kind."""
-        taken = bytes(self._arrived) or self.socket.recv(1 << 16)
-        self._arrived.clear()
-        return taken
-
-    def ask(self, data: bytes) -> tuple[int, bytes]:
-        """Say something; what comes next."""
-        self.say(data)
-        return self.frame()
-
-    def is_open(self) -> bool:
-        """Whether the other side has not closed yet; what it says is thrown away."""
-        self.socket.setblocking(False)
-        try:
-            while self.socket.recv(1 << 16):
-                pass
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+def raw(port: int, data: bytes = b"") -> V2Client:
+    """A connection to a port of any kind that has sent this and nothing else."""
+    return V2Client(port, data, seconds=SECONDS)
 
 
-def v2(server: Server) -> Raw:
+def v2(server: Server) -> V2Client:
     """A client that has said its magic bytes."""
-    return Raw(server.tcp_port, MAGIC)
+    return V2Client(server, seconds=SECONDS)
 
 
-def introduced(server: Server, **asked: Any) -> tuple[Raw, dict[str, Any]]:
+def introduced(server: Server, **asked: Any) -> tuple[V2Client, dict[str, Any]]:
     """A client behind IDENTIFY, and what it was granted."""
     client = v2(server)
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
@@ -109,7 +50,7 @@ def until(condition: Callable[[], object], seconds: float = SECONDS) -> float:
     return time.monotonic() - began
 
 
-def until_closed(connections: Iterable[Raw], seconds: float = SECONDS) -> float:
+def until_closed(connections: Iterable[V2Client], seconds: float = SECONDS) -> float:
     """Wait until the other side has closed all of them; how long the last one took."""
     left = list(connections)
 
@@ -191,7 +132,7 @@ class Honest:
         """Leave."""
         self._stop.set()
         self._thread.join()
-        self._connection.socket.close()
+        self._connection.close()
 
 
 @contextlib.contextmanager

@@ -15,9 +15,10 @@ import pytest
 
 from sparq.broker.session import V2Session
 from sparq.protocol import commands as c
-from tests.nsqd.authd import Authd, answer, entry, running
-from tests.nsqd.daemon import Daemon, start, stop
-from tests.nsqd.layered import Certificates, Client, Closed, connected
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.authd import Authd, answer, entry, running
+from tests.support.certificates import Certificates
+from tests.support.v2_client import AsyncV2Client, Closed
 from tests.support.waiting import until
 
 ALL = answer(entry())
@@ -85,7 +86,7 @@ async def guarded(folder: Path, *addresses: str, **changes: Any) -> AsyncIterato
         await stop(daemon)
 
 
-async def attempt(client: Client, command: bytes) -> list[tuple[int, bytes]]:
+async def attempt(client: AsyncV2Client, command: bytes) -> list[tuple[int, bytes]]:
     """Say it, and then what is never allowed; all that is answered."""
     client.send(command + b"NONSENSE\n")
     answers = []

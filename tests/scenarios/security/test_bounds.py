@@ -15,19 +15,17 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser, LineTooLong
 from tests.scenarios.security.attackers import (
-    ERROR,
-    MAGIC,
-    OK,
     SECONDS,
     Growth,
-    Raw,
     honest,
     introduced,
+    raw,
     sized,
     until_closed,
     v2,
 )
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import FRAME_ERROR, MAGIC, OK
 
 MEBIBYTE = 1 << 20
 LIMITS = IdentifyLimits(max_msg_size=1_000, max_body_size=5_000, max_line_size=4_096)
@@ -121,13 +119,13 @@ def try_all(server: NsqdServer) -> int:
     for name, data in WRONG.items():
         with contextlib.ExitStack() as stack:
             for _ in range(4):
-                client = stack.enter_context(Raw(server.tcp_port, MAGIC + data))
+                client = stack.enter_context(raw(server.tcp_port, MAGIC + data))
                 tried += 1
-            assert name in SMALL or client.frame()[0] == ERROR
+            assert name in SMALL or client.frame()[0] == FRAME_ERROR
     for size in (1 << 20, 5 << 20):
         for line in (b"IDENTIFY\n", b"PUB t\n", b"MPUB t\n"):
-            with Raw(server.tcp_port, MAGIC + sized(line, size)) as announced:
-                announced.say(struct.pack(">ii", 1, 1 << 20) + b"x" * 100)
+            with raw(server.tcp_port, MAGIC + sized(line, size)) as announced:
+                announced.send(struct.pack(">ii", 1, 1 << 20) + b"x" * 100)
                 tried += 1
     return tried
 
@@ -167,7 +165,7 @@ def drown(server: NsqdServer, kind: str, data: bytes) -> None:
     client, _ = introduced(server, **{kind: True})
     with client:
         with contextlib.suppress(OSError):
-            client.say(data)
+            client.send(data)
         until_closed([client])
 
 
@@ -203,10 +201,10 @@ def test_padding_is_not_held(nsqd: NsqdServer) -> None:
     client, _ = introduced(nsqd, snappy=True)
     growth = Growth(nsqd)
     with client:
-        assert b"OK" in client.some()  # in snappy
-        client.say(IDENTIFIER + (b"\xfe\xff\xff\xff" + bytes((1 << 24) - 1)) * 4)
-        client.say(bytes(snappy.compress(pub("padded", b"x")))[len(IDENTIFIER) :])
-        answer = client.some()
+        assert b"OK" in client.receive_some()  # in snappy
+        client.send(IDENTIFIER + (b"\xfe\xff\xff\xff" + bytes((1 << 24) - 1)) * 4)
+        client.send(bytes(snappy.compress(pub("padded", b"x")))[len(IDENTIFIER) :])
+        answer = client.receive_some()
 
     assert b"OK" in answer
     assert 16 > growth.mebibytes

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from sparq.protocol.commands import pub
-from tests.scenarios.security.attackers import MAGIC, OK, Raw, cpu_seconds, until, v2
+from tests.scenarios.security.attackers import cpu_seconds, raw, until, v2
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import OK
 
 FLOOD = 60
 LOOK_SECONDS = 3.0
@@ -40,7 +41,7 @@ def busy_share(server: Server) -> float:
 def flood(stack: contextlib.ExitStack, ports: tuple[int, ...]) -> None:
     """Connections that the kernel takes and nobody can accept."""
     for number in range(FLOOD):
-        stack.enter_context(Raw(ports[number % len(ports)]))
+        stack.enter_context(raw(ports[number % len(ports)]))
 
 
 @pytest.mark.timeout(300)
@@ -64,7 +65,7 @@ def test_nsqd_survives_the_end_of_descriptors(tmp_path: Path, shows: Shows) -> N
 def accepts(server: NsqdServer) -> bool:
     """Whether a new client is served."""
     try:
-        with Raw(server.tcp_port, MAGIC) as late:
+        with v2(server) as late:
             return late.ask(pub("t", b"x")) == OK
     except OSError:
         return False

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.nsqd.line import OK, Line, dpub, drain, pub, sub
+from sparq.protocol.commands import dpub, pub, sub
 from tests.support.go_data import GoQueue
 from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import OK, V2Client, drain
 
 NOBODY = 65_534
 GROUP_AND_OTHERS = 0o077
@@ -31,11 +32,11 @@ def _open_umask() -> Iterator[None]:
 
 def use(server: NsqdServer) -> None:
     """Have it make files of every kind: logs, ledgers, facts, trash."""
-    with Line(server) as line:
+    with V2Client(server) as line:
         assert line.ask(sub("t", "c")) == OK
         for topic in ("t", "gone", "e#ephemeral"):
             assert line.ask(pub(topic, b"x" * 1000)) == OK
-            assert line.ask(dpub(topic, b"soon", 1)) == OK
+            assert line.ask(dpub(topic, 1, b"soon")) == OK
     for path in ("/channel/create?topic=t&channel=d", "/topic/delete?topic=gone"):
         server.post(path)
     drain(server, "t", "c")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.nsqd.line import OK, Line, fin, mpub, pub, rdy, sub
+from sparq.protocol.commands import mpub, pub, rdy, sub
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import MAGIC, OK, V2Client, fin_each
 from tests.support.waiting import wait_for
 
 TOPICS, CHANNELS, CONNECTIONS, TOPIC_BYTES = 20, 10, 30, 2 << 20
@@ -26,7 +26,7 @@ FLAGS = (
 def make_topics(server: NsqdServer) -> int:
     """Publish to ever new topics, single and many at once; how often that was refused."""
     refused = 0
-    with Line(server) as line:
+    with V2Client(server) as line:
         for number in range(TRIES):
             refused += line.ask(pub(f"t{number}", b"x")) != OK
             refused += line.ask(mpub(f"t{number}", [b"x", b"y"])) != OK
@@ -41,31 +41,27 @@ def make_channels(server: NsqdServer) -> int:
             path = f"/channel/create?topic=t0&channel=c{number}"
             refused += server.request("POST", path)[0] != 200
             continue
-        with Line(server) as line:
+        with V2Client(server) as line:
             refused += line.ask(sub("t0", f"c{number}")) != OK
     return refused
 
 
-def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[socket.socket]:
+def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[V2Client]:
     """Connect often; those that were let in."""
     there = []
     for _ in range(TRIES):
-        connection = kept.enter_context(
-            socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
-        )
-        try:
-            connection.sendall(b"  V2" + pub("t1", b"x"))
-            if connection.recv(100):
-                there.append(connection)
-        except ConnectionError:
-            pass
+        client = kept.enter_context(V2Client(server, b"", seconds=30))
+        with contextlib.suppress(ConnectionError):
+            client.send(MAGIC + pub("t1", b"x"))
+            if client.receive_some():
+                there.append(client)
     return there
 
 
 def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
     """Publish far beyond the limit; how many messages were taken, and how many refused."""
     taken = refused = 0
-    with Line(server) as line:
+    with V2Client(server) as line:
         for _ in range(TRIES):
             if line.ask(pub(topic, b"x" * (TOPIC_BYTES // 20))) == OK:
                 taken += 1
@@ -89,7 +85,7 @@ def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], Non
         assert 2 * (TRIES - TOPICS) == topics
         assert TRIES - CHANNELS == channels
         server.restart()
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(pub("t0", b"after")) == OK
     refused = topics + channels + TRIES - len(there)
     shows(f"asked {4 * TRIES:,}, refused {refused:,} > 0, server alive")
@@ -105,10 +101,10 @@ def test_the_bytes_of_a_topic_are_limited(tmp_path: Path, shows: Callable[[str],
         assert refused > TRIES // 2
         # Another topic is not hurt.
         assert fill(server, "other")[0] == taken
-        with Line(server) as line:
+        with V2Client(server) as line:
             assert line.ask(sub("full", "c")) == OK
-            line.say(rdy(100))
-            line.say(fin(*line.messages(taken)))
-            with Line(server) as publisher:
+            line.send(rdy(100))
+            line.send(fin_each(line.messages(taken)))
+            with V2Client(server) as publisher:
                 wait_for(lambda: publisher.ask(pub("full", b"x" * (TOPIC_BYTES // 20))) == OK)
     shows(f"taken {taken} of {TRIES} publishes, refused {refused} > 0; room again once read")

@@ -15,6 +15,7 @@ import pytest
 from sparq.protocol import commands as c
 from tests.scenarios.security.peers import FakeAuthd, FakeLookupd
 from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import MAGIC
 from tests.support.waiting import wait_for
 
 MARK = "f0rged"
@@ -84,17 +85,17 @@ def to_nsqd(text: str) -> Iterator[bytes]:
     """A text in every place that a V2 client has."""
     raw = text.encode()
     yield raw
-    yield b"  V2" + raw + b"\n"
+    yield MAGIC + raw + b"\n"
     for command in (b"PUB", b"MPUB", b"DPUB", b"SUB", b"FIN", b"REQ", b"TOUCH", b"RDY", b"ATTACH"):
-        yield b"  V2%s %s\n%s" % (command, raw, sized(b"x"))
-        yield b"  V2%s t %s\n%s" % (command, raw, sized(b"x"))
+        yield MAGIC + b"%s %s\n%s" % (command, raw, sized(b"x"))
+        yield MAGIC + b"%s t %s\n%s" % (command, raw, sized(b"x"))
     facts = dict.fromkeys(("client_id", "hostname", "user_agent", "short_id", "long_id"), text)
     facts |= dict.fromkeys(("topology_zone", "topology_region", text), text)
     for body in (json.dumps(facts).encode(), raw, json.dumps([text]).encode()):
-        yield b"  V2" + c.identify(body) + c.sub("t", "c") + c.rdy(1) + b"FIN " + raw + b"\n"
+        yield MAGIC + c.identify(body) + c.sub("t", "c") + c.rdy(1) + b"FIN " + raw + b"\n"
     for key in ("heartbeat_interval", "sample_rate", "output_buffer_size"):
-        yield b"  V2" + c.identify(json.dumps({key: text}).encode())
-    yield b"  V2" + c.identify(b"{}") + c.auth(raw) + c.pub("t", raw)
+        yield MAGIC + c.identify(json.dumps({key: text}).encode())
+    yield MAGIC + c.identify(b"{}") + c.auth(raw) + c.pub("t", raw)
 
 
 def to_http(text: str) -> Iterator[bytes]:
@@ -176,7 +177,7 @@ def test_an_nsqlookupd_writes_no_lines_in_nsqds_log(tmp_path: Path) -> None:
         lookupds = [stack.enter_context(FakeLookupd(poison)) for poison in POISONS]
         places = [f"--lookupd-tcp-address={lookupd.address}" for lookupd in lookupds]
         with spawn_nsqd(tmp_path, "--log-level=debug", *places) as nsqd:
-            say(nsqd.tcp_port, b"  V2" + c.pub("t", b"x"))
+            say(nsqd.tcp_port, MAGIC + c.pub("t", b"x"))
             wait_for(lambda: all(lookupd.answered > 1 for lookupd in lookupds))
             check(nsqd)
 

@@ -19,6 +19,7 @@ from sparq.protocol.names import directory_name, is_valid_name, topic_of_directo
 from sparq.testing import MemoryDisk
 from tests.broker.house import PATH, House
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import V2Client
 
 NAMES = 10_000
 TOPICS = 600
@@ -137,13 +138,10 @@ def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
 
 def say(server: NsqdServer, data: bytes) -> bytes:
     """Say something on a connection of its own; all that is answered."""
-    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
-        connection.sendall(b"  V2" + data)
-        connection.shutdown(socket.SHUT_WR)
-        answer = b""
-        while piece := connection.recv(1 << 16):
-            answer += piece
-        return answer
+    with V2Client(server, seconds=30) as client:
+        client.send(data)
+        client.socket.shutdown(socket.SHUT_WR)
+        return client.rest()
 
 
 def post(server: NsqdServer, path: str, body: bytes = b"x") -> int:

@@ -4,9 +4,8 @@ topics that it has it for; the others change nothing, are told nothing, and are 
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
-import struct
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,11 +16,12 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.daemon.http import Route
 from sparq.nsqd.rights import COMMANDS, RIGHTS
-from sparq.nsqlookupd.rights import RIGHTS as LOOKUPD_RIGHTS
+from sparq.nsqlookupd.http import RIGHTS as LOOKUPD_RIGHTS
 from sparq.protocol import commands as c
 from tests.nsqd import daemon as daemons
 from tests.scenarios.security import test_http_access as access
 from tests.scenarios.security.test_http_access import House, ask, body_of, target_of
+from tests.support.v2_client import AsyncV2Client, Closed
 
 INCLUDED: Final = {
     "read": {"find", "read"},
@@ -281,20 +281,15 @@ async def test_every_route_has_its_row(daemon: Any, tmp_path: Path) -> None:
         assert {(route.method, route.path) for route in house.routes} == set(rights)
 
 
-async def talk(port: int, *said: bytes) -> list[str]:
+async def talk(address: str, *said: bytes) -> list[str]:
     """What nsqd answers to each; all answers until it closes."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"  V2")
+    client = await AsyncV2Client.connect(address)
     answers = []
-    try:
-        async with asyncio.timeout(30):
-            for words in said:
-                writer.write(words)
-                size, _ = struct.unpack(">ii", await reader.readexactly(8))
-                answers.append((await reader.readexactly(size - 4)).decode("latin-1"))
-    except asyncio.IncompleteReadError:
-        pass
-    writer.close()
+    with contextlib.suppress(Closed):
+        for words in said:
+            _, data = await client.ask(words)
+            answers.append(data.decode("latin-1"))
+    client.writer.close()
     return answers
 
 
@@ -324,19 +319,19 @@ async def test_every_command_asks_for_its_role(
     refused = 0
     async with nsqd(tmp_path, **options) as (house, read_again):
         file.revoke(read_again)
-        port = daemons.running[-1].nsqd.tcp_port
+        address = daemons.running[-1].tcp
         before = await house.state()
         for name, (command, role) in TALKS.items():
             for holder in file.holders:
                 if wanted := answer_to(holder, name, role):
                     refused += 1
                     auth = [c.auth(holder.shown.encode())] if holder.shown else []
-                    assert wanted == (await talk(port, *auth, command))[-1], (name, holder.name)
+                    assert wanted == (await talk(address, *auth, command))[-1], (name, holder.name)
         assert before == await house.state()
         for name, (command, role) in TALKS.items():
             for holder in file.holders:
                 if not answer_to(holder, name, role):
-                    answers = await talk(port, c.auth(holder.shown.encode()), command)
+                    answers = await talk(address, c.auth(holder.shown.encode()), command)
                     assert len(answers) == 2, (name, answers)
                     assert not answers[1].startswith(("E_AUTH", "E_UNAUTH")), (name, answers)
         assert before != await house.state()

@@ -17,10 +17,11 @@ from sparq.daemon.access import tokens
 from sparq.nsqd.options import NsqdOptions
 from sparq.program.flags import flags_of
 from sparq.protocol import commands as c
-from tests.nsqd.layered import Certificates
 from tests.scenarios.security.peers import FakeAuthd, FakeLookupd
 from tests.support import servers
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import V2Client
 from tests.support.waiting import wait_for
 
 CLIENTS, USERS, TOKENS = "pl4nted-client-s3cret", "pl4nted-user-passw0rd", "pl4nted-http-t0ken"
@@ -78,12 +79,9 @@ def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
 
 def authenticate(server: NsqdServer, secret: str = CLIENTS) -> bytes:
     """AUTH with the secret; what is answered, to it and to what follows."""
-    with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
-        connection.sendall(b"  V2" + c.identify(b"{}") + c.auth(secret.encode()) + b"NONSENSE\n")
-        answer = b""
-        while piece := connection.recv(1 << 16):
-            answer += piece
-        return answer
+    with V2Client(server, seconds=30) as client:
+        client.send(c.identify(b"{}") + c.auth(secret.encode()) + b"NONSENSE\n")
+        return client.rest()
 
 
 class Lenient(FakeAuthd):
@@ -126,8 +124,8 @@ def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> N
             assert any(b"joe" in answer for answer in answers)
             assert any(b"E_AUTH_FAILED" in answer for answer in answers)
             assert PLANTED.encode() not in b"".join(answers)
-            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as plain:
-                plain.sendall(b"  V2" + c.auth(CLIENTS.encode()) + c.sub("t", "c"))
+            with V2Client(server, seconds=30) as client:
+                client.send(c.auth(CLIENTS.encode()) + c.sub("t", "c"))
                 wait_for(lambda: b'"client_count":1' in get(server, "/stats?format=json"))
                 found = in_outputs(server)
             assert b"401" not in get(server, "/config/http_token")
@@ -237,12 +235,12 @@ def test_a_bug_tells_no_secret(tmp_path: Path) -> None:
     """Tracebacks hold names of functions and lines, not what was in them."""
     with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
         bad = struct.pack(">i", 1 << 30)
-        with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
-            connection.sendall(b"  V2AUTH\n" + bad + CLIENTS.encode())
-            assert b"E_BAD_BODY" in connection.recv(1 << 16)
+        with V2Client(server, seconds=30) as client:
+            client.send(b"AUTH\n" + bad + CLIENTS.encode())
+            assert b"E_BAD_BODY" in client.receive_some()
         for secret in (CLIENTS.encode(), b"\xff" + CLIENTS.encode(), b""):
-            with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as connection:
-                connection.sendall(b"  V2" + c.auth(secret))
-                assert PLANTED.encode() not in connection.recv(1 << 16)
+            with V2Client(server, seconds=30) as client:
+                client.send(c.auth(secret))
+                assert PLANTED.encode() not in client.receive_some()
         assert ["process list"] == in_outputs(server)
     assert PLANTED not in repr(c.Authenticate(CLIENTS.encode()))

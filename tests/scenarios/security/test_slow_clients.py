@@ -12,18 +12,10 @@ from pathlib import Path
 import pytest
 
 from sparq.protocol.commands import identify, pub, rdy, sub
-from tests.nsqd.layered import Certificates
-from tests.scenarios.security.attackers import (
-    MAGIC,
-    OK,
-    Raw,
-    honest,
-    introduced,
-    until,
-    until_closed,
-    v2,
-)
+from tests.scenarios.security.attackers import honest, introduced, raw, until, until_closed, v2
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import MAGIC, OK
 
 SILENT = 500
 SLOW = 12
@@ -69,7 +61,7 @@ def test_silent_connections_are_closed(nsqd: NsqdServer, lookupd: Server, shows:
         *((lookupd.http_port, data) for data in (b"", b"GET /ping HTT")),
     )
     with honest(nsqd), contextlib.ExitStack() as stack:
-        silent = [stack.enter_context(Raw(*ways[number % len(ways)])) for number in range(SILENT)]
+        silent = [stack.enter_context(raw(*ways[number % len(ways)])) for number in range(SILENT)]
         seconds = until_closed(silent)
 
     shows(f"silent connections {SILENT} · closed {SILENT} · the last after {seconds:.1f} s")
@@ -89,18 +81,18 @@ class Drip:
     """Connections that send a byte at a time, for as long as they may."""
 
     def __init__(self, server: Server, port: int, begin: bytes) -> None:
-        self.connections = [Raw(port, begin) for _ in range(SLOW)]
+        self.connections = [raw(port, begin) for _ in range(SLOW)]
 
     def drip(self) -> None:
         """One byte each."""
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.socket.setblocking(False)
-                connection.say(b"x")
+                connection.send(b"x")
 
     def close(self) -> None:
         for connection in self.connections:
-            connection.socket.close()
+            connection.close()
 
 
 @pytest.mark.timeout(300)
@@ -170,7 +162,7 @@ def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
     with quiet, stuck:
         for client in (quiet, stuck):
             assert client.ask(sub("gone", "c")) == OK
-        stuck.say(rdy(2_500))  # and from here on it reads nothing
+        stuck.send(rdy(2_500))  # and from here on it reads nothing
         seconds = until(lambda: nsqd.channel("gone", "c")["client_count"] == 0)
 
     shows(f"half-open peers 2 · gone 2 after {seconds:.1f} s, heartbeats every 1.0 s")

@@ -13,10 +13,11 @@ from sparq.protocol.errors import RemoteError
 from sparq.protocol.identify import IdentifyLimits
 from sparq.protocol.parser import CommandParser
 from sparq.protocol.receiver import decode_message
-from tests.nsqd.daemon import start, stop
-from tests.nsqd.layered import Certificates, connected
-from tests.scenarios.security.attackers import ERROR, OK, Raw, until, until_closed, v2
+from tests.nsqd.daemon import connected, start, stop
+from tests.scenarios.security.attackers import until, until_closed, v2
+from tests.support.certificates import Certificates
 from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import FRAME_ERROR, OK, V2Client
 
 UNKNOWN = (b"0" * 16, b"f" * 16, b"0123456789abcdeg", b"\xff" * 16)
 Shows = Callable[[str], None]
@@ -28,7 +29,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
         yield server
 
 
-def delivered(client: Raw) -> bytes:
+def delivered(client: V2Client) -> bytes:
     """The id of the next message."""
     kind, data = client.frame()
     assert kind == 2, data
@@ -41,19 +42,19 @@ def test_nobody_answers_anothers_messages(nsqd: NsqdServer, shows: Shows) -> Non
     ways = (fin, lambda one: req(one, 0), touch)
     refused = 0
 
-    def refuse(client: Raw, ids: tuple[bytes, ...]) -> None:
+    def refuse(client: V2Client, ids: tuple[bytes, ...]) -> None:
         nonlocal refused
         for one in ids:
             for way, name in zip(ways, (b"FIN", b"REQ", b"TOUCH"), strict=True):
                 kind, text = client.ask(way(one))
-                assert (kind, text.split(b" ")[0]) == (ERROR, b"E_%b_FAILED" % name), text
+                assert (kind, text.split(b" ")[0]) == (FRAME_ERROR, b"E_%b_FAILED" % name), text
                 refused += 1
 
     with ExitStack() as stack:
         owner, thief, stranger = (stack.enter_context(v2(nsqd)) for _ in range(3))
         assert OK == owner.ask(sub("ids", "c")) == thief.ask(sub("ids", "c"))
         assert OK == stranger.ask(sub("ids", "another")) == owner.ask(pub("ids", b"mine"))
-        owner.say(rdy(1))
+        owner.send(rdy(1))
         mine = delivered(owner)
         for client in (thief, stranger):
             refuse(client, (mine, *UNKNOWN))
@@ -62,7 +63,7 @@ def test_nobody_answers_anothers_messages(nsqd: NsqdServer, shows: Shows) -> Non
         assert (1, 0, 0) == tuple(
             figures[key] for key in ("in_flight_count", "requeue_count", "timeout_count")
         )
-        owner.say(fin(mine))
+        owner.send(fin(mine))
         until(lambda: nsqd.channel("ids", "c")["in_flight_count"] == 0)
         for client in (owner, thief, stranger):
             refuse(client, (mine,))
@@ -103,7 +104,7 @@ STATES = {
 }
 
 
-def skip_messages(client: Raw) -> tuple[int, bytes]:
+def skip_messages(client: V2Client) -> tuple[int, bytes]:
     """The next frame that is no message."""
     while (frame := client.frame())[0] == 2:
         pass
@@ -119,20 +120,20 @@ def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, sho
     for state, begin in STATES.items():
         for name, kind in COMMANDS.items():
             with v2(nsqd) as client:
-                client.say(begin)
+                client.send(begin)
                 for _ in range(begin.count(b"\n")):
                     assert client.frame()[0] == 0
-                client.say(SAMPLES[name])
+                client.send(SAMPLES[name])
                 if state not in kind.states:
                     wrong = b"E_INVALID cannot %b in current state" % name
-                    assert (ERROR, wrong) == skip_messages(client)
+                    assert (FRAME_ERROR, wrong) == skip_messages(client)
                     until_closed([client])
                     refused += 1
                 elif name not in SILENT:
                     _, answer = skip_messages(client)
                     assert b"in current state" not in answer, (state, name, answer)
                 else:
-                    client.say(pub("states", b"x"))
+                    client.send(pub("states", b"x"))
                     assert OK == skip_messages(client)
 
     count = len(STATES) * len(COMMANDS)
@@ -168,7 +169,7 @@ def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind:
     """Plain commands behind the IDENTIFY that upgrades are no stream, and end the connection."""
     body = b'{"feature_negotiation":true,"%b":true}' % kind.encode()
     with v2(nsqd) as client:
-        client.say(identify(body) + pub(f"plain-{kind}", b"x") * 10)
+        client.send(identify(body) + pub(f"plain-{kind}", b"x") * 10)
         assert client.frame()[0] == 0
         until_closed([client])
 
@@ -200,7 +201,10 @@ def test_numbers_that_only_look_like_some_are_refused(nsqd: NsqdServer) -> None:
             with v2(nsqd) as client:
                 assert OK == client.ask(sub("numbers", "c#ephemeral"))
                 kind, answer = client.ask(command.encode())
-                assert (ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0]), (command, answer)
+                assert (FRAME_ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0]), (
+                    command,
+                    answer,
+                )
         with v2(nsqd) as client:
             kind, answer = client.ask(f"DPUB numbers {text}\n".encode() + struct.pack(">i", 1))
-            assert (ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0])
+            assert (FRAME_ERROR, b"E_INVALID") == (kind, answer.split(b" ")[0])

@@ -11,7 +11,7 @@ import pytest
 
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqd.tls import server_context
-from tests.nsqd.layered import Certificates
+from tests.support.certificates import Certificates
 from tests.support.options import changed
 from tests.support.servers import free_port, spawn_nsqd
 

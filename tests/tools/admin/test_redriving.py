@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.nsqd.line import OK, Line, rdy, sub
+from sparq.protocol.commands import rdy, sub
 from tests.support.servers import NsqdServer
+from tests.support.v2_client import OK, V2Client
 from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Cluster, Run
 
@@ -32,10 +33,10 @@ def alive(cluster: Cluster) -> list[str]:
 
 def fail(nsqd: NsqdServer, topic: str, count: int) -> None:
     """Have so many messages of a topic fail in its channel `c`."""
-    with Line(nsqd) as line:
+    with V2Client(nsqd) as line:
         assert line.ask(sub(topic, "c")) == OK
-        line.say(rdy(count))
-        line.say(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(count)))
+        line.send(rdy(count))
+        line.send(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(count)))
         wait_for(lambda: nsqd.channel(topic, "c")["dead_letter_count"] == count)
 
 
@@ -63,10 +64,10 @@ def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
     assert cluster.depths("poison.all.dead", "back") == [0, 0]
 
     for nsqd in cluster.nsqds:
-        with Line(nsqd) as line:
+        with V2Client(nsqd) as line:
             assert line.ask(sub("poison.all", "c")) == OK
-            line.say(rdy(5))
-            line.say(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(5)))
+            line.send(rdy(5))
+            line.send(b"".join(b"REQ %s 0\n" % message.id for message in line.messages(5)))
             wait_for(lambda nsqd=nsqd: nsqd.channel("poison.all.dead", "back")["depth"] == 5)
     document = cluster.nsqds[0].get_json("/channel/messages?topic=poison.all.dead&channel=back")
     assert {message["letter"]["redriven"] for message in document["messages"]} == {"1"}

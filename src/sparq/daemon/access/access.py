@@ -172,6 +172,40 @@ class Access:
         if self._audit is not None:
             self._audit.refused(entry, kind)
 
+    def refuse_command(
+        self,
+        reason: str,
+        command: str,
+        name: str,
+        remote: str,
+        *,
+        topic: str = "",
+        channel: str = "",
+        user_agent: str = "",
+        detail: str = "",
+    ) -> None:
+        """Count and record the refusal of a command over TCP.
+
+        Args:
+            reason: one of `REASONS`.
+            command: the command; each has its own limit on entries.
+            name: the name of the token that was shown; empty: none, or a wrong one.
+            remote: the client's address.
+            topic, channel, user_agent, detail: see `AuditEntry`; without `detail`, the reason.
+        """
+        entry = AuditEntry(
+            name,
+            "token" if name else "nobody",
+            remote,
+            command,
+            "refused",
+            topic=topic,
+            channel=channel,
+            user_agent=user_agent,
+            detail=detail or reason,
+        )
+        self.refuse(reason, entry, command)
+
     # HTTP
 
     def refusal(self, route: Route, call: Call) -> HttpError | None:

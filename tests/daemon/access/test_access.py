@@ -1,0 +1,229 @@
+"""Access checks: who sends a request, what is refused, and what is counted and recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+
+from sparq.daemon.access import access as module
+from sparq.daemon.access import audit, tokens
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access, build
+from sparq.daemon.access.audit import AuditLog
+from sparq.daemon.access.rights import OPEN, of_topic
+from sparq.daemon.access.roles import Role
+from sparq.daemon.call import Call
+from sparq.daemon.options import AccessOptions
+from sparq.daemon.routes import Route
+from sparq.program.lifecycle import StartError
+
+MASTER = "master-token-of-some-length"
+PING = Route("GET", "/ping", lambda _call: None)
+STATS = Route("GET", "/stats", lambda _call: None)
+CONFIG = Route("GET", "/config", lambda _call: None, private=True)
+PAUSE = Route("POST", "/pause", lambda _call: None)
+PUB = Route("POST", "/pub", lambda _call: None)
+RIGHTS = {
+    ("GET", "/ping"): OPEN,
+    ("GET", "/stats"): of_topic(Role.READ),
+    ("POST", "/pause"): of_topic(Role.OPERATE),
+    ("POST", "/pub"): of_topic(Role.PUBLISH),
+}
+END = tokens.end_of("2030-01-01")
+
+
+class TokenFile:
+    """A token file with a line for all topics, one for some, one with an end, and `anybody`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.whole, whole = tokens.make("whole", "operate,publish")
+        self.part, part = tokens.make("part", "operate:t*")
+        self.ending, ending = tokens.make("ending", "operate", "2030-01-01")
+        self.lines = [whole, part, ending, "anybody read:public -"]
+        self.write(*self.lines)
+
+    def write(self, *lines: str) -> None:
+        self.path.write_text("\n".join(lines))
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "tokens")
+
+
+def call(route: Route, topic: str = "t1", shown: str = "", **headers: str) -> Call:
+    if shown:
+        headers["Authorization"] = f"Bearer {shown}"
+    target = f"{route.path}?topic={topic}&channel=c&to=earliest&secret=x"
+    return Call(make_mocked_request(route.method, target, CIMultiDict(headers)))
+
+
+def status(access: Access, route: Route, shown: str = "", topic: str = "t1") -> int:
+    """200, or the status of the refusal."""
+    refusal = access.refusal(route, call(route, topic, shown))
+    return 200 if refusal is None else refusal.status
+
+
+def test_without_options_there_are_no_checks(tmp_path: Path) -> None:
+    """With an audit file alone, everything is allowed and recorded."""
+    assert build(RIGHTS, "", AccessOptions()) is None
+    access = build(RIGHTS, "", AccessOptions(audit_file=str(tmp_path / "audit")))
+
+    assert access is not None
+    assert not access.asks
+    assert 200 == status(access, PAUSE)
+
+
+def test_a_file_that_cannot_be_used_is_no_start(tmp_path: Path) -> None:
+    """The error names the flag."""
+    missing = str(tmp_path / "missing" / "file")
+    with pytest.raises(StartError, match=r"^--token-file: .*missing"):
+        build(RIGHTS, "", AccessOptions(token_file=missing))
+    with pytest.raises(StartError, match=r"^--audit-file: "):
+        build(RIGHTS, MASTER, AccessOptions(audit_file=missing))
+
+
+def test_the_http_token_protects_changes_and_private_routes() -> None:
+    """Without a token file, other requests need no token."""
+    access = build(RIGHTS, MASTER, AccessOptions())
+    assert access is not None
+
+    assert access.asks
+    assert [200, 200, 401, 401] == [status(access, r) for r in (PING, STATS, CONFIG, PAUSE)]
+    assert [200, 200] == [status(access, route, MASTER) for route in (CONFIG, PAUSE)]
+    assert 401 == status(access, PAUSE, MASTER + "x")
+
+
+def test_with_a_token_file_each_route_needs_its_role(file: TokenFile) -> None:
+    """401 without a valid token, 403 without the right; a route without a row needs the most."""
+    access = Access(RIGHTS, token=MASTER, token_file=str(file.path))
+
+    assert [200, 401, 401, 401] == [status(access, r) for r in (PING, STATS, CONFIG, PAUSE)]
+    assert [200, 200, 403] == [status(access, r, file.whole) for r in (STATS, PAUSE, CONFIG)]
+    assert [200, 403] == [status(access, PAUSE, file.part, topic) for topic in ("t2", "u")]
+    assert [200] * 3 == [status(access, r, MASTER) for r in (STATS, PAUSE, CONFIG)]
+    assert {UNAUTHORISED: 3, EXPIRED: 0, FORBIDDEN: 2} == access.refused
+
+
+def test_a_wrong_token_has_fewer_rights_than_none(file: TokenFile) -> None:
+    """It does not fall back to what `anybody` may."""
+    access = Access(RIGHTS, token_file=str(file.path))
+
+    assert 200 == status(access, STATS, topic="public")
+    assert 401 == status(access, STATS, "x" * 40, topic="public")
+    assert 401 == status(access, STATS, topic="private")
+
+
+def test_a_token_is_valid_until_its_end(file: TokenFile) -> None:
+    """After it, its name is still known, and the reason is its own."""
+    moment = [END - 1.0]
+    access = Access(RIGHTS, token_file=str(file.path), now=lambda: moment[0])
+
+    assert (200, "") == (status(access, PAUSE, file.ending), access.look(file.ending)[1])
+    moment[0] = END
+    assert 401 == status(access, PAUSE, file.ending)
+    token, reason = access.look(file.ending)
+    assert token is not None
+    assert ("ending", EXPIRED) == (token.name, reason)
+    assert (None, UNAUTHORISED) == access.look("x" * 40)
+    assert 1 == access.refused[EXPIRED]
+
+
+def test_a_reload_takes_the_new_file_or_keeps_the_old(
+    file: TokenFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file with a mistake changes nothing, and the log says why."""
+    access = Access(RIGHTS, token_file=str(file.path))
+    file.write(*file.lines[1:])
+    assert access.reload()
+    assert 401 == status(access, PAUSE, file.whole)
+
+    file.write("nonsense")
+    assert not access.reload()
+    assert "keeping the old tokens: --token-file: " in caplog.text
+    assert 200 == status(access, PAUSE, file.part)
+    assert not Access(RIGHTS, token=MASTER).reload()
+
+
+async def entries(log: AuditLog) -> list[dict[str, Any]]:
+    """All entries, oldest first."""
+    return (await log.page(limit=100)).entries[::-1]
+
+
+async def test_changes_and_refusals_are_recorded_without_secrets(file: TokenFile) -> None:
+    """Who, what, on which topic and with which result; reads and publishes are not changes."""
+    log = AuditLog()
+    access = Access(RIGHTS, token=MASTER, token_file=str(file.path), audit=log)
+    await access.note(PAUSE, call(PAUSE, shown=file.part, **{"User-Agent": "curl"}), "")
+    await access.note(PAUSE, call(PAUSE, shown=MASTER), "TOPIC_NOT_FOUND")
+    await access.note(STATS, call(STATS, shown=file.whole), "")
+    await access.note(PUB, call(PUB, shown=file.whole), "")
+    status(access, PAUSE, "x" * 40)
+    await access.close()
+
+    found = await entries(log)
+    assert [
+        ("part", "token", "POST /pause", "done", ""),
+        ("http-token", "token", "POST /pause", "failed", "TOPIC_NOT_FOUND"),
+        ("", "nobody", "POST /pause", "refused", UNAUTHORISED),
+    ] == [tuple(one[k] for k in ("user", "via", "action", "outcome", "detail")) for one in found]
+    assert {"topic": "t1", "channel": "c", "user_agent": "curl"}.items() <= found[0].items()
+    assert {"to": "earliest"} == found[0]["arguments"]
+    text = json.dumps(found)
+    assert not any(secret in text for secret in (file.part, MASTER, "secret", "x" * 40))
+
+
+async def test_refused_commands_are_counted_and_recorded(
+    file: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By reason, with the token's name if it is known; each command has its own limit."""
+    monkeypatch.setattr(audit.time, "monotonic", lambda: 0.0)
+    log = AuditLog()
+    access = Access(RIGHTS, token_file=str(file.path), audit=log)
+    for _ in range(1000):
+        access.refuse_command(UNAUTHORISED, "AUTH", "", "192.0.2.1")
+    access.refuse_command(
+        *(FORBIDDEN, "SUB", "part", "192.0.2.2"),
+        topic="u",
+        channel="c",
+        user_agent="go-nsq",
+        detail="E_UNAUTHORIZED forbidden",
+    )
+    await access.close()
+
+    assert {UNAUTHORISED: 1000, EXPIRED: 0, FORBIDDEN: 1} == access.refused
+    found = await entries(log)
+    first, last = found[0], found[-1]
+    assert audit.REFUSED_MAX + 1 == len(found)
+    assert ("", "nobody", "AUTH", UNAUTHORISED) == tuple(
+        first[name] for name in ("user", "via", "action", "detail")
+    )
+    assert {
+        **{"user": "part", "via": "token", "remote": "192.0.2.2", "action": "SUB"},
+        **{"outcome": "refused", "topic": "u", "channel": "c", "user_agent": "go-nsq"},
+        **{"detail": "E_UNAUTHORIZED forbidden"},
+    }.items() <= last.items()
+
+
+async def test_an_answer_does_not_wait_for_a_slow_disk(
+    file: TokenFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond `WRITTEN_SECONDS` the request is answered without its entry."""
+    log = AuditLog()
+    waits: list[Any] = []
+
+    async def record(entry: Any) -> None:
+        waits.append(entry)
+        await module.asyncio.Event().wait()
+
+    monkeypatch.setattr(log, "record", record)
+    monkeypatch.setattr(module, "WRITTEN_SECONDS", 0.01)
+    access = Access(RIGHTS, token_file=str(file.path), audit=log)
+
+    await access.note(PAUSE, call(PAUSE, shown=file.whole), "")
+    assert 1 == len(waits)

@@ -1,0 +1,69 @@
+"""Rows of a table of rights: which grants meet the needs of a request."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.daemon.access import grants
+from sparq.daemon.access.rights import (
+    DEBUG,
+    OPEN,
+    UNLISTED,
+    Need,
+    Needs,
+    of_all,
+    of_any,
+    of_topic,
+)
+from sparq.daemon.access.roles import Role
+
+
+def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
+    held = grants.parse(granted)
+    return all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
+
+
+@pytest.mark.parametrize(
+    ("granted", "topic", "expected"),
+    [
+        ("operate", "clicks", True),
+        ("operate", "", True),
+        ("administer", "clicks", True),  # it includes operate
+        ("read", "clicks", False),
+        ("operate:clicks*", "clicks2", True),
+        ("operate:clicks*", "orders", False),
+        ("operate:clicks*", "", False),  # a request without a topic is about all topics
+        ("none", "clicks", False),
+    ],
+)
+def test_a_role_for_the_topic_of_the_request(granted: str, topic: str, expected: bool) -> None:
+    """For all topics, or for a pattern that the topic matches."""
+    assert expected == is_met(of_topic(Role.OPERATE), granted, topic=topic)
+
+
+@pytest.mark.parametrize(
+    ("granted", "all_topics", "any_topic"),
+    [("read", True, True), ("read:t*", False, True), ("none", False, False)],
+)
+def test_a_role_for_all_topics_or_for_any(granted: str, all_topics: bool, any_topic: bool) -> None:
+    """Whatever topic the request names."""
+    assert all_topics == is_met(of_all(Role.READ), granted, topic="t")
+    assert any_topic == is_met(of_any(Role.READ), granted, topic="other")
+
+
+def test_every_need_of_a_row_must_be_met() -> None:
+    """A copy needs the role for its source and for its target."""
+    both = (Need(Role.OPERATE, "topic"), Need(Role.OPERATE, "to"))
+
+    assert is_met(both, "operate:a,operate:b", topic="a", to="b")
+    assert not is_met(both, "operate:a", topic="a", to="b")
+    assert not is_met(both, "operate:b", topic="a", to="b")
+
+
+def test_rows_for_everybody_and_for_administrators() -> None:
+    """`OPEN` needs nothing; a forgotten route and the debug routes need `administer`."""
+    assert is_met(OPEN, "none")
+    for needs in (UNLISTED, *DEBUG.values()):
+        assert is_met(needs, "administer")
+        assert not is_met(needs, "operate,publish,consume,register")
+        assert not is_met(needs, "administer:t*", topic="t")

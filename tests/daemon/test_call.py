@@ -1,0 +1,107 @@
+"""A request as a handler sees it: its query, its path and its body, up to a limit."""
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.daemon import call as call_module
+from sparq.daemon import http
+from sparq.daemon.address import Listener, listen
+from sparq.daemon.call import Call, HttpError, parse_query
+from sparq.daemon.http import Route, Site
+from tests.daemon.exchange import Answer, ask, exchange
+
+BODY_MAX = 100
+
+
+async def echo(call: Call) -> bytes:
+    return await call.body(BODY_MAX, "TOO_BIG")
+
+
+@pytest.fixture
+async def listener(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
+    """A site that answers with the body of a request, on a free port."""
+    monkeypatch.setattr(http, "LINGER_SECONDS", 0.1)
+    site, listener = Site([Route("POST", "/echo", echo)]), listen("127.0.0.1:0")
+    await site.start(listener)
+    yield listener
+    listener.close()
+    await site.stop()
+
+
+def test_of_a_repeated_parameter_the_first_counts() -> None:
+    """Plus is a blank, escapes are resolved, a name without value is empty."""
+    assert parse_query("a=1&a=2&b=x+y%26&&c&=3") == {"a": "1", "b": "x y&", "c": "", "": "3"}
+    # What curl would cut off as a fragment is part of a raw client's query, as in Go.
+    assert parse_query("topic=t#ephemeral") == {"topic": "t#ephemeral"}
+
+
+@given(st.text())
+def test_any_query_is_read_or_refused(text: str) -> None:
+    """There is no third way."""
+    try:
+        parse_query(text)
+    except HttpError as error:
+        assert (error.status, error.code) == (400, "INVALID_REQUEST")
+
+
+async def test_a_body_at_the_limit_passes(listener: Listener) -> None:
+    """The limit itself is allowed, whole or in chunks, and an empty body is one."""
+    body = bytes(range(100))
+    chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
+    chunked += b"Connection: close\r\n\r\n32\r\n%b\r\n32\r\n%b\r\n0\r\n\r\n"
+
+    assert (await ask(listener, "POST", "/echo", body)).body == body
+    assert Answer(await exchange(listener, chunked % (body[:50], body[50:]))).body == body
+    assert (await ask(listener, "POST", "/echo")).body == b""
+
+
+async def test_a_body_beyond_the_limit_is_refused(listener: Listener) -> None:
+    """It is refused by its announced size before a byte of it has come, or by its real size."""
+    announced = b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9999999999\r\n\r\n"
+    chunked = b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    chunked += b"40\r\n" + bytes(64) + b"\r\n" + b"40\r\n" + bytes(64) + b"\r\n"
+
+    for raw in (announced, chunked):
+        answer = Answer(await exchange(listener, raw))
+        assert (answer.status, answer.body) == (413, b'{"message":"TOO_BIG"}')
+
+
+async def test_a_body_is_not_decompressed(listener: Listener) -> None:
+    """What was sent is what is published, and nothing small becomes large here."""
+    body = gzip.compress(bytes(10_000))
+
+    answer = await ask(listener, "POST", "/echo", body, "Content-Encoding: gzip")
+    assert answer.body == body
+
+
+async def test_a_broken_body_is_an_internal_error(
+    listener: Listener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A body whose rest does not come is given up after a while."""
+    monkeypatch.setattr(call_module, "BODY_SECONDS", 0.05)
+
+    answer = Answer(
+        await exchange(listener, b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc")
+    )
+    assert (answer.status, answer.body) == (500, b'{"message":"INTERNAL_ERROR"}')
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(listener: Listener) -> None:
+    """curl waits for this before a large body; one that is too large is refused instead."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    head = b"POST /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\nExpect: 100-continue\r\n"
+    writer.write(head + b"Content-Length: 3\r\n\r\n")
+
+    async with asyncio.timeout(10):
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+    writer.write(b"abc")
+    assert Answer(await reader.read()).body == b"abc"
+    writer.close()
+
+    refused = Answer(await exchange(listener, head + b"Content-Length: 101\r\n\r\n"))
+    assert refused.status == 413

@@ -1,0 +1,94 @@
+"""The V2 clients of one nsqd: their limit, and their end when nsqd stops."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from sparq.nsqd import clients as module
+from sparq.nsqd.auth import Authenticator
+from sparq.nsqd.clients import Clients
+from sparq.nsqd.options import NsqdOptions
+from tests.support.options import changed
+
+
+class Connection:
+    """A connection that counts what is done to it, and leaves when it is told."""
+
+    def __init__(self, clients: Clients, *, reads_in: float | None = 0.0) -> None:
+        """`reads_in`: seconds until it has read all; None: it never reads."""
+        self.closed = self.aborted = 0
+        self._clients, self._reads_in = clients, reads_in
+
+    def close(self) -> None:
+        self.closed += 1
+        if self._reads_in:
+            asyncio.get_running_loop().call_later(self._reads_in, self._leave)
+        elif self._reads_in is not None:
+            self._leave()
+
+    def abort(self) -> None:
+        self.aborted += 1
+        self._leave()
+
+    def _leave(self) -> None:
+        self._clients.forget(self)  # type: ignore[arg-type]  # all that is asked of it is here
+
+
+def made(**options: Any) -> Clients:
+    return Clients(changed(NsqdOptions(), **options), object())  # type: ignore[arg-type]  # unused
+
+
+def admitted(clients: Clients, *connections: Connection) -> list[bool]:
+    return [clients.admit(one) for one in connections]  # type: ignore[arg-type]  # likewise
+
+
+def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says so once, and again after there was room."""
+    clients = made()
+    clients.connections_max = 2
+    first, *others = (Connection(clients) for _ in range(4))
+    assert [True, True, False, False] == admitted(clients, first, *others)
+    assert ["TCP: refusing connections: the limit of 2 clients is reached"] == caplog.messages
+
+    first.close()
+    assert [True, False] == admitted(clients, first, others[-1])
+    assert 2 == len(caplog.messages)
+    assert {first, others[0]} == clients.connections
+
+
+async def test_a_client_that_reads_leaves_in_peace() -> None:
+    """Also one that needs a moment for it; without clients there is nothing to wait for."""
+    clients = made()
+    await clients.gone()
+    early = Connection(clients)
+    admitted(clients, early)
+    early.close()
+    connections = [Connection(clients, reads_in=seconds) for seconds in (0.0, 0.01, 0.02)]
+    admitted(clients, *connections)
+    clients.close()
+    await clients.gone()
+
+    assert [(1, 0)] * 3 == [(one.closed, one.aborted) for one in connections]
+
+
+async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After `STOP_SECONDS`."""
+    monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
+    clients = made()
+    quiet = Connection(clients, reads_in=None)
+    admitted(clients, quiet)
+    clients.close()
+    await clients.gone()
+
+    assert (1, 1) == (quiet.closed, quiet.aborted)
+    assert not clients.connections
+
+
+def test_clients_are_asked_for_auth_if_anything_can_answer() -> None:
+    """With an authd, or with a token file; an audit file alone asks nobody."""
+    assert made().authenticator is None
+    assert made(audit_file="audit").authenticator is None
+    assert isinstance(made(auth_http_addresses=("127.0.0.1:1",)).authenticator, Authenticator)

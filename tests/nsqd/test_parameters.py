@@ -1,0 +1,188 @@
+"""Parameters of the inspection routes: what is read, and what each error says."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from sparq.daemon.call import Call, HttpError
+from sparq.inspection.snapshot import MessageState
+from sparq.nsqd.parameters import (
+    BODY_BYTES,
+    IDS_BYTES_MAX,
+    body_bytes_of,
+    criteria_of,
+    ids_of,
+    index_of,
+    name_of,
+    number_of,
+    raw_id,
+    state_of,
+    token_of,
+)
+from sparq.protocol.layout import INDEX_BITS
+
+
+def call(query: str) -> Call:
+    return Call(make_mocked_request("GET", f"/x?{query}"))
+
+
+def refusal(read: Callable[[], object]) -> str:
+    with pytest.raises(HttpError) as caught:
+        read()
+    assert 400 == caught.value.status
+    return caught.value.code
+
+
+def test_names_are_required_and_legal() -> None:
+    """With NSQ's own codes."""
+    assert "t" == name_of(call("topic=t"), "topic")
+    assert "MISSING_ARG_TOPIC" == refusal(lambda: name_of(call(""), "topic"))
+    assert "INVALID_ARG_CHANNEL" == refusal(lambda: name_of(call("channel=a+b"), "channel"))
+
+
+@pytest.mark.parametrize(("query", "value"), [("", 7), ("n=1", 1), ("n=20", 20)])
+def test_a_number_within_its_bounds(query: str, value: int) -> None:
+    """The bounds themselves are allowed; without the parameter its default counts."""
+    assert value == number_of(call(query), "n", 7, 20)
+
+
+@pytest.mark.parametrize("text", ["0", "21", "-1", "", "x", "1.5", "%C2%B2", "9" * 5000])
+def test_any_other_number_is_refused(text: str) -> None:
+    """Also digits of other scripts, and ones that are too long to be worth reading."""
+    assert "INVALID_ARG_N: a number from 1 to 20" == refusal(
+        lambda: number_of(call(f"n={text}"), "n", 7, 20)
+    )
+
+
+@pytest.mark.parametrize(
+    ("query", "size"),
+    [
+        ("", BODY_BYTES),
+        ("body_bytes=0", 0),
+        ("bodies=false", -1),
+        ("bodies=false&body_bytes=9", -1),
+    ],
+)
+def test_how_much_of_a_body_is_shown(query: str, size: int) -> None:
+    """-1: nothing of it, not even its size's worth of zero bytes."""
+    assert size == body_bytes_of(call(query))
+
+
+def test_a_place_to_go_on_from() -> None:
+    """As many numbers as the answer gave, of 64 bits each."""
+    assert token_of(call(""), 2) is None
+    assert [12, -3] == token_of(call("after=12.-3"), 2)
+    for text in ("12", "1.2.3", "x", "", "1.", f"{1 << 63}.0", f"-{1 << 63}.0"):
+        told = refusal(lambda text=text: token_of(call(f"after={text}"), 2))  # type: ignore[misc]  # bound now
+        assert "INVALID_ARG_AFTER: the `next` value of an answer to the same request" == told
+
+
+def test_a_state_is_one_of_those_allowed() -> None:
+    """By its name in small letters."""
+    states = (MessageState.WAITING, MessageState.IN_FLIGHT)
+
+    assert MessageState.IN_FLIGHT == state_of(call("state=in_flight"), None, *states)
+    assert state_of(call(""), None, *states) is None
+    assert "INVALID_ARG_STATE: one of waiting, in_flight" == refusal(
+        lambda: state_of(call("state=finished"), None, *states)
+    )
+
+
+def test_criteria_of_a_search() -> None:
+    """All that are given; attempts with an operator, `=` if there is none."""
+    found = criteria_of(
+        call("text=%C3%A4&json=a%3D1&regex=%5Ea&channel=c&state=deferred&attempts=%3E%3D3")
+    )
+
+    assert ("ä".encode(), (">=", 3), MessageState.DEFERRED) == (
+        found.text,
+        found.attempts,
+        found.state,
+    )
+    assert found.json is not None
+    assert found.regex is not None
+    assert ("=", 2) == criteria_of(call("channel=c&attempts=2")).attempts
+
+
+@pytest.mark.parametrize(
+    ("query", "code"),
+    [
+        (f"text={'x' * 1025}", "INVALID_ARG_TEXT: at most 1024 bytes"),
+        ("json=%7B", "INVALID_ARG_JSON: "),
+        (f"regex={'x' * 1025}", "INVALID_ARG_REGEX: at most 1024 characters"),
+        ("regex=(", "INVALID_ARG_REGEX: "),
+        ("channel=c&attempts=x", "INVALID_ARG_ATTEMPTS: a number, optionally after one of "),
+        ("channel=c&state=x", "INVALID_ARG_STATE: one of waiting, in_flight, deferred, finished"),
+        ("attempts=2", "MISSING_ARG_CHANNEL: state and attempts need a channel"),
+        ("state=waiting", "MISSING_ARG_CHANNEL: state and attempts need a channel"),
+    ],
+)
+def test_criteria_that_are_refused(query: str, code: str) -> None:
+    """The error names the parameter, and its limit."""
+    assert refusal(lambda: criteria_of(call(query))).startswith(code)
+
+
+def test_ids_of_messages() -> None:
+    """16 small hex digits: the node and the index in its log."""
+    assert 0x1F == raw_id("000000000000001f")
+    assert all(raw_id(text) is None for text in ("", "1f", "000000000000001F", "0" * 17))
+    node = 5
+    text = f"{(node << INDEX_BITS) + 9:016x}"
+    assert (9, None) == (index_of(text, node), index_of(text, node + 1))
+    assert "INVALID_ARG_ID: 16 hexadecimal digits in lower case" == refusal(
+        lambda: index_of("x", node)
+    )
+
+
+class Posted:
+    """A request with a body."""
+
+    def __init__(self, body: bytes, **query: str) -> None:
+        self.query = query
+        self._body = body
+
+    async def body(self, limit: int, too_big: str) -> bytes:
+        if len(self._body) > limit:
+            raise HttpError(413, too_big)
+        return self._body
+
+
+def ids(body: bytes, **query: str) -> Awaitable[list[str]]:
+    posted: Any = Posted(body, **query)
+    return ids_of(posted)
+
+
+async def test_ids_of_a_request() -> None:
+    """One in the query, or a list in the body: in its order, each once."""
+    a, b = "0" * 16, "f" * 16
+
+    assert [a] == await ids(b"", id=a)
+    assert [b, a] == await ids(f'{{"ids": ["{b}", "{a}", "{b}"]}}'.encode())
+    assert [] == await ids(b'{"ids": []}')
+
+
+@pytest.mark.parametrize(
+    ("body", "query", "status", "code"),
+    [
+        (b"", {}, 400, 'MISSING_ARG_ID: give id, or a body {"ids": [...]}'),
+        (b"", {"id": "x"}, 400, "INVALID_ARG_ID: 16 hexadecimal digits in lower case"),
+        (b'{"ids": ["x"]}', {}, 400, "INVALID_ARG_IDS: 16 hexadecimal digits in lower case"),
+        (b'{"ids": [7]}', {}, 400, "INVALID_ARG_IDS: 16 hexadecimal digits in lower case"),
+        (b'{"ids": "x"}', {}, 400, "INVALID_ARG_IDS: a list of at most 1000 ids"),
+        (b"[]", {}, 400, 'INVALID_ARG_IDS: the body must be {"ids": [...]}'),
+        (b"{", {}, 400, 'INVALID_ARG_IDS: the body must be {"ids": [...]}'),
+        (b"[" * 60_000, {}, 400, 'INVALID_ARG_IDS: the body must be {"ids": [...]}'),
+        (b"x" * (IDS_BYTES_MAX + 1), {}, 413, "BODY_TOO_BIG"),
+    ],
+)
+async def test_ids_that_are_refused(
+    body: bytes, query: dict[str, str], status: int, code: str
+) -> None:
+    """Before anything is looked for."""
+    with pytest.raises(HttpError) as caught:
+        await ids(body, **query)
+    assert (status, code) == (caught.value.status, caught.value.code)

@@ -1,0 +1,86 @@
+"""nsqd's table of rights: the roles of routes and commands, and AUTH's permissions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.access import grants, tokens
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.rights import COMMANDS, RIGHTS, access_of, permissions
+from sparq.program.lifecycle import StartError
+from sparq.protocol import commands
+from tests.support.options import changed
+
+
+def allowed(granted: str, **arguments: str) -> set[str]:
+    """The routes that grants allow, for a request with these arguments."""
+    held = grants.parse(granted)
+    return {
+        f"{method} {path}"
+        for (method, path), needs in RIGHTS.items()
+        if all(need.is_met(held, lambda name: arguments.get(name, "")) for need in needs)
+    }
+
+
+def test_publishers_and_consumers_get_what_their_programs_use() -> None:
+    """Over HTTP a publisher publishes; a consumer reads what it may receive anyway."""
+    find = {"GET /ping", "GET /info"}
+
+    assert {*find, "POST /pub", "POST /mpub"} == allowed("publish:t*", topic="t1")
+    assert find == allowed("publish:t*", topic="u")
+    assert allowed("bodies", topic="t") == allowed("consume", topic="t")
+    assert {"GET /ping"} == allowed("none")
+
+
+def test_each_stronger_role_allows_more() -> None:
+    """Reading, undoable actions, everything that is not about messages' bodies."""
+    read, operate, administer = (allowed(role, topic="t", to="u") for role in INCLUDED)
+
+    assert read < operate < administer
+    assert {"POST /channel/pause", "POST /topic/drain", "POST /message/redrive"} <= operate - read
+    assert {"POST /topic/delete", "PUT /policies", "POST /drain"} <= administer - operate
+    assert {"GET /topic/messages", "POST /pub"}.isdisjoint(administer)
+
+
+INCLUDED = ("read", "operate", "administer")
+
+
+def test_a_copy_needs_the_role_for_both_topics() -> None:
+    """Else a client could send messages to a topic that is not its own."""
+    granted = "operate:mine*"
+
+    assert "POST /message/copy" in allowed(granted, topic="mine1", to="mine2")
+    assert "POST /message/copy" not in allowed(granted, topic="mine1", to="other")
+    assert "POST /message/copy" not in allowed(granted, topic="other", to="mine1")
+    assert "POST /message/redrive" not in allowed(granted, topic="mine1")
+
+
+def test_every_command_has_a_role() -> None:
+    """A command that is missing would be refused to everybody."""
+    assert set(commands.COMMANDS) == set(COMMANDS)
+
+
+def test_roles_become_auths_permissions() -> None:
+    """Only publish and consume; a role that includes one of them does not exist."""
+    granted = grants.parse("publish:a*,consume,administer,register:b")
+
+    assert [("a*", "publish"), ("*", "subscribe")] == permissions(granted)
+
+
+def test_checks_are_made_only_if_options_ask_for_them(tmp_path: Path) -> None:
+    """An `@FILE` is read; a file that cannot be used is no start."""
+    file = tmp_path / "tokens"
+    token, line = tokens.make("a", "read")
+    file.write_text(line)
+    (tmp_path / "token").write_text("a-token-of-some-length")
+
+    assert access_of(NsqdOptions()) is None
+    for key, value in (("http_token", f"@{tmp_path}/token"), ("token_file", str(file))):
+        access = access_of(changed(NsqdOptions(), **{key: value}))
+        assert access is not None
+        assert access.asks
+        assert (key == "token_file") == (access.look(token)[0] is not None)
+    with pytest.raises(StartError, match="--token-file"):
+        access_of(changed(NsqdOptions(), token_file=str(tmp_path / "missing")))

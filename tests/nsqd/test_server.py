@@ -1,0 +1,69 @@
+"""One nsqd as an object: what HTTP awaits of its broker, and an orderly stop."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from sparq.broker.drain_file import Drain
+from sparq.nsqd.server import Waiting
+from sparq.protocol.commands import sub
+from sparq.protocol.errors import RemoteError
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+
+
+async def test_a_ticket_is_answered_once() -> None:
+    """With None or the error; a later answer changes nothing, also if nobody waits any more."""
+    loop = asyncio.get_running_loop()
+    good, bad, given_up = (Waiting(loop) for _ in range(3))
+    good.answered(None)
+    good.answered(RemoteError("E_INVALID", "late"))
+    bad.answered(RemoteError("PUB_FAILED", "full"))
+    bad.answered(None)
+    given_up.future.cancel()
+    given_up.answered(None)
+
+    assert good.future.result() is None
+    with pytest.raises(RemoteError, match="full"):
+        await bad.future
+    assert given_up.future.cancelled()
+
+
+async def test_a_change_of_the_drains_is_told_to_their_watchers(nsqd: Daemon) -> None:
+    """Once it is on disk; then publishes are refused."""
+    path = Path(nsqd.nsqd.options.data_path) / "drain.json"
+    seen: list[bool] = []
+    nsqd.nsqd.drain_watchers.append(lambda: seen.append(path.exists()))
+    await nsqd.nsqd.change_drains(lambda now: now._replace(node=Drain(1, "me")))
+
+    assert [True] == seen
+    with pytest.raises(RemoteError, match="draining"):
+        await nsqd.nsqd.publish("t", [b"x"])  # type: ignore[arg-type]  # it is refused before
+    path.with_name("drain.json.new").mkdir()
+    with pytest.raises(RemoteError):
+        await nsqd.nsqd.change_drains(lambda now: now._replace(node=None))
+    assert [True] == seen
+    path.with_name("drain.json.new").rmdir()
+
+
+async def test_a_stop_closes_clients_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
+    """The next start has every message, also one that was in flight."""
+    nsqd = await start(tmp_path)
+    await nsqd.post("/topic/create?topic=t")
+    await nsqd.post("/channel/create?topic=t&channel=c")
+    await nsqd.post("/mpub?topic=t", b"1\n2\n3")
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    assert [b"1"] == await consumer.messages(1)
+    assert [b"2"] == await consumer.messages(1, finish=False)
+    assert not nsqd.nsqd.exiting
+    await stop(nsqd)
+
+    assert nsqd.nsqd.exiting
+    assert not nsqd.nsqd.clients.connections
+    with pytest.raises(AssertionError, match="closed the connection"):
+        await consumer.frame()
+    again = await start(tmp_path)
+    assert 2 == (await again.channel("t", "c"))["depth"]
+    await stop(again)

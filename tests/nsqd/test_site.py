@@ -1,0 +1,76 @@
+"""nsqd's HTTP site: plain HTTP where TLS is required, and requests that need aiohttp."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from sparq.nsqd import site
+from sparq.nsqd.http_publish import FastPublishPath
+from sparq.nsqd.options import NsqdOptions
+from sparq.nsqd.server import Nsqd
+from sparq.nsqd.site import gate_of
+from tests.nsqd.daemon import start, stop
+from tests.support.options import changed
+
+TOKEN = "t" * 20
+CHECKS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "token": {"http_token": TOKEN},
+    "timeout": {"http_request_timeout": 10**9},
+}
+
+
+def options(required: str) -> NsqdOptions:
+    return changed(NsqdOptions(), tls_required=required)
+
+
+@pytest.mark.parametrize("required", ["false", "tcp-https"])
+def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
+    """`tcp-https` requires it of V2 clients alone."""
+    assert gate_of(options(required), 4152) is None
+
+
+@pytest.mark.parametrize(("port", "told"), [(4152, 4152), (-1, 0)])
+async def test_plain_http_is_refused_if_tls_is_required(port: int, told: int) -> None:
+    """403 with the HTTPS port in NSQ's form; 0 if there is none."""
+    gate = gate_of(options("true"), port)
+    assert gate is not None
+    answer = gate(make_mocked_request("GET", "/ping"))
+
+    assert answer is not None
+    assert (403, f'{{"message": "TLS_REQUIRED", "https_port": {told}}}') == (
+        answer.status,
+        answer.text,
+    )
+    assert "nsq; version=1.0" == answer.headers["X-NSQ-Content-Type"]
+
+
+async def test_a_site_without_checks_has_the_fast_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token or a time limit for requests needs aiohttp's handlers; both ways publish."""
+    made: list[Path] = []
+
+    class Recorded(FastPublishPath):
+        """One that is counted."""
+
+        def __init__(self, nsqd: Nsqd, protocol: Any) -> None:
+            made.append(Path(nsqd.options.data_path))
+            super().__init__(nsqd, protocol)
+
+    monkeypatch.setattr(site, "FastPublishPath", Recorded)
+    for name, more in CHECKS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        nsqd = await start(folder, **more)
+        head = f"POST /pub?topic=t HTTP/1.1\r\nAuthorization: Bearer {TOKEN}"
+        status, _, _ = await nsqd.raw(head, b"Content-Length: 1\r\n\r\nx")
+
+        assert 200 == status
+        assert 1 == nsqd.nsqd.broker.topics["t"].depth()
+        await stop(nsqd)
+    assert [tmp_path / "none"] == made

@@ -1,0 +1,49 @@
+"""A client with very many commands, and the others' turns in between."""
+
+from pathlib import Path
+
+from sparq.nsqd.tcp import COMMANDS_PER_TURN
+from sparq.protocol.commands import nop, pub, sub, touch
+from tests.nsqd.daemon import Consumer, start, stop
+
+
+async def test_more_commands_than_a_turn_has_are_all_executed(tmp_path: Path) -> None:
+    """What is left over for the next turns keeps its order, and nothing of it is lost."""
+    daemon = await start(tmp_path)
+    client = await Consumer.introduced(daemon, sub("t", "c"))
+    count = 3 * COMMANDS_PER_TURN + 7
+    parts = [touch(b"%016x" % number) for number in range(count)]
+    client.send(nop() * count + b"".join(parts) + pub("t", b"x"))
+
+    for number in range(count):
+        kind, text = await client.frame()
+        assert (1, b"E_TOUCH_FAILED TOUCH %016x" % number) == (kind, text[:37])
+    assert (0, b"OK") == await client.frame()
+    assert [b"x"] == await client.messages(1)
+    await client.close()
+    await stop(daemon)
+
+
+async def test_others_are_served_between_the_commands_of_one(tmp_path: Path) -> None:
+    """A chunk of commands takes as many turns as it has parts; another client is in each."""
+    daemon = await start(tmp_path)
+    busy = await Consumer.introduced(daemon)
+    other = await Consumer.introduced(daemon)
+    turns = 0
+    take_turn = daemon.nsqd.turns.take
+
+    def counted() -> None:
+        nonlocal turns
+        turns += 1
+        take_turn()
+
+    daemon.nsqd.turns.take = counted  # type: ignore[method-assign]  # counts what passes
+    busy.send(nop() * (10 * COMMANDS_PER_TURN) + pub("t", b"last"))
+    other.send(pub("t", b"first"))
+
+    assert (0, b"OK") == await other.frame()
+    assert (0, b"OK") == await busy.frame()
+    assert 10 <= turns
+    await busy.close()
+    await other.close()
+    await stop(daemon)

@@ -1,0 +1,92 @@
+"""One nsqlookupd as an object on real sockets: its start, its reload, its end."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.daemon.address import ListenError
+from sparq.nsqlookupd import server
+from sparq.nsqlookupd.main import listen
+from sparq.nsqlookupd.options import NsqlookupdOptions
+from sparq.nsqlookupd.server import Nsqlookupd
+from sparq.program.config_file import FileError
+from tests.support.options import changed
+from tests.support.waiting import until
+
+
+def options(
+    tcp_address: str = "127.0.0.1:0", http_address: str = "127.0.0.1:0"
+) -> NsqlookupdOptions:
+    return NsqlookupdOptions(tcp_address=tcp_address, http_address=http_address)
+
+
+async def test_a_failed_start_leaves_nothing_open() -> None:
+    """When the HTTP port cannot be had, the TCP port is free again."""
+    first = Nsqlookupd(options())
+    await first.start()
+    where = f"127.0.0.1:{first.tcp_port}"
+    with pytest.raises(ListenError):
+        await Nsqlookupd(options("127.0.0.1:0", where)).start()
+    await first.stop()
+
+    again = Nsqlookupd(options(where))
+    await again.start()
+    await again.stop()
+
+
+@pytest.mark.usefixtures("log_levels_are_restored")
+async def test_sighup_sets_the_log_level(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Other changes need a restart, and a file that cannot be read changes nothing."""
+    hangups: list[Callable[[], None]] = []
+    monkeypatch.setattr(server.lifecycle, "on_hangup", hangups.append)
+    running, stop = options(), asyncio.Event()
+    wanted = changed(running, log_level=logging.DEBUG, max_names=7)
+    files = iter([FileError("no such file"), wanted, wanted])
+
+    def read_again() -> NsqlookupdOptions:
+        found = next(files)
+        if isinstance(found, FileError):
+            raise found
+        return found
+
+    serving = asyncio.create_task(server.serve(running, listen(running), read_again, stop))
+    await until(lambda: hangups)
+    levels = []
+    for _ in range(3):
+        hangups[0]()
+        levels.append(logging.getLogger().level)
+    stop.set()
+    await serving
+
+    assert [logging.WARNING, logging.DEBUG, logging.DEBUG] == levels
+    told = [line for line in caplog.messages if line.startswith("SIGHUP: ")]
+    assert told[0] == "SIGHUP: nothing is changed: no such file"
+    assert told.count('SIGHUP: log_level is now "debug"') == 1
+    assert told.count("SIGHUP: max_names has changed: that needs a restart") == 2
+
+
+class Reviewed:
+    """A connection that counts its reviews."""
+
+    def __init__(self, reviews: list[bool]) -> None:
+        self._reviews = reviews
+
+    def review(self, *, again: bool) -> None:
+        self._reviews.append(again)
+
+
+async def test_a_reload_reads_the_tokens_again(tmp_path: Path) -> None:
+    """nsqds are checked against the new ones; without a token file there is nothing to check."""
+    reviews: list[bool] = []
+    (tmp_path / "tokens").write_text(f"{tokens.make('a', 'register')[1]}\n")
+    for path, count in (("", 0), (str(tmp_path / "tokens"), 1)):
+        daemon = Nsqlookupd(changed(options(), token_file=path))
+        daemon.connections.add(Reviewed(reviews))  # type: ignore[arg-type]  # it only counts
+        daemon.reload()
+        assert [True] * count == reviews

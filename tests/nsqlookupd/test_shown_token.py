@@ -1,0 +1,115 @@
+"""The token that an nsqd shows in IDENTIFY: why it is refused, which topics, and for how long."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access
+from sparq.nsqlookupd.shown_token import NsqdToken
+
+END = tokens.end_of("2030-01-01")
+
+
+class TokenFile:
+    """A token file with lines for all topics, for some, with an end, and without the role."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = END - 1.0
+        self.lines: dict[str, str] = {}
+        self.whole = self.add("whole", "register")
+        self.part = self.add("part", "register:t*")
+        self.ending = self.add("ending", "register", "2030-01-01")
+        self.reader = self.add("reader", "read,publish")
+        self.access = Access({}, token_file=str(path), now=lambda: self.now)
+
+    def add(self, name: str, roles: str, last_day: str = "") -> str:
+        token, self.lines[name] = tokens.make(name, roles, last_day)
+        self.path.write_text("\n".join(self.lines.values()))
+        return token
+
+    def change(self, name: str, roles: str = "") -> None:
+        """Give a token other roles, or remove it, and read the file again."""
+        words = self.lines.pop(name).split()
+        if roles:
+            self.lines[name] = " ".join([words[0], roles, *words[2:]])
+        self.path.write_text("\n".join(self.lines.values()))
+        assert self.access.reload()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> TokenFile:
+    return TokenFile(tmp_path / "tokens")
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"version": "1.3.0", **fields}).encode()
+
+
+def shown(file: TokenFile, token: str) -> NsqdToken:
+    """An nsqd whose token was accepted."""
+    made = NsqdToken(file.access, "192.0.2.1")
+    assert "" == made.take(body(token=token))
+    return made
+
+
+@pytest.mark.parametrize("key", ["token", "Token", "TOKEN"])
+def test_a_token_with_the_role_is_accepted(file: TokenFile, key: str) -> None:
+    """Keys of IDENTIFY may have any case; a role for some topics is enough to connect."""
+    for token in (file.whole, file.part, file.ending):
+        assert "" == NsqdToken(file.access, "192.0.2.1").take(body(**{key: token}))
+    assert {UNAUTHORISED: 0, EXPIRED: 0, FORBIDDEN: 0} == file.access.refused
+
+
+def test_a_refusal_says_why(file: TokenFile) -> None:
+    """It is counted, too, by its reason."""
+
+    def answer(**fields: Any) -> str:
+        return NsqdToken(file.access, "192.0.2.1").take(body(**fields))
+
+    assert "a token is required (nsqd's --lookupd-token)" == answer()
+    assert "a token is required (nsqd's --lookupd-token)" == answer(token=7)
+    assert "unknown token" == answer(token="x" * 40)
+    assert "this token may not register" == answer(token=file.reader)
+    file.now = END
+    assert "this token has expired" == answer(token=file.ending)
+    assert {UNAUTHORISED: 3, EXPIRED: 1, FORBIDDEN: 1} == file.access.refused
+
+
+def test_topics_are_those_of_the_pattern(file: TokenFile) -> None:
+    """An nsqd that has shown nothing may register nothing."""
+    part = shown(file, file.part)
+
+    assert ["", "this token may not register this topic"] == [part.refusal(t) for t in ("t1", "u")]
+    assert "" == shown(file, file.whole).refusal("u")
+    assert NsqdToken(file.access, "192.0.2.1").refusal("t1")
+    assert 2 == file.access.refused[FORBIDDEN]
+
+
+def test_a_token_that_expires_is_not_valid_any_more(file: TokenFile) -> None:
+    """The file need not be read again for that."""
+    ending, whole = shown(file, file.ending), shown(file, file.whole)
+    assert ending.review(again=False)
+    file.now = END
+
+    assert not ending.review(again=False)
+    assert whole.review(again=False)
+    assert NsqdToken(file.access, "192.0.2.1").review(again=False)  # nothing was shown yet
+    assert 1 == file.access.refused[EXPIRED]
+
+
+def test_a_change_of_the_file_counts_once_it_is_looked_up_again(file: TokenFile) -> None:
+    """A removed token, one without the role, and one with other topics."""
+    part, whole, ending = (shown(file, t) for t in (file.part, file.whole, file.ending))
+    file.change("part", "register:u*")
+    file.change("whole")
+    file.change("ending", "read")
+
+    assert whole.review(again=False)
+    assert [True, False, False] == [one.review(again=True) for one in (part, whole, ending)]
+    assert ["this token may not register this topic", ""] == [part.refusal(t) for t in ("t1", "u")]

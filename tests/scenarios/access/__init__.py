@@ -1,0 +1,1 @@
+"""Tokens and authds: what a client may do, and for how long."""

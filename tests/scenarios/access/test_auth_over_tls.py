@@ -1,0 +1,161 @@
+"""AUTH where TLS is: clients with certificates, and authds that are asked over HTTPS."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from sparq.protocol import commands as c
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.authd import answer, entry, running
+from tests.support.certificates import Certificates
+
+ALL = answer(entry())
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+def server_side(certificates: Certificates, name: str = "server") -> ssl.SSLContext:
+    """What an authd needs to answer over HTTPS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(str(certificates.folder / f"{name}.pem"))
+    return context
+
+
+@asynccontextmanager
+async def guarded(
+    folder: Path, certificates: Certificates, *addresses: str, **options: Any
+) -> AsyncIterator[Daemon]:
+    """An nsqd that trusts the authority, towards clients and authds alike."""
+    authority = str(certificates.folder / "ca.pem")
+    daemon = await start(
+        folder,
+        auth_http_addresses=addresses,
+        **certificates.options(tls_root_ca_file=authority, **options),
+    )
+    try:
+        yield daemon
+    finally:
+        await stop(daemon)
+
+
+@pytest.mark.behaviour("TestClientAuth")
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize(
+    "client",
+    [("require-verify", "signed", "joe"), ("require", "self-signed", ""), ("", "", "")],
+)
+async def test_the_authd_is_told_of_tls_and_the_certificate(
+    tmp_path: Path,
+    certificates: Certificates,
+    method: str,
+    client: tuple[str, str, str],
+) -> None:
+    """`tls` is true, and `common_name` whom a verified certificate names; the authd has HTTPS."""
+    policy, name, expected = client
+    async with (
+        running(ALL, tls=server_side(certificates)) as authd,
+        guarded(
+            tmp_path,
+            certificates,
+            f"https://{authd.address}/auth",
+            auth_http_request_method=method,
+            tls_client_auth_policy=policy,
+        ) as daemon,
+        connected(daemon) as talk,
+    ):
+        assert (await talk.upgrade(certificates.client(name), "snappy"))["auth_required"]
+        talk.send(c.auth(b"key") + c.pub("t", b"x") + c.sub("t", "ch"))
+        assert 1 == json.loads(await talk.response())["permission_count"]
+        assert [b"OK", b"OK"] == [await talk.response(), await talk.response()]
+
+        values = {"common_name": expected, "remote_ip": "127.0.0.1", "secret": "key", "tls": "true"}
+        assert [(method.upper(), "/auth", values)] == authd.asked
+
+
+@pytest.mark.parametrize("name", ["foreign", "self-signed"])
+async def test_an_authd_that_nobody_trusts(
+    tmp_path: Path, certificates: Certificates, name: str
+) -> None:
+    """The root CA decides which authds may say who comes in; no secret reaches another."""
+    async with (
+        running(ALL, tls=server_side(certificates, name)) as authd,
+        guarded(tmp_path, certificates, f"https://{authd.address}/auth") as daemon,
+        connected(daemon) as client,
+    ):
+        client.send(c.auth(b"key"))
+        assert b"E_AUTH_FAILED AUTH failed" == await client.error()
+        assert [] == authd.asked
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+async def test_an_authd_that_sends_to_https(
+    tmp_path: Path, certificates: Certificates, method: str
+) -> None:
+    """A 403 that names an `https_port` has the same asked once there."""
+    async with running(ALL, tls=server_side(certificates)) as secure:
+        there = json.dumps({"message": "TLS_REQUIRED", "https_port": secure.port}).encode()
+        async with (
+            running((403, there)) as plain,
+            guarded(
+                tmp_path, certificates, plain.address, auth_http_request_method=method
+            ) as daemon,
+            connected(daemon) as client,
+        ):
+            client.send(c.auth(b"key"))
+            assert 1 == json.loads(await client.response())["permission_count"]
+            assert plain.asked == secure.asked
+            assert 1 == len(secure.asked)
+
+
+async def test_over_a_unix_socket_the_address_is_empty(
+    tmp_path: Path, certificates: Certificates
+) -> None:
+    """A client on this machine has no address that an authd could look at."""
+    place = str(tmp_path / "s")
+    async with (
+        running(ALL) as authd,
+        guarded(tmp_path, certificates, authd.address, tcp_address=place) as daemon,
+        connected(daemon) as client,
+    ):
+        client.send(c.auth(b"key"))
+        await client.response()
+        (_, _, values), *_ = authd.asked
+        assert ("", "false") == (values["remote_ip"], values["tls"])
+
+
+async def test_the_root_ca_is_exchanged(tmp_path: Path, certificates: Certificates) -> None:
+    """SIGHUP: authds are asked with the CA of now; one that cannot be read changes nothing."""
+    place = tmp_path / "root.pem"
+    place.write_bytes((certificates.folder / "ca.pem").read_bytes())
+    other = trustme.CA()
+    certificate = other.issue_cert("127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    async with running(ALL, tls=context) as authd:
+        daemon = await start(
+            tmp_path,
+            auth_http_addresses=(f"https://{authd.address}/auth",),
+            tls_root_ca_file=str(place),
+        )
+        try:
+            for root, answered in ((None, False), (other.cert_pem.bytes(), True), (b"", True)):
+                if root is not None:
+                    place.write_bytes(root)
+                    daemon.reloader.reload()
+                async with connected(daemon) as client:
+                    client.send(c.auth(b"key"))
+                    kind, data = await client.frame()
+                    assert answered == (kind == 0), data
+        finally:
+            await stop(daemon)

@@ -1,0 +1,401 @@
+"""`--token-file` in a running nsqd: reload, expiry on open connections, authds beside it, notes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.access import audit, tokens
+from sparq.nsqd.http_publish import FastPublishPath
+from sparq.protocol import commands as c
+from tests.nsqd.daemon import Daemon, start, stop
+from tests.support import authd
+from tests.support.v2_client import OK, AsyncV2Client
+from tests.support.waiting import until
+
+FAILED = (1, b"E_AUTH_FAILED AUTH failed")
+SOON_SECONDS = 0.3
+
+
+class House:
+    """An nsqd with a token file whose lines a test changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.audit_file = folder / "tokens", folder / "audit"
+        self.lines: dict[str, str] = {}
+        self.shown: dict[str, str] = {}
+        self.daemon: Daemon
+
+    def give(self, name: str, roles: str, last: str = "") -> str:
+        """A token of this name; it counts with the next reload."""
+        token, line = tokens.make(name, roles, last)
+        self.lines[name], self.shown[name] = line, token
+        self.write()
+        return token
+
+    def write(self) -> None:
+        """Write the file as it is to be."""
+        self.file.write_text("\n".join(self.lines.values()) + "\n")
+
+    def reload(self) -> None:
+        """SIGHUP."""
+        self.daemon.reloader.reload()
+
+    def change(self, name: str, roles: str) -> None:
+        """Give a token other roles; none of them: take it away."""
+        words = self.lines.pop(name).split()
+        if roles:
+            self.lines[name] = " ".join((words[0], roles, *words[2:]))
+        self.write()
+        self.reload()
+
+    @asynccontextmanager
+    async def running(self, folder: Path, **options: Any) -> AsyncIterator[Daemon]:
+        """nsqd with these options."""
+        data = folder / "data"
+        data.mkdir(exist_ok=True)
+        files = {"token_file": str(self.file), "audit_file": str(self.audit_file)}
+        self.daemon = await start(data, **files, **options)
+        try:
+            yield self.daemon
+        finally:
+            await stop(self.daemon)
+
+    @asynccontextmanager
+    async def talking(self, name: str = "") -> AsyncIterator[AsyncV2Client]:
+        """A connection that has shown a token."""
+        talk = await AsyncV2Client.connect(self.daemon.tcp)
+        if name:
+            kind, answer = await talk.ask(c.auth(self.shown[name].encode()))
+            assert kind == 0, answer
+        yield talk
+        talk.writer.close()
+
+    async def http(self, method: str, target: str, name: str = "", body: bytes = b"x") -> int:
+        """One request with a token; the status."""
+        shown = f"Authorization: Bearer {self.shown[name]}\r\n" if name else ""
+        rest = f"{shown}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        status, _, _ = await self.daemon.raw(f"{method} {target} HTTP/1.1", rest)
+        return status
+
+    def entries(self) -> list[dict[str, Any]]:
+        """What was noted so far."""
+        return [json.loads(line) for line in self.audit_file.read_text().splitlines()]
+
+    def refused(self) -> dict[str, int]:
+        """How much was refused, by reason."""
+        assert self.daemon.nsqd.access is not None
+        return {reason: n for reason, n in self.daemon.nsqd.access.refused.items() if n}
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """An nsqd that is not started yet."""
+    return House(tmp_path)
+
+
+async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
+    """IDENTIFY says that AUTH is asked for, the reply and /stats name the token, never tell it."""
+    house.give("web", "publish:clicks*,consume:clicks,read")
+    async with house.running(tmp_path) as daemon, house.talking() as talk:
+        _, facts = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
+        assert json.loads(facts)["auth_required"] is True
+        _, answer = await talk.ask(c.auth(house.shown["web"].encode()))
+        assert {"identity": "web", "identity_url": "", "permission_count": 2} == json.loads(answer)
+        assert (1, b"E_INVALID AUTH already set") == await talk.ask(c.auth(b"x"))
+        assert b"" == await talk.rest()
+        async with house.talking("web") as other:
+            assert OK == await other.ask(c.sub("clicks", "c"))
+            shown = f"Authorization: Bearer {house.shown['web']}\r\n\r\n".encode()
+            _, _, stats = await daemon.raw("GET /stats?format=json HTTP/1.1", shown)
+            assert b'"auth_identity":"web"' in stats
+            assert house.shown["web"].encode() not in stats
+
+
+async def test_a_token_that_is_taken_away_ends_its_connections(
+    house: House, tmp_path: Path
+) -> None:
+    """Of consumers and producers, with NSQ's error; others stay."""
+    for name in ("gone", "stays"):
+        house.give(name, "publish,consume")
+    async with (
+        house.running(tmp_path),
+        house.talking("gone") as consumer,
+        house.talking("gone") as producer,
+        house.talking("stays") as other,
+    ):
+        assert OK == await consumer.ask(c.sub("t", "c"), c.rdy(1))
+        assert OK == await producer.ask(c.pub("t", b"1"))
+        assert (await consumer.frame())[0] == 2
+        house.change("gone", "")
+        for talk in (consumer, producer):
+            assert FAILED == await talk.frame()
+            assert b"" == await talk.rest()
+        assert OK == await other.ask(c.pub("t", b"2"))
+        assert {"unauthorised": 2} == house.refused()
+    noted = [(entry["user"], entry["detail"]) for entry in house.entries()]
+    assert [("gone", "E_AUTH_FAILED unauthorised")] * 2 == noted
+
+
+async def test_other_roles_count_from_the_next_command_on(house: House, tmp_path: Path) -> None:
+    """And a subscription that is no longer allowed ends."""
+    house.give("web", "publish,consume:old")
+    async with (
+        house.running(tmp_path),
+        house.talking("web") as consumer,
+        house.talking("web") as producer,
+    ):
+        assert OK == await consumer.ask(c.sub("old", "c"))
+        assert OK == await producer.ask(c.pub("old", b"1"))
+        house.change("web", "publish:new,consume:new")
+        assert (1, b'E_UNAUTHORIZED AUTH failed for SUB on "old" "c"') == await consumer.frame()
+        assert b"" == await consumer.rest()
+        assert OK == await producer.ask(c.pub("new", b"1"))
+        text = b'E_UNAUTHORIZED AUTH failed for PUB on "old" ""'
+        assert (1, text) == await producer.ask(c.pub("old", b"2"))
+        assert {"forbidden": 2} == house.refused()
+
+
+async def test_a_new_token_counts_after_sighup(house: House, tmp_path: Path) -> None:
+    """Several are good at a time, so that one can take another's place."""
+    house.give("first", "publish")
+    async with house.running(tmp_path):
+        house.give("second", "publish")
+        assert 401 == await house.http("POST", "/pub?topic=t", "second")
+        house.reload()
+        for name in ("first", "second"):
+            assert 200 == await house.http("POST", "/pub?topic=t", name)
+            async with house.talking(name) as talk:
+                assert OK == await talk.ask(c.pub("t", b"x"))
+
+
+@pytest.mark.parametrize("text", ["web publish nonsense", "", None])
+async def test_a_file_that_is_wrong_leaves_the_old_one_in_force(
+    house: House, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log says why. (An empty file is none that is wrong: it has no token.)"""
+    house.give("web", "publish")
+    async with house.running(tmp_path), house.talking("web") as talk:
+        if text is None:
+            house.file.unlink()
+        else:
+            house.file.write_text(text)
+        house.reload()
+        if text == "":
+            assert FAILED == await talk.frame()
+            return
+        assert "SIGHUP: keeping the old tokens: --token-file: " in caplog.text
+        assert "nonsense" not in caplog.text
+        assert OK == await talk.ask(c.pub("t", b"x"))
+        assert 200 == await house.http("POST", "/pub?topic=t", "web")
+
+
+async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> None:
+    """On open connections too, also of one that only receives; nobody waits for a command."""
+    house.give("old", "publish,consume", "2020-01-01")
+    house.give("web", "publish,consume", "2999-01-01")
+    async with house.running(tmp_path) as daemon:
+        access = daemon.nsqd.access
+        assert access is not None
+        async with house.talking("web") as consumer, house.talking("web") as producer:
+            assert OK == await consumer.ask(c.sub("t", "c"))
+            assert 401 == await house.http("POST", "/pub?topic=t", "old")
+            assert 200 == await house.http("POST", "/pub?topic=t", "web")
+            async with house.talking() as talk:
+                assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
+            # The clock is set to shortly before the end; each connection looks at its own time.
+            end = tokens.end_of("2999-01-01")
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            access.now = lambda: end - SOON_SECONDS + loop.time() - begun
+            house.reload()
+            assert OK == await producer.ask(c.pub("t", b"x"))
+            for talk in (consumer, producer):
+                assert FAILED == await talk.frame()
+                assert b"" == await talk.rest()
+            assert 401 == await house.http("POST", "/pub?topic=t", "web")
+        assert {"expired": 5} == house.refused()
+    users = {(entry["user"], entry["detail"]) for entry in house.entries()}
+    assert {("old", "expired"), ("old", "E_AUTH_FAILED expired")} <= users
+    assert {("web", "expired"), ("web", "E_AUTH_FAILED expired")} <= users
+
+
+async def test_the_file_comes_before_the_authds(house: House, tmp_path: Path) -> None:
+    """No token of the file goes to an authd, expired ones neither; any other secret does."""
+    house.give("web", "publish:t")
+    house.give("old", "publish", "2020-01-01")
+    async with (
+        authd.running(authd.answer(authd.entry())) as asked,
+        house.running(tmp_path, auth_http_addresses=(asked.address,)),
+    ):
+        async with house.talking("web") as talk:
+            assert OK == await talk.ask(c.pub("t", b"x"))
+        async with house.talking() as talk:
+            assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
+        assert [] == asked.asked
+        async with house.talking() as talk:
+            kind, answer = await talk.ask(c.auth(b"for the authd"))
+            assert (0, "somebody") == (kind, json.loads(answer)["identity"])
+            house.reload()
+            assert OK == await talk.ask(c.pub("any", b"x"))
+        assert 1 == len(asked.asked)
+
+
+async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Path) -> None:
+    """Beside a token file, too; its name is in the notes."""
+    house.give("web", "read")
+    house.shown["master"] = "s3cr3t-t0ken"
+    async with house.running(tmp_path, http_token="s3cr3t-t0ken"):
+        assert 401 == await house.http("GET", "/stats")
+        assert 403 == await house.http("POST", "/topic/create?topic=t", "web")
+        assert 200 == await house.http("POST", "/topic/create?topic=t", "master")
+        assert 404 == await house.http("POST", "/topic/delete?topic=none", "master")
+    noted = [(e["user"], e["via"], e["action"], e["outcome"]) for e in house.entries()]
+    assert [
+        ("", "nobody", "GET /stats", "refused"),
+        ("web", "token", "POST /topic/create", "refused"),
+        ("http-token", "token", "POST /topic/create", "done"),
+        ("http-token", "token", "POST /topic/delete", "failed"),
+    ] == noted
+
+
+async def test_what_anybody_may_needs_no_token(house: House, tmp_path: Path) -> None:
+    """A wrong token never falls back to that."""
+    house.lines["anybody"] = "anybody read:public* -"
+    house.give("web", "publish")
+    async with house.running(tmp_path):
+        assert 200 == await house.http("GET", "/stats?topic=public.1")
+        assert [401, 401] == [await house.http("GET", path) for path in ("/stats", "/metrics")]
+        assert 403 == await house.http("GET", "/stats?topic=public.1", "web")
+        async with house.talking() as talk:
+            assert (1, b"E_AUTH_FIRST AUTH required before SUB") == await talk.ask(c.sub("t", "c"))
+
+
+async def test_an_entry_says_who_where_what_and_with_what_result(
+    house: House, tmp_path: Path
+) -> None:
+    """An argument that might be a secret is left out."""
+    house.give("ann", "administer")
+    async with house.running(tmp_path):
+        path = "/topic/create?topic=t&token=pl4nted"
+        assert 200 == await house.http("POST", path, "ann")
+        assert 200 == await house.http("POST", "/channel/create?topic=t&channel=c", "ann")
+        assert 200 == await house.http("POST", "/channel/seek?topic=t&channel=c&to=earliest", "ann")
+        assert 403 == await house.http("POST", "/pub?topic=t", "ann")
+    done = house.entries()
+    assert all(entry.pop("time").endswith("Z") for entry in done)
+    assert all(entry.pop("remote").startswith("127.0.0.1:") for entry in done)
+    seek = done[2]
+    assert {
+        "user": "ann",
+        "via": "token",
+        "action": "POST /channel/seek",
+        "outcome": "done",
+        "topic": "t",
+        "channel": "c",
+        "node": "",
+        "user_agent": "",
+        "detail": "",
+        "arguments": {"to": "earliest"},
+    } == seek
+    assert ("POST /pub", "refused", "forbidden") == tuple(
+        done[3][key] for key in ("action", "outcome", "detail")
+    )
+    assert "pl4nted" not in house.audit_file.read_text()
+    assert 0o600 == house.audit_file.stat().st_mode & 0o777
+
+
+async def test_refused_publishes_are_noted_within_bounds(house: House, tmp_path: Path) -> None:
+    """The rest is counted, and leaves room for what else is refused."""
+    house.give("web", "read")
+    more = audit.REFUSED_MAX + 30
+    async with house.running(tmp_path):
+        for _ in range(more):
+            assert 403 == await house.http("POST", "/pub?topic=t", "web")
+        assert 403 == await house.http("POST", "/topic/delete?topic=t", "web")
+        assert {"forbidden": more + 1} == house.refused()
+    actions = [entry["action"] for entry in house.entries()]
+    assert audit.REFUSED_MAX == actions.count("POST /pub")
+    assert 1 == actions.count("POST /topic/delete")
+
+
+async def test_metrics_count_refusals_and_tokens(house: House, tmp_path: Path) -> None:
+    """By reason; expired tokens are not in force."""
+    house.give("web", "read")
+    house.give("old", "read", "2020-01-01")
+    async with house.running(tmp_path) as daemon:
+        assert 401 == await house.http("GET", "/metrics")
+        assert 401 == await house.http("GET", "/metrics", "old")
+        assert 403 == await house.http("POST", "/pub?topic=t", "web")
+        shown = f"Authorization: Bearer {house.shown['web']}\r\n\r\n".encode()
+        _, _, text = await daemon.raw("GET /metrics HTTP/1.1", shown)
+    lines = text.decode().splitlines()
+    for reason in ("unauthorised", "expired", "forbidden"):
+        assert f'nsqd_refused_requests_total{{reason="{reason}"}} 1' in lines
+    assert "nsqd_tokens 1" in lines
+
+
+async def test_nothing_of_it_is_there_without_the_flags(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody is asked, V2 has no AUTH, publishes over HTTP go the short way, nothing is noted."""
+    daemon = await start(tmp_path)
+    try:
+        assert daemon.nsqd.access is None
+        assert daemon.nsqd.clients.authenticator is None
+        assert await daemon.post("/pub?topic=t", b"x") == b"OK"
+        await daemon.post("/topic/delete?topic=t")
+        assert isinstance(daemon.site._fast_path, FastPublishPath)
+        _, metrics = await daemon.ask("GET", "/metrics")
+        assert b"refused_requests" not in metrics
+        talk = await AsyncV2Client.connect(daemon.tcp)
+        assert (1, b"E_AUTH_DISABLED AUTH disabled") == await talk.ask(c.auth(b"x" * 30))
+        talk.writer.close()
+        assert "AUDIT" not in caplog.text
+    finally:
+        await stop(daemon)
+
+
+async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
+    """`--audit-file` alone asks nobody; publishes keep their short way."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "audit"
+    daemon = await start(tmp_path / "data", audit_file=str(path))
+    try:
+        assert await daemon.post("/pub?topic=t", b"x") == b"OK"
+        assert isinstance(daemon.site._fast_path, FastPublishPath)
+        await daemon.post("/topic/delete?topic=t")
+        (entry,) = map(json.loads, path.read_text().splitlines())
+        assert ("", "nobody", "POST /topic/delete", "t") == tuple(
+            entry[key] for key in ("user", "via", "action", "topic")
+        )
+    finally:
+        await stop(daemon)
+
+
+async def test_a_disk_that_hangs_holds_up_nothing(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A change is answered after a while, and the loop goes on meanwhile."""
+    house.give("ann", "operate,publish")
+    async with house.running(tmp_path) as daemon:
+        access = daemon.nsqd.access
+        assert access is not None
+        blocked = asyncio.Event()
+
+        async def hangs(*_: bytes) -> None:
+            await blocked.wait()
+
+        assert access._audit is not None
+        monkeypatch.setattr(access._audit, "_write", hangs)
+        monkeypatch.setattr("sparq.daemon.access.access.WRITTEN_SECONDS", 0.2)
+        assert 200 == await house.http("POST", "/topic/create?topic=t", "ann")
+        assert 200 == await house.http("POST", "/pub?topic=t", "ann")
+        blocked.set()
+        await until(lambda: not access._audit._tasks)

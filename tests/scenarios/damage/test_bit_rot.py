@@ -1,0 +1,306 @@
+"""Bytes that rot: a damaged batch costs itself alone, is told, and never delivers a wrong body.
+
+P5 and P6. In process, byte by byte, on a disk in memory; and with real nsqd processes on a real
+disk, damaged while stopped and while running. Every body is random and unique, so what is
+delivered is compared with what was published, whole.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import shutil
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from sparq.client.range_reader import RangeReader
+from sparq.log.segment import FILLING
+from sparq.protocol import batch
+from sparq.protocol.commands import mpub, rdy, sub
+from sparq.testing import MemoryDisk
+from tests.broker.house import House
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, drain, fin_each
+
+SEGMENT_DATA_START = 4608
+HEADER_COPIES = (*range(128), *range(4096, 4224))
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One batch: where it lies, and what it holds."""
+
+    path: str
+    offset: int
+    size: int
+    bodies: frozenset[bytes]
+
+
+def stored_in(path: str, data: bytes) -> list[Stored]:
+    """A segment's batches; all of it is whole."""
+    found, at = [], SEGMENT_DATA_START
+    while at < len(data) and data[at:] != FILLING[: len(data) - at]:
+        header = batch.parse_header(data, at)
+        assert header is not None
+        held = batch.decode(data, at, header)
+        edges = [0, *held.ends.tolist()]
+        frames = [bytes(held.frames[a:b]) for a, b in pairwise(edges)]
+        found.append(Stored(path, at, header.total_size, frozenset(f[34:] for f in frames)))
+        at += header.total_size
+    return found
+
+
+def fresh_bodies(chance: random.Random, count: int) -> list[bytes]:
+    return [chance.randbytes(chance.choice((12, 40, 90))) for _ in range(count)]
+
+
+# In process, byte by byte
+
+
+class Rotten:
+    """A data path in memory with three files of three batches, and copies of it with damage."""
+
+    def __init__(self) -> None:
+        chance = random.Random(5)
+        house = House(max_bytes_per_file=SEGMENT_DATA_START + 1000)
+        house.consumer("t", "c").close()
+        sizes = iter((4, 1, 3, 4, 2, 3, 2, 4, 3))
+        for size in sizes:
+            house.publish("t", *fresh_bodies(chance, size))
+        house.restart()
+        self.disk: MemoryDisk = house.disk
+        paths = [path for path in self.disk.paths() if path.endswith(".log")]
+        self.batches = [one for path in paths for one in stored_in(path, self.data(path))]
+        self.last = self.batches[-1]
+        self.all = frozenset[bytes]().union(*(one.bodies for one in self.batches))
+        assert len(self.batches) == 9
+        assert len(paths) >= 2
+
+    def data(self, path: str) -> bytes:
+        return bytes(self.disk.data(path))
+
+    def at(self, path: str, offset: int) -> Stored | None:
+        """The batch that has this byte."""
+        for one in self.batches:
+            if one.path == path and one.offset <= offset < one.offset + one.size:
+                return one
+        return None
+
+    def flipped(self, path: str, offset: int, bit: int) -> MemoryDisk:
+        disk = copy.deepcopy(self.disk)
+        disk.data(path)[offset] ^= 1 << bit
+        return disk
+
+
+@pytest.fixture(scope="module")
+def rotten() -> Rotten:
+    return Rotten()
+
+
+def check(rotten: Rotten, disk: MemoryDisk, hurt: Stored | None) -> str:
+    """Start, drain, compare; returns what was reported."""
+    house = House(disk)
+    bodies = Counter(house.consumer("t", "c", rdy=100).bodies())
+    expected = rotten.all - (hurt.bodies if hurt is not None else frozenset())
+    report = "\n".join([*house.report, *house.broker.notes])
+    assert bodies == Counter(expected)
+    assert house.channel("t", "c").depth == 0
+    # Damage at the very end cannot be told from a write that was never finished.
+    counted = len(hurt.bodies) if hurt not in (None, rotten.last) else 0
+    assert house.topic("t").damaged_messages == counted
+    assert bool(report) == (hurt is not None), report
+    return report
+
+
+def test_each_byte_of_a_batch(rotten: Rotten) -> None:
+    """Each byte of a batch in the middle, header, ends, frames, padding: it alone is missing."""
+    middle = rotten.batches[4]
+    for offset in range(middle.offset, middle.offset + middle.size):
+        disk = rotten.flipped(middle.path, offset, offset % 8)
+        assert "messages lost" in check(rotten, disk, middle)
+
+
+def test_each_byte_of_a_files_head(rotten: Rotten) -> None:
+    """The header of a file stands twice: one bad byte in it costs nothing."""
+    path = rotten.batches[4].path
+    for offset in HEADER_COPIES:
+        check(rotten, rotten.flipped(path, offset, offset % 8), None)
+
+
+def test_bytes_anywhere(rotten: Rotten) -> None:
+    """Bits of all batches in all files, by chance: the batch that has it is missing, no other."""
+    chance = random.Random(11)
+    for one in rotten.batches:
+        for offset in chance.sample(range(one.size), 12):
+            disk = rotten.flipped(one.path, one.offset + offset, chance.randrange(8))
+            check(rotten, disk, one)
+
+
+def test_a_file_cut_anywhere(rotten: Rotten) -> None:
+    """The last file cut short: what lies behind the cut is missing, and the cut is told."""
+    last_file = [one for one in rotten.batches if one.path == rotten.last.path]
+    begins = {one.offset for one in last_file}
+    end = rotten.last.offset + rotten.last.size
+    for size in range(SEGMENT_DATA_START, end, 7):
+        disk = copy.deepcopy(rotten.disk)
+        del disk.data(rotten.last.path)[size:]
+        house = House(disk)
+        gone = [one for one in last_file if one.offset + one.size > size]
+        expected = rotten.all.difference(*(one.bodies for one in gone))
+        assert Counter(house.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
+        assert ("unfinished write" in "\n".join(house.report)) == (size not in begins)
+
+
+def test_zeroed_and_foreign_pages(rotten: Rotten) -> None:
+    """512 bytes of zeros, or of another file: only the batches that they touch are missing."""
+    first = rotten.batches[0].path
+    other = rotten.data(rotten.last.path)
+    size = len(rotten.data(first))
+    for at in range(SEGMENT_DATA_START, size - 512, 64):
+        for filling in (bytes(512), other[at : at + 512].ljust(512, b"\0")):
+            disk = copy.deepcopy(rotten.disk)
+            disk.data(first)[at : at + 512] = filling
+            hurt = [
+                one
+                for one in rotten.batches
+                if one.path == first and one.offset < at + 512 and at < one.offset + one.size
+            ]
+            house = House(disk)
+            expected = rotten.all.difference(*(one.bodies for one in hurt))
+            assert Counter(house.consumer("t", "c", rdy=100).bodies()) == Counter(expected)
+            counted = sum(len(one.bodies) for one in hurt)
+            assert house.topic("t").damaged_messages == counted
+
+
+def test_bytes_of_the_ledger(rotten: Rotten) -> None:
+    """A bad byte of the ledger costs no message: at worst what was finished comes again, and an
+    operator is told. The channel, should its record be gone, gets everything when it is back."""
+    house = House(copy.deepcopy(rotten.disk))
+    consumer = house.consumer("t", "c", rdy=100)
+    messages = consumer.messages()
+    consumer.finish(messages[::2])
+    house.pass_time(3)
+    left = Counter(message.body for message in messages[1::2])
+    ledgers = [path for path in house.disk.paths() if "ledger-" in path]
+    for path in ledgers:
+        for offset in range(0, len(house.disk.data(path)), 5):
+            disk = copy.deepcopy(house.disk)
+            disk.data(path)[offset] ^= 1 << offset % 8
+            after = House(disk)
+            bodies = Counter(after.consumer("t", "c", rdy=100).bodies())
+            assert left - bodies == Counter()
+            assert bodies - Counter(rotten.all) == Counter()
+            assert bodies == left or after.report
+
+
+# Real processes on a real disk
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]:
+    """A stopped nsqd's data path: two files of several batches, a channel that has seen none."""
+    folder = tmp_path_factory.mktemp("template")
+    chance = random.Random(3)
+    with spawn_nsqd(folder, "--max-bytes-per-file=50000", "--node-id=9") as server:
+        server.post("/topic/create?topic=t")
+        server.post("/channel/create?topic=t&channel=c")
+        with V2Client(server) as line:
+            for _ in range(9):
+                assert line.ask(mpub("t", [chance.randbytes(2000) for _ in range(4)])) == OK
+        assert server.terminate() == 0
+    paths = sorted((folder / "nsqd" / "topics").glob("*/*.log"))
+    assert len(paths) == 2
+    relative = [str(path.relative_to(folder / "nsqd")) for path in paths]
+    return folder / "nsqd", [
+        one
+        for path, name in zip(paths, relative, strict=True)
+        for one in stored_in(name, path.read_bytes())
+    ]
+
+
+def lost_to_ranges(server: NsqdServer) -> tuple[int, frozenset[bytes]]:
+    """Read the whole log as Spark does: messages reported lost, bodies got."""
+    reader = RangeReader(server.tcp)
+    ends = reader.ends("t")
+    lost, bodies = 0, frozenset[bytes]()
+    for data in reader.read("t", ends.log, ends.first, ends.end):
+        lost += data.lost
+        for held in batch.walk(data.batches):
+            edges = [0, *held.ends.tolist()]
+            pairs = pairwise(edges)
+            bodies |= {bytes(held.frames[a:b])[34:] for a, b in pairs}
+    reader.close()
+    return lost, bodies
+
+
+def flip(path: Path, offset: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(offset)
+        (byte,) = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 0x10]))
+
+
+def damaged_messages(server: NsqdServer) -> int:
+    (topic,) = server.get_json("/stats?format=json&topic=t")["topics"]
+    return int(topic["damaged_messages"])
+
+
+@pytest.mark.parametrize(("number", "into"), [(2, 20), (1, 400), (6, 50), (7, 4000)])
+def test_a_batch_damaged_while_nsqd_was_stopped(
+    template: tuple[Path, list[Stored]], tmp_path: Path, number: int, into: int
+) -> None:
+    """Header or payload, older file or newest: consumers and range readers miss just that batch,
+    and log and figures tell how many messages it had."""
+    origin, batches = template
+    shutil.copytree(origin, tmp_path / "nsqd")
+    (tmp_path / "nsqd" / "nsqd.log").unlink()
+    hurt = batches[number]
+    flip(tmp_path / "nsqd" / hurt.path, hurt.offset + into)
+    kept = frozenset[bytes]().union(*(one.bodies for one in batches)) - hurt.bodies
+
+    with spawn_nsqd(tmp_path, "--max-bytes-per-file=50000") as server:
+        assert lost_to_ranges(server) == (4, kept)
+        assert Counter(drain(server, "t", "c")) == Counter(kept)
+        assert damaged_messages(server) == 4
+        assert "4 messages lost" in server.log_text
+
+
+def test_a_batch_damaged_under_a_running_nsqd(tmp_path: Path) -> None:
+    """What is no longer in memory is verified when it is read: its damage is found then, costs one
+    batch of the many that are read together, and is told."""
+    chance = random.Random(4)
+    small = [[chance.randbytes(300) for _ in range(5)] for _ in range(12)]
+    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
+        server.post("/topic/create?topic=t")
+        server.post("/channel/create?topic=t&channel=c")
+        for bodies in small:
+            assert line.ask(mpub("t", bodies)) == OK
+        large = [chance.randbytes(1 << 20) for _ in range(4)]
+        for _ in range(18):  # more than the 64 MiB that are kept in memory
+            assert line.ask(mpub("t", large)) == OK
+        (path,) = (server.folder / "topics").glob("*/*.log")
+        with path.open("rb") as file:
+            data = file.read(SEGMENT_DATA_START + 30_000)
+        at = data.index(small[7][2])
+        flip(path, at + 100)
+
+        with V2Client(server) as consumer:
+            assert consumer.ask(sub("t", "c")) == OK
+            consumer.send(rdy(55))
+            messages = consumer.messages(55)
+            consumer.send(fin_each(messages))
+            consumer.ask(b"CLS\n")
+        whole = [body for number, bodies in enumerate(small) if number != 7 for body in bodies]
+        assert [message.body for message in messages] == whole
+        assert damaged_messages(server) == 5
+        assert "5 messages lost" in server.log_text
+        reader = RangeReader(server.tcp)
+        ends = reader.ends("t")
+        data_of = next(reader.read("t", ends.log, ends.first, ends.first + 60))
+        assert data_of.lost == 5
+        reader.close()

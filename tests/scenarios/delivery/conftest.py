@@ -1,0 +1,5 @@
+"""These tests run nsqd in their own process, on its loop."""
+
+from tests.support.in_process import nsqd, nsqds_are_stopped, pytest_asyncio_loop_factories
+
+__all__ = ["nsqd", "nsqds_are_stopped", "pytest_asyncio_loop_factories"]

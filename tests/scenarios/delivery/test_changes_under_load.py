@@ -1,0 +1,180 @@
+"""What topics and channels do while clients are at work: delete, empty, pause, ephemeral ones."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from sparq.protocol import commands as c
+from sparq.protocol.receiver import decode_message
+from tests.nsqd.daemon import Daemon, connected
+from tests.support.v2_client import AsyncV2Client, Closed
+from tests.support.waiting import until
+
+ROUNDS = 20
+
+
+class Load:
+    """A publisher and a consumer that go on until they are told to stop.
+
+    Attributes:
+        acknowledged: bodies that got their OK.
+        refused: what else a publish was answered with.
+        received: bodies that were finished.
+        reconnected: how often the consumer had to come back.
+    """
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.acknowledged: list[bytes] = []
+        self.refused: list[bytes] = []
+        self.received: list[bytes] = []
+        self.reconnected = 0
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Load:
+        self._tasks = [asyncio.create_task(work()) for work in (self._publish, self._consume)]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        found = await asyncio.gather(*self._tasks, return_exceptions=True)
+        for error in found:
+            assert isinstance(error, asyncio.CancelledError), error
+
+    async def _publish(self) -> None:
+        number = 0
+        while True:
+            async with connected(self.daemon) as client:
+                while True:
+                    number += 1
+                    body = b"%d" % number
+                    client.send(c.pub("t", body))
+                    kind, data = await client.frame()
+                    if kind != 0:
+                        # A topic on its way out: the connection ends, the next one goes on.
+                        self.refused.append(data)
+                        break
+                    self.acknowledged.append(body)
+
+    async def _consume(self) -> None:
+        while True:
+            async with connected(self.daemon) as client:
+                try:
+                    await self._receive(client)
+                except Closed:
+                    self.reconnected += 1
+
+    async def _receive(self, client: AsyncV2Client) -> None:
+        client.send(c.sub("t", "c"))
+        kind, data = await client.frame()
+        if kind != 0:
+            assert data.startswith(b"E_SUB_FAILED SUB failed exiting"), data
+            return
+        client.send(c.rdy(5))
+        while True:
+            kind, data = await client.frame()
+            if kind == 2:
+                _, _, message_id, body = decode_message(data)
+                self.received.append(bytes(body))
+                client.send(c.fin(bytes(message_id)))
+            elif kind == 1:  # what was in flight is gone
+                assert data.endswith(b"failed ID not in flight"), data
+
+    async def goes_on(self) -> None:
+        """Wait until messages are published and received."""
+        published, received = len(self.acknowledged), len(self.received)
+
+        async def both() -> bool:
+            return len(self.acknowledged) > published + 3 and len(self.received) > received + 3
+
+        await until(both)
+
+
+async def test_a_topic_is_deleted_under_load(nsqd: Daemon) -> None:
+    """Its consumers are disconnected and come back; publishing makes it anew; nothing hangs."""
+    async with Load(nsqd) as load:
+        for _ in range(ROUNDS):
+            await load.goes_on()
+            await nsqd.post("/topic/delete?topic=t")
+        await load.goes_on()
+    assert load.reconnected >= ROUNDS // 2
+    assert {b"E_PUB_FAILED PUB failed exiting"} >= set(load.refused)
+
+
+async def test_a_channel_is_deleted_under_load(nsqd: Daemon) -> None:
+    """Publishing never notices."""
+    async with Load(nsqd) as load:
+        for _ in range(ROUNDS):
+            await load.goes_on()
+            await nsqd.post("/channel/delete?topic=t&channel=c")
+        await load.goes_on()
+    assert load.reconnected >= ROUNDS
+    assert [] == load.refused
+
+
+async def test_a_channel_is_emptied_under_load(nsqd: Daemon) -> None:
+    """Connections stay, windows open again, late FINs are told; nothing comes twice."""
+    async with Load(nsqd) as load:
+        for _ in range(ROUNDS):
+            await load.goes_on()
+            await nsqd.post("/channel/empty?topic=t&channel=c")
+        await load.goes_on()
+    assert (0, []) == (load.reconnected, load.refused)
+    assert len(set(load.received)) == len(load.received)
+
+
+async def test_pauses_under_load_lose_nothing(nsqd: Daemon) -> None:
+    """Topic and channel are paused and go on; in the end every message was received once."""
+    async with Load(nsqd) as load:
+        for _ in range(ROUNDS):
+            await load.goes_on()
+            for what in ("topic", "channel"):
+                target = f"topic=t{'&channel=c' * (what == 'channel')}"
+                await nsqd.post(f"/{what}/pause?{target}")
+                await nsqd.post(f"/{what}/unpause?{target}")
+        await load.goes_on()
+
+        async def all_are_there() -> bool:
+            return set(load.received) >= set(load.acknowledged[:-50])
+
+        await until(all_are_there)
+    assert (0, []) == (load.reconnected, load.refused)
+    assert len(set(load.received)) == len(load.received)
+
+
+@pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
+async def test_ephemeral_ones_go_with_their_last_client(nsqd: Daemon) -> None:
+    """A channel lives as long as one client of several, a topic as long as its last channel."""
+    async with AsyncExitStack() as first, connected(nsqd) as second:
+        for client in (await first.enter_async_context(connected(nsqd)), second):
+            client.send(c.sub("t#ephemeral", "c#ephemeral"))
+            assert b"OK" == await client.response()
+        await nsqd.post("/pub?topic=t%23ephemeral", b"x")
+        await first.aclose()
+
+        async def has_left() -> bool:
+            (topic,) = (await nsqd.stats("topic=t%23ephemeral"))["topics"]
+            return 1 == int(topic["channels"][0]["client_count"])
+
+        await until(has_left)
+        second.send(c.rdy(1))
+        assert (await second.frame())[1].endswith(b"x")
+
+    async def are_gone() -> bool:
+        return not (await nsqd.stats())["topics"]
+
+    await until(are_gone)
+
+
+async def test_deleting_the_last_channel_of_an_ephemeral_topic(nsqd: Daemon) -> None:
+    """By HTTP likewise; its client is disconnected."""
+    async with connected(nsqd) as client:
+        client.send(c.sub("t#ephemeral", "c"))
+        assert b"OK" == await client.response()
+        await nsqd.post("/channel/delete?topic=t%23ephemeral&channel=c")
+        await client.end()
+    assert {} == nsqd.nsqd.broker.topics

@@ -1,0 +1,34 @@
+"""Deferred, requeued and timed-out messages come on time, also short ones."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+
+from sparq.protocol.commands import dpub, rdy, sub
+from tests.support.servers import spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
+
+DEFER_MS = 20
+ROUNDS = 40
+LATE_MS_MAX = 20.0
+"""For the median, which was 40 when a tick came every 100 ms; it is 2 now."""
+
+
+def test_short_deferrals_do_not_wait_for_the_next_tick(tmp_path: Path) -> None:
+    """A message deferred by 20 ms comes some milliseconds after that, never before."""
+    late_ms = []
+    with spawn_nsqd(tmp_path) as nsqd, V2Client(nsqd) as line:
+        assert line.ask(sub("t", "c")) == OK
+        line.send(rdy(1))
+        for number in range(ROUNDS):
+            # Another place between two ticks each time.
+            time.sleep(0.013 * (number % 8))
+            began = time.monotonic()
+            assert line.ask(dpub("t", DEFER_MS, b"x")) == OK
+            line.send(fin_each(line.messages(1)))
+            late_ms.append((time.monotonic() - began) * 1000 - DEFER_MS)
+
+    assert min(late_ms) >= -1
+    assert statistics.median(late_ms) < LATE_MS_MAX, sorted(late_ms)

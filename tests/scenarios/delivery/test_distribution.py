@@ -1,0 +1,97 @@
+"""Consumers of one channel with different RDY: who gets how many, over real connections."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol.commands import mpub, rdy, sub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
+from tests.support.waiting import wait_for
+
+WINDOWS = (10, 100, 1_000)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[NsqdServer]:
+    """An nsqd."""
+    with spawn_nsqd(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def consumers(server: NsqdServer) -> Iterator[tuple[V2Client, ...]]:
+    """Consumers of one channel with RDY 10, 100 and 1,000."""
+    with V2Client(server) as small, V2Client(server) as middle, V2Client(server) as large:
+        lines = small, middle, large
+        for line, window in zip(lines, WINDOWS, strict=True):
+            assert line.ask(sub("t", "c")) == OK
+            line.send(rdy(window))
+        yield lines
+
+
+def is_settled(server: NsqdServer) -> bool:
+    """Whether everything delivered is finished."""
+    return not server.channel("t", "c")["in_flight_count"]
+
+
+def publish(server: NsqdServer, count: int) -> None:
+    """One MPUB of so many messages, a burst, when the one before is finished."""
+    wait_for(lambda: is_settled(server))
+    with V2Client(server) as producer:
+        assert producer.ask(mpub("t", [b"x"] * count)) == OK
+
+
+def test_what_all_have_room_for_is_shared_equally(
+    server: NsqdServer, consumers: tuple[V2Client, ...]
+) -> None:
+    """RDY is a limit and no weight: while nobody's is reached, each gets as many as the others."""
+    counts = [0, 0, 0]
+    for _ in range(20):
+        publish(server, 30)
+        for at, line in enumerate(consumers):
+            messages = line.messages(10)
+            counts[at] += len(messages)
+            line.send(fin_each(messages))
+
+    assert counts == [200, 200, 200]
+
+
+def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
+    server: NsqdServer, consumers: tuple[V2Client, ...]
+) -> None:
+    """Each gets up to its RDY, and what the small ones cannot take goes to the large one."""
+    publish(server, 600)
+
+    for line, count in zip(consumers, (10, 100, 490), strict=True):
+        assert len(line.messages(count)) == count
+    assert server.channel("t", "c")["in_flight_count"] == 600
+
+
+def test_with_a_backlog_rdy_decides(server: NsqdServer, consumers: tuple[V2Client, ...]) -> None:
+    """Who finishes at the same pace gets as many times more as its RDY is larger."""
+    publish(server, 4_440)
+    counts = [0, 0, 0]
+    for _ in range(4):
+        # All have what their RDY allows before one finishes, and so makes room for more.
+        rounds = [line.messages(window) for line, window in zip(consumers, WINDOWS, strict=True)]
+        for at, messages in enumerate(rounds):
+            counts[at] += len(messages)
+            consumers[at].send(fin_each(messages))
+
+    assert counts == [40, 400, 4_000]
+
+
+def test_rdy_1_is_not_starved(server: NsqdServer) -> None:
+    """Beside a consumer that could take all of it, one with RDY 1 has every second message."""
+    with V2Client(server) as one, V2Client(server) as many:
+        for line, window in ((one, 1), (many, 2_500)):
+            assert line.ask(sub("t", "c")) == OK
+            line.send(rdy(window))
+        for _ in range(20):
+            publish(server, 2)
+            for line in (one, many):
+                line.send(fin_each(line.messages(1)))

@@ -1,0 +1,69 @@
+"""nsqd that was stopped for a while: nobody pays for what he could not do meanwhile."""
+
+import json
+import os
+import signal
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sparq.protocol.commands import rdy, sub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client, fin_each
+from tests.support.waiting import wait_for
+
+MESSAGES = 200
+
+
+@contextmanager
+def stopped(server: NsqdServer, seconds: float) -> Iterator[None]:
+    """The process does nothing; at the end of the block no less than so long."""
+    os.kill(server.pid, signal.SIGSTOP)
+    until = time.monotonic() + seconds
+    try:
+        yield
+        time.sleep(max(0.0, until - time.monotonic()))
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+
+
+def identify(heartbeat_ms: int) -> bytes:
+    settings = json.dumps({"heartbeat_interval": heartbeat_ms}).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(settings)) + settings
+
+
+def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
+    """Stopped for longer than heartbeats and messages may take, nsqd still reads what its clients
+    have sent: their FINs count, and nobody is dropped for having been silent."""
+    with spawn_nsqd(tmp_path, "--msg-timeout=4s") as server, V2Client(server) as line:
+        assert line.ask(identify(heartbeat_ms=2_000)) == OK
+        assert line.ask(sub("t", "c")) == OK
+        server.post("/mpub?topic=t", b"\n".join(b"%d" % number for number in range(MESSAGES)))
+        line.send(rdy(2 * MESSAGES))
+        messages = line.messages(MESSAGES)
+        with stopped(server, 6.0):
+            line.send(fin_each(messages))
+        server.post("/pub?topic=t", b"one more")
+
+        assert [b"one more"] == [message.body for message in line.messages(1)]
+        figures = server.channel("t", "c")
+        counts = ("timeout_count", "depth", "in_flight_count", "client_count")
+        assert [0, 0, 1, 1] == [figures[name] for name in counts]
+
+
+def test_time_still_runs_out_afterwards(tmp_path: Path) -> None:
+    """What nobody has finished by then comes again; who stays silent is dropped."""
+    with spawn_nsqd(tmp_path, "--msg-timeout=2s") as server, V2Client(server) as line:
+        assert line.ask(identify(heartbeat_ms=2_000)) == OK
+        assert line.ask(sub("t", "c")) == OK
+        server.post("/pub?topic=t", b"x")
+        line.send(rdy(2))
+        (first,) = line.messages(1)
+        with stopped(server, 3.5):
+            pass
+        (again,) = line.messages(1)
+
+        assert (first.id, 2) == (again.id, again.attempts)
+        wait_for(lambda: not server.channel("t", "c")["client_count"])

@@ -1,0 +1,1 @@
+"""How nsqds, nsqlookupds and consumers find each other."""

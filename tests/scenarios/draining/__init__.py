@@ -1,0 +1,1 @@
+"""An nsqd or a topic drains: publishers go elsewhere, consumers empty it."""

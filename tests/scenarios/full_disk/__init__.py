@@ -1,0 +1,1 @@
+"""A disk without free space: what is refused, kept and freed."""

@@ -1,0 +1,240 @@
+"""A full disk with many topics: FINs are kept, remedies work, and files go as soon as they may."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+
+import pytest
+
+from sparq.protocol import commands
+from sparq.testing import Fault, MemoryDisk
+from tests.broker.house import Client, House
+
+KIB, MIB = 1 << 10, 1 << 20
+BODY = b"x" * 40
+
+
+def block_disk(capacity_bytes: int) -> MemoryDisk:
+    """A disk that gives space in blocks of 4 KiB, as file systems do."""
+    return MemoryDisk(capacity_bytes=capacity_bytes, block_bytes=4096)
+
+
+def fill(house: House, names: list[str]) -> Counter[str]:
+    """Publish to all topics in turn until not one message is taken; what each has."""
+    stored: Counter[str] = Counter()
+    producer = house.connect()
+    for count in (50, 1):
+        taken = True
+        while taken:
+            taken = False
+            for name in names:
+                producer.say(commands.mpub(name, [BODY] * count))
+                if producer.answers() == [b"OK"]:
+                    stored[name] += count
+                    taken = True
+    return stored
+
+
+def finish_one(consumer: Client) -> bool:
+    """FIN the one message in flight, followed by a command that is answered."""
+    (message,) = consumer.messages()
+    consumer.say(commands.fin(message.id) * 2)
+    answer = consumer.answers()[-1]
+    return answer.startswith(b"E_FIN_FAILED")
+
+
+def left(house: House, name: str) -> int:
+    """What the channel still has for a consumer."""
+    return house.channel(name, "c").depth
+
+
+@pytest.mark.parametrize("stop", ["kill", "stop"])
+@pytest.mark.parametrize("topics", [1, 20])
+def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
+    """P7: long after the reserve would be gone, not one finished message comes again."""
+    house = House(block_disk(MIB + topics * 32 * KIB))
+    names = [f"t{number}" for number in range(topics)]
+    consumers = {name: house.consumer(name, "c") for name in names}
+    stored = fill(house, names)
+    room = house.broker.room()
+    assert room is not None
+    assert room.is_short
+    for consumer in consumers.values():
+        consumer.say(commands.rdy(1))
+    rounds = 2 * room.finishes // topics
+    rounds = min(rounds, min(stored.values()) - 1)
+    for _ in range(rounds):
+        assert all(finish_one(consumer) for consumer in consumers.values())
+    assert rounds * topics > room.finishes
+    if stop == "kill":
+        house.crash()
+    else:
+        house.restart()
+
+    assert {name: left(house, name) for name in names} == {
+        name: stored[name] - rounds for name in names
+    }
+
+
+def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above measures is there: with that guard switched off messages come again."""
+    monkeypatch.setattr("sparq.broker.health.make_room", lambda *_: False)
+
+    with pytest.raises(AssertionError):
+        test_single_fins_are_kept_however_many(20, "kill")
+
+
+def test_a_file_is_deleted_when_all_is_finished() -> None:
+    """On a full disk the file that is appended to goes as well, and publishing goes on without a
+    restart, within a second."""
+    house = House(block_disk(2 * MIB))
+    consumer = house.consumer("t", "c", rdy=2500)
+    stored = fill(house, ["t"])["t"]
+    for _ in range(stored // 2500 + 1):
+        consumer.finish(consumer.messages())
+    assert left(house, "t") == 0
+
+    house.pass_time(0.1)
+    house.pass_time(0.1)
+
+    house.publish("t", *[BODY] * 50)
+    assert house.topic("t").log_bytes < 20 * KIB
+    assert house.broker.health() == "OK"
+
+
+def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
+    """Elsewhere its last commit leaves that in the log: here nothing could be published any more,
+    and so its next commit, which lets go of it, would never come."""
+    house = House(block_disk(2 * MIB), max_bytes_per_file=100_000)
+    reader = house.connect()
+    reader.say(commands.attach("t", "c"))
+    epoch = json.loads(reader.answers()[0])["epoch"]
+    fill(house, ["t"])
+    reader.say(commands.ends("t"))
+    reader.say(commands.commit("t", "c", epoch, int(json.loads(reader.answers()[0])["end"])))
+    assert reader.answers() == [b"OK"]
+
+    house.pass_time(0.1)
+    house.pass_time(0.1)
+
+    house.publish("t", *[BODY] * 50)
+    assert house.topic("t").log_bytes < 20 * KIB
+    assert house.broker.health() == "OK"
+
+
+def test_files_go_though_consumers_do_not_rest() -> None:
+    """FINs that are noted while the ledger is being synced do not hold back what is finished."""
+    house = House(max_bytes_per_file=10_000)
+    consumer = house.consumer("t", "c", rdy=1)
+    for _ in range(40):
+        house.publish("t", *[BODY] * 40)
+    most = len(house.disk.paths())
+    for _ in range(1000):
+        assert finish_one(consumer)
+    house.advance(1.0)
+    house.broker.tick(house.clock.now())
+    for _ in range(20):
+        # A thread has synced: before the loop takes it in, the next FIN is noted.
+        tasks = house.broker.end_turn(house.clock.now())
+        for task in tasks:
+            task.work.run()
+        consumer.collect()
+        for message in consumer.messages():
+            consumer.say(commands.fin(message.id), turn=False)
+        for task in tasks:
+            house.broker.finish(task, house.clock.now())
+
+    assert len(house.disk.paths()) < most - 10
+
+
+def used_up(house: House) -> None:
+    """Have the reserve, and every block beside it, taken by somebody else."""
+    for path in house.disk.paths():
+        if path.endswith("/reserve"):
+            house.disk.data(path)[:] = b""
+    house.disk.capacity_bytes = 0
+
+
+@pytest.mark.parametrize("remedy", ["topic/delete", "channel/delete", "channel/empty"])
+def test_remedies_need_no_space(remedy: str) -> None:
+    """With not a byte left, nor a reserve, each does what it says: it frees the files, and after a
+    kill nothing is as before."""
+    house = House(block_disk(2 * MIB))
+    house.consumer("t", "c").close()
+    fill(house, ["t"])
+    used_up(house)
+    now = house.clock.now()
+    if remedy == "topic/delete":
+        house.broker.delete_topic("t", now)
+    elif remedy == "channel/delete":
+        house.broker.delete_channel("t", "c", now)
+    else:
+        house.broker.empty_channel("t", "c", now)
+    house.turn()
+    assert not [path for path in house.disk.paths() if path.endswith(".log")]
+    house.disk.capacity_bytes = 2 * MIB
+    house.pass_time(1.1)
+
+    assert house.broker.unsettled("t") is None
+    house.crash()
+
+    if remedy == "topic/delete":
+        assert house.broker.topics == {}
+    elif remedy == "channel/delete":
+        assert house.topic("t").channels == []
+    else:
+        assert left(house, "t") == 0
+    house.publish("t", BODY)
+
+
+def test_topic_empty_frees_what_waits() -> None:
+    """A topic without a channel fills the disk; emptied, it is small, and stays so."""
+    house = House(block_disk(2 * MIB))
+    house.broker.create_topic("t", house.clock.now())
+    house.turn()
+    fill(house, ["t"])
+
+    house.broker.empty_topic("t", house.clock.now())
+    house.turn()
+
+    assert house.broker.unsettled("t") is None
+    assert not [path for path in house.disk.paths() if path.endswith(".log")]
+    house.publish("t", BODY)
+    house.crash()
+    house.consumer("t", "c")
+    assert left(house, "t") == 1
+
+
+def test_what_cannot_be_kept_is_not_called_done() -> None:
+    """A disk that fails: the decision is in force, but not done until the ledger says it."""
+    house = House()
+    house.publish("t", BODY)
+    house.consumer("t", "c").close()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1 << 30))
+    house.broker.pause_channel("t", "c", True, house.clock.now())
+    house.turn()
+    assert house.broker.unsettled("t") == "input/output error"
+    house.disk.fault = None
+
+    house.pass_time(1.1)
+
+    assert house.broker.unsettled("t") is None
+    house.crash()
+    assert house.channel("t", "c").paused
+
+
+def test_health_says_how_much_room_there_is_and_what_to_do() -> None:
+    """On a full disk: the figures of the reserve, and the remedies."""
+    house = House(block_disk(2 * MIB))
+    house.consumer("t", "c")
+    fill(house, ["t"])
+    room = house.broker.room()
+    assert room is not None
+
+    health = house.broker.health()
+
+    assert health.startswith("NOK - no space left on device; consumers can continue: ")
+    assert f"enough for {room.finishes:,} before the next checkpoint" in health
+    assert health.endswith("free disk space, or empty or delete channels or topics")

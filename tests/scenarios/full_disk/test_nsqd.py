@@ -1,0 +1,288 @@
+"""A disk without space: publishes are refused and say why, consumers go on, and it passes.
+
+Real nsqd processes on a real, small file system (P7; NSQ's losses L5). What was acknowledged and
+what was delivered are compared body by body; each body is random and unique.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.small_disk import SmallDisk
+from tests.support.v2_client import OK, Message, V2Client, drain, fin_each
+from tests.support.waiting import wait_for
+
+MIB = 1 << 20
+REASON = "no space left on device"
+CLOSE_WAIT = (0, b"CLOSE_WAIT")
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    """24 MiB, of which another program has 16."""
+    with SmallDisk(tmp_path / "nsqd", "24m") as disk:
+        disk.ballast(16 * MIB)
+        yield disk
+
+
+@pytest.fixture
+def server(disk: SmallDisk, tmp_path: Path) -> Iterator[NsqdServer]:
+    """An nsqd there, with small files, so that finished ones go."""
+    flags = (f"--max-bytes-per-file={MIB}", "--msg-timeout=10m")
+    with spawn_nsqd(tmp_path, *flags, prefix=disk.prefix) as server:
+        server.post("/topic/create?topic=t")
+        server.post("/channel/create?topic=t&channel=c")
+        yield server
+
+
+@dataclass
+class Publisher:
+    """Publishes in every form, and keeps what was acknowledged and what was refused."""
+
+    server: NsqdServer
+    line: V2Client
+    topic: str = "t"
+    acknowledged: list[bytes] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
+    reason: str = REASON
+    chance: random.Random = field(default_factory=lambda: random.Random(7))
+
+    def bodies(self, count: int, size: int) -> list[bytes]:
+        return [self.chance.randbytes(size) for _ in range(count)]
+
+    def _note(self, answer: tuple[int, bytes], refusal: tuple[int, bytes], *sent: bytes) -> bool:
+        assert answer in ((0, b"OK"), (200, b"OK"), refusal)
+        (self.refused if answer == refusal else self.acknowledged).extend(sent)
+        return answer != refusal
+
+    def _tcp(self, name: str, command: bytes, *sent: bytes) -> bool:
+        refusal = f"E_{name}_FAILED {name} failed {self.reason}"
+        return self._note(self.line.ask(command), (1, refusal.encode()), *sent)
+
+    def _http(self, path: str, data: bytes, *sent: bytes) -> bool:
+        refusal = f'{{"message":"PUB_FAILED: {self.reason}"}}'
+        answer = self.server.request("POST", f"{path}?topic={self.topic}", data)
+        return self._note(answer, (503, refusal.encode()), *sent)
+
+    def pub(self, size: int = 3000) -> bool:
+        """PUB; whether it was acknowledged."""
+        (body,) = self.bodies(1, size)
+        return self._tcp("PUB", pub(self.topic, body), body)
+
+    def dpub(self) -> bool:
+        """DPUB, due at once."""
+        (body,) = self.bodies(1, 3000)
+        return self._tcp("DPUB", dpub(self.topic, 1, body), body)
+
+    def mpub(self, count: int = 25, size: int = 3000) -> bool:
+        """MPUB."""
+        bodies = self.bodies(count, size)
+        return self._tcp("MPUB", mpub(self.topic, bodies), *bodies)
+
+    def http_pub(self) -> bool:
+        """POST /pub."""
+        (body,) = self.bodies(1, 3000)
+        return self._http("/pub", body, body)
+
+    def http_mpub(self) -> bool:
+        """POST /mpub, binary."""
+        bodies = self.bodies(25, 3000)
+        items = b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+        data = struct.pack(">i", len(bodies)) + items
+        answer = self.server.request("POST", f"/mpub?topic={self.topic}&binary=true", data)
+        refusal = f'{{"message":"PUB_FAILED: {self.reason}"}}'
+        return self._note(answer, (503, refusal.encode()), *bodies)
+
+    def tiny(self) -> bool:
+        """The smallest PUB that is still unique."""
+        return self.pub(12)
+
+    def forms(self) -> list[Callable[[], bool]]:
+        return [self.mpub, self.http_mpub, self.dpub, self.pub, self.http_pub, self.tiny]
+
+    def fill(self) -> None:
+        """Publish in each form until it is refused: to the brim."""
+        for form in self.forms():
+            for _ in range(2000):
+                if not form():
+                    break
+            else:
+                raise AssertionError("the disk does not fill up")
+
+
+@pytest.fixture
+def publisher(server: NsqdServer) -> Iterator[Publisher]:
+    with V2Client(server) as line:
+        yield Publisher(server, line)
+
+
+def ping(server: NsqdServer) -> tuple[int, bytes]:
+    return server.request("GET", "/ping")
+
+
+def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
+    """Let the running nsqd's writes stop at this size of a file, in the middle if need be."""
+    hard = resource.RLIM_INFINITY
+    resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+
+def all_of(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
+    """Subscribe and take so many messages, which are the channel's all; finish none."""
+    assert line.ask(sub("t", "c")) == OK
+    line.send(rdy(2500))
+    messages = line.messages(count)
+    assert server.channel("t", "c")["depth"] == 0
+    return messages
+
+
+@pytest.mark.behaviour("TestHealth", "TestChannelHealth")
+def test_every_form_of_publish_is_refused_with_the_reason(
+    server: NsqdServer, disk: SmallDisk, publisher: Publisher
+) -> None:
+    """PUB, MPUB, DPUB, /pub and /mpub say why; the connection goes on; /ping and /stats say it;
+    what was acknowledged is delivered, nothing else; with space again it goes on by itself."""
+    assert ping(server) == (200, b"OK")
+    publisher.fill()
+
+    assert [form() for form in publisher.forms()] == [False] * 6
+    status, text = ping(server)
+    assert (status, text[: len(f"NOK - {REASON}; ")]) == (500, f"NOK - {REASON}; ".encode())
+    assert server.get_json("/stats?format=json")["health"] == text.decode()
+    assert len(publisher.acknowledged) > 1000
+    assert server.log_text.count(REASON) < 20, "one line each time it begins, not one a refusal"
+
+    server.restart()  # kill -9, on the full disk
+    with V2Client(server) as line:
+        publisher.line = line
+        assert not publisher.mpub()
+        disk.drop_ballast()
+        assert [form() for form in publisher.forms()] == [True] * 6
+        assert ping(server) == (200, b"OK")
+    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
+
+
+def test_finishes_are_recorded_while_publishers_press_on(
+    server: NsqdServer, publisher: Publisher
+) -> None:
+    """Space kept back for the ledger is not given to publishers: each FIN before an answered
+    command is remembered after kill -9, however often they try, and nothing else is."""
+    publisher.fill()
+    finished = set()
+    with V2Client(server) as line:
+        messages = all_of(server, line, len(publisher.acknowledged))
+        for number, message in enumerate(messages[::2]):
+            line.send(fin_each([message]))
+            publisher.tiny()
+            if number % 10 == 0:
+                publisher.mpub(4)
+            finished.add(message.body)
+        assert line.ask(b"CLS\n") == CLOSE_WAIT
+        server.restart()
+
+    left = Counter(publisher.acknowledged) - Counter(finished)
+    assert len(finished) > 500
+    assert Counter(drain(server, "t", "c")) == left
+
+
+def test_health_comes_back_though_nobody_publishes(
+    server: NsqdServer, disk: SmallDisk, publisher: Publisher
+) -> None:
+    """A balancer that has turned publishers away by /ping must learn that there is space again."""
+    publisher.fill()
+    assert ping(server)[0] == 500
+    disk.drop_ballast()
+
+    wait_for(lambda: ping(server) == (200, b"OK"))
+
+    assert [form() for form in publisher.forms()] == [True] * 6
+
+
+def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
+    """When consumers finish whole files, those are deleted, and publishing goes on by itself."""
+    publisher.fill()
+    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
+    publisher.acknowledged.clear()
+
+    wait_for(publisher.mpub)
+
+    assert publisher.pub()
+    assert ping(server) == (200, b"OK")
+    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
+
+
+def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publisher) -> None:
+    """A new channel or topic works or is refused with the reason; what was made is there after
+    kill -9, and gets what was promised to it."""
+    publisher.fill()
+    not_made = (500, f'{{"message":"INTERNAL_ERROR: {REASON}"}}'.encode())
+    made = []
+    for number in range(40):
+        answer = server.request("POST", f"/topic/create?topic=new{number}")
+        assert answer in ((200, b""), not_made)
+        if answer == (200, b""):
+            made.append(f"new{number}")
+    assert server.request("POST", "/channel/create?topic=t&channel=late") == (200, b"")
+    with V2Client(server) as line:
+        kind, text = line.ask(sub("t", "later"))
+        assert (kind, text) == OK or text == f"E_SUB_FAILED SUB failed {REASON}".encode()
+    refusal = (1, f"E_PUB_FAILED PUB failed {REASON}".encode())
+    assert publisher.line.ask(pub("other", b"x")) == refusal
+
+    server.restart()
+
+    stats = server.get_json("/stats?format=json")["topics"]
+    assert {topic["topic_name"] for topic in stats} >= {"t", *made}
+    assert server.channel("t", "late") != {}
+    assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
+
+
+def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) -> None:
+    """The way out for an operator: it works on a full disk, frees it, and the name stays usable."""
+    publisher.fill()
+
+    server.post("/topic/delete?topic=t")
+
+    publisher.topic, publisher.acknowledged = "u", []
+    wait_for(publisher.mpub)
+    wait_for(lambda: server.request("POST", "/topic/create?topic=t") == (200, b""))
+    server.post("/channel/create?topic=u&channel=c")
+    assert Counter(drain(server, "u", "c")) == Counter(publisher.acknowledged)
+
+
+def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
+    """P9: when a write stops in the middle of an MPUB, none of it is stored, after kill -9 either;
+    what was there before and comes after is."""
+    with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
+        publisher = Publisher(server, line, reason="file too large")
+        server.post("/topic/create?topic=t")
+        server.post("/channel/create?topic=t&channel=c")
+        (folder,) = (server.folder / "topics").iterdir()
+        for into in (1, 90, 5000, 20_000):
+            assert publisher.mpub(3)
+            (segment,) = folder.glob("*.log")
+            # Where the next batch begins, whatever filling the file has there.
+            before = server.get_json("/stats?format=json&topic=t")["topics"][0]["log_bytes"]
+            limit_file_size(server, before + into)
+            assert not publisher.mpub(10)
+            assert segment.stat().st_size == before
+            limit_file_size(server, resource.RLIM_INFINITY)
+        limit_file_size(server, before + 5000)
+        assert not publisher.mpub(10)
+
+        server.restart()
+        with V2Client(server) as again:
+            publisher.line = again
+            assert publisher.mpub(3)
+        assert len(publisher.refused) == 50
+        assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
+        assert server.get_json("/stats?format=json")["topics"][0]["damaged_messages"] == 0

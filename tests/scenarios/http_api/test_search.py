@@ -1,0 +1,213 @@
+"""Messages are searched: by text, JSON, state, attempts and time, a budget at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.inspection import search
+from sparq.nsqd import inspection
+from sparq.nsqd.inspection import Slice
+from sparq.protocol.commands import fin, rdy, req, sub
+from tests.nsqd.daemon import Consumer, Daemon, start, stop
+from tests.nsqd.test_inspection import bodies, channel, get, pages
+from tests.support.waiting import until
+
+
+async def found(nsqd: Daemon, **query: Any) -> list[str]:
+    """The bodies of all messages that a search finds, with as many requests as it takes."""
+    return [
+        body
+        async for page in pages(nsqd, "/topic/search", topic="t", **query)
+        for body in bodies(page)
+    ]
+
+
+async def test_a_search_by_text(nsqd: Daemon) -> None:
+    """Bytes of the body alone: neither of what stands before it, nor across two messages."""
+    await channel(nsqd, b"alpha", b"beta", "grün".encode(), b"alphabet")
+    first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
+    assert await found(nsqd, text="alpha") == ["alpha", "alphabet"]
+    assert await found(nsqd, text="grün") == ["grün"]
+    assert await found(nsqd, text="ALPHA") == []
+    assert await found(nsqd, text=first["id"]) == []
+    assert await found(nsqd) == ["alpha", "beta", "grün", "alphabet"]
+    whole = await get(nsqd, "/topic/search", topic="t", text="alphabet")
+    assert list(whole) == [
+        *("topic", "messages", "scanned", "scanned_bytes", "unsearched"),
+        *("progress", "next", "done", "first_index", "end_index"),
+    ]
+    assert (whole["scanned"], whole["progress"], whole["next"], whole["done"]) == (
+        4,
+        1.0,
+        None,
+        True,
+    )
+
+
+async def test_a_search_by_json(nsqd: Daemon) -> None:
+    """Paths, comparisons, escapes; what is no JSON matches nothing."""
+    documents: list[Any] = [
+        {"user": {"id": "7"}, "status": 200},
+        {"user": {"id": "8"}, "status": 500},
+        {"items": [{"sku": "xyz"}], "status": "500"},
+        {"user": {"id": None}},
+    ]
+    escaped = rb'{"\u0075ser": {"id": "7"}, "e": 1}'
+    await channel(nsqd, *[json.dumps(d).encode() for d in documents], escaped, b"user id 7", b"[")
+    texts = [json.dumps(document) for document in documents]
+    for condition, expected in (
+        ('user.id = "7"', [texts[0], escaped.decode()]),
+        ("status >= 500", [texts[1]]),
+        ('status = "500"', [texts[2]]),
+        ('items[0].sku ~ "y"', [texts[2]]),
+        ("user.id = null", [texts[3]]),
+        ("user.id", [texts[0], texts[1], texts[3], escaped.decode()]),
+        ('user.id != "7"', [texts[1]]),
+        ('["user"]["id"] ~ ""', [texts[0], texts[1], escaped.decode()]),
+    ):
+        assert await found(nsqd, json=condition) == expected, condition
+    assert await found(nsqd, json='user.id = "7"', text="status") == [texts[0]]
+
+
+async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Go's syntax; a pattern that Python would work on for hours is matched in no time, and a body
+    that takes it too many steps is counted."""
+    await channel(nsqd, b"order 17 done", b"order x done", b"a" * 90)
+    assert await found(nsqd, regex=r"order \d+ done$") == ["order 17 done"]
+    assert await found(nsqd, regex=r"^order \w", text="x") == ["order x done"]
+    assert await found(nsqd, regex=r"^(a+)+b") == []
+    assert await found(nsqd, regex="(a?){1000}(a?){900}b") == []
+    monkeypatch.setattr(search, "PATTERN_STEPS_MAX", 200)
+    answer = await get(nsqd, "/topic/search", topic="t", regex="^(a+)+b")
+    assert (answer["messages"], answer["unsearched"]) == ([], 1)
+
+
+async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
+    """Those of a channel, with or without a text; each match says how it stands."""
+    await channel(nsqd, b"a1", b"a2", b"a3", b"a4", b"b5")
+    consumer = await Consumer.introduced(nsqd, sub("t", "c"))
+    consumer.send(rdy(3))
+    taken = [(await consumer.frame())[1][10:26] for _ in range(3)]
+    consumer.send(rdy(0) + fin(taken[0]) + req(taken[1], 600_000))
+    await nsqd.post("/pub?topic=t&defer=60000", b"a6")
+
+    async def is_settled() -> bool:
+        figures = await nsqd.channel("t", "c")
+        return (figures["in_flight_count"], figures["deferred_count"]) == (1, 2)
+
+    await until(is_settled)
+    for query, expected in (
+        ({"state": "finished"}, ["a1"]),
+        ({"state": "deferred"}, ["a2", "a6"]),
+        ({"state": "in_flight"}, ["a3"]),
+        ({"state": "waiting"}, ["a4", "b5"]),
+        ({"state": "waiting", "text": "a"}, ["a4"]),
+        ({"state": "deferred", "text": "6"}, ["a6"]),
+        ({"attempts": "1"}, ["a2", "a3"]),
+        ({"attempts": ">=1"}, ["a2", "a3"]),
+        ({"attempts": ">1"}, []),
+        ({"attempts": "0"}, ["a4", "b5", "a6"]),
+        ({"attempts": "<=0", "state": "deferred"}, ["a6"]),
+        ({"attempts": "!=1"}, ["a4", "b5", "a6"]),
+    ):
+        for limit in (1, 50):
+            assert await found(nsqd, channel="c", limit=limit, **query) == expected, query
+    answer = await get(nsqd, "/topic/search", topic="t", channel="c", text="a3")
+    assert answer["messages"][0]["client"]["client_id"] == "me"
+    await consumer.close()
+
+
+async def test_a_search_within_a_range(nsqd: Daemon) -> None:
+    """From a place, up to a place; what comes later is not looked at by the requests after it."""
+    await channel(nsqd, *[b"%d" % number for number in range(10)])
+    first = int((await nsqd.topic("t"))["first_index"])
+    assert await found(nsqd, from_=first + 2, to=first + 4) == ["2", "3"]
+    assert await found(nsqd, from_="last:2") == ["8", "9"]
+    assert await found(nsqd, to="-1h") == []
+    assert await found(nsqd, from_=first + 4, to=first + 2) == []
+    begun = await get(nsqd, "/topic/search", topic="t", limit=4)
+    await nsqd.post("/pub?topic=t", b"new")
+    assert (begun["progress"], begun["done"]) == (0.4, False)
+    rest = await get(nsqd, "/topic/search", topic="t", after=begun["next"])
+    assert bodies(begun) + bodies(rest) == [str(number) for number in range(10)]
+    assert rest["done"] is True
+
+
+async def test_each_request_gets_on_however_short_its_time(
+    nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after each piece of work, a search finds the same: nothing twice, nothing missed."""
+    numbers = list(range(300))
+    random.Random(7).shuffle(numbers)
+    for at in range(0, 300, 50):
+        await channel(nsqd, *[b'{"n":%d}' % number for number in numbers[at : at + 50]])
+    monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
+    requests = 0
+    seen: list[str] = []
+    async for page in pages(nsqd, "/topic/search", topic="t", json="n >= 100", budget_ms=1):
+        requests += 1
+        seen += bodies(page)
+
+    assert seen == [f'{{"n":{number}}}' for number in numbers if number >= 100]
+    assert requests > 1
+
+
+def test_a_slice_begins_with_its_first_question() -> None:
+    """Not when it is made: it may wait for its thread."""
+    assert Slice(60)()
+    assert not Slice(0)()
+
+
+async def test_a_request_gets_on_through_bytes_that_hold_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many pieces a part is: each request comes further, and the search to its end."""
+    nsqd = await start(tmp_path)
+    await nsqd.post("/topic/create?topic=t")
+    for _ in range(3):
+        await nsqd.post("/mpub?topic=t", b"\n".join([b"x" * 100] * 400))
+    cache = nsqd.nsqd.broker.topics["t"].stream.log.looking._cache
+    cache.limit_bytes = 1
+    await nsqd.post("/pub?topic=t", b"pushes them out of memory")
+    monkeypatch.setattr(inspection, "STEP_SECONDS", 0)
+    monkeypatch.setattr(search, "WINDOW_BYTES", 500)
+    tokens: list[str] = []
+    scanned = 0
+    async for page in pages(nsqd, "/topic/search", topic="t", text="nothing", budget_ms=1):
+        assert page["next"] not in tokens
+        tokens.append(page["next"])
+        scanned += page["scanned"]
+
+    await stop(nsqd)
+    assert scanned == 1201
+    assert tokens[-1] is None
+
+
+async def test_searches_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a few at a time they wait: each holds what it looks into."""
+    monkeypatch.setattr(inspection, "SEARCHES_MAX", 2)
+    nsqd = await start(tmp_path)
+    await channel(nsqd, *[b"%d" % number for number in range(100)])
+    under_way = most = 0
+    look = inspection.Inspection._look
+
+    async def counted(*arguments: Any) -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await look(*arguments)
+        under_way -= 1
+
+    monkeypatch.setattr(inspection.Inspection, "_look", counted)
+    asked = (get(nsqd, "/topic/search", topic="t", text=str(number)) for number in range(20))
+    answers = await asyncio.gather(*asked)
+    await stop(nsqd)
+
+    assert [bodies(answer)[0] for answer in answers] == [str(number) for number in range(20)]
+    assert most == 2

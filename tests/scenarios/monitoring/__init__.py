@@ -1,0 +1,1 @@
+"""What an operator watches: logs, metrics and the dashboard."""

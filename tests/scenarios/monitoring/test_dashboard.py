@@ -1,0 +1,108 @@
+"""The Grafana dashboard, held against what nsqd really answers to Prometheus."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from sparq.protocol.commands import pub, sub
+from tests.nsqd.daemon import Consumer, start, stop
+from tests.support.waiting import until
+
+ROOT = Path(__file__).parents[3]
+DASHBOARD: dict[str, Any] = json.loads((ROOT / "dashboards/nsqd.json").read_text())
+MONITORING = ROOT / "docs/monitoring.md"
+OF_PROMETHEUS = {"instance", "job"}
+"""Labels that Prometheus itself puts on what it scrapes."""
+
+SELECTOR = re.compile(r"\b((?:nsqd|process|python)_\w+)(?:\{([^}]*)\})?")
+GROUPED = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
+
+
+def expressions() -> list[tuple[str, str]]:
+    """Every query of the dashboard with the legend that it fills."""
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    targets = [target for panel in panels for target in panel["targets"]]
+    found = [(target["expr"], target["legendFormat"]) for target in targets]
+    variables = DASHBOARD["templating"]["list"]
+    return found + [(v["definition"], "") for v in variables if v["type"] == "query"]
+
+
+def labels_named(expression: str, legend: str) -> set[str]:
+    """The labels that a query and its legend speak of."""
+    inside = ",".join(labels for _, labels in SELECTOR.findall(expression))
+    found = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside))
+    found |= set(re.findall(r"\{\{(\w+)\}\}", legend))
+    for grouped in GROUPED.findall(expression):
+        found |= {label.strip() for label in grouped.split(",")}
+    if variable := re.fullmatch(r"label_values\(.*,\s*(\w+)\)", expression):
+        found.add(variable[1])
+    return found
+
+
+async def scraped(folder: Path) -> dict[str, set[str]]:
+    """The names of a busy nsqd's samples, each with its labels."""
+    nsqd = await start(folder, e2e_processing_latency_percentiles=(0.99,))
+    consumer = await Consumer.introduced(nsqd, pub("t", b"x"), sub("t", "c"))
+    await consumer.messages(1)
+
+    async def is_finished() -> bool:
+        return bool((await nsqd.channel("t", "c"))["finish_count"])
+
+    await until(is_finished)
+    status, body = await nsqd.ask("GET", "/metrics")
+    await consumer.close()
+    await stop(nsqd)
+    assert status == 200
+    samples: dict[str, set[str]] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            samples.setdefault(sample.name, set()).update(sample.labels)
+    return samples
+
+
+async def test_every_query_finds_what_it_asks_for(tmp_path: Path) -> None:
+    """Each metric is exposed, each label is one of its own or Prometheus'."""
+    samples = await scraped(tmp_path)
+    assert len(expressions()) > 30
+
+    for expression, legend in expressions():
+        names = [name for name, _ in SELECTOR.findall(expression)]
+        assert names, expression
+        for name in names:
+            assert name in samples, expression
+            unknown = labels_named(expression, legend) - samples[name] - OF_PROMETHEUS
+            assert (expression, unknown) == (expression, set())
+
+
+async def test_every_metric_is_documented(tmp_path: Path) -> None:
+    """docs/monitoring.md names each metric of nsqd's own, and none that is not there."""
+    samples = await scraped(tmp_path)
+    text = MONITORING.read_text()
+    named = set(re.findall(r"`(nsqd_\w+)`", text))
+    own = {re.sub(r"_(bucket|sum|count)$", "", n) for n in samples if n.startswith("nsqd_")}
+    own.add("nsqd_channel_deliveries_by_topology_total")
+    # Missing while nothing waits, or nobody reads by ranges.
+    own |= {f"nsqd_channel_{name}_seconds" for name in ("oldest_waiting", "clear", "range_commit")}
+
+    own |= {"nsqd_refused_requests_total", "nsqd_tokens"}  # only with a token
+    assert named == own
+
+
+def test_panels_do_not_overlap() -> None:
+    """Each panel has an id and a place of its own within the 24 columns."""
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)

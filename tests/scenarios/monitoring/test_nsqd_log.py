@@ -1,0 +1,96 @@
+"""What nsqd's log tells an operator: who comes and goes, what appears; and what it does not."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from sparq.protocol.commands import pub, sub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+PREFIX = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} INFO: ")
+
+
+def visit(nsqd: NsqdServer) -> None:
+    """A client that subscribes, publishes and goes; a topic that comes and goes over HTTP."""
+    with V2Client(nsqd) as line:
+        assert OK == line.ask(sub("t", "c"))
+        assert OK == line.ask(pub("t", b"x"))
+    nsqd.post("/topic/create?topic=u")
+    nsqd.post("/channel/create?topic=u&channel=d")
+    nsqd.post("/channel/delete?topic=u&channel=d")
+    nsqd.post("/topic/delete?topic=u")
+    wait_for(lambda: "disconnected" in nsqd.log_text and "TOPIC(u): deleted" in nsqd.log_text)
+
+
+def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
+    """Each with its address or its name; a second client of a channel makes nothing new."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        visit(nsqd)
+        with V2Client(nsqd) as line:
+            assert OK == line.ask(sub("t", "c"))
+        wait_for(lambda: nsqd.log_text.count("disconnected") == 2)
+    lines = [PREFIX.sub("", line) for line in nsqd.log_text.splitlines()]
+    where = r"127\.0\.0\.1:\d+"
+
+    for text, times in (
+        (rf"TCP: new client\({where}\)", 2),
+        (rf"PROTOCOL\(V2\): \[{where}\] SUB t c \(client_id .*, user_agent .*\)", 2),
+        (rf"TCP: client\({where}\) disconnected", 2),
+        (r"TOPIC\(t\): created", 1),
+        (r"TOPIC\(t\): channel c created", 1),
+        (r"TOPIC\(u\): created", 1),
+        (r"TOPIC\(u\): channel d created", 1),
+        (r"TOPIC\(u\): channel d deleted", 1),
+        (r"TOPIC\(u\): deleted", 1),
+    ):
+        assert times == sum(re.fullmatch(text, line) is not None for line in lines), (text, lines)
+
+
+def test_a_start_is_quiet_about_what_was_there(tmp_path: Path) -> None:
+    """Topics that it finds are not new, and who only asks whether it lives leaves no line."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        visit(nsqd)
+        nsqd.terminate()
+        told = len(nsqd.log_text)
+        nsqd.start()
+        for _ in range(3):
+            assert 200 == nsqd.request("GET", "/ping")[0]
+        assert 200 == nsqd.request("GET", "/stats")[0]
+        again = nsqd.log_text[told:]
+
+    assert "TOPIC(" not in again
+    assert "/ping" not in again
+    assert "200 GET /stats" in again
+
+
+def test_json_names_what_a_line_is_about(tmp_path: Path) -> None:
+    """Every line is an object, and topics, channels and clients can be asked for."""
+    with spawn_nsqd(tmp_path, "--log-format=json") as nsqd:
+        visit(nsqd)
+    found = [json.loads(line) for line in nsqd.log_text.splitlines()]
+
+    assert {"nsqd"} == {line["program"] for line in found}
+    created = [line for line in found if line["text"].endswith("created")]
+    names = [(line["topic"], line.get("channel")) for line in created]
+    assert [("t", None), ("t", "c"), ("u", None), ("u", "d")] == names
+    (subscribed,) = (line for line in found if " SUB " in line["text"])
+    assert ("t", "c") == (subscribed["topic"], subscribed["channel"])
+    ended = {line.get("client") for line in found if "disconnected" in line["text"]}
+    assert subscribed["client"] in ended
+
+
+def test_clients_that_come_and_go_can_be_bounded(tmp_path: Path) -> None:
+    """The first ones are told, and how many more there were, at the latest when nsqd ends."""
+    with spawn_nsqd(tmp_path, "--log-repeats=3") as nsqd:
+        for _ in range(10):
+            with V2Client(nsqd) as line:
+                assert OK == line.ask(pub("t", b"x"))
+        nsqd.terminate()
+
+    lines = nsqd.log_text.splitlines()
+    assert 3 == sum("TCP: new client(127" in line for line in lines)
+    assert [True] == ["7 more in a minute" in line for line in lines if "new client(%s)" in line]

@@ -1,0 +1,1 @@
+"""Floods of connections, commands and data."""

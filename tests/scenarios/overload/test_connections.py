@@ -1,0 +1,120 @@
+"""Many connections: the limit of open files, and those who flood it."""
+
+import contextlib
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+from sparq.daemon.files import shares
+from sparq.protocol.commands import pub
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.v2_client import MAGIC, OK, V2Client
+
+LIMIT = 96
+FLOOD = 300
+
+needs_prlimit = pytest.mark.skipif(shutil.which("prlimit") is None, reason="needs prlimit")
+
+
+def connect(server: NsqdServer) -> V2Client:
+    return V2Client(server, b"", seconds=30)
+
+
+def publishes(client: V2Client, magic: bytes = b"") -> bool:
+    """Whether a publish over this connection is answered by OK; False when it was closed."""
+    try:
+        return client.ask(magic + pub("t", b"x")) == OK
+    except ConnectionError:
+        return False
+
+
+def connect_http(server: NsqdServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.http_port), timeout=30)
+
+
+def is_answered(connection: socket.socket) -> bool:
+    """Whether a request over this connection is answered; False when it was closed."""
+    try:
+        connection.sendall(b"GET /ping HTTP/1.1\r\nHost: nsqd\r\n\r\n")
+        return connection.recv(1 << 12).startswith(b"HTTP/1.1 200")
+    except ConnectionError:
+        return False
+
+
+def is_served(server: NsqdServer) -> bool:
+    with connect_http(server) as connection:
+        return is_answered(connection)
+
+
+@needs_prlimit
+def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+    """Beyond the limit connections are closed at once; those within, HTTP and the logs go on."""
+    prefix = ("prlimit", f"--nofile={LIMIT // 2}:{LIMIT}")
+    with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
+        first = stack.enter_context(connect(server))
+        assert publishes(first, MAGIC)
+        flood = [stack.enter_context(connect(server)) for _ in range(FLOOD)]
+        taken = [c for c in flood if publishes(c, MAGIC)]
+
+        # One place may still be the probe's that asked whether the server has started.
+        assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
+        assert publishes(first)
+        assert (200, b"OK") == server.request("POST", "/pub?topic=new", b"x")
+        assert 1 == server.log_text.count("TCP: refusing connections: the limit of")
+        for connection in flood:
+            connection.close()
+        server.request("GET", "/ping")
+
+        def is_taken() -> bool:
+            with connect(server) as late:
+                return publishes(late, MAGIC)
+
+        assert any(is_taken() for _ in range(1000))
+
+
+@needs_prlimit
+def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
+    """Beyond the limit HTTP connections are closed at once; clients and the logs go on."""
+    prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
+    with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
+        first = stack.enter_context(connect(server))
+        assert publishes(first, MAGIC)
+        flood = [stack.enter_context(connect_http(server)) for _ in range(FLOOD)]
+        taken = [connection for connection in flood if is_answered(connection)]
+
+        # Some places may still be those of the probes that asked whether the server has started.
+        assert shares(LIMIT).http - 3 <= len(taken) <= shares(LIMIT).http
+        assert publishes(first)
+        assert publishes(stack.enter_context(connect(server)), MAGIC)
+        assert 1 <= server.log_text.count("HTTP: refusing connections: the limit of")
+        for connection in flood:
+            connection.close()
+        assert any(is_served(server) for _ in range(1000))
+
+
+@needs_prlimit
+def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
+    """With more topics than open files all take messages, and give them after a restart."""
+    prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
+    with spawn_nsqd(tmp_path, prefix=prefix) as server:
+        for _ in range(2):
+            for number in range(LIMIT):
+                assert (200, b"OK") == server.request("POST", f"/pub?topic=t{number}", b"x")
+        server.restart()
+        topics = server.get_json("/stats?format=json")["topics"]
+
+        assert {f"t{number}": 2 for number in range(LIMIT)} == {
+            topic["topic_name"]: topic["depth"] for topic in topics
+        }
+
+
+@needs_prlimit
+def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
+    """nsqd takes what the system gives without being asked."""
+    with spawn_nsqd(tmp_path, prefix=("prlimit", "--nofile=256:512")) as server:
+        limits = Path(f"/proc/{server.pid}/limits").read_text()
+
+    (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+    assert ["512", "512"] == line.split()[3:5]

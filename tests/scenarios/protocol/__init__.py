@@ -1,0 +1,1 @@
+"""The V2 protocol on real sockets."""

@@ -1,0 +1,267 @@
+"""Upgrades of a connection: what is agreed, what follows it, and what arrived too early."""
+
+import asyncio
+import json
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.protocol.commands import fin, identify, pub, rdy, sub
+from sparq.protocol.receiver import decode_message
+from tests.nsqd.daemon import Daemon, connected, start, stop
+from tests.support.certificates import Certificates
+from tests.support.v2_client import AsyncV2Client, Closed
+from tests.support.v2_stream import V2Stream
+from tests.support.waiting import until
+
+LAYERS = [(tls, kind) for tls in (False, True) for kind in ("", "deflate", "snappy")]
+UPGRADES = [layers for layers in LAYERS if layers != (False, "")]
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(params=["tcp", "unix"])
+async def daemon(
+    request: pytest.FixtureRequest, tmp_path: Path, certificates: Certificates
+) -> AsyncIterator[Daemon]:
+    """An nsqd with a certificate, at a TCP port or a unix socket."""
+    address = {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
+    found = await start(tmp_path, **certificates.options(**address))
+    yield found
+    await stop(found)
+
+
+async def upgraded(
+    client: AsyncV2Client, certificates: Certificates, layers: tuple[bool, str], **asked: Any
+) -> dict[str, Any]:
+    tls, compression = layers
+    return await client.upgrade(certificates.client() if tls else None, compression, **asked)
+
+
+@pytest.mark.behaviour("TestTLS", "unix.TestTLS", "TestDeflate", "unix.TestDeflate")
+@pytest.mark.behaviour("TestSnappy", "unix.TestSnappy", "TestTLSDeflate", "unix.TestTLSDeflate")
+@pytest.mark.behaviour("TestTLSSnappy", "unix.TestTLSSnappy")
+@pytest.mark.parametrize("layers", LAYERS)
+async def test_a_conversation_through_layers(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """An OK inside each layer; large and small bodies come back as they were published."""
+    bodies = [b"x" * 128_000, b"y", bytes(range(256)) * 500]
+    async with connected(daemon) as client:
+        reply = await upgraded(client, certificates, layers, deflate_level=2)
+        for body in bodies:
+            client.send(pub("t", body))
+            assert b"OK" == await client.response()
+        client.send(sub("t", "c") + rdy(10))
+        assert b"OK" == await client.response()
+        found = []
+        for _ in bodies:
+            kind, data = await client.frame()
+            _, attempts, message_id, body = decode_message(data)
+            found.append(bytes(body))
+            assert (2, 1) == (kind, attempts)
+            client.send(fin(bytes(message_id)))
+        assert bodies == found
+        (stats,) = (await daemon.channel("t", "c"))["clients"]
+
+    assert layers == (reply["tls_v1"], "deflate" * reply["deflate"] + "snappy" * reply["snappy"])
+    assert (2 if reply["deflate"] else 6) == reply["deflate_level"]
+    agreed = {key: reply[key] for key in ("deflate", "snappy")}
+    assert agreed == {key: stats[key] for key in agreed}
+    assert layers[0] is stats["tls"]
+
+
+async def test_layers_are_added_in_two_steps(daemon: Daemon, certificates: Certificates) -> None:
+    """TLS by a first IDENTIFY, compression by a second inside it."""
+    async with connected(daemon) as client:
+        await client.upgrade(certificates.client())
+        await client.upgrade(compression="snappy")
+        client.send(pub("t", b"body"))
+        assert b"OK" == await client.response()
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_a_layer_is_not_added_twice(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """TLS inside TLS or under a compression is refused; asking for nothing is not."""
+    async with connected(daemon) as client:
+        await upgraded(client, certificates, layers)
+        assert (await client.identify())["tls_v1"] is False
+        body = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()
+        client.send(identify(body))
+
+        assert b"E_IDENTIFY_FAILED IDENTIFY failed already upgraded" == await client.error()
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_nothing_is_upgraded_without_negotiation(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """A client that does not read the reply is answered OK, and goes on in the clear."""
+    asked = {"tls_v1": layers[0], **({layers[1]: True} if layers[1] else {})}
+    async with connected(daemon) as client:
+        client.send(identify(json.dumps(asked).encode()) + pub("t", b"plain"))
+
+        assert [b"OK", b"OK"] == [await client.response(), await client.response()]
+
+
+def pipelined(**asked: Any) -> bytes:
+    return identify(json.dumps({"feature_negotiation": True, **asked}).encode())
+
+
+@pytest.mark.behaviour("more.pipelining-after-identify")
+@pytest.mark.behaviour("more.pipelining-after-identify")
+@pytest.mark.parametrize("cut", [False, True])
+async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon, cut: bool) -> None:
+    """Injected before the handshake, they are the handshake's to refuse (STARTTLS injection)."""
+    async with connected(daemon) as client:
+        client.send(pipelined(tls_v1=True) + (b"" if cut else pub("injected", b"x")))
+        if cut:
+            await client.response()
+            client.send(pub("injected", b"x"))
+        with pytest.raises((Closed, struct.error)):
+            while True:
+                await client.exactly(1)
+
+    assert [] == (await daemon.stats())["topics"]
+
+
+@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+async def test_plain_commands_are_no_compressed_ones(daemon: Daemon, kind: str) -> None:
+    """The next layer meets them as damage, and the connection ends."""
+    async with connected(daemon) as client:
+        client.send(pipelined(**{kind: True}) + pub("injected", b"x") * 50)
+        with pytest.raises(Closed):
+            while True:
+                await client.exactly(1)
+
+    assert [] == (await daemon.stats())["topics"]
+
+
+async def test_an_early_hello_is_part_of_the_handshake(
+    daemon: Daemon, certificates: Certificates
+) -> None:
+    """A client that does not wait for the reply loses nothing."""
+    async with connected(daemon) as client:
+        secure = V2Stream()
+        client.writer.write(pipelined(tls_v1=True) + secure.begin_tls(certificates.client()))
+        assert json.loads(await client.response())["tls_v1"]
+        early, client.stream = bytes(client.stream.plain), secure
+        client.writer.write(secure.shake_hands(early))
+        while secure.is_shaking_hands:
+            client.writer.write(secure.shake_hands(await client.read()))
+        client.send(pub("t", b"x"))
+
+        assert [b"OK", b"OK"] == [await client.response(), await client.response()]
+
+
+@pytest.mark.parametrize("kind", ["deflate", "snappy"])
+async def test_early_compressed_commands_are_executed_once(daemon: Daemon, kind: str) -> None:
+    """What is compressed already and rides behind the IDENTIFY belongs to the next layer."""
+    async with connected(daemon) as client:
+        compressed = V2Stream()
+        compressed.begin_compression(kind)
+        commands = [compressed.seal(pub("t", body)) for body in (b"early", b"late")]
+        client.writer.write(pipelined(**{kind: True}) + b"".join(commands))
+        assert json.loads(await client.response())[kind]
+        compressed.feed(bytes(client.stream.plain))
+        client.stream = compressed
+
+        assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
+    assert 2 == (await daemon.topic("t"))["message_count"]
+
+
+async def test_earlier_answers_come_before_the_upgrade(daemon: Daemon) -> None:
+    """A publish that still waits for the disk is answered in the clear, ahead of the reply."""
+    async with connected(daemon) as client:
+        client.send(pub("t", b"x") + pipelined(deflate=True))
+
+        assert b"OK" == await client.response()
+        assert json.loads(await client.response())["deflate"]
+        client.stream.begin_compression("deflate")
+        assert b"OK" == await client.response()
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_a_fatal_error_is_read_through_the_layers(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """The last words of a connection are sealed like all others."""
+    async with connected(daemon) as client:
+        await upgraded(client, certificates, layers)
+        client.send(pub("t", b"x") + b"HUBBA\n" + pub("t", b"never"))
+
+        assert b"OK" == await client.response()
+        assert b"E_INVALID invalid command HUBBA" == await client.error()
+        assert layers[0] is client.stream.was_told_goodbye
+    assert 1 == (await daemon.topic("t"))["message_count"]
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_a_half_closed_client_gets_its_answers(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """The end of its side, by close_notify or the socket's, leaves what it is owed."""
+    async with connected(daemon) as client:
+        await upgraded(client, certificates, layers)
+        client.send(pub("t", b"x") * 3)
+        if client.stream.tls is not None:
+            with pytest.raises(Exception, match="did not complete"):
+                client.stream.tls.unwrap()
+            client.writer.write(client.stream.tls_output())
+        else:
+            client.writer.write_eof()
+
+        assert [b"OK"] * 3 == [await client.response() for _ in range(3)]
+        await client.end()
+        assert layers[0] is client.stream.was_told_goodbye
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_a_client_that_goes_is_forgotten(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """In each stage of an upgrade."""
+    async with connected(daemon) as client:
+        await upgraded(client, certificates, layers)
+    async with connected(daemon) as client:
+        client.send(pipelined(tls_v1=layers[0], **({layers[1]: True} if layers[1] else {})))
+        await client.response()
+
+    async def all_gone() -> bool:
+        return not daemon.nsqd.clients.connections
+
+    await until(all_gone)
+
+
+@pytest.mark.parametrize("layers", UPGRADES)
+async def test_a_client_that_does_not_read_stops_its_commands(
+    daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
+) -> None:
+    """Sealed output counts: what is owed is bounded, and all of it is there once it is read."""
+    count = 40
+    size = 500_000
+    async with connected(daemon) as publisher:
+        for at in range(count):
+            publisher.send(pub("t", at.to_bytes(4) + bytes(size)))
+            assert b"OK" == await publisher.response()
+    async with connected(daemon) as client:
+        await upgraded(client, certificates, layers)
+        client.send(sub("t", "c") + rdy(count))
+        assert b"OK" == await client.response()
+        bodies = []
+        for _ in range(count):
+            kind, data = await client.frame()
+            assert 2 == kind
+            bodies.append(int.from_bytes(bytes(decode_message(data)[3])[:4]))
+            client.send(fin(data[10:26]))
+            await asyncio.sleep(0)  # written by itself
+
+        assert list(range(count)) == bodies

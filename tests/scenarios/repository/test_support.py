@@ -1,0 +1,51 @@
+"""Tests, proofs and benches share one V2 client, and tests know nothing of proofs."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FOLDERS = ("tests", "proofs", "bench")
+MAGIC = re.compile(r"""b["'] {2}V2|\bMAGIC_V[2]\b""")
+PROOFS = re.compile(r"^\s*(?:from|import) proofs\b", re.M)
+
+SAYS_MAGIC = {
+    "tests/support/v2_client.py": "the one client",
+    "tests/protocol/test_commands.py": "compares the constant with NSQ's bytes",
+    "tests/client/scripted.py": "a server for tests of sparq's client",
+    "tests/client/tap.py": "reads what sparq's client sends",
+    "tests/spark/range_server.py": "a server for tests of Spark's source",
+    "tests/nsqlookupd/test_tcp.py": "a wrong magic for nsqlookupd",
+    "proofs/hostile_parts/served.py": "a wrong magic for nsqlookupd",
+    "bench/load.py": "load generators read arrays of equal frames: one by one would be too slow",
+    "bench/programs/bound_program.py": "runs in an environment without sparq and its tests",
+}
+"""Files that may name the magic bytes themselves, with the reason."""
+
+
+def sources() -> Iterator[tuple[str, str]]:
+    """Path and text of each Python file of tests, proofs and benches."""
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*.py"):
+            yield path.relative_to(ROOT).as_posix(), path.read_text()
+
+
+def test_there_is_one_v2_client() -> None:
+    """Other files get a client, or its `MAGIC`, from `tests/support/v2_client.py`."""
+    assert SAYS_MAGIC.keys() == {path for path, text in sources() if MAGIC.search(text)}
+
+
+# In two halves, so that this file may be checked by its own rule.
+@pytest.mark.parametrize("halves", [('b"  ', 'V2"'), ("b'  ", "V2PUB t'"), ("MAGIC_", "V2")])
+def test_a_second_client_would_be_seen(halves: tuple[str, str]) -> None:
+    """However it writes the magic bytes."""
+    assert MAGIC.search(f"    connection.sendall({''.join(halves)})")
+
+
+def test_tests_know_nothing_of_proofs() -> None:
+    """Proofs may use what supports tests; of the tests only those of the proofs know proofs."""
+    found = [path for path, text in sources() if PROOFS.search(text)]
+
+    assert [] == [path for path in found if re.match(r"tests/(?!proofs/)", path)]

@@ -1,0 +1,1 @@
+"""Starts, stops, kills and power cuts: what survives them."""

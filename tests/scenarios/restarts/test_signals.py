@@ -1,0 +1,108 @@
+"""The end of a daemon's process: signals that come again, and what is left after "bye"."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from sparq.protocol.commands import rdy, sub
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import MAGIC, V2Client
+from tests.support.waiting import wait_for
+
+TOPICS = 300
+LARGE_BYTES = 16 << 20
+"""More than the kernel takes for a client that does not read."""
+END_SECONDS_MAX = 0.5
+"""On a busy machine; idle it is less than 0.1."""
+
+_BYE = re.compile(r"\[\w+\] (\S+ \S+) INFO: (?:NSQ: )?bye\n\Z")
+
+
+def ends(server: Server, number: signal.Signals, gap_seconds: float) -> tuple[int, float]:
+    """Send a signal, and then one each `gap_seconds` until the process is gone.
+
+    Returns:
+        The exit status, and the seconds from the log's last line to the end.
+    """
+    process = server.process
+    assert process is not None
+    process.send_signal(number)
+    while True:
+        deadline = time.monotonic() + gap_seconds
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        if process.returncode is not None:
+            break
+        process.send_signal(number)
+    gone = time.time()
+    server.process = None
+    bye = _BYE.search(server.log_text)
+    assert bye is not None, server.log_text[-500:]
+    said = datetime.strptime(bye[1], "%Y/%m/%d %H:%M:%S.%f").timestamp()
+    return process.returncode, gone - said
+
+
+@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 0.05, 0.1, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nsqd_ends_with_0_however_often_it_is_told(
+    tmp_path: Path, number: signal.Signals, gap_seconds: float
+) -> None:
+    """A second signal, at any distance, changes nothing; the process is gone with its last line."""
+    with spawn_nsqd(tmp_path, "--sync-every=2500") as nsqd:
+        for topic in range(TOPICS):
+            nsqd.post(f"/pub?topic=t{topic}", b"x" * 1000)
+        status, seconds = ends(nsqd, number, gap_seconds)
+
+        assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
+        nsqd.start()
+        assert len(nsqd.get_json("/stats?format=json")["topics"]) == TOPICS
+
+
+@pytest.mark.parametrize("gap_seconds", [0.002, 0.02, 5.0])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_nsqlookupd_ends_with_0_however_often_it_is_told(
+    tmp_path: Path, number: signal.Signals, gap_seconds: float
+) -> None:
+    """Likewise."""
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        status, seconds = ends(lookupd, number, gap_seconds)
+
+        assert (status, seconds < END_SECONDS_MAX) == (0, True), seconds
+
+
+def first_client(nsqd: Server) -> V2Client:
+    """A connection to an nsqd that is just starting; no other client has come and gone."""
+    clients: list[V2Client] = []
+
+    def has_come() -> bool:
+        try:
+            clients.append(V2Client(nsqd, b""))
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    nsqd.launch()
+    wait_for(has_come)
+    nsqd.wait_ready()
+    return clients[0]
+
+
+def test_nsqd_does_not_wait_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """Nor where no client has ever left; what it was to be sent is there after the next start."""
+    with spawn_nsqd(tmp_path, f"--max-msg-size={LARGE_BYTES}") as nsqd:
+        nsqd.terminate()
+        with first_client(nsqd) as client:
+            nsqd.post("/pub?topic=t", b"x" * LARGE_BYTES)
+            client.send(MAGIC + sub("t", "c") + rdy(1))
+            wait_for(lambda: nsqd.channel("t", "c")["in_flight_count"] == 1)
+
+            assert nsqd.terminate() == 0
+        nsqd.start()
+        channel = nsqd.channel("t", "c")
+        assert (1, 0) == (channel["depth"], channel["in_flight_count"])

@@ -1,0 +1,141 @@
+"""What NSQ's own tests say of an nsqd's life: start, stop, start again; where it is registered."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.protocol.commands import pub, sub
+from tests.nsqd.daemon import Consumer, start, stop
+from tests.support.servers import Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import until, until_seen, wait_for
+
+COUNT = 300
+
+
+@pytest.mark.behaviour("TestStartup", "TestUnixSocketStartup")
+@pytest.mark.parametrize("where", ["tcp", "unix"])
+async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, where: str) -> None:
+    """With a small memory and small files: what was finished is gone, the rest is delivered, once;
+    afterwards nothing is left. Over TCP and a unix socket."""
+    address = "127.0.0.1:0" if where == "tcp" else str(tmp_path / "nsqd.sock")
+    told: dict[str, Any] = {
+        "tcp_address": address,
+        "mem_queue_size": 100,
+        "max_bytes_per_file": 10_240,
+    }
+    bodies = [b"%d" % number + b"x" * 100 for number in range(COUNT)]
+    first = await start(tmp_path, **told)
+    await first.post("/topic/create?topic=t")
+    await first.post("/channel/create?topic=t&channel=c")
+    for body in bodies:
+        await first.post("/pub?topic=t", body)
+    consumer = await Consumer.introduced(first, sub("t", "c"))
+    half = await consumer.messages(COUNT // 2)
+    await consumer.close()
+    await stop(first)
+
+    second = await start(tmp_path, **told)
+    assert [t["topic_name"] for t in (await second.stats())["topics"]] == ["t"]
+    assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
+    consumer = await Consumer.introduced(second, sub("t", "c"))
+    rest = await consumer.messages(COUNT - COUNT // 2)
+    # Those that were in flight come again beside the others, in no order.
+    assert half == bodies[: COUNT // 2]
+    assert sorted(rest) == sorted(bodies[COUNT // 2 :])
+
+    async def nothing_is_left() -> bool:
+        channel = await second.channel("t", "c")
+        counts = ("depth", "in_flight_count", "deferred_count")
+        return [channel[count] for count in counts] == [0, 0, 0]
+
+    await until(nothing_is_left)
+    assert (await second.topic("t"))["depth"] == 0
+    await consumer.close()
+    await stop(second)
+
+
+@pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
+async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
+    """First the channel, with it the topic; nothing of them is on disk, before or after."""
+    nsqd = await start(tmp_path)
+    consumer = await Consumer.introduced(nsqd, sub("t#ephemeral", "c#ephemeral"))
+    other = await Consumer.introduced(nsqd, pub("t#ephemeral", b"x"))
+    assert await consumer.messages(1) == [b"x"]
+    assert (await nsqd.topic("t%23ephemeral"))["channels"][0]["client_count"] == 1
+    assert list((tmp_path / "topics").iterdir()) == []
+
+    await consumer.close()
+
+    async def all_gone() -> bool:
+        return bool((await nsqd.stats())["topics"] == [])
+
+    await until(all_gone)
+    await other.close()
+    await stop(nsqd)
+
+
+@pytest.mark.behaviour("TestCluster")
+async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
+    """/debug and /lookup of a live nsqlookupd have this nsqd under both, until they are deleted."""
+    with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
+        nsqd.post("/topic/create?topic=t")
+        nsqd.post("/channel/create?topic=t&channel=ch")
+
+        def registered() -> list[str]:
+            return [key for key, nodes in lookupd.get_json("/debug").items() if nodes]
+
+        await until_seen(lambda: registered() == ["client::", "topic:t:", "channel:t:ch"])
+        debug = lookupd.get_json("/debug")
+        for key in ("topic:t:", "channel:t:ch"):
+            (node,) = debug[key]
+            assert node["hostname"] == nsqd.get_json("/info")["hostname"]
+            assert node["broadcast_address"] == "127.0.0.1"
+            assert (node["tcp_port"], node["http_port"]) == (nsqd.tcp_port, nsqd.http_port)
+            assert node["tombstoned"] is False
+        assert looked_up(lookupd) == (["ch"], [nsqd.tcp_port])
+
+        nsqd.post("/topic/delete?topic=t")
+        await until_seen(lambda: looked_up(lookupd) == (["ch"], []))
+        await until_seen(lambda: registered() == ["client::"])
+
+
+def looked_up(lookupd: Server) -> tuple[list[str], list[int]]:
+    """The channels of t, and where its nsqds are."""
+    found = lookupd.get_json("/lookup?topic=t")
+    return found["channels"], [node["tcp_port"] for node in found["producers"]]
+
+
+LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (INFO|WARNING): \S.*")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_port_0_is_told_as_the_real_port_and_a_signal_is_the_end(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """nsqlookupd has ports that answer; a signal ends nsqd with 0, and it is forgotten there; each
+    line of the log is in NSQ's form."""
+    free = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    own = ("--broadcast-address=127.0.0.1", f"--data-path={tmp_path}")
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        command = [sys.executable, "-m", "sparq.nsqd", *free, *own]
+        command.append(f"--lookupd-tcp-address={lookupd.tcp}")
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as nsqd:
+            (node,) = wait_for(lambda: lookupd.get_json("/nodes")["producers"])
+            for port in (node["tcp_port"], node["http_port"]):
+                socket.create_connection(("127.0.0.1", port), timeout=15).close()
+            nsqd.send_signal(number)
+            _, log = nsqd.communicate(timeout=30)
+
+        assert nsqd.returncode == 0
+        assert f"INFO: TCP: listening on 127.0.0.1:{node['tcp_port']}\n" in log
+        assert f"INFO: HTTP: listening on 127.0.0.1:{node['http_port']}\n" in log
+        assert [line for line in log.splitlines() if not LINE.fullmatch(line)] == []
+        assert wait_for(lambda: lookupd.get_json("/nodes") == {"producers": []})

@@ -1,0 +1,1 @@
+"""Flags, configuration files, and starts that fail."""

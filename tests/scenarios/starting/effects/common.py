@@ -1,0 +1,67 @@
+"""What the checks of flags share."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from sparq.nsqd.options import NsqdOptions
+from sparq.program.flags import flags_of
+from tests.support.told import Row, ToldServer
+from tests.support.v2_client import V2Client
+
+WAIT_SECONDS = 30.0
+ERROR = 1
+
+
+def identify(**asked: Any) -> bytes:
+    """IDENTIFY with feature negotiation."""
+    body = json.dumps({"feature_negotiation": True, **asked}).encode()
+    return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
+
+
+def granted(server: ToldServer, **asked: Any) -> dict[str, Any]:
+    """What nsqd answers to IDENTIFY."""
+    with V2Client(server) as line:
+        kind, answer = line.ask(identify(**asked))
+        assert kind == 0, answer
+        found: dict[str, Any] = json.loads(answer)
+        return found
+
+
+def refused(server: ToldServer, text: str, *commands: bytes) -> None:
+    """The last of these commands gets this error; those before it none."""
+    with V2Client(server) as line:
+        for command in commands[:-1]:
+            kind, answer = line.ask(command)
+            assert kind != ERROR, answer
+        assert line.ask(commands[-1]) == (ERROR, text.encode())
+
+
+def help_says(flag: str, words: str) -> Callable[[ToldServer], None]:
+    """A check for a flag that means nothing here: it was accepted, and `--help` says so."""
+
+    def check(server: ToldServer) -> None:
+        assert server.request("GET", "/ping")[0] == 200
+        texts = {found.name: found.help for found in flags_of(NsqdOptions)}
+        assert words in texts[flag]
+
+    return check
+
+
+def tcp_address(server: ToldServer) -> None:
+    """Clients are answered there."""
+    assert granted(server)["version"] == "1.3.0"
+
+
+def http_address(server: ToldServer) -> None:
+    """Everybody is answered there."""
+    assert server.get_json("/info")["tcp_port"] == server.tcp_port
+
+
+ADDRESSES = (
+    Row("tcp-address", "{tcp}", tcp_address),
+    Row("http-address", "{http}", http_address),
+)

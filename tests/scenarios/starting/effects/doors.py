@@ -1,0 +1,329 @@
+"""Flags of TLS, AUTH and nsqlookupd: who comes in, who is asked, who is told."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import http.server
+import json
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.starting.effects.common import ADDRESSES, granted, identify, refused
+from tests.support.authd import answer, entry
+from tests.support.certificates import Certificates
+from tests.support.servers import Server, spawn_nsqlookupd
+from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+ATTEMPTS = 5
+SECRET = b"s3cr3t"
+
+
+# TLS
+
+
+def client_context(server: ToldServer, name: str = "signed") -> ssl.SSLContext:
+    """A client that trusts the test's authority, with that certificate."""
+    folder = Path(server.places["certificates"])
+    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+    if name:
+        context.load_cert_chain(str(folder / f"{name}.pem"))
+    return context
+
+
+def secured(server: ToldServer, context: ssl.SSLContext) -> dict[str, Any]:
+    """A V2 connection through its upgrade to TLS; the server's certificate. Raises as ssl does."""
+    with V2Client(server) as plain:
+        assert json.loads(plain.ask(identify(tls_v1=True))[1])["tls_v1"] is True
+        with context.wrap_socket(plain.socket, server_hostname="localhost") as wrapped:
+            if V2Client(wrapped, b"").frame() != OK:
+                raise ssl.SSLError("no OK behind the handshake")
+            return dict(wrapped.getpeercert() or {})
+
+
+def fails(server: ToldServer, context: ssl.SSLContext) -> bool:
+    """Whether nsqd does not let this client in over TLS."""
+    try:
+        secured(server, context)
+    except (ssl.SSLError, ConnectionError):
+        return True
+    return False
+
+
+def https_ping(server: ToldServer, context: ssl.SSLContext) -> bytes:
+    """GET /ping over HTTPS."""
+    port = int(server.places["https"].rpartition(":")[2])
+    connection = http.client.HTTPSConnection("localhost", port, timeout=15, context=context)
+    with contextlib.closing(connection):
+        connection.request("GET", "/ping")
+        return connection.getresponse().read()
+
+
+def certificate(server: ToldServer) -> None:
+    """It is what clients are shown."""
+    names = secured(server, client_context(server))["subjectAltName"]
+    assert ("DNS", "localhost") in names
+
+
+def https_address(server: ToldServer) -> None:
+    """HTTPS is answered there, under the same policy."""
+    assert https_ping(server, client_context(server)) == b"OK"
+
+
+def policy(server: ToldServer) -> None:
+    """Only who has a certificate that the root CA signed comes in."""
+    assert fails(server, client_context(server, ""))
+    assert fails(server, client_context(server, "foreign"))
+    assert not fails(server, client_context(server))
+
+
+def tls_min_version(server: ToldServer) -> None:
+    """An older version is not spoken."""
+    old = client_context(server)
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert fails(server, old)
+    assert not fails(server, client_context(server))
+
+
+def tls_required(server: ToldServer) -> None:
+    """Without TLS there is nothing to be had, over TCP or HTTP."""
+    text = "E_INVALID cannot SUB in current state (TLS required)"
+    refused(server, text, b"SUB t c\n")
+    status, body = server.request("GET", "/ping")
+    port = server.places["https"].rpartition(":")[2]
+    assert (status, body.decode()) == (403, f'{{"message": "TLS_REQUIRED", "https_port": {port}}}')
+
+
+# AUTH
+
+
+class Authd(http.server.ThreadingHTTPServer):
+    """An authd in a thread; `asked` has the method and the secret of each request, `waited` how
+    long each client of the silent path /slow waited until it gave up."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[tuple[str, bytes]] = []
+        self.waited: list[float] = []
+
+    @property
+    def place(self) -> str:
+        return f"127.0.0.1:{self.server_address[1]}"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Authd
+
+    def do_GET(self) -> None:
+        self._answer(self.path.encode())
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _answer(self, said: bytes) -> None:
+        if self.path.startswith("/slow"):
+            began = time.monotonic()
+            self.connection.settimeout(20)
+            self.connection.recv(1)
+            self.server.waited.append(time.monotonic() - began)
+            self.close_connection = True
+            return
+        self.server.asked.append((self.command, SECRET if SECRET in said else said))
+        body = answer(entry())
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing on stderr."""
+
+
+@contextlib.contextmanager
+def running_authd() -> Iterator[Authd]:
+    """An authd until the end of the block."""
+    authd = Authd()
+    thread = threading.Thread(target=authd.serve_forever)
+    thread.start()
+    try:
+        yield authd
+    finally:
+        authd.shutdown()
+        thread.join()
+        authd.server_close()
+
+
+def auth_command() -> bytes:
+    return b"AUTH\n" + struct.pack(">i", len(SECRET)) + SECRET
+
+
+def auth_http_address(server: ToldServer) -> None:
+    """Clients must say AUTH, and who is there decides."""
+    assert granted(server)["auth_required"] is True
+    refused(server, "E_AUTH_FIRST AUTH required before SUB", b"SUB t c\n")
+    with V2Client(server) as line:
+        line.ask(identify())
+        assert b'"permission_count"' in line.ask(auth_command())[1]
+        assert line.ask(b"SUB t c\n") == OK
+
+
+def auth_http_request_method(server: ToldServer) -> None:
+    """authds are asked so."""
+    authd: Authd = server.helpers["authd"]
+    seen = len(authd.asked)
+    with V2Client(server) as line:
+        line.ask(identify())
+        line.ask(auth_command())
+    assert authd.asked[seen:] == [("POST", SECRET)]
+
+
+def http_client_request_timeout(server: ToldServer) -> None:
+    """An authd that does not answer is given up, well before the 5 s without the flag."""
+    authd: Authd = server.helpers["authd"]
+    for _ in range(ATTEMPTS):
+        refused(server, "E_AUTH_FAILED AUTH failed", identify(), auth_command())
+        wait_for(lambda: authd.waited)
+        if authd.waited.pop() < 4:
+            return
+    raise AssertionError("the request took as long as without the flag")
+
+
+def http_client_connect_timeout(server: ToldServer) -> None:
+    """An authd that takes no connection is given up, well before the 2 s without the flag."""
+    for _ in range(ATTEMPTS):
+        began = time.monotonic()
+        refused(server, "E_AUTH_FAILED AUTH failed", identify(), auth_command())
+        if time.monotonic() - began < 1.7:
+            return
+    raise AssertionError("the connection took as long as without the flag")
+
+
+@contextlib.contextmanager
+def deaf() -> Iterator[str]:
+    """An address where a connection is neither taken nor refused: its queue is full."""
+    with socket.socket() as listening, contextlib.ExitStack() as waiting:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):
+            filler = waiting.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex(listening.getsockname())
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+# nsqlookupd
+
+
+def node(server: ToldServer, lookupd: Server) -> dict[str, Any]:
+    """This nsqd as an nsqlookupd lists it."""
+
+    def found() -> dict[str, Any]:
+        producers = lookupd.get_json("/nodes")["producers"]
+        named = (each for each in producers if each["broadcast_address"] == server.places["name"])
+        return next(named, {})
+
+    return wait_for(found)
+
+
+def lookupd_tcp_address(server: ToldServer) -> None:
+    """It is registered with each of them."""
+    for lookupd in server.helpers["lookupds"]:
+        node(server, lookupd)
+
+
+def broadcast(server: ToldServer) -> None:
+    """Consumers are told these, not the real ones."""
+    facts = node(server, server.helpers["lookupds"][0])
+    assert (facts["tcp_port"], facts["http_port"]) == (1111, 2222)
+
+
+def topology(server: ToldServer) -> None:
+    """Consumers are told."""
+    facts = node(server, server.helpers["lookupds"][0])
+    assert (facts["topology_region"], facts["topology_zone"]) == ("north", "pole")
+
+
+GROUPS = {
+    "TLS": [
+        *ADDRESSES[:1],
+        Row("http-address", "{http}", tls_required),
+        Row("https-address", "{https}", https_address),
+        Row("tls-cert", "{certificates}/server.crt", certificate),
+        Row("tls-key", "{certificates}/server.key", certificate),
+        Row("tls-client-auth-policy", "require-verify", policy),
+        Row("tls-root-ca-file", "{certificates}/ca.pem", policy),
+        Row("tls-min-version", "tls1.3", tls_min_version),
+        Row("tls-required", True, tls_required, toml="TRUE"),
+    ],
+    "AUTH": [
+        *ADDRESSES,
+        Row("auth-http-address", ["{authd}"], auth_http_address, key="auth_http_addresses"),
+        Row("auth-http-request-method", "post", auth_http_request_method),
+    ],
+    "elsewhere": [
+        *ADDRESSES,
+        Row(
+            "auth-http-address",
+            ["http://{authd}/slow"],
+            http_client_request_timeout,
+            key="auth_http_addresses",
+            toml="http://{authd}/slow",
+        ),
+        Row("http-client-request-timeout", "300ms", http_client_request_timeout, toml=300),
+        Row("broadcast-address", "{name}", broadcast),
+        Row("broadcast-tcp-port", 1111, broadcast),
+        Row("broadcast-http-port", 2222, broadcast),
+        Row("topology-region", "north", topology),
+        Row("topology-zone", "pole", topology),
+        Row(
+            "lookupd-tcp-address",
+            ["{lookupd}", "{lookupd2}"],
+            lookupd_tcp_address,
+            key="nsqlookupd_tcp_addresses",
+            toml="{lookupd},{lookupd2}",
+        ),
+    ],
+    "deaf": [
+        *ADDRESSES,
+        Row(
+            "auth-http-address",
+            ["{deaf}"],
+            http_client_connect_timeout,
+            key="auth_http_addresses",
+        ),
+        Row("http-client-connect-timeout", "200ms", http_client_connect_timeout, toml=200),
+    ],
+}
+
+
+@contextlib.contextmanager
+def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+    """What the rows' daemons meet: certificates, authds, nsqlookupds."""
+    certificates = folder / "certificates"
+    certificates.mkdir()
+    Certificates.make(certificates)
+    with (
+        running_authd() as authd,
+        deaf() as nobody,
+        spawn_nsqlookupd(folder, name="first") as first,
+        spawn_nsqlookupd(folder, name="second") as second,
+    ):
+        daemons.helpers.update(authd=authd, lookupds=[first, second])
+        daemons.places.update(
+            certificates=str(certificates),
+            authd=authd.place,
+            deaf=nobody,
+            lookupd=first.tcp,
+            lookupd2=second.tcp,
+        )
+        yield

@@ -1,0 +1,230 @@
+"""Flags that NSQ has not: how much clients may have nsqd make, who may change it over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparq.protocol.commands import pub, rdy, sub
+from tests.scenarios.starting.effects.common import ADDRESSES, ERROR, refused
+from tests.support.told import Row, Told, ToldServer
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+TOKEN = "s3cr3t-t0ken"
+TOPICS = 3
+CHANNELS = 2
+CONNECTIONS = 4
+TOPIC_BYTES = 100_000
+TOPIC_MESSAGES = 5
+CLIENT_RATE = 5
+RATE = 20
+
+
+def ask(
+    server: ToldServer, method: str, path: str, *, token: str = "", body: bytes | None = None
+) -> int:
+    """One request, with a token if one is given; the status."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=15)
+    with contextlib.closing(connection):
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        connection.request(method, path, body, headers)
+        return connection.getresponse().status
+
+
+def make_topics(server: ToldServer) -> None:
+    """As many as may be; again, they are there already."""
+    for number in range(TOPICS):
+        assert ask(server, "POST", f"/topic/create?topic=t{number}", token=TOKEN) == 200
+
+
+def max_topics(server: ToldServer) -> None:
+    """One more is refused."""
+    make_topics(server)
+    text = f"the limit of {TOPICS} topics is reached"
+    with V2Client(server) as line:
+        assert line.ask(pub("more", b"x")) == (ERROR, f"E_PUB_FAILED PUB failed {text}".encode())
+        assert line.ask(pub("t0", b"x")) == OK
+    assert ask(server, "POST", "/topic/create?topic=more", token=TOKEN) == 403
+
+
+def max_channels(server: ToldServer) -> None:
+    """One more of a topic is refused."""
+    make_topics(server)
+    for number in range(CHANNELS):
+        with V2Client(server) as line:
+            assert line.ask(sub("t1", f"c{number}")) == OK
+    text = f"E_SUB_FAILED SUB failed the limit of {CHANNELS} channels is reached"
+    refused(server, text, sub("t1", "more"))
+
+
+def max_topic_bytes(server: ToldServer) -> None:
+    """A topic that nobody consumes takes so much and no more."""
+    make_topics(server)
+    text = f"E_PUB_FAILED PUB failed the limit of {TOPIC_BYTES} bytes for topic t2 is reached"
+    body = b"x" * (TOPIC_BYTES // 10)
+    with V2Client(server) as line:
+        for _ in range(10):
+            answer = line.ask(pub("t2", body))
+            if answer != OK:
+                break
+        assert answer == (ERROR, text.encode())
+
+
+def max_connections(server: ToldServer) -> None:
+    """Who comes then is closed at once; who is there stays."""
+    with contextlib.ExitStack() as stack:
+        lines: list[V2Client] = []
+
+        def fills() -> bool:
+            # Those of other checks may be on their way out.
+            try:
+                line = stack.enter_context(V2Client(server))
+                assert line.ask(b"NOP\n" + pub("t0", b"x"))[0] in (0, ERROR)
+            except ConnectionError:
+                return True
+            lines.append(line)
+            return False
+
+        make_topics(server)
+        wait_for(fills)
+        assert 1 <= len(lines) <= CONNECTIONS
+        for line in lines:
+            assert line.ask(pub("t0", b"x")) == OK
+
+
+def drop_oldest(server: ToldServer) -> None:
+    """A full topic takes what comes, and has the newest."""
+    for number in range(TOPIC_MESSAGES + 3):
+        assert ask(server, "POST", "/pub?topic=ring", body=b"%d" % number) == 200
+    assert drained(server, "ring")[0] == b"3"
+
+
+def max_attempts(server: ToldServer) -> None:
+    """What comes back so often goes to the dead-letter topic."""
+    assert ask(server, "POST", "/topic/create?topic=poison") == 200
+    with V2Client(server) as line:
+        assert line.ask(sub("poison", "c")) == OK
+        line.send(rdy(1))
+        assert ask(server, "POST", "/pub?topic=poison", body=b"bad") == 200
+        for attempts in (1, 2):
+            (message,) = line.messages(1)
+            assert message.attempts == attempts
+            line.send(b"REQ %s 0\n" % message.id)
+    wait_for(lambda: server.channel("poison", "c")["dead_letter_count"] == 1)
+    assert drained(server, "poison.dead") == [b"bad"]
+
+
+def max_topic_messages(server: ToldServer) -> None:
+    """One more is too many."""
+    for number in range(TOPIC_MESSAGES + 3):
+        assert ask(server, "POST", "/pub?topic=bounded", body=b"%d" % number) == 200
+    assert len(drained(server, "bounded")) == TOPIC_MESSAGES
+
+
+def drained(server: ToldServer, topic: str) -> list[bytes]:
+    """What a new consumer is given."""
+    with V2Client(server) as line:
+        assert line.ask(sub(topic, "c")) == OK
+        line.send(rdy(2 * TOPIC_MESSAGES))
+        return [message.body for message in line.messages_within(1)]
+
+
+def max_client_publish_rate(server: ToldServer) -> None:
+    """Who publishes too fast is slowed, then refused, and stays connected; others are not."""
+    with V2Client(server) as hasty, V2Client(server) as calm:
+        for _ in range(4 * CLIENT_RATE):
+            hasty.send(pub("hasty", b"x"))
+            time.sleep(0.02)  # what arrives together is one publish
+        assert calm.ask(pub("hasty", b"x")) == OK
+        answers = [hasty.ask(b"") for _ in range(4 * CLIENT_RATE)]
+        refusal = f"the limit of {RATE} messages per second for topic hasty or {CLIENT_RATE} m"
+        assert {answer for answer in answers if refusal not in answer[1].decode()} == {OK}
+        assert OK in answers
+        assert answers[-1] != OK
+
+
+def max_publish_rate(server: ToldServer) -> None:
+    """Of many clients together the later ones are held back."""
+    with contextlib.ExitStack() as lines:
+        for _ in range(RATE // CLIENT_RATE + 3):
+            line = lines.enter_context(V2Client(server))
+            for _ in range(CLIENT_RATE):
+                assert line.ask(pub("many", b"x")) == OK
+    (found,) = server.get_json("/stats?format=json&topic=many")["topics"]
+    assert found["held_count"] >= CLIENT_RATE
+
+
+def policies(server: ToldServer) -> None:
+    """A setting of one topic, in a file."""
+    make_topics(server)
+    with V2Client(server) as line:
+        assert line.ask(sub("t0", "alone")) == OK
+        refused(
+            server,
+            "E_SUB_FAILED SUB failed consumers for t0:alone exceeds limit of 1",
+            sub("t0", "alone"),
+        )
+
+
+def http_token(server: ToldServer) -> None:
+    """Who changes something must show it."""
+    assert ask(server, "POST", "/topic/create?topic=t0") == 401
+    assert ask(server, "POST", "/topic/create?topic=t0", token="other") == 401
+    assert ask(server, "POST", "/topic/create?topic=t0", token=TOKEN) == 200
+    assert ask(server, "GET", "/stats") == 200
+
+
+def debug_routes(server: ToldServer) -> None:
+    """They are not there."""
+    for method, path in (("GET", "/debug/pprof/"), ("POST", "/debug/freememory")):
+        assert ask(server, method, path, token=TOKEN) == 404
+
+
+def go_compatible(server: ToldServer) -> None:
+    """It runs all the same, and warns of the value that is out of bounds."""
+    assert "too large: use" in server.log_text
+    assert "(ignored because of --go-compatible)" in server.log_text
+
+
+@contextlib.contextmanager
+def neighbours(daemons: Told, folder: Path) -> Iterator[None]:
+    """The file of policies that a row names."""
+    file = folder / "policies.toml"
+    file.write_text('[[policies]]\ntopic = "t0"\nchannel = "alone"\nmax_channel_consumers = 1\n')
+    daemons.places["policies"] = str(file)
+    yield
+
+
+GROUPS = {
+    "as Go": [
+        *ADDRESSES,
+        Row("go-compatible", True, go_compatible),
+        Row("broadcast-tcp-port", 70_000, go_compatible),
+    ],
+    "rings": [
+        *ADDRESSES,
+        Row("max-topic-messages", TOPIC_MESSAGES, max_topic_messages),
+        Row("drop-oldest", True, drop_oldest),
+        Row("max-attempts", 2, max_attempts),
+    ],
+    "paced": [
+        *ADDRESSES,
+        Row("max-publish-rate", RATE, max_publish_rate),
+        Row("max-client-publish-rate", CLIENT_RATE, max_client_publish_rate),
+    ],
+    "limited": [
+        *ADDRESSES,
+        Row("data-path", "{data}", make_topics),
+        Row("max-topics", TOPICS, max_topics),
+        Row("max-channels", CHANNELS, max_channels),
+        Row("max-topic-bytes", TOPIC_BYTES, max_topic_bytes),
+        Row("policies", "{policies}", policies),
+        Row("max-connections", CONNECTIONS, max_connections),
+        Row("http-token", TOKEN, http_token),
+        Row("debug-routes", False, debug_routes),
+    ],
+}

@@ -1,0 +1,247 @@
+"""Flags whose effect is on disk, in memory, in the log, or in the figures."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from sparq.protocol.commands import mpub, pub, rdy, sub
+from tests.scenarios.starting.effects.common import ADDRESSES
+from tests.support.told import Row, ToldServer
+from tests.support.v2_client import OK, V2Client, fin_each
+from tests.support.waiting import wait_for
+
+ATTEMPTS = 5
+
+
+def topic(server: ToldServer, name: str) -> dict[str, Any]:
+    """A topic's part of /stats."""
+    (found,) = server.get_json(f"/stats?format=json&topic={name}")["topics"]
+    return dict(found)
+
+
+def data_path(server: ToldServer) -> None:
+    """The logs are there, and nowhere else."""
+    server.post("/topic/create?topic=placed")
+    data = Path(server.places["data"])
+    assert (data / "topics" / "t-placed").is_dir()
+    assert not (server.folder / "topics").exists()
+
+
+def max_bytes_per_file(server: ToldServer) -> None:
+    """A log goes on in a new file."""
+    for _ in range(8):
+        server.post("/pub?topic=rolling", b"x" * 6000)
+    folder = Path(server.places["data"]) / "topics" / "t-rolling"
+    files = list(folder.glob("*.log"))
+    assert len(files) >= 3
+    assert all(file.stat().st_size <= 20_000 for file in files)
+
+
+def mem_queue_size(server: ToldServer) -> None:
+    """What an #ephemeral channel holds; the rest is dropped."""
+    server.post("/topic/create?topic=small%23ephemeral")
+    server.post("/channel/create?topic=small%23ephemeral&channel=c%23ephemeral")
+    server.post("/mpub?topic=small%23ephemeral", b"x\n" * 20)
+    (channel,) = topic(server, "small%23ephemeral")["channels"]
+    assert channel["depth"] == 5
+
+
+def sync_every(server: ToldServer) -> None:
+    """So many messages may be unsynced; the one that completes them syncs all."""
+    with V2Client(server) as line:
+        assert line.ask(mpub("unsynced", [b"x"] * 6)) == OK
+        assert topic(server, "unsynced")["unsynced_messages"] == 6
+        assert line.ask(pub("unsynced", b"x")) == OK
+        wait_for(lambda: topic(server, "unsynced")["unsynced_messages"] == 0)
+
+
+def sync_timeout(server: ToldServer) -> None:
+    """What is unsynced is so for no longer than that: well before the 2 s without the flag."""
+    for _ in range(ATTEMPTS):
+        began = time.monotonic()
+        server.post("/pub?topic=soon", b"x")
+        wait_for(lambda: topic(server, "soon")["unsynced_messages"] == 0)
+        if time.monotonic() - began < 1.5:
+            return
+    raise AssertionError("never synced in time")
+
+
+def finish(server: ToldServer, name: str) -> None:
+    """Publish, consume and finish 10 messages."""
+    with V2Client(server) as line:
+        assert line.ask(sub(name, "c")) == OK
+        assert line.ask(mpub(name, [b"x"] * 10)) == OK
+        line.send(rdy(10))
+        line.send(fin_each(line.messages(10)))
+        assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
+
+
+def finish_files(server: ToldServer, name: str) -> None:
+    """Publish ten files of messages and finish them all."""
+    with V2Client(server) as line:
+        assert line.ask(sub(name, "c")) == OK
+        line.send(rdy(30))
+        for _ in range(30):
+            assert line.ask(pub(name, b"x" * 6000)) == OK
+            line.send(fin_each(line.messages(1)))
+        assert line.ask(b"CLS\n")[1] == b"CLOSE_WAIT"
+
+
+def fall_behind(server: ToldServer, name: str) -> None:
+    """Publish ten files of messages to a channel that nobody reads, and see the oldest voided."""
+    server.post(f"/topic/create?topic={name}")
+    server.post(f"/channel/create?topic={name}&channel=c")
+    for _ in range(30):
+        server.post(f"/pub?topic={name}", b"x" * 6000)
+    wait_for(lambda: server.channel(name, "c")["voided_count"])
+    figures = server.channel(name, "c")
+    assert figures["voided_count"] + figures["depth"] == 30
+
+
+def max_channel_lag_bytes(server: ToldServer) -> None:
+    """A channel has no more unread than that, and the files of the rest go."""
+    fall_behind(server, "behind")
+    wait_for(lambda: server.channel("behind", "c")["depth"] * 6000 <= 40_000)
+
+
+def max_channel_lag_time(server: ToldServer) -> None:
+    """What is older and unread is voided, but for the file that is being written to."""
+    fall_behind(server, "late")
+    wait_for(lambda: server.channel("late", "c")["depth"] <= 3)
+
+
+def message_ttl(server: ToldServer) -> None:
+    """Who comes too late is given what is young enough."""
+    server.post("/topic/create?topic=aged")
+    server.post("/channel/create?topic=aged&channel=c")
+    server.post("/pub?topic=aged", b"old")
+    time.sleep(0.4)  # it grows old
+    server.post("/pub?topic=aged", b"young")
+    with V2Client(server) as line:
+        assert line.ask(sub("aged", "c")) == OK
+        line.send(rdy(5))
+        assert [message.body for message in line.messages(1)] == [b"young"]
+    assert server.channel("aged", "c")["expired_count"] == 1
+
+
+def retention_bytes(server: ToldServer) -> None:
+    """So much stays of what all have finished, and no more."""
+    finish_files(server, "kept-bytes")
+    wait_for(lambda: topic(server, "kept-bytes")["log_bytes"] <= 90_000)
+    assert topic(server, "kept-bytes")["log_bytes"] >= 40_000
+
+
+def retention_time(server: ToldServer) -> None:
+    """What all have finished stays for so long."""
+    finish_files(server, "kept-time")
+    # Who looks after the one topic's files has looked after the other's before.
+    fall_behind(server, "then-behind")
+    assert topic(server, "kept-time")["log_messages"] == 30
+
+
+def latency(server: ToldServer, name: str) -> dict[str, Any]:
+    """The channel's latency in /stats."""
+    found: dict[str, Any] = server.channel(name, "c")["e2e_processing_latency"]
+    return found
+
+
+def percentiles(server: ToldServer) -> None:
+    """/stats has these, in descending order."""
+    for _ in range(ATTEMPTS):
+        finish(server, "latency")
+        found = latency(server, "latency")
+        if found["count"]:
+            assert [entry["quantile"] for entry in found["percentiles"]] == [1, 0.95, 0.5]
+            assert all(entry["value"] > 0 for entry in found["percentiles"])
+            return
+    raise AssertionError("never counted")
+
+
+def window_time(server: ToldServer) -> None:
+    """What is older is not counted any more, after ten minutes without the flag."""
+    finish(server, "window")
+    wait_for(lambda: latency(server, "window")["count"] == 0)
+
+
+def log_level(server: ToldServer) -> None:
+    """What is below the level is not logged."""
+    make_errors(server)
+    assert " INFO: " not in server.log_text
+
+
+def log_prefix(server: ToldServer) -> None:
+    """Each line begins with it."""
+    make_errors(server)
+    assert all(line.startswith("<here> 20") for line in server.log_text.splitlines())
+
+
+def make_errors(server: ToldServer) -> None:
+    """Have something logged as a warning or worse, and much that is not."""
+    with V2Client(server) as line:
+        line.ask(b"NONSENSE\n")
+    server.request("GET", "/ping")
+    server.request("POST", "/mpub?topic=t&binary=maybe", bytes(4))
+    wait_for(lambda: 'deprecated value "maybe" used for /mpub?binary=' in server.log_text)
+
+
+def verbose(server: ToldServer) -> None:
+    """All is logged, whatever the level."""
+    wait_for(lambda: " INFO: TCP: listening on " in server.log_text)
+
+
+def broadcast_address(server: ToldServer) -> None:
+    """Clients are told over HTTP."""
+    assert server.get_json("/info")["broadcast_address"] == server.places["name"]
+
+
+GROUPS = {
+    "kept for a time": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("retention-time", "1h", retention_time, toml=3_600_000),
+        Row("max-channel-lag-bytes", 40_000, max_channel_lag_bytes),
+    ],
+    "kept up to a size": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("retention-bytes", 40_000, retention_bytes),
+        Row("message-ttl", "300ms", message_ttl, toml=300),
+        Row("max-channel-lag-time", "50ms", max_channel_lag_time, toml=50),
+    ],
+    "storage": [
+        *ADDRESSES,
+        Row("data-path", "{data}", data_path),
+        Row("max-bytes-per-file", 20_000, max_bytes_per_file),
+        Row("mem-queue-size", 5, mem_queue_size),
+        Row("sync-every", 7, sync_every),
+        Row("sync-timeout", "1h", sync_every, toml=3_600_000),
+        Row("log-level", "Warn", log_level),
+        Row("log-prefix", "<here> ", log_prefix),
+        Row("broadcast-address", "{name}", broadcast_address),
+        Row(
+            "e2e-processing-latency-percentile",
+            ["0.5", "1.0,0.95"],
+            percentiles,
+            key="e2e_processing_latency_percentiles",
+            toml=[0.5, 1, 0.95],
+        ),
+    ],
+    "times": [
+        *ADDRESSES,
+        Row("sync-every", 1_000_000, sync_timeout),
+        Row("sync-timeout", "100ms", sync_timeout, toml=100),
+        Row("log-level", "fatal", verbose),
+        Row("verbose", True, verbose),
+        Row(
+            "e2e-processing-latency-percentile",
+            ["0.99"],
+            window_time,
+            key="e2e_processing_latency_percentiles",
+        ),
+        Row("e2e-processing-latency-window-time", "1s", window_time, toml=1000),
+    ],
+}

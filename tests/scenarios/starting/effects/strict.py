@@ -1,0 +1,134 @@
+"""Flags that NSQ has not: what clients that mean no good are held to, if asked for."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import struct
+import time
+
+from sparq.protocol.commands import pub
+from tests.scenarios.starting.effects.common import (
+    ADDRESSES,
+    WAIT_SECONDS,
+    granted,
+    identify,
+    refused,
+)
+from tests.support.log_flags import AS_JSON, BOUNDED
+from tests.support.told import Row, ToldServer
+from tests.support.v2_client import MAGIC, OK, V2Client
+
+LINE = 120
+FIRST_SECONDS = 3
+RATE = 50_000
+REQUEST_SECONDS = 2
+
+
+def connect(port: int, data: bytes = b"") -> socket.socket:
+    """A connection that has said so much."""
+    found = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
+    found.sendall(data)
+    return found
+
+
+def rest(connection: socket.socket) -> bytes:
+    """All that is still said, until the other side closes."""
+    found = b""
+    try:
+        while piece := connection.recv(65_536):
+            found += piece
+    except ConnectionResetError:
+        pass
+    return found
+
+
+def max_line_size(server: ToldServer) -> None:
+    """One byte more ends the connection, without a word."""
+    with V2Client(server) as line:
+        assert line.ask(b"NOP" + b" " * (LINE - 4) + b"\n" + pub("t", b"x")) == OK
+    with connect(server.tcp_port, MAGIC + b"NOP" + b" " * (LINE - 3)) as line_too_long:
+        assert b"" == rest(line_too_long)
+
+
+def first_command_timeout(server: ToldServer) -> None:
+    """The magic bytes alone are no command; who has spoken may be silent."""
+    with V2Client(server) as speaker, connect(server.tcp_port, MAGIC) as silent:
+        assert speaker.ask(pub("t", b"x")) == OK
+        assert b"" == rest(silent)
+        assert speaker.ask(pub("t", b"x")) == OK
+
+
+def min_receive_rate(server: ToldServer) -> None:
+    """A body that trickles in is given up; a quick one is not."""
+    with connect(server.tcp_port, MAGIC + b"NOP\nPUB t\n" + struct.pack(">i", 1_000)) as slow:
+        slow.settimeout(0.1)
+        deadline = time.monotonic() + WAIT_SECONDS
+        for _ in range(900):
+            assert time.monotonic() < deadline
+            try:
+                slow.sendall(b"x")
+                if not slow.recv(100):
+                    return
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+        raise AssertionError("nobody minded")
+
+
+def http_request_timeout(server: ToldServer) -> None:
+    """A head that does not end is cut off; so is a body, with an answer."""
+    with connect(server.http_port, b"GET /ping HTTP/1.1\r\n") as head:
+        assert b"" == rest(head)
+    asked = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nshort"
+    with connect(server.http_port, asked) as body:
+        answer = http.client.HTTPResponse(body)
+        answer.begin()
+        assert 500 == answer.status
+        assert {"message": "INTERNAL_ERROR"} == json.loads(answer.read())
+
+
+def require_heartbeats(server: ToldServer) -> None:
+    """Nobody may switch them off."""
+    refused(
+        server,
+        "E_BAD_BODY IDENTIFY heartbeat interval (-1) is invalid",
+        identify(heartbeat_interval=-1),
+    )
+    assert granted(server, heartbeat_interval=1_000)["max_rdy_count"] == 2500
+
+
+def strict_identify(server: ToldServer) -> None:
+    """JSON without bounds is refused, also where nobody would look at it."""
+    deep: object = []
+    for _ in range(19):
+        deep = [deep]
+    bad = "E_BAD_BODY IDENTIFY failed to decode JSON body"
+    assert granted(server, unknown=deep[0] if isinstance(deep, list) else deep)
+    refused(server, bad, identify(unknown=[deep]))
+    refused(server, bad, identify(unknown=2**63))
+    large = identify(unknown="x" * 70_000)
+    size = len(large) - len(b"IDENTIFY\n") - 4
+    refused(server, f"E_BAD_BODY IDENTIFY body too big {size} > 65536", large)
+
+
+GROUPS = {
+    "strict": [
+        *ADDRESSES,
+        Row("max-line-size", LINE, max_line_size),
+        Row(
+            "first-command-timeout",
+            f"{FIRST_SECONDS}s",
+            first_command_timeout,
+            toml=FIRST_SECONDS * 1000,
+        ),
+        Row("min-receive-rate", RATE, min_receive_rate),
+        Row("http-request-timeout", f"{REQUEST_SECONDS}s", http_request_timeout),
+        Row("require-heartbeats", True, require_heartbeats),
+        Row("strict-identify", True, strict_identify, toml="true"),
+        *AS_JSON,
+    ],
+    "bounded log": [*ADDRESSES, *BOUNDED],
+}

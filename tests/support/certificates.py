@@ -1,0 +1,84 @@
+"""Certificates of each kind for tests: the server's, and clients' that an authority has signed or
+not."""
+
+import datetime
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+
+@dataclass
+class Certificates:
+    """Files of the server's certificate and of clients' ones, and the authority behind them."""
+
+    folder: Path
+    authority: trustme.CA
+
+    @classmethod
+    def make(cls, folder: Path) -> Self:
+        """All of them in the folder."""
+        authority = trustme.CA()
+        found = cls(folder, authority)
+        authority.cert_pem.write_to_path(str(folder / "ca.pem"))
+        found.issue("server", authority.issue_cert("localhost", "127.0.0.1"))
+        found.issue("signed", authority.issue_cert("joe@example.org", common_name="joe"))
+        found.issue("foreign", trustme.CA().issue_cert("eve@example.org", common_name="eve"))
+        pem = self_signed("nobody", days=(-1, 1))
+        (folder / "self-signed.pem").write_bytes(pem)
+        (folder / "expired.pem").write_bytes(self_signed("late", days=(-20, -10)))
+        return found
+
+    def issue(self, name: str, certificate: trustme.LeafCert) -> None:
+        """Write `name.pem` (key and chain), and the two in files of their own."""
+        certificate.private_key_and_cert_chain_pem.write_to_path(str(self.folder / f"{name}.pem"))
+        certificate.private_key_pem.write_to_path(str(self.folder / f"{name}.key"))
+        certificate.cert_chain_pems[0].write_to_path(str(self.folder / f"{name}.crt"))
+
+    def options(self, **more: Any) -> dict[str, Any]:
+        """nsqd's options of TLS."""
+        folder = self.folder
+        return {
+            "tls_cert": str(folder / "server.crt"),
+            "tls_key": str(folder / "server.key"),
+            **more,
+        }
+
+    def client(self, name: str = "", version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
+        """A client's context, with that certificate, of that version only."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.authority.configure_trust(context)
+        if name:
+            context.load_cert_chain(str(self.folder / f"{name}.pem"))
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        return context
+
+
+def self_signed(name: str, *, days: tuple[int, int]) -> bytes:
+    """Key and certificate that nobody but itself has signed, valid between these days from now."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    names = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(names)
+        .issuer_name(names)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + datetime.timedelta(days=days[0]))
+        .not_valid_after(now + datetime.timedelta(days=days[1]))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return pem + certificate.public_bytes(serialization.Encoding.PEM)
