@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from sparq.demo.website import BROWSERS, HOST, ROBOTS, SHARED, Browser, Population, World, pages
+from sparq.pipeline.visits import declared_name
 
 
 def test_a_seed_makes_a_site() -> None:
@@ -83,3 +84,8 @@ def test_only_declared_robots_name_themselves() -> None:
     assert {population.person().user_agent for _ in range(200)} <= set(BROWSERS)
     assert {population.pretender().user_agent for _ in range(200)} <= set(BROWSERS)
     assert {population.robot().user_agent for _ in range(200)} <= set(ROBOTS)
+
+
+def test_the_pipeline_knows_every_robot_by_its_user_agent() -> None:
+    """Else its label would be a lie."""
+    assert all(declared_name(user_agent) for user_agent in ROBOTS)
