@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions, go_compatible
+from sparq.daemon.options import AccessOptions, HttpOptions, LoggingOptions
 from sparq.nsqd.options import NsqdOptions
 from sparq.nsqlookupd.options import NsqlookupdOptions
 from sparq.program.flags import flags_of, parse
@@ -51,4 +51,3 @@ def test_go_compatible_names_the_program() -> None:
 
     assert "Go's nsqlookupd" in flag.help
     assert flag.default is False
-    assert go_compatible("nsqd") is not None

@@ -36,7 +36,7 @@ def test_only_live_options_are_taken(caplog: pytest.LogCaptureFixture) -> None:
 
     assert Options(("a:1", "b:2"), 1) == take(old, new, ("peers", "log"))
     assert [
-        ("INFO", "SIGHUP: peers is now a:1, b:2"),
+        ("INFO", 'SIGHUP: peers is now "a:1", "b:2"'),
         ("WARNING", "SIGHUP: size has changed: that needs a restart"),
     ] == told(caplog)
 
@@ -71,8 +71,8 @@ def test_a_change_of_the_log_level_is_logged_in_either_direction(
     assert quiet == take(loud, quiet, ("log",))
     assert logging.ERROR == logging.getLogger().level
     assert [
-        ("INFO", "SIGHUP: log_level is now debug"),
-        ("INFO", "SIGHUP: log_level is now error"),
+        ("INFO", 'SIGHUP: log_level is now "debug"'),
+        ("INFO", 'SIGHUP: log_level is now "error"'),
     ] == told(caplog)
 
 
@@ -90,11 +90,11 @@ def test_a_file_that_cannot_be_read_changes_nothing(caplog: pytest.LogCaptureFix
 
 
 def test_values_are_shown_as_help_shows_them() -> None:
-    """A list with commas; an empty value by that word."""
+    """A list with commas, texts in quotes, an empty value by that word."""
     flags = {flag.key: flag for flag in flags_of(Options)}
 
-    assert "a:1, b:2" == shown(flags["peers"], Options(("a:1", "b:2")))
+    assert '"a:1", "b:2"' == shown(flags["peers"], Options(("a:1", "b:2")))
     assert "empty" == shown(flags["peers"], Options())
     assert "1" == shown(flags["size"], Options())
-    assert "info" == shown(flags["log_level"], Options())
+    assert '"info"' == shown(flags["log_level"], Options())
     assert "empty" == shown(flags["log_prefix"], Options())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from typing import Any
 
 import pytest
@@ -17,18 +17,24 @@ from tests.support.options import changed
 class Connection:
     """A connection that counts what is done to it, and leaves when it is told."""
 
-    def __init__(self, clients: Clients, *, reads: bool = True) -> None:
+    def __init__(self, clients: Clients, *, reads_in: float | None = 0.0) -> None:
+        """`reads_in`: seconds until it has read all; None: it never reads."""
         self.closed = self.aborted = 0
-        self._clients, self._reads = clients, reads
+        self._clients, self._reads_in = clients, reads_in
 
     def close(self) -> None:
         self.closed += 1
-        if self._reads:
-            self._clients.forget(self)  # type: ignore[arg-type]  # all that is asked of it is here
+        if self._reads_in:
+            asyncio.get_running_loop().call_later(self._reads_in, self._leave)
+        elif self._reads_in is not None:
+            self._leave()
 
     def abort(self) -> None:
         self.aborted += 1
-        self._clients.forget(self)  # type: ignore[arg-type]  # likewise
+        self._leave()
+
+    def _leave(self) -> None:
+        self._clients.forget(self)  # type: ignore[arg-type]  # all that is asked of it is here
 
 
 def made(**options: Any) -> Clients:
@@ -53,12 +59,14 @@ def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixtu
     assert {first, others[0]} == clients.connections
 
 
-async def test_a_client_that_reads_leaves_in_peace(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told to close, and nothing is cut off; without clients there is nothing to wait for."""
-    caplog.set_level(logging.DEBUG)
+async def test_a_client_that_reads_leaves_in_peace() -> None:
+    """Also one that needs a moment for it; without clients there is nothing to wait for."""
     clients = made()
     await clients.gone()
-    connections = [Connection(clients) for _ in range(3)]
+    early = Connection(clients)
+    admitted(clients, early)
+    early.close()
+    connections = [Connection(clients, reads_in=seconds) for seconds in (0.0, 0.01, 0.02)]
     admitted(clients, *connections)
     clients.close()
     await clients.gone()
@@ -67,12 +75,10 @@ async def test_a_client_that_reads_leaves_in_peace(caplog: pytest.LogCaptureFixt
 
 
 async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `STOP_SECONDS`, also if others have left before."""
+    """After `STOP_SECONDS`."""
     monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
     clients = made()
-    early, quiet = Connection(clients), Connection(clients, reads=False)
-    admitted(clients, early)
-    early.close()
+    quiet = Connection(clients, reads_in=None)
     admitted(clients, quiet)
     clients.close()
     await clients.gone()

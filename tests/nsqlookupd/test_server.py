@@ -67,7 +67,7 @@ async def test_sighup_sets_the_log_level(
     assert [logging.WARNING, logging.DEBUG, logging.DEBUG] == levels
     told = [line for line in caplog.messages if line.startswith("SIGHUP: ")]
     assert told[0] == "SIGHUP: nothing is changed: no such file"
-    assert told.count("SIGHUP: log_level is now debug") == 1
+    assert told.count('SIGHUP: log_level is now "debug"') == 1
     assert told.count("SIGHUP: max_names has changed: that needs a restart") == 2
 
 
