@@ -30,6 +30,7 @@ LOCKED := locks/build.txt locks/all.txt
 PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds clock term golden \
 	net cluster spark museum kill mixed
 .PHONY: help check run up test style types layers dead tidy tests bench latency idle clients interop wheel security docs site \
+	coverage mutants \
 	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
 	venv clean
 
@@ -52,8 +53,12 @@ style types layers dead tidy tests: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 style types layers dead tidy tests: export MALLOC_MMAP_MAX_ := 0
 style types layers dead tidy tests: export MALLOC_TOP_PAD_ := 16777216
 
+# The tests of the core: of its packages, and the scenarios that drive a log or a broker in process.
+CORE_TESTS := tests/protocol tests/log tests/broker tests/inspection
+CORE_TESTS += $(wildcard tests/scenarios/*/test_broker.py tests/scenarios/*/test_log.py)
+
 check: style types layers dead tidy ## the quick round: checks, then the tests of the core
-	@$(BIN)/python -m pytest -rs tests/protocol tests/log tests/broker
+	@$(BIN)/python -m pytest -rs $(CORE_TESTS)
 
 test: $(READY) ## everything, under 20 minutes on two cores (ARGS= SEED=)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
@@ -103,6 +108,12 @@ security: $(READY) ## the security table: a test for each row, counted
 docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
 	@$(BIN)/python -m docs.reference
 
+coverage: $(READY) ## branch coverage of protocol, log and broker by module; writes docs/coverage.md (ARGS=)
+	@$(BIN)/python -m proofs.coverage $(ARGS)
+
+mutants: $(READY) ## N= small mistakes in protocol, log and broker: how many do tests notice? (SEED= ARGS=)
+	@$(BIN)/python -m proofs.mutants $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
 site: $(READY) ## the documentation as a site with search: build/site/html/index.html
 	@$(BIN)/python -m docs.site
 
@@ -117,7 +128,7 @@ spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
-	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/pipeline/test_delta_killed.py $(ARGS)
+	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
 
 slow-tests: $(READY) $(CLASSES) ## the tests that need minutes each, and are skipped in make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)
@@ -154,7 +165,7 @@ vendor: $(READY) ## developers only: fetch the script and style that nsqadmin's 
 	@$(BIN)/python locks/web/vendor.py
 
 screenshot: $(READY) ## docs/nsqadmin_light.png and _dark.png, of a cluster at work (needs Chromium; ARGS=)
-	@$(BIN)/python -m tests.nsqadmin.pages.screenshot $(ARGS)
+	@$(BIN)/python -m tests.scenarios.admin_pages.screenshot $(ARGS)
 
 clean: ## whatever the other verbs made, but not .venv and not ./data
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

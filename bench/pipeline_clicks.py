@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparq.client import Producer
-from sparq.pipeline import website
-from sparq.pipeline.generator import DAY, generate
+from sparq.demo import website
+from sparq.demo.generator import DAY, generate
 
 TOPIC = "clicks"
 FILES = 4

@@ -21,9 +21,10 @@ from pathlib import Path
 
 from bench.pipeline_clicks import Crowd
 from bench.pipeline_running import Running, note
-from sparq.pipeline import spam_analysis, website
+from sparq.demo import website
+from sparq.demo.generator import PLANTED, line_of
+from sparq.pipeline import spam_analysis
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.generator import PLANTED, line_of
 from sparq.pipeline.report import Labels, newest_findings, scores
 
 LOW_PER_SECOND = 100

@@ -10,7 +10,6 @@ docs/requirements-site.txt pins into .venvs/site.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -18,10 +17,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from locks import environment as environments
+
 HERE = Path(__file__).parent
 ROOT = HERE.parent
 BUILD = ROOT / "build" / "site"
-HOME = ROOT / ".venvs" / "site"
+HOME = environments.ENVIRONMENTS / "site"
 LOCK = HERE / "requirements-site.txt"
 PAGES = ("*.md", "docs/*.md", "docs/*.png")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
@@ -61,22 +62,8 @@ def is_in_site(path: Path) -> bool:
 
 
 def environment() -> Path:
-    """The environment of MkDocs, which is made anew when its lock has changed.
-
-    Raises:
-        subprocess.CalledProcessError: pip cannot install it; pip says why.
-    """
-    stamp = HOME / ".installed"
-    wanted = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    if not (stamp.exists() and stamp.read_text() == wanted):
-        print("setting up .venvs/site", file=sys.stderr)
-        shutil.rmtree(HOME, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(HOME)], check=True)
-        pip = [str(HOME / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
-        install = [*pip, "install", "--quiet", "--require-hashes", "-r", str(LOCK)]
-        subprocess.run(install, check=True)
-        stamp.write_text(wanted)
-    return HOME
+    """The environment of MkDocs; see `locks/environment.py`."""
+    return environments.environment("site", LOCK)
 
 
 def build(mkdocs: Path, config: Path) -> tuple[int, str]:

@@ -12,6 +12,7 @@ from them uses the index that their own pip or npm is set to.
 - tests/scenarios/interop   for each foreign client its requirements-*.txt or */package-lock.json
 - tests/scenarios/security  for each scanner its requirements-*.txt
 - docs            what builds the site: `make site`
+- proofs          what changes the code for `make mutants`
 
 uv resolves, in an environment of its own under .venvs; pip alone installs.
 """
@@ -25,7 +26,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 LOCKS = ROOT / "locks"
-TESTS = ROOT / "tests"
 BUILD = "setuptools>=77\nwheel\n"
 OPTIONS = (
     *("--quiet", "--universal", "--python-version", "3.11", "--upgrade"),
@@ -75,10 +75,13 @@ def main() -> None:
     compile_lock(uv, LOCKS / "spark.txt", "pyproject.toml", "--extra=spark")
     extras = tuple(f"--extra={name}" for name in ("spark", "connect", "delta", "otel", "dev"))
     compile_lock(uv, LOCKS / "all.txt", "pyproject.toml", *extras)
-    sites = ROOT.glob("docs/requirements-*.in")
-    for source in sorted([*TESTS.glob("**/requirements-*.in"), *sites]):
+    for source in sorted(
+        source
+        for folder in ("docs", "proofs", "tests")
+        for source in ROOT.glob(f"{folder}/**/requirements-*.in")
+    ):
         compile_lock(uv, source.with_suffix(".txt"), str(source))
-    clients = sorted(TESTS.glob("scenarios/interop/*/package.json"))
+    clients = sorted(ROOT.glob("tests/scenarios/interop/*/package.json"))
     for manifest in [*clients, LOCKS / "web" / "package.json"]:
         lock_npm(manifest.parent)
 

@@ -1,8 +1,8 @@
 """Channels against a small model, whatever happens in whatever order: hypothesis looks for a story.
 
-The model and its rules stand in `tests/broker/test_model.py`: a dictionary for each channel, index
--> (place, attempts, due). Here a power cut behind a clean stop, a checkpoint of the ledger and
-busier times are added to the rules, and the stories are many and long.
+The model and its rules are in `tests/broker/channel_model.py`: a dictionary for each channel, index
+-> (place, attempts, due). This proof adds rules: a power cut after a clean stop, a checkpoint of
+the ledger, and busier times. Its stories are many and long.
 
 The control is the same with a guard of sparq switched off (`simulate_parts/guards.py`): a story
 that shows it must be found.
@@ -21,7 +21,7 @@ from typing import NamedTuple
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
-from tests.broker import test_model
+from tests.broker import channel_model
 
 from proofs.outcome import Outcome, Plan, progress, run
 from proofs.simulate_parts.guards import GUARDS
@@ -48,7 +48,7 @@ class Found(NamedTuple):
     story: str
 
 
-class Stories(test_model.Channels):
+class Stories(channel_model.Channels):
     """The machine of the tests, with more that may happen."""
 
     examples = 0
@@ -62,15 +62,15 @@ class Stories(test_model.Channels):
                 client.say(commands.rdy(ready))
         self.publish(count=count, size=9, defer_s=defer_s)
 
-    @rule(name=st.sampled_from(test_model.CHANNELS), step=st.integers(1, 3))
+    @rule(name=st.sampled_from(channel_model.CHANNELS), step=st.integers(1, 3))
     def finish_many(self, name: str, step: int) -> None:
         """FIN of every first, second or third message in flight."""
         places = self.model[name].places
         for client in self.clients[name]:
             theirs = [index for index, place in sorted(places.items()) if place.owner is client]
-            run = [i for i in theirs if places[i].where == test_model.FLYING][::step]
+            run = [i for i in theirs if places[i].where == channel_model.FLYING][::step]
             for index in run:
-                places[index].where = test_model.DONE
+                places[index].where = channel_model.DONE
             if run:
                 client.say(b"".join(commands.fin(self.id_of(index)) for index in run))
                 assert client.answers() == []

@@ -29,7 +29,7 @@ from tests.support import behaviours, servers
 from tests.support.forked import ForkServer
 from tests.support.open_files import open_files
 
-pytest_plugins = ["tests.support.spark_session"]
+pytest_plugins = ["tests.support.shared_daemons", "tests.support.spark_session"]
 
 FILES_LEFT_MAX = 25
 # Each Java thread that has called a `foreachBatch` keeps its connection to this process: Py4J pools

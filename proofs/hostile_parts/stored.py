@@ -17,11 +17,11 @@ from xxhash import xxh3_64_intdigest
 from proofs.hostile_parts.mutate import HEAD_SIZE
 from proofs.hostile_parts.worker import Target
 from sparq.broker.catalog import Catalog, CatalogError
-from sparq.log import go_queue
-from sparq.log.go_queue import GoDataError
-from sparq.log.go_records import GoRecords
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.migration import queues
+from sparq.migration.queues import GoDataError
+from sparq.migration.records import GoRecords
 from sparq.protocol import batch
 from sparq.protocol.batch import BatchError
 from sparq.protocol.frames import BodySlices
@@ -189,12 +189,12 @@ def import_go(data: bytes) -> object:
     for name, content in zip(_GO_FILES, parts, strict=True):
         disk_with(f"/go/{name}", content, disk)
     try:
-        found = go_queue.survey(disk, "/go")
+        found = queues.survey(disk, "/go")
     except GoDataError as error:
         return str(error)[:20]
     counts: list[int] = []
     for queue in found.queues():
-        pieces = go_queue.read_queue(disk, "/go", queue)
+        pieces = queues.read_queue(disk, "/go", queue)
         counts += [len(piece) if isinstance(piece, GoRecords) else -1 for piece in pieces]
     return tuple(counts[:6]), len(found.topics)
 

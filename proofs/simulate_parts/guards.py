@@ -17,9 +17,9 @@ from sparq.broker import delivery, health
 from sparq.broker.broker import Broker
 from sparq.broker.catalog import DrainSave
 from sparq.broker.channel import Channel
+from sparq.broker.dead_letters import settle
 from sparq.broker.draining import Drains
 from sparq.broker.in_flight import Expired, InFlight
-from sparq.broker.letters import settle
 from sparq.broker.publishing import Publish, Publishing
 from sparq.broker.session import Slot
 from sparq.broker.slots import Page

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from sparq.demo.generator import Generated, generate
 from sparq.pipeline.audit import PublisherRecords
-from sparq.pipeline.generator import Generated, generate
 from sparq.pipeline.publisher import publish, read_hashes
 
 TOPIC = "clicks"

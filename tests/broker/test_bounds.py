@@ -9,18 +9,12 @@ import pytest
 from sparq.protocol import commands
 from sparq.protocol.frames import BodySlices
 from tests.broker.house import House, Ticket
+from tests.broker.publishes import refusal
 
 BODY = b"x" * 6_000
 LIMIT = 10
-
-
-def refusal(house: House, *bodies: bytes, topic: str = "t") -> str:
-    """Publish, all or none; why it was refused, empty if it was not."""
-    ticket = Ticket()
-    house.broker.publish(topic, BodySlices.of(list(bodies)), house.clock.now(), ticket)
-    house.turn()
-    (error,) = ticket.answers
-    return "" if error is None else error.text
+LARGE = b"x" * 20_000
+TOPIC_BYTES = 400_000
 
 
 def numbered(first: int, count: int) -> list[bytes]:
@@ -228,3 +222,55 @@ def test_never_more_than_the_limit(seed: int) -> None:
                 last = int(message.body)
             if chosen.random() < 0.5:
                 consumer.finish([message])
+
+
+def fill(house: House, topic: str) -> int:
+    """Publish until it is refused; how many messages were taken."""
+    count = 0
+    while not refusal(house, LARGE, topic=topic):
+        count += 1
+        assert count < 1000
+    return count
+
+
+def test_bytes_of_a_topic_without_a_channel() -> None:
+    """Nobody has finished anything: it fills, never beyond its limit, and others do not."""
+    house = House(max_topic_bytes=TOPIC_BYTES)
+
+    count = fill(house, "t")
+    size = house.broker.topics["t"].stream.log.size_bytes
+    assert TOPIC_BYTES // 2 < count * len(LARGE) < size <= TOPIC_BYTES * 1.1
+    assert count == fill(house, "u")
+    why = f"the limit of {TOPIC_BYTES} bytes for topic t is reached"
+    client = house.connect()
+    client.say(commands.pub("t", LARGE) + commands.pub("t#ephemeral", LARGE))
+    assert [f"E_PUB_FAILED PUB failed {why}".encode(), b"OK"] == client.answers()
+    house.crash()
+    assert f"PUB failed {why}" == refusal(house, LARGE)
+
+
+def test_bytes_that_are_finished_make_room() -> None:
+    """Bit by bit, also what lies in the file that is being written to."""
+    house = House(max_topic_bytes=TOPIC_BYTES)
+    consumer = house.consumer("t", "c", rdy=100)
+    for _ in range(3):
+        fill(house, "t")
+        consumer.finish(consumer.messages())
+        house.pass_time(5)
+        assert "" == refusal(house, LARGE * 18)
+        consumer.finish(consumer.messages())
+        house.pass_time(5)
+
+
+def test_bytes_that_wait_for_the_disk_count() -> None:
+    """Many publishes of one turn are together no more than the limit."""
+    house = House(max_topic_bytes=TOPIC_BYTES)
+    ticket = Ticket()
+    for _ in range(100):
+        house.broker.publish("t", BodySlices.of([LARGE]), house.clock.now(), ticket)
+    house.turn()
+
+    stored = ticket.answers.count(None)
+    assert 100 == len(ticket.answers)
+    assert TOPIC_BYTES // 2 < stored * len(LARGE) <= TOPIC_BYTES
+    assert stored == house.broker.topics["t"].message_count

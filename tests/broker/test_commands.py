@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
-from sparq.broker import stats
 from sparq.protocol import commands
 from tests.broker.house import House
-
-
-@pytest.fixture
-def house() -> House:
-    """A broker with an empty data path."""
-    return House()
 
 
 def test_publish_deliver_finish(house: House) -> None:
@@ -105,22 +96,6 @@ def test_a_run_of_fins_with_a_double(house: House) -> None:
     assert house.channel("t", "c").in_flight_count == 0
 
 
-def test_replies_keep_the_order_of_commands(house: House) -> None:
-    """An error that is known at once still waits behind the OK of an earlier publish."""
-    consumer = house.consumer("t", "c")
-    consumer.answers()
-    consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
-    house.end_turn()
-    assert house.broker.take_output(consumer.session) == []
-
-    house.turn()
-
-    assert consumer.answers() == [
-        b"OK",
-        b"E_FIN_FAILED FIN 0000000000000000 failed ID not in flight",
-    ]
-
-
 def test_a_fatal_error_follows_earlier_oks(house: House) -> None:
     """The connection ends behind the error, and the error stands behind the OKs."""
     client = house.connect()
@@ -170,18 +145,6 @@ def test_identify_reply_and_stats(house: House) -> None:
     assert (client.state, client.remote_address) == (3, "10.0.0.1:5555")
 
 
-def test_a_client_that_published_is_a_producer(house: House) -> None:
-    """Producers are listed with how much they published where."""
-    house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
-
-    (producer,) = stats.producers_of(house.broker)
-
-    counts = stats.of_client(producer, None).pub_counts
-    assert counts is not None
-    assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
-    assert house.topic("a").message_bytes == 2
-
-
 def test_nothing_is_executed_behind_a_fatal_error(house: House) -> None:
     """A session that is closing takes no command any more."""
     client = house.connect()
@@ -190,69 +153,3 @@ def test_nothing_is_executed_behind_a_fatal_error(house: House) -> None:
     house.broker.execute(client.session, commands.Subscribe("t", "c"), house.clock.now())
 
     assert house.broker.topics == {}
-
-
-def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
-    """Clients read the answer to SUB first, whatever else is on its way."""
-    house.publish("t", b"x")
-    client = house.connect()
-    client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
-    house.end_turn()
-    assert house.broker.take_output(client.session) == []
-
-    house.turn()
-
-    assert [kind for kind, _ in client.heard()] == [0, 2]
-
-
-def test_sessions_with_output_are_told_once(house: House) -> None:
-    """The shell asks who has output; who has none is not named."""
-    house.broker.take_sessions()
-    client, other = house.connect(), house.connect()
-    client.say(commands.pub("t", b"x"))
-
-    assert list(house.broker.take_sessions()) == [client.session]
-    assert list(house.broker.take_sessions()) == []
-    assert not other.heard()
-
-
-def test_writable_lets_deliveries_go_on(house: House) -> None:
-    """The shell says that a transport has room again."""
-    consumer = house.consumer("t", "c", rdy=5)
-    consumer.session.paused_writing = True
-    house.publish("t", b"x")
-    consumer.session.paused_writing = False
-    house.broker.writable(consumer.session)
-    house.turn()
-
-    assert consumer.bodies() == [b"x"]
-
-
-def test_filters_of_the_stats(house: House) -> None:
-    """A topic or channel that is not there is nothing; other topics are not shown."""
-    house.publish("a", b"x")
-    house.consumer("b", "c")
-
-    assert stats.selected(house.broker, "nope") is None
-    both = stats.selected(house.broker, None)
-    assert both is not None
-    assert [topic.name for topic in both] == ["a", "b"]
-    assert stats.selected(house.broker, "b") == both[1:]
-    assert stats.channels_of(both[0], "nope") == []
-    assert [channel.name for channel in stats.channels_of(both[1], "c")] == ["c"]
-    assert stats.channels_of(both[1], None) == stats.channels_of(both[1], "c")
-    assert house.channel("b", "c").client_count == 1
-
-
-@pytest.mark.behaviour("TestGetTopic", "TestGetChannel")
-def test_a_name_is_one_topic_or_channel(house: House) -> None:
-    """Who asks for the same name gets the same topic and channel, for another another."""
-    first = house.consumer("t", "c")
-    again, other = house.consumer("t", "c"), house.consumer("t", "d")
-    house.consumer("u", "c")
-
-    topics = house.broker.topics
-    one, two = topics["t"].channels["c"], topics["t"].channels["d"]
-    assert list(one.sessions.values()) == [first.session, again.session]
-    assert list(two.sessions.values()) == [other.session]
-    assert topics["t"] is not topics["u"]

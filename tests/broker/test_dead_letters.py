@@ -1,34 +1,22 @@
-"""Messages that come back too often: each goes to the dead-letter topic once, and none is lost."""
+"""Messages that come back too often go to the dead-letter topic once, and from there back."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from sparq.broker.dead_letters import Letters, Only
 from sparq.broker.policies import Policy
 from sparq.protocol import commands
-from sparq.protocol.dead_letters import dead_letter_topic, is_dead_letter_topic
-from sparq.protocol.names import is_valid_name
-from tests.broker.house import Client, House, Message, Ticket
-
-MOST = 3
+from tests.broker.house import House, Message, Ticket
+from tests.broker.letters import MOST, exhaust, histories, requeue
 
 
 def house_with_limit(**options: int) -> House:
     return House(max_attempts=MOST, **options)
-
-
-def fail(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
-    for message in messages:
-        client.say(commands.req(message.id, delay_ms))
-
-
-def exhaust(client: Client) -> None:
-    """Have all that comes fail as often as it may be delivered."""
-    for _ in range(MOST):
-        fail(client, client.messages())
 
 
 def letters(house: House, topic: str = "t.dead") -> list[bytes]:
@@ -42,23 +30,6 @@ def letters(house: House, topic: str = "t.dead") -> list[bytes]:
     return [message.body for message in messages]
 
 
-@pytest.mark.parametrize(
-    ("name", "dead"),
-    [
-        ("t", "t.dead"),
-        ("t#ephemeral", "t.dead#ephemeral"),
-        ("x" * 64, "x" * 59 + ".dead"),
-        ("x" * 54 + "#ephemeral", "x" * 49 + ".dead#ephemeral"),
-    ],
-)
-def test_names(name: str, dead: str) -> None:
-    """A topic's, within the length that a name may have."""
-    assert dead == dead_letter_topic(name)
-    assert is_valid_name(dead)
-    assert is_dead_letter_topic(dead)
-    assert not is_dead_letter_topic(name)
-
-
 def test_after_so_many_deliveries() -> None:
     """It is not delivered once more; it is counted, and finished for good."""
     house = house_with_limit()
@@ -68,7 +39,7 @@ def test_after_so_many_deliveries() -> None:
     while messages := consumer.messages():
         seen += [(message.body, message.attempts) for message in messages]
         consumer.finish([message for message in messages if message.body == b"good"])
-        fail(consumer, [message for message in messages if message.body == b"bad"])
+        requeue(consumer, [message for message in messages if message.body == b"bad"])
 
     assert [(b"bad", 1), (b"good", 1), (b"bad", 2), (b"bad", 3)] == seen
     figures = house.channel("t", "c")
@@ -90,7 +61,7 @@ def test_without_the_option_it_comes_for_ever() -> None:
     for attempts in range(1, 50):
         (message,) = consumer.messages()
         assert attempts == message.attempts
-        fail(consumer, [message])
+        requeue(consumer, [message])
     assert ["t"] == list(house.broker.topics)
 
 
@@ -119,7 +90,7 @@ def test_a_dead_letter_topic_has_none_itself() -> None:
     reader = house.consumer("t.dead", "c", rdy=1)
     house.publish("t.dead", b"bad")
     for _ in range(20):
-        fail(reader, reader.messages())
+        requeue(reader, reader.messages())
     assert 21 == reader.messages()[0].attempts
     assert ["t.dead"] == list(house.broker.topics)
 
@@ -131,7 +102,7 @@ def test_each_channel_by_itself() -> None:
     house.publish("t", b"bad")
     for client in clients[:2]:
         for _ in range(MOST):
-            fail(client, client.messages())
+            requeue(client, client.messages())
     clients[2].finish(clients[2].messages())
     assert [b"bad", b"bad"] == letters(house)
     assert [1, 1, 0] == [house.channel("t", name).dead_letter_count for name in ("a", "b", "c")]
@@ -177,7 +148,7 @@ def test_a_lowered_limit_takes_what_waits() -> None:
     house.publish("t", b"bad", b"good")
     for _ in range(6):
         messages = consumer.messages()
-        fail(consumer, [message for message in messages if message.body == b"bad"])
+        requeue(consumer, [message for message in messages if message.body == b"bad"])
         consumer.finish([message for message in messages if message.body == b"good"])
     house.crash(max_attempts=2)
     assert [] == house.consumer("t", "c", rdy=1).messages()
@@ -229,7 +200,7 @@ def test_none_is_lost(seed: int) -> None:
                     consumer.finish([message])
                     finished.add(message.body)
                 else:
-                    fail(consumer, [message], chosen.choice((0, 0, 500)))
+                    requeue(consumer, [message], chosen.choice((0, 0, 500)))
 
     for _ in range(80):
         action = chosen.randrange(6)
@@ -253,3 +224,151 @@ def test_none_is_lost(seed: int) -> None:
         assert len(found) == len(set(found))
         assert {MOST} == {deliveries[body] for body in found}
     assert {body for body in map(b"%d".__mod__, range(0, count, 7))} <= set(found)
+
+
+def send_back(
+    house: House, channel: str, messages: list[Message], to: Only, topic: str = "t"
+) -> list[bytes]:
+    """Have letters of `t.dead`, a channel's, sent back; returns the bodies."""
+    indexes = np.array(sorted(message.index for message in messages), np.int64)
+    now = house.clock.now()
+    assert {} == house.broker.claim("t.dead", channel, indexes, now)
+    held = house.broker.topics["t.dead"].channels[channel]
+    ticket = Ticket()
+    bodies = [message.body for message in messages]
+    house.broker.send_back(Letters(held, indexes, bodies, to), topic, now, ticket)
+    house.turn()
+    assert [None] == ticket.answers
+    return bodies
+
+
+def test_only_who_asks_is_told_of_envelopes() -> None:
+    """IDENTIFY's answer is NSQ's for all others."""
+    house = House()
+    for asks in (False, True):
+        client = house.connect()
+        client.say(
+            commands.identify(
+                b'{"feature_negotiation": true%s}'
+                % (b', "dead_letter_envelopes": true' if asks else b"")
+            )
+        )
+        (answer,) = client.answers()
+        assert asks == (b'"dead_letter_envelopes": true' in answer)
+
+
+def test_it_goes_back_to_its_channel_alone() -> None:
+    """Once, with attempts from 1; the others have had it. That holds over a crash."""
+    house = House(max_attempts=MOST)
+    failing = house.consumer("t", "failing", rdy=10)
+    other = house.consumer("t", "other", rdy=10)
+    house.publish("t", b"a", b"b")
+    other.finish(other.messages())
+    exhaust(failing)
+    reader = house.consumer("t.dead", "redrive", rdy=10)
+    messages = reader.messages()
+    reader.close()
+    house.pass_time(61)
+    assert 2 == house.channel("t.dead", "redrive").depth
+    bodies = send_back(house, "redrive", messages, Only("failing", [1, 1]))
+    found = failing.messages()
+    assert (bodies, [1, 1]) == ([m.body for m in found], [m.attempts for m in found])
+    assert [] == other.messages()
+    assert (0, 0) == (house.channel("t", "other").depth, house.channel("t.dead", "redrive").depth)
+    assert 2 == house.channel("t.dead", "redrive").redriven_count
+    for ends in (house.crash, house.restart):
+        ends()
+        assert 0 == house.channel("t", "other").depth + house.channel("t.dead", "redrive").depth
+        assert 2 == house.channel("t", "failing").depth
+
+
+@pytest.mark.parametrize("between", ["nothing", "crash", "checkpoint", "restart"])
+def test_it_is_told_how_often_it_went_back(between: str) -> None:
+    """By the next letter of it, whatever happens to nsqd in between."""
+    house = House(max_attempts=MOST)
+    house.publish("t", b"bad")
+    for times in range(1, 4):
+        failing = house.consumer("t", "c", rdy=1)
+        exhaust(failing)
+        failing.close()
+        reader = house.consumer("t.dead", "redrive", rdy=1)
+        messages = reader.messages()
+        reader.close()
+        house.pass_time(61)
+        send_back(house, "redrive", messages, Only("c", [times]))
+        if between == "checkpoint":
+            house.checkpoint("t")
+        if between in ("crash", "checkpoint"):
+            house.crash()
+        if between == "restart":
+            house.restart()
+    exhaust(house.consumer("t", "c", rdy=1))
+    assert "3" == histories(house)[-1][0]["redriven"]
+    channel = house.broker.topics["t"].channels["c"]
+    assert {} == channel.redriven
+
+
+def test_what_cannot_be_claimed() -> None:
+    """What a consumer has, what is finished, what is not there; what is given up waits again."""
+    house = House(max_attempts=MOST)
+    consumer = house.consumer("t.dead", "c", rdy=2)
+    house.publish("t.dead", b"1", b"2", b"3", b"4")
+    one, two = consumer.messages()
+    consumer.say(commands.rdy(0))
+    consumer.finish([two])
+    indexes = np.array([one.index + at for at in (0, 1, 2, 3, 9)], np.int64)
+    now = house.clock.now()
+    refused = house.broker.claim("t.dead", "c", indexes, now)
+    assert [
+        "it is in flight",
+        "it is finished",
+        "not in the log",
+    ] == [refused[one.index + at] for at in (0, 1, 9)]
+    assert 3 == len(refused)
+    consumer.say(commands.rdy(10))
+    assert [] == consumer.messages()
+    channel = house.broker.topics["t.dead"].channels["c"]
+    house.broker.unclaim(channel, indexes)
+    house.turn()
+    assert [b"3", b"4"] == consumer.bodies()
+
+
+def test_a_channel_that_has_gone() -> None:
+    """Then all channels get it: too often is better than never."""
+    house = House(max_attempts=MOST)
+    exhausted = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad")
+    exhaust(exhausted)
+    reader = house.consumer("t.dead", "redrive", rdy=1)
+    messages = reader.messages()
+    reader.close()
+    house.pass_time(61)
+    other = house.consumer("t", "other", rdy=1)
+    house.broker.delete_channel("t", "c", house.clock.now())
+    send_back(house, "redrive", messages, Only("c", [1]))
+    assert [b"bad"] == other.bodies()
+
+
+def test_a_topic_that_refuses() -> None:
+    """The letter waits where it was."""
+    house = House(max_attempts=MOST)
+    consumer = house.consumer("t", "c", rdy=1)
+    house.publish("t", b"bad")
+    exhaust(consumer)
+    reader = house.consumer("t.dead", "redrive", rdy=1)
+    messages = reader.messages()
+    reader.close()
+    house.pass_time(61)
+    house.crash(max_topics=2)
+    indexes = np.array([message.index for message in messages], np.int64)
+    now = house.clock.now()
+    assert {} == house.broker.claim("t.dead", "redrive", indexes, now)
+    held = house.broker.topics["t.dead"].channels["redrive"]
+    ticket = Ticket()
+    letters = Letters(held, indexes, [b"bad"], Only("c", [1]))
+    house.broker.send_back(letters, "another", now, ticket)
+    house.turn()
+    (error,) = ticket.answers
+    assert error is not None
+    house.pass_time(1.1)
+    assert [b"bad"] == house.consumer("t.dead", "redrive", rdy=1).bodies()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, Freed, InFlight
 from sparq.broker.options import NEVER
-from sparq.broker.slots import PAGE_SIZE, ranges_of, ranges_of_few
+from sparq.broker.slots import PAGE_SIZE, ranges_of_few
 
 BASE = 5 * PAGE_SIZE - 40
 """The runs of these tests cross the border of a page."""
@@ -127,14 +127,6 @@ def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
         assert (freed.freed, freed.failures) == (1, [(1, NOT_IN_FLIGHT)])
 
 
-@given(st.sets(indexes_near))
-def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
-    """Ranges made with arrays are those made one by one."""
-    ascending = sorted(indexes)
-
-    assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)
-
-
 @pytest.mark.behaviour("in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert")
 @given(states, indexes_near)
 def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> None:
@@ -234,3 +226,43 @@ def test_pages_go_when_nothing_is_in_flight_in_them() -> None:
 
     assert (in_flight.count, len(in_flight._pages)) == (0, 0)
     assert in_flight.next_deadline_ns() == NEVER
+
+
+places = st.lists(
+    st.integers(0, 60).map(lambda place: place % 6 * PAGE_SIZE + place), unique=True
+).map(sorted)
+
+
+@given(places, places, st.integers(0, 3), st.integers(0, 9), st.integers(0, 6 * PAGE_SIZE))
+def test_messages_in_flight_as_rows(
+    held: list[int], named: list[int], pages_kept: int, count: int, first: int
+) -> None:
+    """From pages and scattered ones alike: all that is known of each, and nothing of others."""
+    flying = InFlight(pages_kept)
+    for at, index in enumerate(held):
+        now_ns, deadline_ns = 1000 + at, 2000 + at
+        if at % 2:
+            flying.note_run(index, index + 1, at + 1, now_ns=now_ns, deadline_ns=deadline_ns)
+        else:
+            one = np.array([index], np.int64)
+            flying.note_many(
+                one, np.array([at + 1]), at + 1, now_ns=now_ns, deadline_ns=deadline_ns
+            )
+    known = {
+        index: (index, at + 1, 2000 + at, 1000 + at, 1 if at % 2 else at + 1)
+        for at, index in enumerate(held)
+    }
+    chosen = np.array(named, np.int64)
+    rows = flying.rows_of(chosen)
+    assert [known[i] for i in named if i in known] == list(
+        zip(*(column.tolist() for column in rows[:5]), strict=True)
+    )
+    later = [index for index in held if index >= first][:count]
+    assert flying.rows(first, count).indexes.tolist() == later
+
+    taken = flying.take(chosen)
+    assert taken.indexes.tolist() == [index for index in named if index in known]
+    assert taken.owners.tolist() == [known[index][1] for index in named if index in known]
+    assert taken.attempts.tolist() == [known[index][4] for index in named if index in known]
+    left = [index for index in held if index not in named]
+    assert (flying.count, flying.indexes().tolist()) == (len(left), left)

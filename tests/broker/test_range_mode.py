@@ -5,17 +5,9 @@ from __future__ import annotations
 import json
 import struct
 
-import pytest
-
 from sparq.protocol import commands
 from tests.broker.house import House
 from tests.broker.ranges import ask, read
-
-
-@pytest.fixture
-def house() -> House:
-    """A broker with an empty data path."""
-    return House()
 
 
 def test_attach_read_commit(house: House) -> None:

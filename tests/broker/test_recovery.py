@@ -1,425 +1,151 @@
-"""What a restart knows: after kill -9, after a power cut, after a clean stop."""
+"""A channel's state is restored by arrays; index by index, the same comes out."""
 
 from __future__ import annotations
 
-from unittest import mock
-
-import pytest
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparq.log.ledger import Ledger
-from sparq.protocol import commands
-from sparq.testing import Fault, MemoryDisk
-from tests.broker.house import House, Message
+from sparq.broker.channel import Channel
+from sparq.broker.recovery import restore, were_due
+from sparq.log.records import ChannelState, TopicState, merge_ranges_scalar
+from tests.broker.house import House
+
+Restored = tuple[list[tuple[int, int]], list[tuple[int, int, int]], list[tuple[int, int]], int]
 
 
-def by_body(messages: list[Message]) -> dict[bytes, int]:
-    """Body -> attempts."""
-    return {message.body: message.attempts for message in messages}
-
-
-@pytest.mark.behaviour("more.in-flight-survives-restart")
-def test_in_flight_messages_return_with_one_more_attempt() -> None:
-    """Decision 11: what was with a consumer goes out with attempts + 1; what was not, with 1."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=3)
-    house.publish("t", b"a", b"b", b"c", b"d", b"e")
-    messages = consumer.messages()
-    consumer.finish(messages[1:2])
-    consumer.say(commands.req(messages[0].id, 0))
-    house.crash()
-
-    found = by_body(house.consumer("t", "c", rdy=10).messages())
-
-    # "d" and "e" had gone out as well: the windows of "b" and "a" had opened.
-    assert found[b"c"] == 2
-    assert found[b"a"] >= 2
-    assert b"b" not in found
-    assert set(found) == {b"a", b"c", b"d", b"e"}
-
-
-def test_attempts_count_on_over_many_crashes() -> None:
-    """P4: each delivery counts, also if nsqd died after it."""
-    house = House()
-    house.consumer("t", "c", rdy=1)
-    house.publish("t", b"x")
-    for attempts in range(2, 7):
+def three_runs() -> House:
+    """Messages of three runs of nsqd, some deferred: indexes have gaps."""
+    house = House(max_bytes_per_file=6_000)
+    house.broker.create_topic("t", house.clock.now())
+    house.broker.create_channel("t", "other", house.clock.now())
+    for run in range(3):
+        for number in range(4):
+            house.publish("t", *[b"%d/%d/%d" % (run, number, at) * 20 for at in range(7)])
+            house.publish("t", b"later", defer_ms=(10_000, 60_000)[number % 2])
         house.crash()
-        consumer = house.consumer("t", "c", rdy=1)
-        assert [m.attempts for m in consumer.messages()] == [attempts]
+    house.pass_time(30)
+    return house
 
 
-def test_a_finish_before_an_answer_is_kept() -> None:
-    """P3: no message returns whose FIN was followed by an answered command."""
+HOUSE = three_runs()
+STREAM = HOUSE.broker.topics["t"].stream
+STORED = [
+    index
+    for first, end in zip(*STREAM.log.stored_runs(0, 1 << 54), strict=True)
+    for index in range(int(first), int(end))
+]
+AROUND = sorted({index + step for index in STORED for step in (-1, 0, 1)})
+
+
+@st.composite
+def states(draw: st.DrawFn) -> ChannelState:
+    """What a ledger may say of a channel of this log."""
+    place = st.sampled_from(AROUND)
+    start = draw(place)
+    cursor = min(draw(place), STREAM.end)
+    bounds = draw(st.lists(st.tuples(place, st.integers(1, 20)), max_size=6))
+    ranges = [(max(first, start), first + size) for first, size in bounds if first + size > start]
+    finished = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    finished = [pair for pair in finished if pair[0] > start]
+    free = [i for i in STORED if i >= start and not any(a <= i < b for a, b in finished)]
+    chosen = draw(st.lists(st.sampled_from(free), max_size=8, unique=True)) if free else []
+    wall_ns = HOUSE.clock.wall_ns
+    dues = st.sampled_from([0, wall_ns, wall_ns + 5_000])
+    requeued = {index: (draw(dues), draw(st.sampled_from([0, 1, 2, 65_535]))) for index in chosen}
+    return ChannelState(start, max(cursor, start), finished, requeued)
+
+
+def by_arrays(state: ChannelState, past_due: list[int]) -> Restored:
+    """What `restore` makes of it."""
+    channel = a_channel()
+    restore(channel, state, np.array(past_due, np.int64), HOUSE.clock.now())
+    indexes, attempts = channel.requeued.all()
+    again = list(zip(indexes.tolist(), attempts.tolist(), strict=True))
+    return again, sorted(channel.delays.entries()), channel.skips.ranges(), channel.skips.count
+
+
+def a_channel() -> Channel:
+    """A fresh one."""
+    return HOUSE.broker.topics["t"]._make_channel("twin")
+
+
+def one_by_one(state: ChannelState, past_due: list[int]) -> Restored:
+    """The same, index by index."""
+    now, pending = HOUSE.clock.now(), STREAM.due.pending
+    ready = {i: tries for i, (due, tries) in state.requeued.items() if due <= now.wall_ns}
+    delays = [
+        (now.mono_ns + due - now.wall_ns, i, tries)
+        for i, (due, tries) in state.requeued.items()
+        if due > now.wall_ns
+    ]
+    elsewhere = state.requeued.keys() | pending | set(past_due)
+
+    def is_finished(index: int) -> bool:
+        return any(first <= index < end for first, end in state.finished)
+
+    for index in STORED:
+        in_reach = state.start <= index < state.cursor and index not in elsewhere
+        if in_reach and not is_finished(index):
+            ready[index] = 1
+    for index in past_due:
+        if state.start <= index < STREAM.end and not is_finished(index):
+            ready.setdefault(index, 0) if index not in state.requeued else None
+    ranges = [(max(a, state.cursor), b) for a, b in state.finished if b > state.cursor]
+    ranges += [(i, i + 1) for i in state.requeued if i >= state.cursor]
+    skipped = merge_ranges_scalar(*zip(*ranges, strict=True)) if ranges else []
+    log, due = STREAM.log, STREAM.due
+    count = sum(log.ordinal_at(b) - log.ordinal_at(a) - due.count_between(a, b) for a, b in skipped)
+    return sorted(ready.items()), sorted(delays), skipped, count
+
+
+@settings(max_examples=400)
+@given(states(), st.lists(st.sampled_from(STREAM.due.skipped), max_size=4, unique=True))
+def test_arrays_restore_what_one_by_one_does(state: ChannelState, past_due: list[int]) -> None:
+    """Ready again, delayed and skipped: the same messages with the same attempts."""
+    past_due = sorted(set(past_due) - STREAM.due.pending)
+
+    assert one_by_one(state, past_due) == by_arrays(state, past_due)
+
+
+@settings(max_examples=200)
+@given(states(), states())
+def test_what_was_due_is_known_of_any_channel(one: ChannelState, other: ChannelState) -> None:
+    """Requeued or finished anywhere."""
+    state = TopicState(channels={"one": one, "other": other})
+    due = STREAM.due.skipped
+
+    expected = [
+        any(
+            index in channel.requeued or any(a <= index < b for a, b in channel.finished)
+            for channel in (one, other)
+        )
+        for index in due
+    ]
+
+    assert expected == were_due(np.array(due, np.int64), state).tolist()
+
+
+def test_three_hundred_thousand_requeued_messages_are_restored_at_once() -> None:
+    """Neither the messages nor the ranges between them are gone through one by one."""
     house = House()
-    consumer = house.consumer("t", "c", rdy=100)
-    house.publish("t", *[b"%d" % n for n in range(100)])
-    messages = consumer.messages()
-    consumer.answers()
-    consumer.finish(messages[:60:2])
-    consumer.say(commands.cls())
-    assert consumer.answers() == [b"CLOSE_WAIT"]
-    house.crash()
-
-    found = by_body(house.consumer("t", "c", rdy=100).messages())
-
-    finished = {message.body for message in messages[:60:2]}
-    assert set(found) == {message.body for message in messages} - finished
-
-
-@pytest.mark.behaviour("more.delay-kept-on-disk")
-def test_a_delay_survives_with_its_time_and_attempts() -> None:
-    """P4: REQ with a delay is due at the same wall time after a crash, never early."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"x")
-    (message,) = consumer.messages()
-    consumer.say(commands.req(message.id, 10_000))
-    house.advance(4.0)
-    house.clock.mono_ns = 7
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=1)
-
-    house.pass_time(5.999)
-    assert consumer.messages() == []
-    house.pass_time(0.001)
-
-    assert [m.attempts for m in consumer.messages()] == [2]
-
-
-@pytest.mark.behaviour("more.delay-kept-on-disk")
-def test_a_deferred_publish_survives() -> None:
-    """P4: DPUB keeps its due time over a crash; what became due meanwhile is delivered at once."""
-    house = House()
-    house.consumer("t", "c")
-    house.publish("t", b"soon", defer_ms=2000)
-    house.publish("t", b"later", defer_ms=9000)
-    house.advance(5.0)
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=10)
-    assert by_body(consumer.messages()) == {b"soon": 1}
-
-    house.pass_time(3.999)
-    assert consumer.messages() == []
-    house.pass_time(0.001)
-
-    assert by_body(consumer.messages()) == {b"later": 1}
-
-
-def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
-    """Also when the wall clock was set back, so that it looks as if it were not due yet."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"x", defer_ms=1000)
-    house.pass_time(1.0)
-    consumer.finish(consumer.messages())
-    house.clock.wall_ns -= 3600 * 1_000_000_000
-    house.crash()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.pass_time(7200)
-
-    assert consumer.messages() == []
-
-
-def test_pauses_survive() -> None:
-    """Topic and channel stay paused over a restart, and what waited still waits."""
-    house = House()
-    house.consumer("t", "c")
-    house.broker.pause_channel("t", "c", True, house.clock.now())
-    house.publish("t", b"before")
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"after")
-    house.crash()
-    assert (house.topic("t").paused, house.topic("t").depth) == (True, 1)
-    assert (house.channel("t", "c").paused, house.channel("t", "c").depth) == (True, 1)
-
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.broker.pause_channel("t", "c", False, house.clock.now())
-    consumer = house.consumer("t", "c", rdy=10)
-
-    assert consumer.bodies() == [b"before", b"after"]
-
-
-@pytest.mark.behaviour("more.backlog-to-first-channel")
-def test_a_backlog_without_a_channel_survives() -> None:
-    """P is durable: what nobody has seen goes to the first channel, also after a restart."""
-    house = House()
-    house.publish("t", b"1", b"2")
-    house.crash()
-    house.publish("t", b"3")
-    house.restart()
-    assert house.topic("t").depth == 3
-
-    assert house.consumer("t", "first", rdy=10).bodies() == [b"1", b"2", b"3"]
-    assert house.consumer("t", "second", rdy=10).bodies() == []
-
-
-@pytest.mark.behaviour("TestDeleteLast")
-def test_after_the_last_channel_went_messages_gather() -> None:
-    """P stands where the last channel went: a later one gets what came since, over a restart."""
-    house = House()
-    house.consumer("t", "c", rdy=10)
-    house.publish("t", b"seen")
-    house.broker.delete_channel("t", "c", house.clock.now())
-    house.turn()
-    house.publish("t", b"gathered")
-    house.crash()
-
-    assert house.topic("t").depth == 1
-    assert house.consumer("t", "d", rdy=10).bodies() == [b"gathered"]
-
-
-def test_a_deleted_channel_stays_deleted() -> None:
-    """And one of the same name begins anew."""
-    house = House()
-    house.consumer("t", "c")
-    house.consumer("t", "other")
-    house.publish("t", b"x")
-    house.broker.delete_channel("t", "c", house.clock.now())
-    house.turn()
-    house.crash()
-    assert list(house.broker.topics["t"].channels) == ["other"]
-
-    assert house.consumer("t", "c", rdy=1).bodies() == []
-
-
-def test_an_emptied_topic_stays_empty() -> None:
-    """What was voided does not return: not on a channel that was behind, not after a crash."""
-    house = House()
-    house.consumer("t", "c")
-    house.publish("t", b"kept")
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"gone", b"gone too")
-    house.broker.empty_topic("t", house.clock.now())
-    house.turn()
-    house.publish("t", b"new")
-    house.crash()
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
-
-    assert house.channel("t", "c").depth == 2
-    assert house.consumer("t", "c", rdy=10).bodies() == [b"kept", b"new"]
-
-
-def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
-    """Decision 7: the OK of a SUB that creates a channel follows the ledger's sync."""
-    for seed in range(5):
-        house = House()
-        assert house.consumer("t", "c").answers() == [b"OK"]
-        house.disk = house.disk.crash(seed)
-        house.crash()
-
-        assert list(house.broker.topics["t"].channels) == ["c"]
-
-
-def test_the_sub_waits_for_the_sync() -> None:
-    """No OK before the sync task has run."""
-    house = House()
-    client = house.connect()
-    client.say(commands.sub("t", "c"), turn=False)
-    house.end_turn()
-    assert not client.session.take_output()
-
-    house.turn()
-
-    assert client.answers() == [b"OK"]
-
-
-@given(seed=st.integers(0, 1000), count=st.integers(1, 30), finished=st.integers(0, 30))
-@settings(max_examples=60, deadline=None)
-def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: int) -> None:
-    """P2: after a power cut every acknowledged message is finished or delivered again; finishes
-    that were synced stay."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=50)
-    for n in range(count):
-        house.publish("t", b"%d" % n)
-    messages = consumer.messages()
-    consumer.finish(messages[:finished])
-    house.pass_time(2.0)
-    house.turn()
-    consumer.finish(messages[finished : finished + 2])
-    house.disk = house.disk.crash(seed)
-    house.crash()
-
-    found = house.consumer("t", "c", rdy=50).bodies()
-    expected = {message.body for message in messages[finished:]}
-    doubtful = {message.body for message in messages[finished : finished + 2]}
-    assert len(found) == len(set(found))
-    assert expected - doubtful <= set(found) <= expected
-
-
-def test_a_clean_stop_and_a_crash_know_the_same() -> None:
-    """Nothing is kept for the clean stop to write."""
-    states = []
-    for clean in (True, False):
-        house = House()
-        consumer = house.consumer("t", "c", rdy=5)
-        house.publish("t", *[b"%d" % n for n in range(9)])
-        messages = consumer.messages()
-        consumer.finish(messages[::2])
-        consumer.say(commands.req(messages[1].id, 5000))
-        house.restart() if clean else house.crash()
-        channel = house.channel("t", "c")
-        states.append((channel.depth, channel.deferred_count, channel.cursor))
-
-    assert states[0] == states[1]
-
-
-def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
-    """The disk failed a moment before the stop and works again: nothing finished returns."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.publish("t", b"x", b"y")
-    house.pass_time(5.0)
-    house.disk.fail(Fault(1, operations=frozenset({"write"})))
-    consumer.finish(consumer.messages())
-    assert house.broker.health() != "OK"
-
-    house.close()
-    house.disk = house.disk.crash()
-    house.start()
-
-    assert [] == house.consumer("t", "c", rdy=10).messages()
-
-
-def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> None:
-    """A deferred publish that is due overtakes the backlog: its FIN must outlive a checkpoint."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", *[b"%d" % n for n in range(9)])
-    house.publish("t", b"deferred", b"later", defer_ms=1000)
-    house.pass_time(1.5)
-    finished: list[bytes] = []
-    while b"deferred" not in finished:
-        (message,) = consumer.messages()
-        finished.append(message.body)
-        consumer.finish([message])
-    topic = house.broker.topics["t"]
-    assert topic.channels["c"].cursor < message.index
-    house.checkpoint("t")
-    house.crash()
-
-    found = by_body(house.consumer("t", "c", rdy=100).messages())
-
-    assert not set(finished) & set(found)
-    assert {b"later", *(b"%d" % n for n in range(9))} == {*finished, *found} - {b"deferred"}
-
-
-def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor() -> None:
-    """A deferred publish was out before the cursor came there: it is skipped, and not finished."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"a", b"b", b"c")
-    house.publish("t", b"deferred", b"later", defer_ms=1000)
-    house.pass_time(1.5)
-    consumer.finish(consumer.messages())
-    assert [b"deferred"] == consumer.bodies()
-    for _ in range(2):
-        house.crash()
-        house.checkpoint("t")
-
-    found = house.consumer("t", "c", rdy=9).messages()
-
-    assert {b"b", b"c", b"deferred", b"later"} == set(by_body(found))
-
-
-def test_a_checkpoint_keeps_everything() -> None:
-    """A ledger made smaller says the same as the long one."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=40)
-    house.publish("t", *[b"%d" % n for n in range(100)])
-    house.publish("t", b"deferred", defer_ms=60_000)
-    messages = consumer.messages()
-    consumer.finish(messages[5:30:3])
-    for message in messages[::7]:
-        consumer.say(commands.req(message.id, 0 if message.index % 2 else 30_000))
-    topic = house.broker.topics["t"]
-    house.end_turn()
-    before = topic.state(house.clock.now())
-    house.checkpoint("t")
-    house.crash()
-
-    after = house.broker.topics["t"].state(house.clock.now())
-    old, new = before.channels["c"], after.channels["c"]
-    assert (new.cursor, new.finished) == (old.cursor, old.finished)
-    assert (new.paused, new.start) == (old.paused, old.start)
-    assert {i: due for i, (due, _) in new.requeued.items() if due} == {
-        i: due for i, (due, _) in old.requeued.items() if due
-    }
-
-
-def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> None:
-    """The record of the resumption is lost, those behind it are not: the topic's mark stands
-    behind what its channels have been given, or they would get it once more as due."""
-    house = House()
-    consumer = house.consumer("t", "c", rdy=10)
-    house.broker.pause_topic("t", True, house.clock.now())
-    house.publish("t", b"due", defer_ms=1000)
-    house.pass_time(2.0)
-    writer = house.broker.topics["t"].writer
-    assert writer is not None
-    with mock.patch.object(writer.ledger, "paused"):  # what the power cut takes
-        house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
-    (message,) = consumer.messages()
-    consumer.say(commands.req(message.id, 60_000))
-    house.crash()
-    again = house.consumer("t", "c", rdy=10)
-    house.broker.pause_topic("t", False, house.clock.now())
-    house.turn()
-
-    assert again.messages() == []
-    house.pass_time(61.0)
-    assert [found.attempts for found in again.messages()] == [2]
-
-
-def without(house: House, message: Message) -> MemoryDisk:
-    """The disk after a power cut that has taken a message, and all that the ledger knew of it."""
-    folder = "/data/topics/t-t"
-    for disk in map(house.disk.crash, range(99)):
-        lacks = not any(message.body in disk.data(path) for path in disk.paths())
-        if lacks and Ledger.read(disk, folder)[0].highest_index < message.index:
-            return disk
-    raise AssertionError("no power cut takes it")
-
-
-@pytest.mark.parametrize("paused", [False, True], ids=["flows", "paused"])
-@pytest.mark.parametrize("checkpoint", [False, True], ids=["records", "checkpoint"])
-def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paused: bool) -> None:
-    """A message was delivered and lost in a power cut; then all files go, and the clock goes back.
-
-    Neither a ceiling nor the clock nor a FIN tells of its index any more: the ledger does.
-    """
-    house = House(sync_every=2_500)
-    house.publish("t", b"kept")
-    consumer = house.consumer("t", "c", rdy=1)
-    consumer.finish(consumer.messages())
-    house.pass_time(10)  # it is synced
-    house.publish("t", b"lost")
-    (lost,) = consumer.messages()
-    house.disk = without(house, lost)
-    house.clock.wall_ns -= 10**15
-    house.crash()
-    house.pass_time(2)
-    house.pass_time(2)
-    assert not [path for path in house.disk.paths() if path.endswith(".log")]
-    if paused:
-        house.broker.pause_topic("t", True, house.clock.now())
-    if checkpoint:
-        house.checkpoint("t")
-    house.turn()
-    for _ in range(2):
-        house.disk = house.disk.crash()
-        house.crash()
-    consumer = house.consumer("t", "c", rdy=1)
-    house.publish("t", b"new")
-    if paused:
-        assert [] == consumer.messages()
-        house.broker.pause_topic("t", False, house.clock.now())
-        house.turn()
-    (new,) = consumer.messages()
-
-    assert b"new" == new.body
-    assert new.index > lost.index
+    house.broker.create_topic("t", house.clock.now())
+    house.broker.create_channel("t", "c", house.clock.now())
+    house.publish("t", *[b"x"] * 1_000)
+    stream = house.broker.topics["t"].stream
+    calls = 0
+    ordinal_at = stream.log.ordinal_at
+
+    def counted(index: int) -> int:
+        nonlocal calls
+        calls += 1
+        return ordinal_at(index)
+
+    first = stream.log.first_index
+    state = ChannelState(first, first, [], {first + 2 * n: (0, 2) for n in range(500)})
+    channel = house.broker.topics["t"]._make_channel("twin")
+    stream.log.ordinal_at = counted  # type: ignore[method-assign] # counted here, then forgotten
+    restore(channel, state, np.empty(0, np.int64), house.clock.now())
+
+    assert 500 == len(channel.requeued)
+    assert calls < 5

@@ -8,6 +8,8 @@ import pytest
 
 from sparq.broker.channel import SeekTarget
 from sparq.broker.seeking import Landing, Seek
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
 from sparq.testing import Fault
 from tests.broker.house import House
 
@@ -139,3 +141,71 @@ def test_what_is_gone_in_the_middle_of_the_log_does_not_wait(place: str) -> None
     assert house.channel("t", "c").depth == 5
     assert len(house.consumer("t", "c", rdy=100).messages()) == 5
     assert house.channel("t", "c").depth == 0
+
+
+def test_seek_to_each_kind_of_place(house: House) -> None:
+    """Earliest, latest, an index, a time: from there on everything is delivered again."""
+    consumer = house.consumer("t", "c", rdy=100)
+    times = []
+    for n in range(4):
+        times.append(house.clock.wall_ns)
+        house.publish("t", b"%d" % n)
+        house.advance(60.0)
+    messages = consumer.messages()
+    consumer.finish(messages)
+
+    def replayed(target: SeekTarget) -> list[bytes]:
+        house.broker.seek_channel("t", "c", target, house.clock.now())
+        house.turn()
+        found = consumer.messages()
+        assert {message.attempts for message in found} <= {1}
+        return [message.body for message in found]
+
+    assert replayed("earliest") == [b"0", b"1", b"2", b"3"]
+    assert replayed("latest") == []
+    assert replayed(messages[2].index) == [b"2", b"3"]
+    assert replayed(("time", times[1])) == [b"1", b"2", b"3"]
+    assert replayed(("time", times[3] + 1)) == []
+    assert replayed(0) == [b"0", b"1", b"2", b"3"]
+    assert replayed(1 << 53) == []
+
+
+def test_a_replay_brings_deferred_publishes_too(house: House) -> None:
+    """Those that were due already come at once, those that are not wait for their time."""
+    consumer = house.consumer("t", "c", rdy=100)
+    house.publish("t", b"due", defer_ms=1000)
+    house.publish("t", b"later", defer_ms=60_000)
+    house.publish("t", b"plain")
+    house.pass_time(2.0)
+    consumer.finish(consumer.messages())
+    house.broker.seek_channel("t", "c", "earliest", house.clock.now())
+    house.turn()
+    assert sorted(consumer.bodies()) == [b"due", b"plain"]
+
+    house.pass_time(60.0)
+
+    assert b"later" in consumer.bodies()
+
+
+def test_seek_to_a_time_on_the_disk() -> None:
+    """The place is looked up on the disk, and the channel moves when it is known."""
+    house = House(cache_bytes=1)
+    house.consumer("t", "c")
+    for n in range(20):
+        house.publish("t", b"%d" % n * 100)
+        house.advance(1.0)
+    house.crash()
+    target: SeekTarget = ("time", house.clock.wall_ns - 5_000_000_000)
+    house.broker.seek_channel("t", "c", target, house.clock.now())
+    house.turn()
+
+    assert house.channel("t", "c").depth == 5
+
+
+def test_a_held_channel_cannot_be_moved(house: House) -> None:
+    """The range reader's bookmark is its own."""
+    house.publish("t", b"x")
+    house.connect().say(commands.attach("t", "c"))
+
+    with pytest.raises(RemoteError):
+        house.broker.seek_channel("t", "c", "earliest", house.clock.now())

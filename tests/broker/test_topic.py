@@ -1,4 +1,4 @@
-"""Topics: the mark P, their channels, ephemeral ones, segments that nobody needs."""
+"""Topics: the mark P, their channels, and ephemeral topics."""
 
 from __future__ import annotations
 
@@ -6,16 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sparq.broker.channel import SeekTarget
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
 from tests.broker.house import House
-
-
-@pytest.fixture
-def house() -> House:
-    """A broker with an empty data path."""
-    return House()
 
 
 def changes(house: House) -> list[tuple[str, str, str | None]]:
@@ -87,31 +80,6 @@ def test_a_lookup_that_does_not_answer_holds_nobody_for_long() -> None:
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"2")
     assert b"2" in consumer.bodies()
-
-
-@pytest.mark.behaviour("TestChannelEmpty", "TestChannelEmptyConsumer")
-def test_emptying_a_channel(house: House) -> None:
-    """Everything goes: waiting, in flight, delayed, deferred; windows open, late FINs fail."""
-    consumer = house.consumer("t", "c", rdy=3)
-    house.publish("t", b"deferred", defer_ms=1000)
-    house.publish("t", *[b"%d" % n for n in range(10)])
-    messages = consumer.messages()
-    consumer.say(commands.req(messages[0].id, 1000))
-    consumer.answers()
-    house.broker.empty_channel("t", "c", house.clock.now())
-    house.turn()
-    channel = house.channel("t", "c")
-    assert (channel.depth, channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
-    assert consumer.session.in_flight_count == 0
-
-    consumer.messages()
-    consumer.finish(messages[1:2])
-    assert consumer.answers() == [b"E_FIN_FAILED FIN %b failed ID not in flight" % messages[1].id]
-    house.pass_time(5.0)
-    house.publish("t", b"new")
-    assert consumer.bodies() == [b"new"]
-    house.crash()
-    assert house.channel("t", "c").depth == 1
 
 
 def test_emptying_a_topic_leaves_its_channels(house: House) -> None:
@@ -194,149 +162,7 @@ def test_administration_twice_changes_nothing(house: House) -> None:
     assert (house.topic("t").paused, house.channel("t", "c").paused) == (True, True)
 
 
-# Replay
-
-
-def test_seek_to_each_kind_of_place(house: House) -> None:
-    """Earliest, latest, an index, a time: from there on everything is delivered again."""
-    consumer = house.consumer("t", "c", rdy=100)
-    times = []
-    for n in range(4):
-        times.append(house.clock.wall_ns)
-        house.publish("t", b"%d" % n)
-        house.advance(60.0)
-    messages = consumer.messages()
-    consumer.finish(messages)
-
-    def replayed(target: SeekTarget) -> list[bytes]:
-        house.broker.seek_channel("t", "c", target, house.clock.now())
-        house.turn()
-        found = consumer.messages()
-        assert {message.attempts for message in found} <= {1}
-        return [message.body for message in found]
-
-    assert replayed("earliest") == [b"0", b"1", b"2", b"3"]
-    assert replayed("latest") == []
-    assert replayed(messages[2].index) == [b"2", b"3"]
-    assert replayed(("time", times[1])) == [b"1", b"2", b"3"]
-    assert replayed(("time", times[3] + 1)) == []
-    assert replayed(0) == [b"0", b"1", b"2", b"3"]
-    assert replayed(1 << 53) == []
-
-
-def test_a_replay_brings_deferred_publishes_too(house: House) -> None:
-    """Those that were due already come at once, those that are not wait for their time."""
-    consumer = house.consumer("t", "c", rdy=100)
-    house.publish("t", b"due", defer_ms=1000)
-    house.publish("t", b"later", defer_ms=60_000)
-    house.publish("t", b"plain")
-    house.pass_time(2.0)
-    consumer.finish(consumer.messages())
-    house.broker.seek_channel("t", "c", "earliest", house.clock.now())
-    house.turn()
-    assert sorted(consumer.bodies()) == [b"due", b"plain"]
-
-    house.pass_time(60.0)
-
-    assert b"later" in consumer.bodies()
-
-
-def test_seek_to_a_time_on_the_disk() -> None:
-    """The place is looked up on the disk, and the channel moves when it is known."""
-    house = House(cache_bytes=1)
-    house.consumer("t", "c")
-    for n in range(20):
-        house.publish("t", b"%d" % n * 100)
-        house.advance(1.0)
-    house.crash()
-    target: SeekTarget = ("time", house.clock.wall_ns - 5_000_000_000)
-    house.broker.seek_channel("t", "c", target, house.clock.now())
-    house.turn()
-
-    assert house.channel("t", "c").depth == 5
-
-
-def test_a_held_channel_cannot_be_moved(house: House) -> None:
-    """The range reader's bookmark is its own."""
-    house.publish("t", b"x")
-    house.connect().say(commands.attach("t", "c"))
-
-    with pytest.raises(RemoteError):
-        house.broker.seek_channel("t", "c", "earliest", house.clock.now())
-
-
 # Ephemeral ones
-
-
-def test_an_ephemeral_channel_goes_with_its_last_consumer(house: House) -> None:
-    """Nothing of it is kept; the topic stays."""
-    one, two = (house.consumer("t", "c#ephemeral", rdy=1) for _ in range(2))
-    house.publish("t", b"x")
-    one.close()
-    assert "c#ephemeral" in house.broker.topics["t"].channels
-    two.close()
-    assert house.broker.topics["t"].channels == {}
-    house.crash()
-    assert house.broker.topics["t"].channels == {}
-
-
-@pytest.mark.parametrize("topic", ["t", "t#ephemeral"])
-@pytest.mark.parametrize("what", ["channel", "topic"])
-def test_a_consumer_of_a_deleted_ephemeral_channel_takes_nothing_with_it(
-    house: House, topic: str, what: str
-) -> None:
-    """Its connection ends after the channel, and a new channel of the name keeps its messages."""
-    name = "c#ephemeral"
-    old = house.consumer(topic, name)
-    now = house.clock.now()
-    if what == "channel":
-        house.broker.delete_channel(topic, name, now)
-    else:
-        house.broker.delete_topic(topic, now)
-    house.turn()
-    house.consumer(topic, name)
-    house.publish(topic, b"x")
-    old.close()
-
-    assert house.channel(topic, name).depth == 1
-
-
-def test_an_ephemeral_channel_is_gone_after_a_crash(house: House) -> None:
-    """A durable channel beside it stays."""
-    house.consumer("t", "c#ephemeral")
-    house.consumer("t", "d")
-    house.crash()
-
-    assert set(house.broker.topics["t"].channels) == {"d"}
-
-
-def test_an_ephemeral_channel_is_bounded() -> None:
-    """Decision 16: it holds mem-queue-size unread messages, the newest beyond are dropped."""
-    house = House(mem_queue_size=10)
-    consumer = house.consumer("t", "c#ephemeral")
-    for n in range(0, 40, 4):
-        house.publish("t", *[b"%d" % (n + at) for at in range(4)])
-    assert house.channel("t", "c#ephemeral").depth == 10
-
-    consumer.say(commands.rdy(4))
-    messages = consumer.messages()
-    house.publish("t", b"40", b"41", b"42", b"43", b"44", b"45")
-    consumer.say(commands.rdy(100))
-    messages += consumer.messages()
-
-    assert [int(m.body) for m in messages] == [*range(10), 40, 41, 42, 43]
-    assert house.channel("t", "c#ephemeral").depth == 0
-
-
-def test_a_queue_size_of_zero_is_a_rendezvous() -> None:
-    """What nobody is ready for is dropped, what somebody is ready for arrives."""
-    house = House(mem_queue_size=0)
-    consumer = house.consumer("t", "c#ephemeral")
-    house.publish("t", b"1")
-    consumer.say(commands.rdy(1))
-    house.publish("t", b"2", b"3")
-
-    assert consumer.bodies() == [b"2"]
 
 
 def test_an_ephemeral_topic(house: House) -> None:
@@ -386,75 +212,3 @@ def test_an_ephemeral_topic_is_bounded_in_bytes() -> None:
     house.publish("t#ephemeral", b"y" * 100)
 
     assert consumer.bodies() == [b"y" * 100]
-
-
-# Trimming
-
-
-def test_finished_segments_go_and_a_message_pins_only_its_own() -> None:
-    """A segment with an unfinished message stays, those before and behind it go."""
-    house = House(max_bytes_per_file=2000)
-    consumer = house.consumer("t", "c", rdy=100)
-    for n in range(40):
-        house.publish("t", b"%d" % n * 150)
-    messages = consumer.messages()
-    log = house.broker.topics["t"].stream.log
-    before = len(log.segments())
-    consumer.finish([m for m in messages if m is not messages[20]])
-    house.pass_time(3.0)
-
-    segments = log.segments()
-    assert before > 5
-    assert len(segments) == 2
-    assert segments[0].first_index <= messages[20].index < segments[0].end_index
-    files = [path for path in house.disk.paths() if path.endswith(".log")]
-    assert len(files) == 2
-
-
-def test_no_segment_goes_before_its_finishes_are_synced() -> None:
-    """Decision 11: a power cut after trimming does not bring the cursor back to nowhere."""
-    house = House(max_bytes_per_file=2000)
-    consumer = house.consumer("t", "c", rdy=100)
-    for n in range(40):
-        house.publish("t", b"%d" % n * 150)
-    consumer.finish(consumer.messages())
-    house.advance(1.5)
-    house.broker.tick(house.clock.now())
-    topic = house.broker.topics["t"]
-    assert topic.writer is not None
-    assert len(topic.stream.log.segments()) > 5
-    assert not topic.writer.is_synced()
-
-    house.turn()
-
-    assert topic.writer.is_synced()
-    assert len(topic.stream.log.segments()) == 1
-
-
-def test_a_deferred_publish_pins_its_segment() -> None:
-    """It is delivered when it is due, however much went by."""
-    house = House(max_bytes_per_file=2000)
-    consumer = house.consumer("t", "c", rdy=100)
-    house.publish("t", b"deferred", defer_ms=60_000)
-    for n in range(40):
-        house.publish("t", b"%d" % n * 150)
-    consumer.finish(consumer.messages())
-    house.pass_time(5.0)
-    house.pass_time(56.0)
-
-    assert consumer.bodies() == [b"deferred"]
-
-
-def test_segments_before_the_mark_go_without_channels() -> None:
-    """What the deleted channels had seen is not kept for anybody; what gathered since is."""
-    house = House(max_bytes_per_file=2000)
-    house.consumer("t", "c", rdy=100)
-    for n in range(40):
-        house.publish("t", b"%d" % n * 150)
-    house.broker.delete_channel("t", "c", house.clock.now())
-    for n in range(40):
-        house.publish("t", b"%d" % n * 150)
-    house.pass_time(5.0)
-
-    assert house.consumer("t", "d", rdy=100).bodies() == [b"%d" % n * 150 for n in range(40)]
-    assert house.topic("t").log_messages < 50

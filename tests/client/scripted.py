@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
-from sparq.client import Consumer
+from sparq.client import Consumer, Producer
 from tests.support.servers import free_port
 from tests.support.waiting import until
 
@@ -189,3 +189,25 @@ async def subscribed(nsqd: ScriptedNsqd) -> Peer:
     """The consumer's connection once it may receive."""
     await until(lambda: nsqd.peers and nsqd.peers[-1].ready)
     return nsqd.peers[-1]
+
+
+def producer_of(*nsqds: ScriptedNsqd, **options: Any) -> Producer:
+    """A producer for these nsqds that loses no time in connecting again."""
+    given = {"max_reconnect_delay": 0.1, "stop_timeout": 2.0, **options}
+    return Producer([nsqd.address for nsqd in nsqds], **given)
+
+
+async def connected(producer: Producer, count: int) -> None:
+    """Wait until a producer has so many connections."""
+    producer.start()
+    await until(lambda: len(producer.connections) == count)
+
+
+def storing(stored: list[bytes], answer: bytes = OK) -> Answer:
+    """An answer to publishes that keeps their bodies."""
+
+    def store(peer: Peer, words: list[bytes], body: bytes) -> bytes:
+        stored.append(body)
+        return answer
+
+    return store

@@ -1,16 +1,16 @@
-"""client.consumer: each delivery is seen once and answered once, whatever connections do."""
+"""client.consumer: iteration, giving up, stopping, pausing, and errors for wrong use."""
 
 import asyncio
-import contextlib
+import gc
 import logging
 import time
+from typing import Any
 
 import pytest
 
-from sparq.client import AlreadyRespondedError, ClosedError, Consumer, Message
-from sparq.client.subscription import ReceivedMessages
+from sparq.client import ClosedError, Consumer, Message
 from tests.client.scripted import consumer_of, scripted, subscribed
-from tests.support.waiting import let_all_run, until
+from tests.support.waiting import until
 
 
 async def test_iteration() -> None:
@@ -34,96 +34,6 @@ async def test_iteration() -> None:
         assert seen[3].timestamp_ns > 10**18
         assert consumer.counters.received == consumer.counters.finished == 10
         assert consumer.connections == [nsqd.address]
-
-
-async def test_a_message_is_answered_once() -> None:
-    """After FIN or REQ every further answer raises, and nsqd hears the first only."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        peer.deliver(1)
-        peer.deliver(2)
-        first, second = await anext(consumer), await anext(consumer)
-        first.touch()
-        first.finish()
-        second.requeue(1.5, backoff=False)
-
-        for message in (first, second):
-            for answer in (message.finish, message.requeue, message.touch):
-                with pytest.raises(AlreadyRespondedError, match=message.id):
-                    answer()
-        with pytest.raises(ValueError, match="delay_seconds"):
-            Message.requeue(second, -1)
-        await until(lambda: not peer.in_flight)
-        assert nsqd.lines(b"TOUCH", b"FIN", b"REQ") == [
-            b"TOUCH 0000000000000001",
-            b"FIN 0000000000000001",
-            b"REQ 0000000000000002 1500",
-        ]
-
-
-async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
-    """Without a delay it is default_requeue_delay x attempts, at most max_requeue_delay."""
-    options = {"default_requeue_delay": 2.0, "max_requeue_delay": 7.0, "max_attempts": 0}
-    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
-        peer = await subscribed(nsqd)
-        for attempts in (1, 3, 4):
-            peer.deliver(attempts, attempts=attempts)
-            (await anext(consumer)).requeue(backoff=False)
-        await until(lambda: len(nsqd.lines(b"REQ")) == 3)
-
-        assert [line.split()[2] for line in nsqd.lines(b"REQ")] == [b"2000", b"6000", b"7000"]
-
-
-async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
-    """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
-        await until(lambda: len(consumer._inbox._takers) == 3)
-        peer.deliver(1)
-        peer.deliver(2)
-        await until(lambda: len([task for task in tasks if task.done()]) == 2)
-        waiting = next(task for task in tasks if not task.done())
-        waiting.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await waiting
-
-        assert len({task.result().id for task in tasks if task is not waiting}) == 2
-        assert not consumer._inbox._takers
-
-
-async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
-    """A task that is cancelled after it was woken lets the next one take the message."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        first = asyncio.create_task(anext(consumer))
-        second = asyncio.create_task(anext(consumer))
-        await until(lambda: len(consumer._inbox._takers) == 2)
-        plain = consumer._inbox.put
-
-        def received_then_cancel(received: ReceivedMessages) -> None:
-            plain(received)
-            first.cancel()
-
-        [subscription] = consumer._flow.subscriptions.values()
-        subscription._received = received_then_cancel
-        peer.deliver(1)
-
-        assert (await asyncio.wait_for(second, 5)).id == "0000000000000001"
-        assert first.cancelled()
-
-
-async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
-    """A task that is cancelled in the turn in which its consumer stops ends by that alone."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        await subscribed(nsqd)
-        waiting = [asyncio.ensure_future(anext(consumer)), asyncio.ensure_future(anext(consumer))]
-        await let_all_run()
-        waiting[0].cancel()
-        await consumer.stop()
-        ended = await asyncio.gather(*waiting, return_exceptions=True)
-
-        assert [type(error) for error in ended] == [asyncio.CancelledError, StopAsyncIteration]
 
 
 async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,103 +65,6 @@ async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
         peer.deliver(2)
         assert (await anext(consumer)).attempts == 1
         await until(lambda: nsqd.lines(b"FIN") == [b"FIN 0000000000000001"])
-
-
-async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
-    """Messages waiting when their connection is lost are dropped; late answers go nowhere."""
-    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
-        peer = await subscribed(nsqd)
-        for number in range(3):
-            peer.deliver(number)
-        held = await anext(consumer)
-        peer.hang_up()
-        await until(lambda: consumer.counters.lost == 3)
-        peer = await subscribed(nsqd)
-        peer.deliver(7)
-        message = await anext(consumer)
-        held.finish()
-        message.finish()
-        await until(lambda: nsqd.lines(b"FIN"))
-
-        assert nsqd.lines(b"FIN") == [b"FIN 0000000000000007"]
-        assert consumer.counters.finished == 1
-
-
-async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
-    """A message that waited here longer than its timeout is dropped, and its place is free."""
-    async with scripted() as [nsqd]:
-        nsqd.facts["msg_timeout"] = 100
-        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
-            peer = await subscribed(nsqd)
-            peer.deliver(1)
-            await until(lambda: consumer.counters.expired == 1)
-            assert consumer.in_flight == 0
-            peer.deliver(2)
-
-            assert (await anext(consumer)).id == "0000000000000002"
-
-
-@pytest.mark.parametrize("way", ["singly", "in batches"])
-async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(way: str) -> None:
-    """The time of a message is looked at as it is handed out, and its place is free then."""
-    async with scripted() as [nsqd]:
-        nsqd.facts["msg_timeout"] = 100
-        async with consumer_of(nsqd, rdy_redistribute_interval=5.0) as consumer:
-            peer = await subscribed(nsqd)
-            for number in range(3):
-                peer.deliver(number)
-            await until(lambda: consumer.in_flight == 3)
-            (await anext(consumer)).finish()
-            await asyncio.sleep(0.11)  # the time of the message, which nothing tells
-            peer.deliver(3)
-            await until(lambda: consumer.counters.received == 4)
-            if way == "singly":
-                message = await anext(consumer)
-            else:
-                [message] = await anext(consumer.batches(10, wait=0))
-
-            assert message.id == "0000000000000003"
-            assert (consumer.in_flight, consumer.counters.expired) == (1, 2)
-
-
-async def test_touch_keeps_a_message_from_expiring() -> None:
-    """Each touch starts the message's time anew."""
-    async with scripted() as [nsqd]:
-        nsqd.facts["msg_timeout"] = 1000
-        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
-            peer = await subscribed(nsqd)
-            peer.deliver(1)
-            message = await anext(consumer)
-            for _ in range(20):
-                await asyncio.sleep(0.08)  # together far longer than the time of the message
-                message.touch()
-
-            assert consumer.counters.expired == 0
-            assert consumer.counters.touched == 20
-
-
-async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
-    """Singly and in batches, opened or not, ``expires_at`` is when nsqd gives up whatever comes."""
-    async with scripted() as [nsqd]:
-        nsqd.facts.update(msg_timeout=10_000, max_msg_timeout=10_050)
-        async with consumer_of(nsqd) as consumer:
-            peer = await subscribed(nsqd)
-            peer.deliver(1)
-            peer.deliver(2)
-            message = await anext(consumer)
-            latest = message.expires_at + 0.05
-            message.touch()
-            assert message.untouched_until < message.expires_at < latest
-
-            await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
-            message.touch()
-            batch = await anext(consumer.batches(1, wait=0))
-            batch.touch()
-
-            assert message.expires_at == pytest.approx(latest, abs=1e-6)
-            assert batch.expires_at == pytest.approx(latest, abs=0.05)
-            assert batch[0].expires_at == batch.expires_at
-            assert batch.expires_at == pytest.approx(batch[0].untouched_until + 0.05, abs=1e-6)
 
 
 async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
@@ -444,3 +257,58 @@ async def test_who_never_waits_leaves_the_loop_to_others() -> None:
         other.cancel()
 
     assert turns > 10
+
+
+async def test_who_iterates_before_the_start_is_told() -> None:
+    """It would wait for ever."""
+    consumer = Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1")
+    for iteration in (aiter(consumer), consumer.batches()):
+        with pytest.raises(ClosedError, match="not started: use 'async with consumer'"):
+            await anext(iteration)
+
+
+def test_a_start_outside_of_an_event_loop_begins_nothing() -> None:
+    """Nothing is left that was never awaited."""
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1").start()
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        (("bad topic", "c"), {"nsqd_tcp_addresses": "a:1"}, "topic name"),
+        (("t", ""), {"nsqd_tcp_addresses": "a:1"}, "channel name"),
+        (("t", "c"), {}, "nsqd_tcp_addresses"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a"}, "host:port"),
+        (("t", "c"), {"lookupd_http_addresses": "a"}, "host:port"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "concurrency": 0}, "concurrency"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "sample_rate": 100}, "sample_rate"),
+        (("t", "c"), {"nsqd_tcp_addresses": "a:1", "max_in_flight": -1}, "0 to 2,147,483,647"),
+    ],
+)
+async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
+    """A wrong name, address or option is told where the consumer is made."""
+    with pytest.raises(ValueError, match=text):
+        Consumer(*arguments, **options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "text"),
+    [
+        ((b"t", "c"), {}, "topic must be a str, not bytes"),
+        (("t", 5), {}, "channel must be a str, not int"),
+        (("t", "c"), {"nsqd_tcp_addresses": ("a", 4150)}, "^nsqd_tcp_addresses: .* not int"),
+        (("t", "c"), {"nsqd_tcp_addresses": b"a:4150"}, "^nsqd_tcp_addresses: .* not bytes"),
+        (("t", "c"), {"lookupd_http_addresses": None}, "^lookupd_http_addresses: .* not NoneType"),
+        (("t", "c"), {"handler": 5}, "handler takes a function, not int"),
+        (("t", "c"), {"on_giving_up": "x"}, "on_giving_up takes a function, not str"),
+        (("t", "c"), {"discovery_filter": []}, "discovery_filter takes a function, not list"),
+        (("t", "c"), {"concurrency": "3"}, "concurrency takes int, not str"),
+        (("t", "c"), {"config": {"max_in_flight": 5}}, r"not dict \(see Config.from_mapping\)"),
+    ],
+)
+async def test_wrong_types_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
+    """With the argument's name: what would fail far from here, or silently, does so here."""
+    with pytest.raises(TypeError, match=text):
+        Consumer(*arguments, **{"nsqd_tcp_addresses": "a:1", **options})

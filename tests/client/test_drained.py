@@ -1,4 +1,4 @@
-"""A producer and nsqds that drain: another takes the publish at once; it is tried again later."""
+"""client.drained: publishes skip an nsqd that drains, and try it again later."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from sparq.client import Producer, PublishError, drained
 from sparq.client.drained import Drained
 from sparq.protocol.errors import RemoteError
-from tests.client.scripted import OK, Peer, ScriptedNsqd
+from tests.client.scripted import OK, Peer, ScriptedNsqd, connected
 from tests.support.waiting import until
 
 DRAINS = b" failed nsqd is draining"
@@ -41,11 +41,6 @@ async def two() -> AsyncIterator[list[ScriptedNsqd]]:
 def publishes(nsqd: ScriptedNsqd) -> int:
     """How many it was sent."""
     return sum(line.split()[0] in (b"PUB", b"MPUB", b"DPUB") for _, line in nsqd.script)
-
-
-async def connected(producer: Producer, count: int) -> None:
-    producer.start()
-    await until(lambda: len(producer.connections) == count)
 
 
 async def test_another_takes_it_at_once(two: list[ScriptedNsqd]) -> None:

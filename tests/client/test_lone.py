@@ -1,4 +1,4 @@
-"""The outcome of a publish that was alone under way: its task goes on where the answer is read."""
+"""client.lone: the task of a single pending publish goes on where its answer is read."""
 
 import asyncio
 from contextvars import ContextVar

@@ -1,4 +1,4 @@
-"""client.pool: one keeper an address, patient but bounded."""
+"""client.pool: one connection for each address, made again after growing, bounded delays."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Range reading over a blocking connection: conversations with a server that can go wrong."""
+"""client.range_reader: reading ranges over a blocking connection, from a server that can fail."""
 
 import contextlib
 import socket

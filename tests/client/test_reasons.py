@@ -1,4 +1,4 @@
-"""What people are told of an HTTP question that came to nothing."""
+"""client.reasons: why an HTTP query failed, in plain words and on one line."""
 
 import socket
 import ssl

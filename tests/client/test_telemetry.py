@@ -21,8 +21,8 @@ import sparq
 from sparq.client import Consumer, Message, Producer, RemoteError
 from sparq.client.telemetry import Telemetry
 from sparq.protocol.envelope import seal, unseal
-from tests.client.conftest import Company
 from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 
@@ -57,9 +57,9 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-def nsqd(company: Company) -> NsqdServer:
+def nsqd(shared_daemons: SharedDaemons) -> NsqdServer:
     """A test uses a topic of its own."""
-    return company.nsqds[0]
+    return shared_daemons.nsqds[0]
 
 
 def consumer_of(nsqd: NsqdServer, topic: str, **options: Any) -> Consumer:
@@ -223,7 +223,7 @@ async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
     assert [ids(several), ids(several), ids(deferred)] == linked
 
 
-def test_the_blocking_face(nsqd: NsqdServer) -> None:
+def test_the_blocking_api(nsqd: NsqdServer) -> None:
     """The same two blocks, around what waits."""
     traces = Traces(carry_context=True)
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:

@@ -1,4 +1,4 @@
-"""What is done to a cluster, seen at its daemons; with one of three nodes dead."""
+"""cluster.actions: actions as the daemons see them; with one of three nodes dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a node that registered itself may be: hostile registrations are told of, and not called."""
+"""cluster.address_rule: hostile registrations are reported, and their addresses not called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of several nodes put together as NSQ's nsqadmin shows them."""
+"""cluster.cluster_stats: statistics of several nodes, merged as NSQ's nsqadmin does it."""
 
 from __future__ import annotations
 

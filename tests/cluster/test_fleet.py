@@ -1,4 +1,4 @@
-"""Who there is in a cluster, by nsqlookupd or given, with daemons that are gone."""
+"""cluster.fleet: the nodes of a cluster, listed or configured, with daemons that are gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sparq.cluster.fleet import Fleet, Gathered, UnknownNode
-from sparq.cluster.nodes import Node, given_node, merged, read_node, version_of
+from sparq.cluster.nodes import Node
 from sparq.cluster.upstream import Upstream
 from tests.cluster.peers import answer, listed, peer
 from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
@@ -203,62 +203,6 @@ async def test_an_nsqlookupd_that_says_nonsense(upstream: Upstream, said: object
         found = await Fleet(upstream, lookupds=[lookupd.address]).nodes()
 
     assert {lookupd.address: "answer has no list of producers"} == found.errors
-
-
-def test_odd_nodes() -> None:
-    """What has no address is none; names that NSQ does not allow are dropped."""
-    good = {"broadcast_address": "h", "http_port": 4151}
-    for bad in (
-        {},
-        {"broadcast_address": 3},
-        {**good, "http_port": "4151"},
-        {**good, "http_port": 0},
-    ):
-        assert read_node(bad) is None
-    node = read_node({**good, "topics": ["b", "<script>", 3, "a"], "tombstones": [True]})
-    assert node is not None
-    assert (("a", False), ("b", True)) == node.topics
-    assert "h:4151" == node.address
-    v6 = read_node({**good, "broadcast_address": "::1"})
-    assert v6 is not None
-    assert "[::1]:4151" == v6.address
-
-
-@pytest.mark.parametrize(
-    ("at", "address"),
-    [
-        ("a:1", "a:1"),
-        ("[::1]:4151", "[::1]:4151"),
-        ("http://a", "a:80"),
-        ("https://a/b/", "a:443"),
-        ("http://[::1]:2/", "[::1]:2"),
-    ],
-)
-def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
-    """In one spelling, before it has said anything; it is called where it was given."""
-    node = given_node(at)
-
-    assert (address, at) == (node.address, node.at)
-    assert read_node({}, at) == node
-
-
-def test_versions_compare() -> None:
-    """By number, a release above what came before it; what is none is the lowest."""
-    texts = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9", "", "nonsense"]
-    expected = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9"]
-
-    assert expected == sorted(texts, key=version_of, reverse=True)[:4]
-
-
-def test_who_is_out_of_date() -> None:
-    """All below the highest version."""
-    said = listed(("a", 1), ("b", 2))["producers"]
-    nodes = [
-        read_node({**one, "version": v}) for one, v in zip(said, ("1.3.0", "1.2.0"), strict=True)
-    ]
-    found = merged([("l", [node for node in nodes if node])])
-
-    assert [("a:1", False), ("b:2", True)] == [(node.address, node.out_of_date) for node in found]
 
 
 async def test_a_node_that_is_killed_costs_its_own_part(

@@ -1,4 +1,4 @@
-"""Calls to daemons: only known ones, bounded, no redirects; every failure is one error."""
+"""cluster.upstream: calls only known daemons, bounded, no redirects; every failure is one error."""
 
 from __future__ import annotations
 

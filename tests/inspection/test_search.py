@@ -7,14 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparq.inspection import json_path
 from sparq.inspection import search as searching
 from sparq.inspection.search import LOOK_BYTES, LOOKS, Criteria, Search
 from sparq.log import reading
+from sparq.log.block import Buffer
 from sparq.log.looking import Looking, blocks_of
 from sparq.protocol.layout import FRAME_OVERHEAD
 from tests.broker.house import House
+from tests.inspection.stored import looking_of
 
 EVERYTHING = 1 << 54
 COUNT = 12_000
@@ -164,3 +168,85 @@ def test_damage_that_leaves_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) 
     search = Search(looking, Criteria(), 0, EVERYTHING)
     run(search, Counter())
     assert (search.found, search.unsearched) == ([], 2)
+
+
+SMALL = 5
+
+
+def found(data: Buffer, needle: bytes, start: int, end: int, window: int) -> int:
+    """`find` with windows of another size."""
+    kept, searching.WINDOW_BYTES = searching.WINDOW_BYTES, window  # type: ignore[misc]  # a test's
+    try:
+        return searching.place_of(data, needle, start, end)
+    finally:
+        searching.WINDOW_BYTES = kept  # type: ignore[misc]  # as it was
+
+
+texts = st.binary(max_size=40).map(lambda data: bytes(byte % 3 for byte in data))
+
+
+@given(texts, texts.filter(bool), st.integers(0, 40), st.integers(0, 40), st.integers(1, 9))
+def test_what_is_there_is_found(
+    data: bytes, needle: bytes, start: int, end: int, window: int
+) -> None:
+    """As by one call over all of it, also across the edge of a window, and in a view."""
+    end = min(end, len(data))
+    start = min(start, end)
+    expected = data.find(needle, start, end)
+    assert found(data, needle, start, end, window) == expected
+    assert found(memoryview(data), needle, start, end, window) == expected
+
+
+class Counted(bytes):
+    """Bytes that note how much of them each call looks at."""
+
+    spans: list[int]
+
+    def find(self, *arguments: Any) -> int:
+        _, low, high = arguments
+        self.spans.append(high - low)
+        return super().find(*arguments)
+
+
+def test_no_call_looks_at_more_than_a_window() -> None:
+    """However much there is: nothing else runs during one."""
+    data = Counted(bytes(1 << 20))
+    data.spans = []
+    assert searching.place_of(data, b"needle", 0, len(data)) == -1
+    assert len(data.spans) == (1 << 20) // searching.WINDOW_BYTES
+    assert max(data.spans) == searching.WINDOW_BYTES + len(b"needle") - 1
+
+
+@pytest.mark.parametrize("gives_up", [1, 3, 1000])
+def test_a_search_reads_only_what_may_match(house: House, gives_up: int) -> None:
+    """By text: a part without a hit is not taken apart. Stopped anywhere, it goes on there."""
+    looking = looking_of(house)
+    asked = 0
+
+    def going() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked % gives_up != 0
+
+    for text, expected in (
+        (b"000123", [123]),
+        (b"00001", [1, *range(10, 20)]),
+        (b"9.", range(9, 200, 10)),
+    ):
+        search = Search(looking, Criteria(text=text), 0, EVERYTHING, limit=1000, body_bytes=6)
+        while not search.is_over and (step := search.next_step(going)) is not None:
+            step.run()
+        assert [stored.body for stored in search.found] == [b"%06d" % at for at in expected]
+        assert (search.scanned, search.unsearched) == (200, 0)
+
+
+def test_an_answer_of_a_search_is_bounded_in_bytes(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is full before its limit."""
+    monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
+    search = Search(looking_of(house), Criteria(), 0, EVERYTHING, body_bytes=6)
+    step = search.next_step(lambda: True)
+    assert step is not None
+    step.run()
+    assert (search.is_full, len(search.found)) == (True, 2)

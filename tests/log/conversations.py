@@ -3,11 +3,13 @@
 import struct
 from collections.abc import Iterable, Sequence
 
+from sparq.log.block import Block
 from sparq.log.commit import Commit
 from sparq.log.disk import Disk
 from sparq.log.log import Log, LogOptions
+from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
-from sparq.testing import ManualClock
+from sparq.testing import ManualClock, MemoryDisk
 
 DIRECTORY = "/data/topics/t-clicks"
 NODE = 7
@@ -46,6 +48,12 @@ def publish(log: Log, bodies: Sequence[bytes], clock: ManualClock) -> int:
     return done.first_index
 
 
+def block_of(first: int, bodies: list[bytes], time_ns: int = 5) -> Block:
+    """A block of messages that are published together."""
+    data, ends = batch.encode_frames([BodySlices.of(bodies)], first, NODE, time_ns)
+    return Block(first, len(bodies), ends, data, first - 100)
+
+
 def bodies_of(frames: bytes | memoryview) -> list[tuple[int, bytes]]:
     """(index, body) of each message of a run of frames."""
     found = []
@@ -80,3 +88,23 @@ def read_all(log: Log, first: int = 0) -> dict[int, bytes]:
             index = block.end
         index = log.next_stored(index)
     return found
+
+
+BATCHES = 6
+
+
+def small_log(disk: MemoryDisk, clock: ManualClock) -> dict[int, bytes]:
+    """A stopped log of one small file; returns its messages."""
+    log = open_log(disk, clock)
+    messages: dict[int, bytes] = {}
+    for number in range(BATCHES):
+        bodies = [b"%d-%d" % (number, k) for k in range(2)]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+        clock.advance(1_000_000)
+    log.close()
+    return messages
+
+
+def the_path(disk: MemoryDisk) -> str:
+    (path,) = disk.paths()
+    return path

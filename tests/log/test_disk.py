@@ -233,3 +233,30 @@ def test_a_disk_for_looking_changes_nothing(tmp_path: Path) -> None:
     disk.sync_directory(str(tmp_path))
     assert ["file"] == disk.listdir(str(tmp_path))
     assert b"content" == (tmp_path / "file").read_bytes()
+
+
+def test_only_a_file_system_that_tells_all_errors_is_synced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An old kernel, other kinds of file systems and folders that are not there: file by file."""
+    disk = RealDisk()
+    assert disk.file_system("/proc") is None
+    assert disk.file_system(str(tmp_path / "missing")) is None
+
+    class Old:
+        release = "5.10.0-21-amd64"
+
+    monkeypatch.setattr(os, "uname", Old)
+    assert disk.file_system(str(tmp_path)) is None
+
+
+def test_a_folder_on_another_file_system_is_synced_alone(tmp_path: Path) -> None:
+    """A topic's folder may be a mount of its own."""
+    opened = RealDisk().file_system(str(tmp_path))
+    if opened is None:
+        pytest.skip("needs a temporary folder on ext4, XFS or btrfs, and Linux 5.17")
+    assert opened.covers(str(tmp_path))
+    assert not opened.covers("/proc")
+    assert not opened.covers(str(tmp_path / "missing"))
+    opened.sync()
+    opened.close()

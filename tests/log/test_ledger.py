@@ -13,30 +13,8 @@ from sparq.log.disk import DiskError
 from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import DATA_START
 from sparq.log.records import ChannelState, TopicState
-from sparq.log.reserve import Purpose
 from sparq.testing import Fault, MemoryDisk, PowerCut
-
-DIRECTORY = "/data/topics/t-clicks"
-
-
-def settle(ledger: Ledger) -> None:
-    """Flush and sync."""
-    ledger.flush()
-    work = ledger.sync_task()
-    if work is not None:
-        work.run()
-        ledger.finish(work)
-
-
-def checkpoint(
-    ledger: Ledger, state: TopicState, purpose: Purpose = Purpose.APPEND
-) -> DiskError | None:
-    """Run a checkpoint; returns what went wrong with it."""
-    work = ledger.checkpoint_task(state, purpose)
-    assert work is not None
-    work.run()
-    ledger.finish(work)
-    return work.error
+from tests.log.ledgers import DIRECTORY, checkpoint, finished, settle
 
 
 class Model:
@@ -177,13 +155,6 @@ def run(ledger: Ledger, acknowledged: list[int]) -> None:
         if index % 10 == 9 or ledger.wants_checkpoint:
             ranges = [(k * 2, k * 2 + 1) for k in range(1, index + 1)]
             checkpoint(ledger, TopicState(None, False, {"c": ChannelState(1, 1, ranges)}))
-
-
-def finished(state: TopicState) -> set[int]:
-    """What the channel has finished."""
-    channel = state.channels.get("c", ChannelState(0, 0))
-    ranges = [(0, channel.start), *channel.finished]
-    return {index for first, end in ranges for index in range(first, end)}
 
 
 def operations() -> int:

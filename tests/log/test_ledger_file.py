@@ -6,7 +6,7 @@ from sparq.log.ledger import Ledger
 from sparq.log.ledger_file import DATA_START
 from sparq.log.records import TopicState
 from sparq.testing import Fault, MemoryDisk, PowerCut
-from tests.log.test_ledger import DIRECTORY, finished, settle
+from tests.log.ledgers import DIRECTORY, finished, settle
 
 
 def test_every_flipped_byte_costs_one_flush() -> None:

@@ -1,19 +1,14 @@
 """The log on a disk that works: what is appended is read, found by index, ordinal and time."""
 
 import errno
-from itertools import pairwise
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparq.log.block import BlockCache
 from sparq.log.commit import CommitState
 from sparq.log.log import Log, LogOptions
-from sparq.log.segment import CEILING_SPAN, DATA_START
 from sparq.protocol import batch
-from sparq.protocol.batch import BatchError
-from sparq.protocol.frames import BodySlices
 from sparq.protocol.instant import clock_index
 from sparq.testing import Fault, ManualClock, MemoryDisk
 from tests.log.conversations import DIRECTORY, NODE, bodies_of, commit, open_log, publish, read_all
@@ -74,65 +69,6 @@ def test_durable_order_of_a_first_publish() -> None:
     ]
 
 
-def test_indexes_of_a_refused_commit_are_burned() -> None:
-    """What failed to be written is not stored, and its indexes are never given again."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    first = publish(log, [b"a"], clock)
-    disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
-    failed = commit(log, [b"refused", b"too"], clock)
-
-    assert str(failed.error).endswith("no space left on device")
-    assert (log.written_end, log.end_index) == (first + 1, first + 3)
-    again = publish(log, [b"b"], clock)
-    assert again == first + 3
-    assert read_all(log) == {first: b"a", again: b"b"}
-    assert (log.end_ordinal, log.ordinal_at(again)) == (2, 1)
-    runs = log.stored_runs(0, again + 1)
-    assert [run.tolist() for run in runs] == [[first, again], [first + 1, again + 1]]
-    assert log.next_stored(first + 1) == again
-    assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
-
-
-def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
-    """A write that failed but is all there, and stays: the next file begins at its index."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, sync_every=100)
-    first = publish(log, [b"a"], clock)
-    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
-    failed = commit(log, [b"refused"], clock)
-    assert failed.error is not None
-    assert "is abandoned" in failed.notes[0]
-    later = publish(log, [b"b"], clock)
-
-    assert read_all(log) == {first: b"a", later: b"b"}
-    log.close()
-    # What was unsynced in the file that was given up moved along.
-    for seed in range(4):
-        assert read_all(open_log(disk.crash(seed), clock)) == {first: b"a", later: b"b"}
-    assert read_all(open_log(disk, clock)) == {first: b"a", later: b"b"}
-    assert later == first + 2
-
-
-def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
-    """Likewise with nothing unsynced: a file ends where the next one begins."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    first = publish(log, [b"a"], clock)
-    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
-    assert commit(log, [b"refused"], clock).error is not None
-    later = publish(log, [b"b"], clock)
-    log.close()
-
-    found = open_log(disk, clock)
-
-    assert read_all(found) == {first: b"a", later: b"b"}
-    assert [(s.first_index, s.end_index) for s in found.segments()] == [
-        (first, first + 1),
-        (first + 1, later + 1),
-    ]
-
-
 def test_sync_policy() -> None:
     """`sync_every` counts messages, `sync_due` time, and both end with a sync."""
     disk, clock = MemoryDisk(), ManualClock()
@@ -163,47 +99,6 @@ def test_unsynced_bytes_are_bounded() -> None:
     for _ in range(30):
         publish(log, [b"x" * 400], clock)
         assert log.unsynced.count <= 11
-
-
-def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
-    """P8: acknowledged, unsynced batches are in a new file, synced, before the commit is done."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, sync_every=100)
-    first = publish(log, [b"synced"], clock)
-    task = log.sync_task()
-    assert task is not None
-    task.run()
-    log.finish(task)
-    second = publish(log, [b"unsynced"], clock)
-    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
-
-    done = commit(log, [b"new"], clock, sync=True)
-
-    assert done.error is None
-    assert "its unsynced batches are written to a new file" in done.notes[0]
-    expected = {first: b"synced", second: b"unsynced", second + 1: b"new"}
-    assert [(s.first_index, s.end_index) for s in log.segments()] == [
-        (first, first + 1),
-        (second, second + 2),
-    ]
-    assert read_all(log) == expected
-    for seed in range(5):
-        assert read_all(open_log(disk.crash(seed), clock)) == expected
-
-
-def test_failed_sync_of_a_file_with_nothing_synced() -> None:
-    """The replacement begins at the same index as the file it replaces: a second generation."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, sync_every=100)
-    first = publish(log, [b"a"], clock)
-    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
-    commit(log, [b"b"], clock, sync=True)
-
-    assert [path.rpartition("/")[2] for path in disk.paths()] == [
-        f"{first:016x}.1.log",
-        f"{first:016x}.log",
-    ]
-    assert list(read_all(open_log(disk.crash(1), clock)).values()) == [b"a", b"b"]
 
 
 def test_owed_messages_are_read_from_memory() -> None:
@@ -237,29 +132,6 @@ def test_owed_messages_are_read_from_memory() -> None:
     files = len(log.segments())
     publish(log, [b"last"], clock)
     assert len(log.segments()) == files, "what is owed no more needs no other file"
-
-
-def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file ends before it is too large, and before an index that it has not reserved."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
-    for _ in range(8):
-        publish(log, [b"x" * 300], clock)
-    publish(log, [b"y" * 5_000], clock)
-    sizes = [segment.size_bytes for segment in log.segments()]
-    assert sizes[:4] == [DATA_START + 2 * 424] * 4
-    assert sizes[4] > DATA_START + 5_000
-    assert log.size_bytes == sum(sizes)
-    assert all(a.end_index == b.first_index for a, b in pairwise(log.segments()))
-
-    log.end_index = log._index.segments[-1].header.ceiling - 1
-    publish(log, [b"1", b"2"], clock)
-    assert log.segments()[-1].messages == 2
-    log._now_ns = 0
-    with pytest.raises(BatchError, match="too large"):
-        log.begin(
-            [BodySlices(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now()
-        )
 
 
 def test_file_of_finished_messages_can_be_dropped() -> None:
@@ -320,18 +192,6 @@ def test_file_with_unsynced_messages_is_not_ended() -> None:
     log.finish(begun)
 
     assert log.end_file()
-
-
-def test_nothing_to_append() -> None:
-    """A commit without bodies does nothing, and is done."""
-    disk, clock = MemoryDisk(), ManualClock()
-    log = open_log(disk, clock)
-    begun = log.begin([], clock.now())
-    begun.run()
-    log.finish(begun)
-
-    assert (begun.error, begun.batch, begun.first_index) == (None, None, log.end_index)
-    assert disk.paths() == []
 
 
 @settings(max_examples=60)

@@ -11,8 +11,8 @@ from sparq.log.segment import DATA_START, NEXT
 from sparq.log.upkeep import GONE
 from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
 from tests.log.conversations import DIRECTORY, open_log, publish, read_all
-from tests.log.test_crash import Witness
 from tests.log.upkeeping import keep_up
+from tests.log.witness import Witness
 
 LIMIT = 12_000
 HALF = b"h" * 3_500

@@ -2,8 +2,8 @@
 
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive
-from sparq.pipeline.generator import generate
 from tests.pipeline.archived import QUERY
 from tests.pipeline.feed import Feed, message_table
 

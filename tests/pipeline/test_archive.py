@@ -3,10 +3,10 @@
 import pytest
 from pyspark.sql import functions as F
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive, compaction
 from sparq.pipeline.archive_log import ArchiveLog
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.generator import generate
 from tests.pipeline.archived import expected, ids
 
 NO_MERGES = None

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive, archive_formats
 from sparq.pipeline.compaction import Sizes
 from sparq.pipeline.folders import Folders
-from sparq.pipeline.generator import generate
 from sparq.pipeline.settings import SettingsError
 
 

@@ -1,4 +1,7 @@
-"""The cluster of a run: real processes, brought back when they die, ended when the run ends."""
+"""The cluster of a run: real processes, brought back when they die, ended when the run ends.
+
+The console, nsqadmin beside `sparq up`, is one of them, and never in the pipeline's way.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,19 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.cluster import ClusterError, LocalCluster, is_free
+from sparq.cli import main
+from sparq.pipeline import cluster as module
+from sparq.pipeline.cluster import ADMIN_STARTS_MAX, ClusterError, Console, LocalCluster, is_free
 from sparq.pipeline.publisher import publish
+from tests.support.servers import Server, spawn_nsqlookupd
+from tests.support.waiting import wait_for
 
 
 def test_it_starts_restarts_and_ends(tmp_path: Path) -> None:
@@ -55,3 +65,78 @@ def test_a_member_that_cannot_start_is_named(tmp_path: Path) -> None:
         cluster.start()
 
     assert all(is_free(member.tcp_port) for member in cluster.members)
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """What it asks."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
+        yield server
+
+
+def test_the_console_starts_and_comes_back(
+    tmp_path: Path, lookupd: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It answers where it says; killed, it is started again in the same place; at last it ends.
+
+    What is done there is in its audit log, and `sparq admin audit` shows it.
+    """
+    console = Console(tmp_path, tmp_path / "nsqadmin.log", lookupd.http)
+    console.start()
+    try:
+        assert console.is_ready(30.0), console.log.read_text()
+        with urllib.request.urlopen(f"{console.url}api/topics") as answer:
+            assert "topics" in json.load(answer)
+        assert "" == console.watch()
+        assert console.process is not None
+        console.process.send_signal(signal.SIGKILL)
+        console.process.wait(10)
+        assert "nsqadmin ended and was restarted" in console.watch()
+        assert console.is_ready(30.0)
+        assert (2, f"127.0.0.1:{console.http_port}") == (
+            *(console.state()["starts"], console.state()["http"]),
+        )
+        request = urllib.request.Request(
+            f"{console.url}api/topics",
+            data=b'{"topic": "made"}',
+            headers={"Content-Type": "application/json"},
+        )
+        urllib.request.urlopen(request).close()
+        assert "create_topic" in console.audit_log.read_text()
+        assert 0 == main(["admin", "audit", f"--nsqadmin-http-address={console.url}", "--json"])
+        (entry,) = json.loads(capfd.readouterr().out)["entries"]
+        assert ("create_topic", "made", "done") == (
+            *(entry["action"], entry["topic"], entry["outcome"]),
+        )
+    finally:
+        console.stop()
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(console.url)
+
+
+def test_a_console_that_cannot_start_is_told_and_given_up(tmp_path: Path) -> None:
+    """After some starts it stays away; nothing is raised."""
+    console = Console(tmp_path, tmp_path / "nsqadmin.log", "127.0.0.1:1", "no.such.module")
+    console.start()
+    assert not console.is_ready(30.0)
+    told = []
+    for _ in range(ADMIN_STARTS_MAX):
+        wait_for(console.has_ended)
+        told.append(console.watch())
+
+    assert ADMIN_STARTS_MAX == console.starts
+    assert all("was restarted" in one for one in told[:-1])
+    assert f"will not be restarted; see its log: {console.log}" in told[-1]
+    assert "" == console.watch()
+    console.stop()
+
+
+def test_the_console_takes_another_port_where_its_own_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NSQ's port if it is free."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(module, "ADMIN_PORT", port)
+        assert port != Console(tmp_path, tmp_path / "log", "a:1").http_port
+    assert port == Console(tmp_path, tmp_path / "log", "a:1").http_port

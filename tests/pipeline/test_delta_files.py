@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import clicks as click
 from sparq.pipeline.archive import ARCHIVE_SCHEMA, FILE_SCHEMA
 from sparq.pipeline.delta_files import (
@@ -19,7 +20,6 @@ from sparq.pipeline.delta_files import (
     write_hours,
 )
 from sparq.pipeline.delta_place import TablePlace
-from sparq.pipeline.generator import generate
 
 AT = datetime(2026, 3, 2, 9, 59, 59, 999_999, tzinfo=UTC)
 

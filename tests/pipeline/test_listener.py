@@ -11,7 +11,7 @@ from sparq.pipeline.query_metrics import MetricsServer, QueryMetrics
 from sparq.pipeline.query_progress import COUNTS, Timeline
 from tests.pipeline.test_query_metrics import samples_of
 from tests.pipeline.told_by_spark import recorded
-from tests.spark.test_spark import numbered, publish
+from tests.support.published import numbered, publish_batches
 from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
@@ -91,7 +91,7 @@ def start(writer, folder, name):
 
 def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
     """Lag in messages and in time, rates, parts of batches, then rest; a restart is counted."""
-    publish(nsqd, "shrinking", numbered(0, 1_000))
+    publish_batches(nsqd, "shrinking", numbered(0, 1_000))
     rows = messages(spark, nsqd, "shrinking")
 
     def begin():
@@ -111,7 +111,7 @@ def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
     assert 0 == value(listener, "restarts_total")
     assert value(listener, "batch_part_seconds_total", "addBatch") > 0
 
-    publish(nsqd, "shrinking", numbered(1_000, 1_100))
+    publish_batches(nsqd, "shrinking", numbered(1_000, 1_100))
     again = begin()
     wait_for(lambda: value(listener, "rows_total") == 1_100, WAIT_SECONDS)
     again.stop()
@@ -121,7 +121,7 @@ def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
 
 def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
     """RocksDB's rows and bytes, and sums that a query observes on what it writes."""
-    publish(nsqd, "counting", numbered(0, 500))
+    publish_batches(nsqd, "counting", numbered(0, 500))
     counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
     told = observed(counted, WRITTEN, late=F.col("count"), evicted_visits=F.lit(1))
     kept = []
@@ -145,7 +145,7 @@ def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
 
 def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
     """It no longer runs, and it did not end by itself."""
-    publish(nsqd, "failing", numbered(0, 5))
+    publish_batches(nsqd, "failing", numbered(0, 5))
 
     def write(frame, batch_id):
         raise RuntimeError("broken on purpose")
@@ -160,7 +160,7 @@ def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
 
 def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
     """The recordings that other tests stand on have the keys that this version of Spark has."""
-    publish(nsqd, "recorded", numbered(0, 50))
+    publish_batches(nsqd, "recorded", numbered(0, 50))
     rows = observed(messages(spark, nsqd, "recorded"), newest_published=F.col("timestamp"))
     query = start(rows.writeStream.format("noop"), tmp_path, "recorded")
     wait_for(lambda: listener.said, WAIT_SECONDS)

@@ -4,11 +4,11 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import metrics
 from sparq.pipeline.audit import newest_rows
 from sparq.pipeline.cluster import LocalCluster
 from sparq.pipeline.folders import Folders, Places
-from sparq.pipeline.generator import generate
 from sparq.pipeline.minutes_state import processor
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.results import ResultTopics

@@ -3,17 +3,17 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sparq.pipeline.masters import HADOOP_FILES, PROXIES, check_master
-from sparq.pipeline.session import choose_python
+from sparq.pipeline.session import choose_python, use_this_python
 from sparq.pipeline.settings import SettingsError
 from tests.support.whole import run_whole
+
+VARIABLES = ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
 
 PRELUDE = """
 import json, os, sys
@@ -189,55 +189,6 @@ def java_home() -> dict[str, str]:
     return {"JAVA_HOME": str(Path(found).resolve().parents[1])}
 
 
-def test_a_master_that_does_not_answer() -> None:
-    """The sentence has its address and the reason; one of two masters is enough."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        with socket.create_server(("127.0.0.1", 0)) as closed:
-            free = closed.getsockname()[1]
-
-        check_master(f"spark://127.0.0.1:{free},127.0.0.1:{port}")
-        with pytest.raises(SettingsError, match="nothing answers there") as raised:
-            check_master(f"spark://127.0.0.1:{free}")
-
-    assert f"--master=spark://127.0.0.1:{free}: nothing answers there (Connection refused)" == str(
-        raised.value
-    )
-
-
-def test_kubernetes_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address is in its URI, with or without a scheme; a proxy may be the way to it."""
-    for name in PROXIES:
-        monkeypatch.delenv(name, raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-        check_master(f"k8s://https://127.0.0.1:{port}")
-    for master in (f"k8s://https://127.0.0.1:{port}", f"k8s://127.0.0.1:{port}/path"):
-        with pytest.raises(SettingsError, match="nothing answers there"):
-            check_master(master)
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-
-    check_master(f"k8s://https://127.0.0.1:{port}")
-
-
-def test_other_masters_are_not_contacted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """YARN's address is in Hadoop's files, in a folder that a variable must name."""
-    for name in HADOOP_FILES:
-        monkeypatch.delenv(name, raising=False)
-    for master in ("", "local[*]"):
-        check_master(master)
-    with pytest.raises(SettingsError, match="--master=yarn: HADOOP_CONF_DIR is not set"):
-        check_master("yarn")
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    with pytest.raises(SettingsError) as raised:
-        check_master("yarn")
-    (tmp_path / "yarn-site.xml").touch()
-
-    check_master("yarn")
-    named = f"HADOOP_CONF_DIR={tmp_path}"
-    assert f"--master=yarn: there is no yarn-site.xml in {named}" == str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("given", "variable", "expected"),
     [
@@ -275,3 +226,30 @@ def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(SettingsError, match="SPARK_REMOTE is set: unset it"):
         session(Settings(data="data"))
+
+
+@pytest.mark.parametrize("folder", ["plain", "a folder", "it's (so)"])
+def test_a_shell_finds_the_interpreter(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked as the driver asks, without quotes: also where its path has a space.
+
+    Workers are started without a shell, and elsewhere: they are told the whole path.
+    """
+    program = tmp_path / folder / "python3"
+    program.parent.mkdir()
+    program.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(program))
+    for name in ("PATH", *VARIABLES):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+
+    use_this_python()
+
+    found = subprocess.run(
+        ["/bin/sh", "-c", f"command -v {os.environ['PYSPARK_DRIVER_PYTHON']}"],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    ).stdout
+    assert f"{program}\n" == found
+    assert str(program) == os.environ["PYSPARK_PYTHON"]

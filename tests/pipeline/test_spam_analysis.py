@@ -5,9 +5,9 @@ from typing import ClassVar
 
 import pytest
 
+from sparq.demo.generator import generate
 from sparq.pipeline import spam_analysis
 from sparq.pipeline.folders import Folders, Places
-from sparq.pipeline.generator import generate
 from sparq.pipeline.open_visits import processor
 from sparq.pipeline.packing import bucket_count
 from sparq.pipeline.report import newest_findings, scores

@@ -1,4 +1,4 @@
-"""The rules of the spam analysis, each at its bounds."""
+"""The rules of the spam analysis, each at its bounds, and what a user agent says of itself."""
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from sparq.pipeline.visits import (
     ROBOTS_TXT,
     UNDECLARED,
     Clicks,
+    declared_name,
 )
 
 
@@ -116,3 +117,23 @@ def test_evidence_spans_what_it_rests_on():
 
     assert (evidence.first_s, evidence.last_s, evidence.amount) == (500, 507, 30)
     assert evidence.ids == tuple(f"{number:016x}" for number in range(1, 6))
+
+
+@pytest.mark.parametrize(
+    ("user_agent", "name"),
+    [
+        (
+            "Mozilla/5.0 (compatible; Googlebot/2.1; +http://www.google.com/bot.html)",
+            "Googlebot/2.1",
+        ),
+        ("Mozilla/5.0 (compatible; Baiduspider/2.0; +http://x.example)", "Baiduspider/2.0"),
+        ("curl/8.5.0", "curl/8.5.0"),
+        ("python-requests/2.32.3", "python-requests/2.32.3"),
+        ("FeedBurner/1.0 (http://www.FeedBurner.com)", "FeedBurner/1.0"),
+        ("Mozilla/5.0 HeadlessChrome/120.0", "HeadlessChrome/120.0"),
+        ("Something (+https://example.com/about)", "+https://example.com/about"),
+    ],
+)
+def test_robots_name_themselves(user_agent, name):
+    """The name is the whole word that gives it away."""
+    assert declared_name(user_agent) == name

@@ -9,7 +9,7 @@ from proofs.outcome import Plan
 from proofs.twins_elsewhere import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("protocol", "log", "broker", "inspection")
+ROOMS = ("protocol", "log", "broker", "inspection", "migration")
 TYPES = frozenset(["int64", "uint8", "uint16", "uint32", "uint64", "integer", "bool_", "bytes_"])
 """Naming a type of numpy is not yet working with arrays."""
 

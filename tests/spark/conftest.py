@@ -2,6 +2,7 @@
 
 import pytest
 
+from sparq.spark import source, topic_connections
 from sparq.spark.decode import SCHEMA
 from sparq.spark.source import NsqStreamReader
 from sparq.spark.source_options import SourceOptions
@@ -38,3 +39,11 @@ def readers(servers):
     yield make
     for reader in made:
         reader.stop()
+
+
+@pytest.fixture
+def no_long_pauses(monkeypatch):
+    """An idle query asks again at once, and so does one whose nsqd is out of reach."""
+    monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.02)

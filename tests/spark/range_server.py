@@ -185,7 +185,7 @@ class RangeServer:
         return len(stored_batch(bodies, at))
 
     def _within(self, first: int, max_bytes: int) -> dict[str, object]:
-        """Each batch is a stretch of its own."""
+        """Each batch is an extent of its own."""
         reached, size = first, 0
         for position, (at, bodies) in enumerate(self.batches):
             if at + len(bodies) <= max(first, self.first):

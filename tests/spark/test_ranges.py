@@ -1,5 +1,6 @@
 """A range gives every message exactly once through failures, or says what is missing."""
 
+import gc
 import logging
 import threading
 
@@ -8,6 +9,7 @@ import pytest
 from sparq.client.errors import WrongPeerError
 from sparq.protocol import commands
 from sparq.protocol.errors import RemoteError
+from sparq.spark import ranges
 from sparq.spark.errors import DataLossError, UnreachableError
 from sparq.spark.ranges import Loss, Range, read_range
 from tests.spark.range_server import RangeServer
@@ -192,3 +194,20 @@ def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch)
 
     with pytest.raises(WrongPeerError):
         bodies(wanted)
+
+
+def test_only_a_worker_of_spark_is_settled(monkeypatch):
+    """In a task what is loaded leaves the garbage collector's reach, once; elsewhere nothing."""
+    frozen = []
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
+    ranges.settle.cache_clear()
+    ranges.settle()
+    assert not frozen
+
+    ranges.settle.cache_clear()
+    monkeypatch.setattr(ranges.TaskContext, "get", object)
+    ranges.settle()
+    ranges.settle()
+    ranges.settle.cache_clear()
+
+    assert [True] == frozen

@@ -14,6 +14,7 @@ from sparq.tools.nsq_to_file import PROGRAM, Archive, Options, check
 from tests.support.servers import NsqdServer
 from tests.support.waiting import until
 
+SLOW = "--sync-interval=1h"
 SECONDS = 60.0
 
 
@@ -89,3 +90,8 @@ def is_gzip(path: Path) -> bool:
     except (OSError, EOFError, zlib.error):
         return False
     return True
+
+
+def flags(nsqd: NsqdServer, topic: str, folder: Path) -> list[str]:
+    """What every run needs."""
+    return [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={folder}"]

@@ -17,7 +17,6 @@ from sparq.tools import bench as module
 from sparq.tools.bench import Options, bench
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.scratch_topic import ScratchTopic
-from sparq.tools.workloads import Measurement, patience
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 
 ATTEMPTS = 10
@@ -189,13 +188,6 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
         await bench(options(nsqd, "--part=publish", "--duration=10ms"), asyncio.Event())
 
 
-async def test_a_message_that_does_not_come() -> None:
-    """Waiting for it has an end."""
-    with pytest.raises(ToolError, match="did not arrive"):
-        async with patience(0.01):
-            await asyncio.Event().wait()
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_prints_what_there_is(nsqd: NsqdServer, number: signal.Signals) -> None:
     """Status 0, the lines measured so far, and no topic is left behind."""
@@ -212,12 +204,3 @@ def test_a_signal_prints_what_there_is(nsqd: NsqdServer, number: signal.Signals)
     assert 0 == process.returncode
     assert said == "" or "MESSAGES/S" in said
     assert [] == topics(nsqd)
-
-
-def test_quantiles_are_of_the_times() -> None:
-    """The value that so large a part does not exceed; without times there are none."""
-    measurement = Measurement("", 4, 2.0, 1 << 20, [0.004, 0.001, 0.003, 0.002])
-
-    assert [2.0, 4.0, 4.0, 1.0] == [measurement.quantile_ms(part) for part in (0.5, 0.99, 1.0, 0.0)]
-    assert (2.0, 2.0) == (measurement.rate, measurement.mib_rate)
-    assert Measurement("", 0, 0.0, 1).rate == 0.0

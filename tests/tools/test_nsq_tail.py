@@ -38,7 +38,7 @@ FLAGS = {
 
 def test_no_flag_is_missing() -> None:
     """NSQ's flags (docs/daemons.md), each with a test of what it does."""
-    # test_unreachable has the flag that Go's tools do not have
+    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
 

@@ -1,208 +1,209 @@
-"""nsq_to_file with a real nsqd: each flag has its effect, and FIN follows the disk."""
+"""nsq_to_file: FIN follows the disk, nsqlookupds are asked for topics, mistakes are refused.
+
+tests/scenarios/archiving has the program with each of its flags.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import gzip
 import os
-import re
-import select
-import signal
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from datetime import datetime
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from aiohttp import ClientTimeout, web
 
 from sparq.client import Consumer
-from sparq.program.flags import flags_of
-from sparq.tools import commands, nsq_to_file
-from sparq.tools.nsq_to_file import Options
-from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from sparq.client.config import Config
+from sparq.protocol.lookup import ANSWER_BYTES_MAX, LISTED_MAX
+from sparq.protocol.patterns import Pattern
+from sparq.tools import commands
+from sparq.tools.nsq_to_file import TopicFinder, topics_in
+from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.support.waiting import until
-from tests.tools.killing import ended, start
 from tests.tools.recording import (
+    SLOW,
     archive,
-    files,
     finished,
-    is_gzip,
+    flags,
     lines,
     publish,
     recording,
     until_finished,
 )
 
-Test = TypeVar("Test", bound=Callable[..., Any])
-
-SHOWN: set[str] = set()
-"""The flags whose effect a test shows."""
-
-HOST = socket.gethostname().partition(".")[0]
-SLOW = "--sync-interval=1h"
+ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
 
 
-def shows(*flags: str) -> Callable[[Test], Test]:
-    """This test shows the effect of these flags."""
-    SHOWN.update(flags)
-    return lambda test: test
+@asynccontextmanager
+async def site(answer: web.Response | None) -> AsyncIterator[tuple[str, list[web.Request]]]:
+    """A web site with one answer, on a free port; what it was asked."""
+    asked: list[web.Request] = []
+
+    async def handle(request: web.Request) -> web.Response:
+        asked.append(request)
+        made = web.Response(body=b"{}") if answer is None else answer
+        return web.Response(status=made.status, headers=made.headers, body=made.body)
+
+    application = web.Application()
+    application.router.add_get("/{tail:.*}", handle)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield "{}:{}".format(*runner.addresses[0]), asked
+    finally:
+        await runner.cleanup()
 
 
-@pytest.fixture(scope="module")
-def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqlookupd for the module."""
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as server:
-        yield server
+def listing(*topics: object, status: int = 200) -> web.Response:
+    """An answer that lists topics."""
+    return web.json_response({"topics": list(topics)}, status=status)
 
 
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """One nsqd for the module; each test has topics of its own."""
-    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
-        yield server
+def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
+    """Asks these nsqlookupds."""
+    timeout = ClientTimeout(total=60, connect=60)
+    return TopicFinder(lookupds, Pattern(pattern), config or Config(), timeout)
 
 
-def flags(nsqd: NsqdServer, topic: str, folder: Path) -> list[str]:
-    """What every run needs."""
-    return [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={folder}"]
+async def test_answers_are_united_and_picked() -> None:
+    """In order, each once; of both forms."""
+    old = web.json_response({"status_code": 200, "data": {"topics": ["b", "a"]}})
+    async with site(listing("c", "b", "x")) as (first, _), site(old) as (second, _):
+        assert ["a", "b", "c"] == await asking(first, second, pattern="^[abc]$").known()
 
 
-def test_every_flag_is_shown() -> None:
-    """No flag without a test of its effect."""
-    assert {flag.name for flag in flags_of(Options)} == SHOWN
+async def test_one_that_fails_costs_its_own_answer(caplog: pytest.LogCaptureFixture) -> None:
+    """It is told of once, until it has answered again."""
+    async with site(listing("a")) as (good, _), site(listing(status=500)) as (bad, _):
+        topics = asking(good, bad, "127.0.0.1:1")
+        assert [["a"], ["a"]] == [await topics.known(), await topics.known()]
+
+    assert 1 == caplog.text.count(f"nsqlookupd http://{bad}/topics: status 500")
+    assert 1 == caplog.text.count("nsqlookupd http://127.0.0.1:1/topics: connection refused")
 
 
-@shows("topic", "nsqd-tcp-address", "output-dir", "channel", "filename-format", "datetime-format")
-async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """By default named for topic, host and hour; told otherwise, as told."""
-    hour = datetime.now().strftime("%Y-%m-%d_%H")
-    publish(nsqd, "first", [b"a", b"b"])
-    publish(nsqd, "second", [b"c"])
-    async with recording(*flags(nsqd, "first", tmp_path / "x"), "--topic=second"):
-        await until_finished(nsqd, "first", 2)
-        await until_finished(nsqd, "second", 1)
-    told = ["--filename-format=<TOPIC>/<DATETIME>/<PID>.txt", "--datetime-format=%Y/%%"]
-    publish(nsqd, "third", [b"d"])
-    async with recording(*flags(nsqd, "third", tmp_path / "y"), "--channel=other", *told):
-        await until_finished(nsqd, "third", 1, channel="other")
+async def test_the_secret_is_shown() -> None:
+    """As consumers show it."""
+    async with site(listing("a")) as (address, asked):
+        await asking(address, config=Config(auth_secret="s3cr3t")).known()
 
-    if hour == datetime.now().strftime("%Y-%m-%d_%H"):
-        expected = {f"first.{HOST}.{hour}.log": b"a\nb\n", f"second.{HOST}.{hour}.log": b"c\n"}
-        assert expected == files(tmp_path / "x")
-        assert {f"third/{hour[:4]}/%/{os.getpid()}.txt": b"d\n"} == files(tmp_path / "y")
+    assert "Bearer s3cr3t" == asked[0].headers["Authorization"]
 
 
-@shows("host-identifier")
-async def test_the_host_can_be_told(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """With places for the host's names."""
-    publish(nsqd, "hosted", [b"a"])
-    told = ["--host-identifier=rack1-<SHORT_HOST>", "--filename-format=<HOST>"]
-    async with recording(*flags(nsqd, "hosted", tmp_path), *told):
-        await until_finished(nsqd, "hosted", 1)
-
-    assert {f"rack1-{HOST}": b"a\n"} == files(tmp_path)
-
-
-@pytest.mark.parametrize(("level", "mark"), [(1, 4), (9, 2)])
-@shows("gzip", "gzip-level")
-async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
-    """The file is gzip, and its header says how hard it was tried."""
-    topic = f"packed{level}"
-    publish(nsqd, topic, [b"%d" % n for n in range(300)])
-    told = ["--gzip", f"--gzip-level={level}", "--filename-format=<REV>", "--sync-interval=50ms"]
-    async with recording(*flags(nsqd, topic, tmp_path), *told):
-        await until_finished(nsqd, topic, 300)
-
-    [path] = [tmp_path / name for name in os.listdir(tmp_path)]
-    assert "-000000.gz" == path.name
-    assert mark == path.read_bytes()[8]
-    assert is_gzip(path)
-    assert [b"%d" % n for n in range(300)] == sorted(lines(tmp_path), key=int)
-
-
-@shows("rotate-size")
-async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Each holds what fits, and the message that was too much."""
-    publish(nsqd, "sized", [b"x" * 9] * 6)
-    async with recording(
-        *flags(nsqd, "sized", tmp_path), "--rotate-size=15", "--filename-format=f<REV>"
-    ):
-        await until_finished(nsqd, "sized", 6)
-
-    two = (b"x" * 9 + b"\n") * 2
-    assert {f"f-00000{n}": two for n in range(3)} == files(tmp_path)
-
-
-@shows("rotate-interval", "skip-empty-files")
-async def test_files_are_left_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """The clock opens the next file too, unless empty ones are to be skipped."""
-    told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
-    empty, skipped = tmp_path / "empty", tmp_path / "skipped"
-    async with (
-        recording(*flags(nsqd, "aged", empty), *told),
-        recording(*flags(nsqd, "aged", skipped), *told, "--channel=c", "--skip-empty-files"),
-    ):
-        await until(lambda: len(os.listdir(empty)) > 3)
-        assert [] == os.listdir(skipped)
-        for count in (1, 2):
-            publish(nsqd, "aged", [b"%d" % count])
-            await until_finished(nsqd, "aged", count, channel="c")
-            opened = len(os.listdir(empty))
-            await until(lambda opened=opened: len(os.listdir(empty)) > opened + 3)
-
-    assert [b"1\n", b"2\n"] == list(files(skipped).values())
-    assert b"1\n2\n" == b"".join(files(empty).values())
-
-
-@shows("work-dir")
-async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """From the folder that they were written in, when they are left: by SIGHUP, or at the end."""
-    work, done = tmp_path / "work", tmp_path / "done"
-    told = [f"--work-dir={work}", "--filename-format=f<REV>"]
-    async with recording(*flags(nsqd, "moved", done), *told) as archive:
-        for count in (1, 2):
-            publish(nsqd, "moved", [b"%d" % count])
-            await until_finished(nsqd, "moved", count)
-            assert f"f-00000{count - 1}" in os.listdir(work)
-            archive.reopen()
-            await until(lambda count=count: len(os.listdir(done)) == count)
-        publish(nsqd, "moved", [b"3"])
-        await until_finished(nsqd, "moved", 3)
-
-    assert [] == os.listdir(work)
-    assert {f"f-00000{n}": b"%d\n" % (n + 1) for n in range(3)} == files(done)
-
-
-@shows("max-in-flight", "consumer-opt")
-async def test_a_sync_comes_when_as_many_are_held_as_may_be(
-    nsqd: NsqdServer, tmp_path: Path
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (web.Response(status=302, headers={"Location": "/elsewhere"}), "status 302"),
+        (web.Response(body=b"no JSON"), "Expecting value"),
+        (web.Response(body=b"[" * 100_000), "nested too deep"),
+        (web.Response(body=b'["a"]'), "has no list of topics"),
+        (web.Response(body=b'{"topics": {"a": 1}}'), "has no list of topics"),
+        (
+            web.Response(body=b'{"topics": ["a"]}' + b" " * ANSWER_BYTES_MAX),
+            f"limit of {ANSWER_BYTES_MAX} bytes",
+        ),
+        (listing(*map(str, range(LISTED_MAX + 1))), f"more than {LISTED_MAX} topics"),
+        (
+            web.Response(body=gzip.compress(b"{}"), headers={"Content-Encoding": "gzip"}),
+            "can't decode",
+        ),
+    ],
+)
+async def test_an_answer_that_means_no_good(
+    answer: web.Response, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without a sync nothing is finished, nor more sent; the client's option wins."""
-    told = [SLOW, "--max-in-flight=10", "--consumer-opt=max_in_flight,4"]
-    told += ["--consumer-opt=client_id,archivist", "--consumer-opt=msg_timeout,15m"]
-    async with recording(*flags(nsqd, "held", tmp_path), *told):
-        publish(nsqd, "held", [b"0"])  # opens the file, which syncs
-        await until_finished(nsqd, "held", 1)
-        publish(nsqd, "held", [b"1", b"2", b"3"])
-        await until(lambda: len(lines(tmp_path)) == 4)
-        channel = nsqd.channel("held", "nsq_to_file")
-        assert (3, 1) == (channel["in_flight_count"], channel["finish_count"])
-        [client] = channel["clients"]
-        assert ("archivist", 4) == (client["client_id"], client["ready_count"])
-        publish(nsqd, "held", [b"4"])
-        await until_finished(nsqd, "held", 5)
+    """It is an error of that nsqlookupd; nothing is followed, inflated or read without end."""
+    async with site(answer) as (address, asked):
+        assert [] == await asking(address).known()
+
+    assert reason in caplog.text
+    assert ["/topics"] == [request.path for request in asked]
 
 
-@shows("sync-interval")
-async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """However few are held."""
-    async with recording(*flags(nsqd, "ticking", tmp_path), "--sync-interval=50ms"):
-        for count in (1, 2, 3):
-            publish(nsqd, "ticking", [b"x"])
-            await until_finished(nsqd, "ticking", count)
+def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """And told of in one line, without what a peer wrote."""
+    listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
+
+    assert {"a", "..", "b#ephemeral"} == topics_in({"topics": listed})
+    assert ["skipped 7 topics with invalid names"] == [r.message for r in caplog.records]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (ASKED[:1], "--topic or --topic-pattern required"),
+        (ASKED[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
+        (
+            [*ASKED, "--lookupd-http-address=a:1"],
+            "--nsqd-tcp-address or --lookupd-http-address not",
+        ),
+        ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
+        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
+        ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
+        ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
+        ([*ASKED, "--channel="], "--channel is required"),
+        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
+        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
+        ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
+        ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
+        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
+        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
+        ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
+        ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
+        ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),
+        ([*ASKED, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
+        ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
+        ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
+        ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
+        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
+        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
+        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
+        (
+            [*ASKED, "--nsqd-tcp-address=nowhere"],
+            "--nsqd-tcp-address not an address of the form host:port",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
+) -> None:
+    """Status 1 and one line that names what is wrong, before anything is connected."""
+    with pytest.raises(SystemExit) as ended:
+        commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
+
+    said = capsys.readouterr().err
+    assert (1, 1) == (ended.value.code, said.count("\n"))
+    assert said.startswith("nsq_to_file: ")
+    assert reason in said
+
+
+def test_a_missing_permission_is_reported_as_such(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is connected; the tests may run as root, who may do anything."""
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(SystemExit) as ended:
+        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
+
+    assert 1 == ended.value.code
+    assert (
+        f'nsq_to_file: --output-dir "{tmp_path}": permission denied:'
+        " files cannot be created there\n" == capsys.readouterr().err
+    )
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """One nsqd for the module; each test has topics of its own."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
+        yield server
 
 
 async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
@@ -315,182 +316,3 @@ async def test_a_failed_sync_ends_it(
     broken[0] = False
     async with recording(*told):
         await until_finished(nsqd, "broken", 1)
-
-
-@shows("topic-pattern", "topic-refresh", "lookupd-http-address")
-async def test_topics_are_found(
-    nsqd: NsqdServer, lookupd: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """At once and again and again; one that can have no file is left alone, and told of once."""
-    told = [f"--lookupd-http-address={lookupd.http}", "--topic-pattern=^found|^[.]{2}$"]
-    told += ["--topic-refresh=100ms", "--filename-format=<TOPIC>/x", f"--output-dir={tmp_path}/in"]
-    for topic in ("found1", "..", "unfound"):
-        publish(nsqd, topic, [topic.encode()])
-    async with recording(*told):
-        await until_finished(nsqd, "found1", 1)
-        publish(nsqd, "found2", [b"found2"])
-        await until_finished(nsqd, "found2", 1)
-
-    assert {"found1/x": b"found1\n", "found2/x": b"found2\n"} == files(tmp_path / "in")
-    assert ["in"] == os.listdir(tmp_path)
-    assert 1 == caplog.text.count('topic ".." is not recorded')
-    assert {} == nsqd.channel("unfound", "nsq_to_file")
-
-
-async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Those that it does not match are left out."""
-    publish(nsqd, "picked", [b"a"])
-    told = [*flags(nsqd, "picked", tmp_path), "--topic=dropped", "--topic-pattern=^p"]
-    async with recording(*told) as archive:
-        await until_finished(nsqd, "picked", 1)
-        assert re.fullmatch(
-            r"topics 1, messages 1 \([\d,]+/s\), 0\.0 MiB, files 1", archive.progress()
-        )
-        assert "messages 1 (0/s)" in archive.progress()
-
-
-@contextmanager
-def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
-    """Address and socket of a server that never answers; with a full backlog it takes nobody."""
-    with closing(socket.socket()) as server:
-        server.bind(("127.0.0.1", 0))
-        server.listen(backlog)
-        waiting = [socket.socket() for _ in range(0 if backlog else 4)]
-        for connection in waiting:
-            connection.setblocking(False)
-            connection.connect_ex(server.getsockname())
-        yield f"127.0.0.1:{server.getsockname()[1]}", server
-        for connection in waiting:
-            connection.close()
-
-
-@pytest.mark.parametrize(
-    ("flag", "other", "backlog"), [("connect", "request", 0), ("request", "connect", 9)]
-)
-@shows("http-client-connect-timeout", "http-client-request-timeout")
-async def test_a_silent_nsqlookupd_is_given_up(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
-) -> None:
-    """After the one time-out to connect, after the other to answer; told once, asked again."""
-    with silent(backlog) as (address, _):
-        told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
-        told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
-        async with recording(*told, f"--output-dir={tmp_path}"):
-            await until(lambda: f"nsqlookupd http://{address}/topics" in caplog.text)
-
-
-async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
-    """One that does not answer is waited for no longer."""
-    with silent(9) as (address, server):
-        told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
-        async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
-            await until(lambda: select.select([server], [], [], 0)[0])
-
-    assert [] == os.listdir(tmp_path)
-
-
-@shows("log-level", "log-prefix")
-def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """A process of its own: SIGHUP leaves the file, SIGTERM and SIGINT end it with status 0."""
-    log, out = tmp_path / "log", tmp_path / "out"
-    told = [*flags(nsqd, "told", out), "--filename-format=f"]
-    publish(nsqd, "told", [b"a"])
-    process = start(nsq_to_file, *told, "--log-prefix=<one> ", "--log-level=INFO", log=log)
-    asyncio.run(until_finished(nsqd, "told", 1))
-    (out / "f").rename(out / "left")
-    os.kill(process.pid, signal.SIGHUP)
-    asyncio.run(until(lambda: published_again(nsqd, out / "f")))
-    process.terminate()
-    assert 0 == ended(process)
-    publish(nsqd, "told", [b"z"])
-    process = start(nsq_to_file, *told, "--log-prefix=<two> ", "--log-level=warn", log=log)
-    asyncio.run(until(lambda: b"z\n" in (out / "f").read_bytes()))
-    os.kill(process.pid, signal.SIGINT)
-    assert 0 == ended(process)
-
-    assert (out / "left").read_bytes().startswith(b"a\n")
-    opened = re.findall(r"^<one> \d.* INFO: \[told/nsq_to_file\] opening", log.read_text(), re.M)
-    assert 2 == len(opened)
-    assert [] == re.findall(r"^<two> .* INFO: ", log.read_text(), re.M)
-    assert nsqd.channel("told", "nsq_to_file")["depth"] == 0
-
-
-def published_again(nsqd: NsqdServer, path: Path) -> bool:
-    """Publish one more, and see whether the file is there."""
-    publish(nsqd, "told", [b"again"])
-    return path.exists()
-
-
-ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (ASKED[:1], "--topic or --topic-pattern required"),
-        (ASKED[1:], "--nsqd-tcp-address or --lookupd-http-address required"),
-        (
-            [*ASKED, "--lookupd-http-address=a:1"],
-            "--nsqd-tcp-address or --lookupd-http-address not",
-        ),
-        ([ASKED[0], "--topic-pattern=."], "--lookupd-http-address must be specified when no"),
-        ([*ASKED, "--gzip", "true", "--rotate-size=5"], '"true" after --gzip is not its value'),
-        ([*ASKED, "--topic-pattern=x"], "--topic-pattern matches no --topic"),
-        ([*ASKED, "--topic-pattern=("], '--topic-pattern "("'),
-        ([*ASKED, "--channel="], "--channel is required"),
-        ([*ASKED, "--channel=a b"], '--channel "a b" is not a valid name'),
-        ([*ASKED, "--topic=../x"], '--topic "../x" is not a valid name'),
-        ([*ASKED, "--gzip-level=0"], "invalid --gzip-level value (0), should be 1-9"),
-        ([*ASKED, "--gzip", "--filename-format=x"], "missing <REV> in --filename-format"),
-        ([*ASKED, "--filename-format=../x"], "--filename-format: the file name '../x' leads out"),
-        ([*ASKED, f"--filename-format={'a' * 300}"], "is longer than 255 bytes"),
-        ([*ASKED, "--max-in-flight=0"], "--max-in-flight should be positive"),
-        ([*ASKED, "--consumer-opt=max_in_flight,0"], "max_in_flight should be positive"),
-        ([*ASKED, "--sync-interval=0s"], "--sync-interval should be positive"),
-        ([*ASKED, "--topic-refresh=-1s"], "--topic-refresh should be positive"),
-        ([*ASKED, "--rotate-size=-1"], "--rotate-size should not be negative"),
-        ([*ASKED, "--rotate-interval=-1s"], "--rotate-interval should not be negative"),
-        ([*ASKED, "--http-client-connect-timeout=0s"], "--http-client-connect-timeout should be"),
-        ([*ASKED, "--output-dir=/dev/null/x"], '--output-dir "/dev/null/x": not a directory\n'),
-        ([*ASKED, "--work-dir=/dev/null"], '--work-dir "/dev/null": not a directory\n'),
-        ([*ASKED[1:], "--lookupd-http-address=ftp://x"], "--lookupd-http-address not an address"),
-        (
-            [*ASKED, "--nsqd-tcp-address=nowhere"],
-            "--nsqd-tcp-address not an address of the form host:port",
-        ),
-    ],
-)
-def test_what_cannot_be_is_refused(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
-) -> None:
-    """Status 1 and one line that names what is wrong, before anything is connected."""
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
-
-    said = capsys.readouterr().err
-    assert (1, 1) == (ended.value.code, said.count("\n"))
-    assert said.startswith("nsq_to_file: ")
-    assert reason in said
-
-
-def test_a_missing_permission_is_reported_as_such(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Before anything is connected; the tests may run as root, who may do anything."""
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
-
-    assert 1 == ended.value.code
-    assert (
-        f'nsq_to_file: --output-dir "{tmp_path}": permission denied:'
-        " files cannot be created there\n" == capsys.readouterr().err
-    )
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """As NSQ's tools print it, with status 0."""
-    with pytest.raises(SystemExit) as ended:
-        commands.nsq_to_file(["--version"])
-
-    assert (0, True) == (ended.value.code, capsys.readouterr().out.startswith("nsq_to_file v1."))

@@ -1,4 +1,4 @@
-"""Rates, sums and lag from what nsqds say, with documents as Go's nsqd and sparq's have them."""
+"""Rates, sums, lag and states from what nsqds say, Go's and sparq's, and what is remembered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from sparq.tools.overview import Gone, Overview, OverviewRow, look, overview
+from sparq.tools import overview as module
+from sparq.tools.overview import (
+    Counts,
+    Gone,
+    NsqdSample,
+    Overview,
+    OverviewRow,
+    SampleHistory,
+    look,
+    overview,
+)
 
 
 def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
@@ -183,3 +193,117 @@ def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
 
     assert ["t"] == [row.topic for row in seen.rows]
     assert {"a:1": "NO ]"} == seen.ill
+
+
+def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> NsqdSample:
+    """One channel with a consumer, at a moment."""
+    return NsqdSample(at, start_time, {("t", "c"): Counts(9, depth, finished, clients=1)})
+
+
+def test_a_channel_is_idle_since_it_finished_something() -> None:
+    """Only while something waits; one that finishes again is busy again."""
+    past = SampleHistory()
+    idle = []
+    for at, finished, depth in (
+        (0, 0, 5),
+        (6, 0, 5),
+        (12, 0, 5),
+        (14, 1, 4),
+        (15, 1, 4),
+        (16, 1, 0),
+    ):
+        (row,) = past.add({"a:1": seen(at, finished, depth)}, float(at)).rows
+        idle.append((row.idle_seconds, row.state.words))
+
+    expected = [(None, "ok"), (6.0, "ok"), (12.0, "stuck"), (None, "ok"), (1.0, "ok"), (None, "ok")]
+    assert expected == idle
+
+
+def test_whoever_has_no_time_takes_one_interval() -> None:
+    """A program that looks once says `stuck` of what finished nothing in its interval."""
+    past = SampleHistory(patience_seconds=0.0)
+    past.add({"a:1": seen(0.0)}, 0.0)
+    assert "stuck" == past.add({"a:1": seen(1.0)}, 1.0).rows[0].state.words
+    assert "ok" == past.add({"a:1": seen(2.0, 1)}, 2.0).rows[0].state.words
+
+
+def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
+    """With its last figures, and for how long; when it is back its rate is over all that time."""
+    past = SampleHistory()
+    past.add({"a:1": seen(0.0), "b:1": seen(0.0, 10)}, 0.0)
+    gone = past.add({"a:1": seen(2.0)}, 2.0)
+    still = past.add({"a:1": seen(4.0)}, 4.0)
+
+    assert (2.0, 4.0) == (gone.gone["b:1"].seconds, still.gone["b:1"].seconds)
+    assert (10, ("b:1",)) == (still.rows[0].depth, still.rows[0].gone)
+    assert [("a:1", False), ("b:1", True)] == [
+        (part.address, part.is_gone) for part in past.parts(("t", "c"))
+    ]
+    back = past.add({"a:1": seen(8.0), "b:1": seen(8.0, 26)}, 8.0)
+    assert ({}, 2.0) == (back.gone, back.rows[0].out_rate)
+    past.add({"a:1": seen(9.0)}, 9.0)
+    past.forget_gone()
+    assert {} == past.add({"a:1": seen(10.0)}, 10.0).gone
+    assert [] == past.parts(("t", "other"))
+
+
+def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
+    """Its counters begin anew."""
+    past = SampleHistory()
+    past.add({"a:1": seen(0.0, 50)}, 0.0)
+    assert past.add({"a:1": seen(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
+
+
+def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An nsqlookupd that lists new addresses at each look fills no memory."""
+    monkeypatch.setattr(module, "GONE_MAX", 20)
+    past = SampleHistory()
+    for number in range(30):
+        now = past.add({f"{number}:1": seen(float(number))}, float(number))
+
+    assert {f"{number}:1" for number in range(9, 29)} == now.gone.keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "facts"),
+    [
+        ("ok", {"clients": 1}),
+        ("ok", {"clients": 1, "depth": 5, "out_rate": 1.0}),
+        ("ok", {"clients": 1, "depth": 5, "out_rate": 0.0, "idle_seconds": 9.9}),
+        ("ok", {"clients": 1, "deferred": 5, "out_rate": 0.0, "idle_seconds": 99.0}),
+        ("no consumers", {}),
+        ("no consumers", {"depth": 5, "out_rate": 0.0, "idle_seconds": 99.0}),
+        ("stuck", {"clients": 1, "depth": 5, "out_rate": 0.0, "idle_seconds": 10.0}),
+        ("stuck", {"clients": 1, "in_flight": 5, "out_rate": 0.0, "idle_seconds": 10.0}),
+        ("stuck", {"clients": 1, "depth": 5, "idle_seconds": 0.1, "patience_seconds": 0.0}),
+        ("behind", {"clients": 1, "depth": 600, "out_rate": 10.0}),
+        ("ok", {"clients": 1, "depth": 599, "out_rate": 10.0}),
+        ("behind", {"clients": 1, "depth": 1, "out_rate": 10.0, "oldest_seconds": 60.0}),
+        ("ok", {"readers": 1, "depth": 5, "out_rate": 0.0, "idle_seconds": 119.0}),
+        ("stuck", {"readers": 1, "depth": 5, "out_rate": 0.0, "idle_seconds": 120.0}),
+        ("paused", {"is_paused": True, "depth": 5, "idle_seconds": 99.0}),
+        ("nsqd gone", {"nsqds": 0, "is_paused": True}),
+        ("nsqd gone", {"gone": ("a:1",), "clients": 1}),
+        ("no consumers, nsqd gone", {"gone": ("a:1",), "depth": 9, "stranded": 9}),
+    ],
+)
+def test_a_channel_has_a_word(words: str, facts: dict[str, Any]) -> None:
+    """As the table of the module has it."""
+    assert words == OverviewRow("t", "c", **facts).state.words
+
+
+def test_a_topic_has_a_word() -> None:
+    """A topic without a channel keeps its messages for the first one."""
+    assert "no channel" == OverviewRow("t").state.words
+    assert "ok" == OverviewRow("t", has_channels=True).state.words
+    assert "paused" == OverviewRow("t", is_paused=True).state.words
+
+
+def test_the_worst_comes_first() -> None:
+    """Rows are sorted by how bad it is; a node that is gone makes each state worse."""
+    stuck = OverviewRow("t", "a", clients=1, depth=1, idle_seconds=60.0)
+    gone, partly = OverviewRow("t", "b", nsqds=0), OverviewRow("t", "c", clients=1, gone=("a:1",))
+    rows = [OverviewRow("t", "d", clients=1), partly, OverviewRow("t", "e"), gone, stuck]
+
+    ordered = sorted(rows, key=lambda row: row.state, reverse=True)
+    assert ["b", "a", "e", "c", "d"] == [row.channel for row in ordered]

@@ -1,8 +1,10 @@
-"""to_nsq with real nsqds: each flag's effect, what is published when it fails, and how it ends."""
+"""to_nsq: records, rates, and the program with real nsqds, flag by flag."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import math
 import os
 import pty
 import signal
@@ -12,15 +14,28 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sparq.client import Consumer
 from sparq.program.flags import flags_of
 from sparq.tools.command_line import ToolError, UsageError, parse
 from sparq.tools.commands import to_nsq as main
 from sparq.tools.pipes import Input
-from sparq.tools.to_nsq import Options, RecordPublisher, RecordSplitter, follow, publish_all, runs
+from sparq.tools.to_nsq import (
+    Bucket,
+    Options,
+    RecordPublisher,
+    RecordSplitter,
+    RecordTooLongError,
+    follow,
+    publish_all,
+    runs,
+)
 from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 from tests.support.waiting import until
+
+STEPS = st.lists(st.tuples(st.integers(1, 50), st.floats(0, 3)), max_size=50)
 
 COMMAND = (sys.executable, "-m", "sparq.tools", "to_nsq")
 
@@ -35,7 +50,7 @@ FLAGS = {
 
 def test_no_flag_is_missing() -> None:
     """NSQ's flags (docs/daemons.md), each with a test of what it does."""
-    # test_unreachable has the flag that Go's tools do not have
+    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
 
@@ -196,7 +211,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
 
 
 async def test_an_nsqd_that_is_not_there() -> None:
-    """The reason names it; see test_unreachable."""
+    """The reason names it; see tests/scenarios/dead_nodes/test_tools.py."""
     port = free_port()
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "
@@ -262,9 +277,9 @@ async def test_what_cannot_be(given: list[str], reason: str) -> None:
 
 def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
-    for given, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
+    for line, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
-            main(given)
+            main(line)
         assert status == ended.value.code
     assert capsys.readouterr().out.startswith("to_nsq v1.3.0 (")
     assert 1 == main([])
@@ -296,3 +311,74 @@ def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
     while not condition(text):
         text += os.read(descriptor, 1000)
     return text
+
+
+@given(st.integers(1, 1000), STEPS)
+def test_no_more_than_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
+    """In any time from the start: one token, and the rate times the time."""
+    bucket, now, taken = Bucket(rate, 5.0), 5.0, 0
+    for count, pause in steps:
+        now += pause
+        got = bucket.take(count, now)
+        taken += got
+        assert got <= min(count, rate)
+        assert taken <= 1 + rate * (now - 5.0) + 1e-5
+
+
+@given(st.integers(1, 1000), st.integers(1, 200))
+def test_as_much_as_the_rate(rate: int, count: int) -> None:
+    """Who always waits as long as told gets all, in the time that the rate asks for."""
+    bucket, now, taken = Bucket(rate, 0.0), 0.0, 0
+    while taken < count:
+        taken += bucket.take(1, now)
+        now += bucket.seconds_until(1)
+
+    assert math.isclose(now, count / rate, rel_tol=1e-5)
+
+
+def test_it_begins_with_one_and_keeps_a_second() -> None:
+    """No burst at the start, a second's worth after any pause; a clock may go back."""
+    bucket = Bucket(10, 0.0)
+    assert 1 == bucket.take(100, 0.0)
+    assert 0 == bucket.take(100, 0.05)
+    assert 10 == bucket.take(100, 3600.0)
+    assert 0 == bucket.take(100, 0.0)
+    assert 0.1 == bucket.seconds_until(1)
+
+
+@given(
+    st.lists(st.sampled_from([b"\n", b"\x00", b"a", b"bc"])).map(b"".join),
+    st.lists(st.integers(0, 100)),
+    st.sampled_from([b"\n", b"\x00", b"a"]),
+)
+def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: bytes) -> None:
+    """What lies between delimiters, without empty ones; the last one needs none."""
+    records = RecordSplitter(delimiter)
+    found = []
+    places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
+    for first, end in itertools.pairwise(places):
+        found += records.feed(data[first:end])
+    if records.rest:
+        found.append(records.rest)
+
+    assert [part for part in data.split(delimiter) if part] == found
+
+
+def test_a_record_in_many_pieces() -> None:
+    """They are joined once it is whole, or asked for."""
+    records = RecordSplitter(b"\n")
+    for _ in range(1000):
+        assert [] == records.feed(b"ab")
+    assert b"ab" * 1000 == records.rest
+    assert [b"ab" * 1000] == records.feed(b"\nc")
+    assert b"c" == records.rest
+
+
+def test_a_record_that_never_ends_has_a_limit() -> None:
+    """The limit holds for the record that has begun, not for what is whole."""
+    records = RecordSplitter(b"\n", bytes_max=10)
+    assert [b"0123456789"] == records.feed(b"0123456789\n01234")
+    records.feed(b"56789")
+
+    with pytest.raises(RecordTooLongError, match="no delimiter within 10 bytes"):
+        records.feed(b"x")

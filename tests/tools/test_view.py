@@ -1,19 +1,13 @@
-"""How rows are ordered, cut and written: each key, each column, each form of a figure."""
+"""How rows are ordered and written: each key, each column, each form of a figure."""
 
 from __future__ import annotations
 
-import itertools
 import math
-import re
 
 import pytest
-from rich.console import Console
 
-from sparq.tools.overview import Overview, OverviewRow
-from sparq.tools.screen import COMPLAINTS_MAX, ChannelFacts, Screen, fitting
-from sparq.tools.terminal import keys_in
+from sparq.tools.overview import OverviewRow
 from sparq.tools.view import (
-    BY_NAME,
     COLUMNS,
     Column,
     View,
@@ -184,20 +178,6 @@ def test_other_keys_do_nothing() -> None:
     assert view.is_frozen
 
 
-def test_keys_are_found_in_what_a_terminal_sends() -> None:
-    """Characters and named keys, several at once too; sequences without a name are nothing."""
-    assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
-        b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"
-    )
-    assert [] == keys_in(b"\x1b[15~")
-    assert [] == keys_in(b"\x1bOP")
-    assert ["escape"] == keys_in(b"\x1b")
-    assert ["/", "a", "-", "1", "backspace", "enter", "backspace", "enter"] == keys_in(
-        b"/a-1\x7f\r\x08\n"
-    )
-    assert [] == keys_in(b"\xff\x00")
-
-
 def test_figures_are_short() -> None:
     """As people read them."""
     assert ["0", "0.4", "9.9", "10", "12,345", "-"] == [
@@ -210,58 +190,6 @@ def test_figures_are_short() -> None:
     ]
     expected = ["a", "y", "-", "-", "7", "0", "2", "-", "-", "-", "1.0", "0", "yes", "paused"]
     assert expected == cells(ROWS[1])
-
-
-def drawn(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
-    """The screen as text."""
-    console = Console(width=width, height=height, color_system=None, force_terminal=False)
-    many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
-    screen = Screen(View("depth"), "sparq top", console)
-    with console.capture() as captured:
-        seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
-        console.print(screen.picture(seen, errors or {}, ChannelFacts()))
-    return captured.get()
-
-
-def test_a_screen_is_filled_and_not_more() -> None:
-    """Rows, complaints and keys together have room; the rest of both is counted or scrolled."""
-    text = drawn(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
-
-    lines = text.rstrip("\n").split("\n")
-    assert 11 == len(lines)
-    assert 12 - 4 - COMPLAINTS_MAX - 1 == sum(line.startswith("topic") for line in lines)
-    counts = r"2 nsqds   1 topics   in 5\.0/s   out -/s   depth 0"
-    assert re.match(rf"sparq top   \d\d:\d\d:\d\d   {counts}", lines[0])
-    assert "DEPTH v" in lines[1]
-    assert "0:1: connection refused" in text
-    assert "... and 7 more" in text
-    assert "quit" in lines[-1]
-
-
-def test_a_narrow_terminal_does_without_some_columns() -> None:
-    """Those that say least go first; names, rates, depth and lag stay for longest."""
-    wide, narrow = drawn(130, 20), drawn(80, 20)
-
-    assert "PAUSED" in wide
-    assert "PAUSED" not in narrow
-    assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
-
-
-def test_no_figure_is_cut() -> None:
-    """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
-    row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
-    for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
-        columns = fitting([row], width, BY_NAME[sorted_by])
-
-        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
-        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= columns.keys()
-        assert columns[BY_NAME["depth"]] >= len("123,456,789")
-        assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
-    assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
-    assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
-    assert fitting([OverviewRow("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len(
-        "TOPIC ^"
-    )
 
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from sparq.broker import seeking
 from sparq.broker.channel import Channel, SeekTarget
-from sparq.broker.letters import bury, unclaim
+from sparq.broker.dead_letters import bury, unclaim
 from sparq.broker.options import LimitReached
 from sparq.broker.seeking import Seek
 from sparq.broker.slots import ranges_of

@@ -21,9 +21,9 @@ from sparq.broker.admin import Admin
 from sparq.broker.bounds import limit_notes
 from sparq.broker.catalog import Catalog, Checkpoints
 from sparq.broker.commands import Commands, due_after
+from sparq.broker.dead_letters import Letters, Only, settle
 from sparq.broker.latency import Histogram
 from sparq.broker.ledger_writer import LedgerWriter
-from sparq.broker.letters import Letters, Only, settle
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.permissions import Permissions
 from sparq.broker.policies import Policies, Policy

@@ -20,14 +20,13 @@ from typing import Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.dead_letters import BURIAL
 from sparq.broker.fates import Fates
 from sparq.broker.in_flight import NOT_IN_FLIGHT, Expired, InFlight
 from sparq.broker.latency import OFF, Latency, LatencyWindow, Outlook, merged
 from sparq.broker.ledger_writer import NoLedger
 from sparq.broker.options import MILLISECOND_NS, NEVER, SECOND_NS, QueueSettings
 from sparq.broker.session import V2Session
-from sparq.broker.slots import ranges_of
+from sparq.broker.slots import BURIAL, ranges_of
 from sparq.broker.stream import Skips, Stream
 from sparq.broker.waiting import Delays, RequeueQueue
 from sparq.log.ledger import Ledger

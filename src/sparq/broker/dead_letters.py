@@ -1,36 +1,143 @@
-"""Dead letters as consumers receive them: only the body, unless they ask for envelopes."""
+"""Dead letters in transit: from a channel to the dead-letter topic, and back.
+
+1. With `max_attempts`, a message that was delivered that many times is not delivered again: it is
+   published to the dead-letter topic and then finished. Until it is stored there, it is in flight
+   with no consumer (`BURIAL`); if the publish is refused, it is tried again. A message whose last
+   `LOST_MAX` deliveries all ended with a lost connection is assumed to crash its consumers, and is
+   moved too.
+2. A letter that is sent back is published to its topic for its channel only, with the number of
+   times it was sent back. A later letter of the same message contains that number.
+3. If nsqd dies in between, a letter may be duplicated, but none is lost.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from sparq.broker.channel import Channel
+from sparq.broker.fates import UNKNOWN, Fate
+from sparq.broker.in_flight import Expired
+from sparq.broker.options import NEVER, SECOND_NS
+from sparq.broker.slots import BURIAL
 from sparq.log.block import Block
-from sparq.protocol.dead_letters import unseal
-from sparq.protocol.envelope import MAGIC
+from sparq.protocol.dead_letters import DeadLetterHistory
+from sparq.protocol.instant import Instant
 from sparq.protocol.layout import FRAME_OVERHEAD
 
-BURIAL: Final = 1
-"""Owner of messages on their way to or from a dead-letter topic (see `letters`): no session."""
+Indexes = NDArray[np.int64]
+Attempts = NDArray[np.uint16]
 
-_SIZE_BYTES: Final = 4
+BURY_AGAIN_NS: Final = SECOND_NS
+"""Delay before a refused dead letter is published again."""
 
 
-def opened(block: Block) -> Block:
-    """Return a block of a dead-letter topic with the bodies taken out of their envelopes."""
-    frames = bytes(block.frames)
-    if MAGIC not in frames:
-        return block
-    parts: list[bytes] = []
-    start = 0
-    for end in block.ends.tolist():
-        frame = frames[start:end]
-        fields, body = unseal(frame[FRAME_OVERHEAD:])
-        if fields:
-            size = FRAME_OVERHEAD - _SIZE_BYTES + len(body)
-            frame = size.to_bytes(_SIZE_BYTES, "big") + frame[_SIZE_BYTES:FRAME_OVERHEAD] + body
-        parts.append(frame)
-        start = end
-    ends = np.cumsum([len(part) for part in parts], dtype=np.uint32)
-    return Block(block.first, block.count, ends, b"".join(parts), block.ordinal)
+class Letters(NamedTuple):
+    """Messages of one channel to be published as dead letters, or sent back.
+
+    Attributes:
+        channel: the channel that has them in flight with BURIAL.
+        indexes: their indexes, ascending.
+        bodies: their bodies in the form in which they are published.
+        only: the channel that they are sent back to; None: they are new dead letters.
+    """
+
+    channel: Channel
+    indexes: Indexes
+    bodies: list[bytes]
+    only: Only | None = None
+
+
+class Only(NamedTuple):
+    """Restricts published messages to one channel of their topic.
+
+    Attributes:
+        channel: its name.
+        times: how often each message was sent back; empty: none of them was.
+    """
+
+    channel: str
+    times: list[int]
+
+
+def for_one(channels: Mapping[str, Channel], only: Only, indexes: range) -> None:
+    """Void messages that no channel sees yet for all channels but one, if that one exists."""
+    one = channels.get(only.channel)
+    if one is None:
+        return
+    for channel in channels.values():
+        if channel is not one:
+            channel.void(indexes.start, indexes.stop)
+    if only.times:
+        times = only.times[: len(indexes)]
+        one.redriven.update(zip(indexes, times, strict=True))
+        one.ledger.redriven(one.name, indexes, times)
+
+
+def letters_of(channel: Channel, block: Block, indexes: Indexes, attempts: Attempts) -> Letters:
+    """Make dead letters of a channel from ascending messages of a block."""
+    bodies = []
+    stamps = block.timestamps(indexes).tolist()
+    for index, count, published_ns in zip(indexes.tolist(), attempts.tolist(), stamps, strict=True):
+        fate = channel.fates.get(index) or Fate(UNKNOWN, "", 0)
+        history = DeadLetterHistory(
+            topic=channel.stream.topic,
+            channel=channel.name,
+            id=channel.id_of(index),
+            attempts=count,
+            published_ns=published_ns,
+            returned_ns=fate.wall_ns,
+            consumer=fate.consumer,
+            reason=fate.reason,
+            redriven=channel.redriven.get(index, 0),
+        )
+        bodies.append(history.seal(bytes(block.slice(index, index + 1)[FRAME_OVERHEAD:])))
+    return Letters(channel, indexes, bodies)
+
+
+def bury(channel: Channel, indexes: Indexes, attempts: Attempts, now: Instant) -> None:
+    """Mark messages as being published elsewhere, so that no consumer gets them meanwhile."""
+    channel.in_flight.note_many(indexes, attempts, BURIAL, now_ns=now.mono_ns, deadline_ns=NEVER)
+
+
+def settle(letters: Letters, now: Instant, *, is_kept: bool) -> None:
+    """Finish messages whose letters were stored; otherwise schedule them to be tried again.
+
+    Messages that were removed from BURIAL meanwhile are left alone.
+    """
+    channel = letters.channel
+    if not is_kept:
+        not_buried(channel, letters.indexes, now)
+        return
+    freed = channel.in_flight.finish(letters.indexes, BURIAL)
+    if not freed.freed:
+        return
+    if letters.only is None:
+        channel.dead_letter_count += freed.freed
+    else:
+        channel.redriven_count += freed.freed
+    channel.forget(freed.starts, freed.ends)
+    channel.ledger.finished(channel.name, freed.starts, freed.ends)
+
+
+def not_buried(channel: Channel, indexes: Indexes, now: Instant) -> None:
+    """Schedule messages whose letters were refused: they are tried again after a delay."""
+    ours = _take(channel, indexes)
+    for index, attempts in zip(ours.indexes.tolist(), ours.attempts.tolist(), strict=True):
+        # The ledger has it as requeued since its last delivery: there is nothing new to note.
+        channel.delays.add(now.mono_ns + BURY_AGAIN_NS, index, attempts)
+    channel.reschedule()
+
+
+def unclaim(channel: Channel, indexes: Indexes) -> None:
+    """Make claimed messages wait for delivery as before."""
+    ours = _take(channel, indexes)
+    channel.requeued.push_many(ours.indexes, ours.attempts)
+
+
+def _take(channel: Channel, indexes: Indexes) -> Expired:
+    rows = channel.in_flight.rows_of(indexes)
+    return channel.in_flight.take(rows.indexes[rows.owners == BURIAL])

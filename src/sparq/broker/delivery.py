@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sparq.broker.channel import Channel
+from sparq.broker.dead_letters import Letters, bury, letters_of
 from sparq.broker.latency import Histogram
-from sparq.broker.letters import Letters, bury, letters_of
 from sparq.broker.session import Nearness, V2Session
 from sparq.broker.shares import SHARERS_MIN, share_block
 from sparq.broker.slots import ranges_of

@@ -52,7 +52,7 @@ class QueueSettings:
         max_publish_rate, max_client_publish_rate: see `rates`.
         max_channel_consumers: channel limit.
         max_channel_lag_bytes, max_channel_lag_time_ns: channel limits, decision 32.
-        max_attempts, message_ttl_ns: channel settings; see `letters` and `delivery`.
+        max_attempts, message_ttl_ns: channel settings; see `dead_letters` and `delivery`.
     """
 
     max_channels: int = option(0, "maximum number of channels per topic (0: unlimited)", least=0)

@@ -19,8 +19,8 @@ from collections import deque
 from operator import itemgetter
 from typing import Final, NamedTuple, Protocol
 
+from sparq.broker.dead_letters import Letters, Only
 from sparq.broker.ledger_writer import Ended
-from sparq.broker.letters import Letters, Only
 from sparq.broker.options import NEVER, SECOND_NS, BrokerOptions
 from sparq.broker.rates import Rates
 from sparq.broker.session import Slot, V2Session

@@ -10,6 +10,7 @@
    failed read is retried after a delay, so that it does not keep the disk busy.
 3. Reads are listed in `reads` until the topic hands them out. Channels are identified by name here:
    a new channel with the name of a deleted one may be woken once without need.
+4. Of dead letters, consumers receive only the body, unless they ask for envelopes.
 
 `Skips` are ranges ahead of a channel's cursor that are voided, or finished already:
 
@@ -26,15 +27,16 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from sparq.broker.dead_letters import opened
 from sparq.broker.options import NEVER, SECOND_NS
 from sparq.broker.waiting import DueList
 from sparq.log.block import Block
 from sparq.log.log import Log
 from sparq.log.reading import BlockRead
 from sparq.log.task import TaskKind
-from sparq.protocol.dead_letters import is_dead_letter_topic
+from sparq.protocol.dead_letters import is_dead_letter_topic, unseal
+from sparq.protocol.envelope import MAGIC
 from sparq.protocol.instant import Instant
+from sparq.protocol.layout import FRAME_OVERHEAD
 
 Indexes = NDArray[np.int64]
 
@@ -120,6 +122,8 @@ GATHER_CACHE_PARTS: Final = 8
 READ_AGAIN_NS: Final = SECOND_NS
 """Delay before a failed read is retried."""
 
+_SIZE_BYTES: Final = 4
+
 
 class ExtentReads:
     """Work: reads several extents, one after another; each keeps its own error."""
@@ -175,7 +179,7 @@ class Stream:
         if sealed or not self.has_letters or block is None:
             return block
         if self._opened is None or self._opened[0] is not block:
-            self._opened = block, opened(block)
+            self._opened = block, _unsealed(block)
         return self._opened[1]
 
     def is_failing(self, channel: str) -> bool:
@@ -261,3 +265,22 @@ def _extent_of(read: BlockRead) -> int:
     """The first index of the extent that is read."""
     assert read.place is not None
     return read.place.extent.first
+
+
+def _unsealed(block: Block) -> Block:
+    """Return a block of a dead-letter topic with the bodies taken out of their envelopes."""
+    frames = bytes(block.frames)
+    if MAGIC not in frames:
+        return block
+    parts: list[bytes] = []
+    start = 0
+    for end in block.ends.tolist():
+        frame = frames[start:end]
+        fields, body = unseal(frame[FRAME_OVERHEAD:])
+        if fields:
+            size = FRAME_OVERHEAD - _SIZE_BYTES + len(body)
+            frame = size.to_bytes(_SIZE_BYTES, "big") + frame[_SIZE_BYTES:FRAME_OVERHEAD] + body
+        parts.append(frame)
+        start = end
+    ends = np.cumsum([len(part) for part in parts], dtype=np.uint32)
+    return Block(block.first, block.count, ends, b"".join(parts), block.ordinal)

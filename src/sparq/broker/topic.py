@@ -15,10 +15,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from sparq.broker.channel import Channel
+from sparq.broker.dead_letters import for_one
 from sparq.broker.delivery import DeliveryContext, Sampler, hand_out
 from sparq.broker.latency import Histogram, LatencyWindow
 from sparq.broker.ledger_writer import Ended, LedgerWriter, NoLedger
-from sparq.broker.letters import for_one
 from sparq.broker.options import MILLISECOND_NS, NEVER, BrokerOptions, LimitReached, check_limit
 from sparq.broker.policies import Scope
 from sparq.broker.publishing import Answered, Outcome, Publishing

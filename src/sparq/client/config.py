@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from sparq.client.address import parse_local
+from sparq.client.arguments import parse_local
 from sparq.client.layer_options import LAYER_RANGES, LayerOptions, check_option
 from sparq.client.option_values import (
     near_option,

@@ -23,7 +23,7 @@ import os
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Final, cast
 
-from sparq.client.address import parse_local, parse_nsqd
+from sparq.client.arguments import parse_local, parse_nsqd
 from sparq.client.config import Config
 from sparq.client.errors import ConnectionLostError, SparqClientError, WrongPeerError
 from sparq.client.log_fields import FieldLogger
@@ -85,7 +85,7 @@ class Connection(asyncio.Protocol):
         refused_responses: number of FIN, REQ and TOUCH commands that nsqd refused.
         live: whether commands can be sent.
         on_messages: called with each run of received messages.
-        on_room: called after requests were answered, and when the connection is lost.
+        on_answered: called after requests were answered, and when the connection is lost.
     """
 
     _transport: asyncio.Transport  # from ``connection_made`` on
@@ -96,7 +96,7 @@ class Connection(asyncio.Protocol):
         self.refused_responses = 0
         self.live = True
         self.on_messages: Callable[[MessageRun], None] = lambda run: None
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_answered: Callable[[], None] = lambda: None
         self._loop = asyncio.get_running_loop()
         self._lost: asyncio.Future[ConnectionLostError] = self._loop.create_future()
         self._opened: asyncio.Future[None] = self._loop.create_future()
@@ -254,7 +254,7 @@ class Connection(asyncio.Protocol):
         self.requests.lose(reason, executed=False if not_executed else None)
         if self._resumed is not None:
             self.resume_writing()
-        self.on_room()
+        self.on_answered()
 
     def _read_rest(self) -> None:
         """Read what nsqd sent before it reset the connection, if a write noticed the reset first.
@@ -360,7 +360,7 @@ class Connection(asyncio.Protocol):
             hint = f" (the option max_msg_size is {limit})" if limit else ""
             self.fail(WrongPeerError(f"{error}{hint}"))
         if answered:
-            self.on_room()
+            self.on_answered()
 
     def _answered(self, kind: int, data: bytes) -> None:
         if kind == FRAME_ERROR:

@@ -18,8 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterable
 from typing import Any, Final, Self
 
-from sparq.client.address import parse_nsqd, read_sources
-from sparq.client.arguments import check_name
+from sparq.client.arguments import check_name, parse_nsqd, read_sources
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import open_connection

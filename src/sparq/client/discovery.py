@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from sparq.client.address import parse_addresses
+from sparq.client.arguments import parse_addresses
 from sparq.client.config import Config
 from sparq.client.log_fields import FieldLogger
 from sparq.client.pool import Pool, background

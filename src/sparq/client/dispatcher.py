@@ -72,7 +72,7 @@ class Dispatcher:
         lone: whether the last confirmed publish was the only one pending.
         idle: set while no publish is pending.
         linked: set once there has been a connection.
-        roomy: set while no publish waits to be sent.
+        queue_empty: set while no publish waits to be sent.
         drained: the draining nsqds, which are skipped.
     """
 
@@ -92,16 +92,16 @@ class Dispatcher:
         self.lone = False
         self.idle = asyncio.Event()
         self.linked = asyncio.Event()
-        self.roomy = asyncio.Event()
+        self.queue_empty = asyncio.Event()
         self.drained = drained if drained is not None else Drained()
         self._wanted = wanted
         self.idle.set()
-        self.roomy.set()
+        self.queue_empty.set()
         self._config = config
         self._errors = errors
         self._turn = 0
-        self._line: OrderedDict[PendingPublish, None] = OrderedDict()
-        self._line_bytes = 0
+        self._queue: OrderedDict[PendingPublish, None] = OrderedDict()
+        self._queue_bytes = 0
         self._receipts: dict[str, Receipt] = {}
         self._taken: set[Connection] = set()  # each reserved for one suspect until it is idle
         self._silence = Silence(config.write_timeout)
@@ -118,29 +118,29 @@ class Dispatcher:
             if self._looking is None:
                 self._look_later()
         self.under_way += 1
-        if self._line or (link := self._next_link(publish)) is None:
-            self._stand_in_line(publish)
+        if self._queue or (link := self._next_link(publish)) is None:
+            self._enqueue(publish)
         else:
             self._send(publish, link)
 
-    def require_room(self, size: int) -> None:
-        """Check that the queue has room for a command of ``size`` bytes (``publish_nowait``).
+    def require_queue_space(self, size: int) -> None:
+        """Check that the queue can take a command of ``size`` bytes (``publish_nowait``).
 
         Raises:
             ProducerFullError: the queue is not empty, and the command would exceed its limit.
         """
         limit = self._config.max_pending_bytes
-        if self._line and self._line_bytes + size > limit:
+        if self._queue and self._queue_bytes + size > limit:
             raise ProducerFullError(
-                f"queue full: {self._line_bytes} bytes wait to be sent "
+                f"queue full: {self._queue_bytes} bytes wait to be sent "
                 f"(max_pending_bytes {limit}): await drain() first, or await publish() instead"
                 + self._reasons()
             )
 
     def forget(self, publish: PendingPublish) -> None:
         """Drop a publish whose caller was cancelled."""
-        if publish in self._line:
-            self._leave_line(publish)
+        if publish in self._queue:
+            self._dequeue(publish)
         self._settle(publish)
 
     def expire_in(self, publish: PendingPublish) -> None:
@@ -154,7 +154,7 @@ class Dispatcher:
         self.links.append(link)
         self.linked.set()
         self._receipts[link.address] = Receipt(link.address)
-        self.serve_line()
+        self.send_queued()
 
     def remove(self, link: Connection) -> None:
         """Remove a lost connection."""
@@ -168,9 +168,9 @@ class Dispatcher:
         self._ended = True
         if self._looking is not None:
             self._looking.cancel()
-        while self._line:
-            publish = next(iter(self._line))
-            self._leave_line(publish)
+        while self._queue:
+            publish = next(iter(self._queue))
+            self._dequeue(publish)
             self._dispatch(publish)
 
     # Called by a connection
@@ -200,8 +200,8 @@ class Dispatcher:
 
     def confirmed_late(self, publish: PendingPublish, address: str) -> None:
         """Handle OK from the first nsqd, after the publish was sent to another one as well."""
-        if publish in self._line:
-            self._leave_line(publish)
+        if publish in self._queue:
+            self._dequeue(publish)
         self.published += publish.message_count
         publish.sink.set_result(Receipt(address, publish.attempts, publish.resent))
         self._settle(publish)
@@ -272,10 +272,10 @@ class Dispatcher:
         elif (link := self._next_link(publish)) is not None:
             self._send_late(publish, link)
         else:
-            self._stand_in_line(publish)
+            self._enqueue(publish)
 
     def _dispatch_refused(self, publish: PendingPublish, refusal: RemoteError) -> None:
-        # Sent even without room, which is rare: in the queue it could wait for its own refusal.
+        # Sent even beyond the limit, which is rare: in the queue it could wait for its own refusal.
         for link in self._without_drained() or ():
             if link.address not in publish.refused_by:
                 self._send_late(publish, link)
@@ -283,7 +283,7 @@ class Dispatcher:
         self._fail(publish, _with_doubt(refusal, publish))
 
     def _next_link(self, publish: PendingPublish) -> Connection | None:
-        """Return the next connection in turn that has room for a publish; None: it must wait."""
+        """Return the next connection in turn that can take a publish; None: it must wait."""
         links, taken, silent = self.links, self._taken, self._silence.links
         if self.drained:
             undrained = self._without_drained()
@@ -300,7 +300,7 @@ class Dispatcher:
                 if not silent or link not in silent:
                     return link
                 spare = link
-        # A full connection that answers has room again sooner than a silent one.
+        # A full connection that answers can take it sooner than a silent one.
         return None if any(link.live and link not in silent for link in links) else spare
 
     def _without_drained(self) -> list[Connection] | None:
@@ -346,7 +346,7 @@ class Dispatcher:
         for link in self._silence.links:
             self._move_overdue(link, now)
         if self.drained:
-            self.serve_line()
+            self.send_queued()
         if self.under_way:
             self._look_later()
         else:
@@ -375,25 +375,25 @@ class Dispatcher:
 
     # The queue
 
-    def _stand_in_line(self, publish: PendingPublish) -> None:
+    def _enqueue(self, publish: PendingPublish) -> None:
         self.expire_in(publish)
-        self._line[publish] = None
-        self._line_bytes += publish.size
-        self.roomy.clear()
+        self._queue[publish] = None
+        self._queue_bytes += publish.size
+        self.queue_empty.clear()
 
-    def _leave_line(self, publish: PendingPublish) -> None:
-        del self._line[publish]
-        self._line_bytes -= publish.size
-        if not self._line:
-            self.roomy.set()
+    def _dequeue(self, publish: PendingPublish) -> None:
+        del self._queue[publish]
+        self._queue_bytes -= publish.size
+        if not self._queue:
+            self.queue_empty.set()
 
-    def serve_line(self) -> None:
-        """Send queued publishes in order, while there is room."""
-        while self._line:
-            publish = next(iter(self._line))
+    def send_queued(self) -> None:
+        """Send queued publishes in order, while a connection can take them."""
+        while self._queue:
+            publish = next(iter(self._queue))
             if (link := self._next_link(publish)) is None:
                 return
-            self._leave_line(publish)
+            self._dequeue(publish)
             self._send_late(publish, link)
 
     # Outcomes
@@ -414,8 +414,8 @@ class Dispatcher:
     def _expire(self, publish: PendingPublish) -> None:
         if publish.sink.done():
             return  # its task was cancelled in this loop iteration
-        if publish in self._line:
-            self._leave_line(publish)
+        if publish in self._queue:
+            self._dequeue(publish)
         publish.unanswered += publish.link is not None
         self._fail(publish, self._given_up(publish, LATE))
 

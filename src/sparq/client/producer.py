@@ -22,7 +22,7 @@ from collections import ChainMap
 from collections.abc import Iterable, Sequence
 from typing import Any, Self
 
-from sparq.client.address import read_sources
+from sparq.client.arguments import read_sources
 from sparq.client.config import Config
 from sparq.client.connection import open_connection
 from sparq.client.discovery import Connecting, Discovery, Filter
@@ -242,12 +242,12 @@ class Producer(Connecting):
 
     def _submit_nowait(self, command: bytes, count: int, on_done: OnDone | None) -> None:
         loop = self._started()
-        self._dispatcher.require_room(len(command))
+        self._dispatcher.require_queue_space(len(command))
         self._submit(loop, command, count, Callback(on_done or _log_failure, loop), None)
 
     async def drain(self) -> None:
         """Wait until no publish waits to be sent: ``publish_nowait`` then has room again."""
-        await self._dispatcher.roomy.wait()
+        await self._dispatcher.queue_empty.wait()
 
     async def flush(self) -> None:
         """Wait until every publish has an outcome, including those started during the wait."""
@@ -281,7 +281,7 @@ class Producer(Connecting):
 
     async def _serve(self, address: str) -> ConnectionLostError:
         connection = await open_connection(address, self.config)
-        connection.on_room = self._dispatcher.serve_line
+        connection.on_answered = self._dispatcher.send_queued
         self._pool.errors.pop(address, None)
         self._pool.connected(address, connection.facts)
         self._dispatcher.add(connection)

@@ -154,8 +154,8 @@ class RangeReader:
     def place_within(self, topic: str, index: int, max_bytes: int) -> Place:
         """Return the position that at most `max_bytes` of stored batches reach from `index` on.
 
-        Batches are counted in whole stretches of 64 to 128 KiB, or of one larger batch. The first
-        stretch always counts, even if it is larger than `max_bytes`.
+        Batches are counted in whole extents of 64 to 128 KiB, or of one larger batch. The first
+        extent always counts, even if it is larger than `max_bytes`.
 
         Raises:
             NoRangesError: this version of nsqd does not report sizes.

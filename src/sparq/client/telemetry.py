@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.log_fields import current
 from sparq.client.message import Message
 from sparq.client.producer import Producer

@@ -218,10 +218,10 @@ class Fleet:
         topics = await self.topics()
         nodes = await self.nodes()
         had = {name for n in nodes.value for name, hidden in n.topics if not hidden}
-        room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        lookups = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
         async def look(topic: str) -> tuple[str, Gathered[list[str]]]:
-            async with room:
+            async with lookups:
                 return topic, await self.channels(topic)
 
         found = await asyncio.gather(*(look(name) for name in topics.value if name not in had))

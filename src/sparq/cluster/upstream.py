@@ -102,7 +102,7 @@ class Upstream:
             self._headers["Authorization"] = f"Bearer {token}"
         self._own: frozenset[str] = frozenset()
         self._found: frozenset[str] = frozenset()
-        self._room = asyncio.Semaphore(CALLS_MAX)
+        self._call_slots = asyncio.Semaphore(CALLS_MAX)
 
     async def __aenter__(self) -> Self:
         """Open the sessions, which keep connections."""
@@ -233,7 +233,7 @@ class Upstream:
         self.calls += 1
         size_max = size_max or ANSWER_BYTES_MAX
         try:
-            async with self._room:
+            async with self._call_slots:
                 ask = partial(self._exchange, method, body=body, kind=content_type)
                 status, reason, answer = await ask(url, size_max=size_max)
                 if status == FORBIDDEN and url.scheme == "http" and (port := _https_port(answer)):

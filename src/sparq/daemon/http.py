@@ -155,7 +155,7 @@ class _Connection(web.RequestHandler):
     __slots__ = ("_headers",)
 
     def __init__(self, server: web.Server, headers: Mapping[str, str], head_seconds: float) -> None:
-        """`headers`: for answers made without a handler. Must be called in the running loop."""
+        """`headers` are added to answers that no handler makes. Call this in the running loop."""
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),

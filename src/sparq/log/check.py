@@ -1,6 +1,6 @@
-"""Inspects a data path without changing it: what it holds, and what is damaged.
+"""Inspects the logs and ledgers of a data path without changing them, and reports all damage.
 
-1. Every byte that counts is read: all payloads of sparq's logs, all records of Go's queues.
+1. Every byte that counts is read: all payloads of the logs.
 2. Depths are those that nsqd will show after a start on the same files: a channel's unfinished
    messages up to the mark P, minus the deferred ones. Lost messages are not included.
 3. The disk refuses changes, and no other process writes to the data path meanwhile.
@@ -10,13 +10,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from sparq.log import journal
 from sparq.log.block import BlockCache
 from sparq.log.disk import Disk, DiskError
-from sparq.log.go_queue import GoDataError, GoQueue, GoTopic, go_files, read_queue, survey
-from sparq.log.go_records import BadBytes
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
 from sparq.log.metadata import FACTS, MetadataError, decode
@@ -25,9 +21,6 @@ from sparq.protocol.instant import Instant
 from sparq.protocol.names import topic_of_directory
 
 TOPICS: Final = "topics"
-IMPORTED: Final = "go-import"
-"""Folder with the logs of an import that was stopped at its very end."""
-UNFINISHED: Final = "go-import.tmp"
 CACHE_BYTES: Final = 1 << 20
 
 Progress = Callable[[int], None]
@@ -63,7 +56,7 @@ class CheckReport:
     """The contents of a data path.
 
     Attributes:
-        kind: "go", "sparq" or "both".
+        kind: "sparq"; `sparq.migration.check` also knows "go" and "both".
     """
 
     kind: str
@@ -86,40 +79,23 @@ def _name(row: CheckRow) -> str:
 
 
 def check(disk: Disk, data_path: str, now: Instant, progress: Progress) -> CheckReport | None:
-    """Inspect a data path; None: it has no files of sparq's nsqd or of Go's.
+    """Inspect what sparq's nsqd has written; None: there is nothing of it.
 
     Raises:
         DiskError: a folder or file cannot be opened or read at all.
     """
-    is_imported = disk.exists(f"{data_path}/{IMPORTED}/{TOPICS}")
-    is_go = bool(go_files(disk, data_path)) and not is_imported
-    is_sparq = disk.exists(f"{data_path}/{FACTS}") or disk.exists(f"{data_path}/{TOPICS}")
-    if not is_go and not is_sparq and not is_imported:
+    if not disk.exists(f"{data_path}/{FACTS}") and not disk.exists(f"{data_path}/{TOPICS}"):
         return None
-    findings = CheckReport("go" if is_go else "sparq")
-    if disk.exists(f"{data_path}/{UNFINISHED}"):
-        findings.notes.append("an import was interrupted: nsqd will restart it")
-    if is_sparq:
-        _check_facts(disk, data_path, findings)
-        if numbers := journal.found(disk, data_path):
-            findings.notes.append(
-                f"{len(numbers)} journals: nsqd was not stopped cleanly; its next start writes"
-                " their batches back to the topics (until then, after a power cut, the ends of logs"
-                " may look torn)"
-            )
-        _check_topics(disk, f"{data_path}/{TOPICS}", now, progress, findings)
-    if is_imported:
-        findings.notes.append("an import was interrupted at its last step: nsqd will finish it")
-        _check_topics(disk, f"{data_path}/{IMPORTED}/{TOPICS}", now, progress, findings)
-    if is_go:
-        if findings.rows:
-            findings.kind = "both"
-            findings.notes.append(
-                "the data path has both sparq topics and files of Go's nsqd: nsqd will refuse to"
-                " start"
-            )
-        _check_go(disk, data_path, progress, findings)
-    return findings
+    report = CheckReport("sparq")
+    _check_facts(disk, data_path, report)
+    if numbers := journal.found(disk, data_path):
+        report.notes.append(
+            f"{len(numbers)} journals: nsqd was not stopped cleanly; its next start writes"
+            " their batches back to the topics (until then, after a power cut, the ends of logs"
+            " may look torn)"
+        )
+    check_topics(disk, f"{data_path}/{TOPICS}", now, progress, report)
+    return report
 
 
 def size_of(disk: Disk, data_path: str) -> int:
@@ -128,16 +104,16 @@ def size_of(disk: Disk, data_path: str) -> int:
     Raises:
         DiskError: a folder or file cannot be read.
     """
-    total = sum(_file_size(disk, f"{data_path}/{name}") for name in go_files(disk, data_path))
-    for home in (f"{data_path}/{TOPICS}", f"{data_path}/{IMPORTED}/{TOPICS}"):
-        for folder in disk.listdir(home) if disk.exists(home) else ():
-            names = disk.listdir(f"{home}/{folder}")
-            logs = (name for name in names if name.endswith(".log"))
-            total += sum(_file_size(disk, f"{home}/{folder}/{name}") for name in logs)
+    home, total = f"{data_path}/{TOPICS}", 0
+    for folder in disk.listdir(home) if disk.exists(home) else ():
+        names = disk.listdir(f"{home}/{folder}")
+        logs = (name for name in names if name.endswith(".log"))
+        total += sum(file_size(disk, f"{home}/{folder}/{name}") for name in logs)
     return total
 
 
-def _file_size(disk: Disk, path: str) -> int:
+def file_size(disk: Disk, path: str) -> int:
+    """Return a file's size in bytes. Raises DiskError."""
     file = disk.open(path)
     try:
         return file.size()
@@ -145,87 +121,38 @@ def _file_size(disk: Disk, path: str) -> int:
         file.close()
 
 
-# Data paths of Go's nsqd
-
-
-def _check_go(disk: Disk, data_path: str, progress: Progress, findings: CheckReport) -> None:
-    try:
-        data = survey(disk, data_path)
-    except GoDataError as error:
-        findings.damage.append(str(error))
-        return
-    findings.notes += data.notes
-    for topic in data.topics.values():
-        findings.rows += _go_rows(disk, data_path, topic, progress)
-
-
-def _go_rows(disk: Disk, data_path: str, topic: GoTopic, progress: Progress) -> Iterator[CheckRow]:
-    own = CheckRow(topic.name, "", topic.paused)
-    _count_queue(disk, data_path, topic.queue, own, progress)
-    rows = []
-    for channel in topic.channels.values():
-        row = CheckRow(topic.name, channel.name, channel.paused)
-        _count_queue(disk, data_path, channel.queue, row, progress)
-        rows.append(row)
-    if rows and not topic.paused:
-        # nsqd moves the messages of the topic's own queue into all of its channels immediately.
-        for row in rows:
-            row.depth += own.depth
-        own.notes.append(
-            f"{own.depth} messages in the topic's own queue will be copied to each of its channels"
-        )
-        own.depth = 0
-    yield own
-    yield from rows
-
-
-def _count_queue(
-    disk: Disk, data_path: str, queue: GoQueue, row: CheckRow, progress: Progress
-) -> None:
-    row.notes += queue.notes
-    row.size_bytes = queue.size_bytes
-    for found in read_queue(disk, data_path, queue):
-        if isinstance(found, BadBytes):
-            row.damage.append(str(found))
-            progress(found.size)
-        else:
-            row.depth += len(found)
-            row.attempted += int(np.count_nonzero(found.attempts()))
-            progress(int(found.sizes.sum()))
-    if queue.positions is not None and not row.damage and queue.positions.depth != row.depth:
-        row.notes.append(f"its metadata file reports {queue.positions.depth} messages")
-
-
-# Data paths of sparq's nsqd
-
-
-def _check_facts(disk: Disk, data_path: str, findings: CheckReport) -> None:
+def _check_facts(disk: Disk, data_path: str, report: CheckReport) -> None:
     path = f"{data_path}/{FACTS}"
     if not disk.exists(path):
-        findings.damage.append(f"{path} is missing")
+        report.damage.append(f"{path} is missing")
         return
     file = disk.open(path)
     try:
         facts = decode(file.pread(file.size(), 0))
-        findings.notes.append(f"format {facts.format}, node id {facts.node_id}")
+        report.notes.append(f"format {facts.format}, node id {facts.node_id}")
     except MetadataError as error:
-        findings.damage.append(f"{path} is damaged: {error}")
+        report.damage.append(f"{path} is damaged: {error}")
     finally:
         file.close()
 
 
-def _check_topics(
-    disk: Disk, home: str, now: Instant, progress: Progress, findings: CheckReport
+def check_topics(
+    disk: Disk, home: str, now: Instant, progress: Progress, report: CheckReport
 ) -> None:
+    """Inspect the topics in the folder `home`, and add them to the report; none if it is missing.
+
+    Raises:
+        DiskError: the folder cannot be read.
+    """
     for folder in disk.listdir(home) if disk.exists(home) else ():
         name = topic_of_directory(folder)
         if name is None:
-            findings.notes.append(f"{home}/{folder} is not a topic folder")
+            report.notes.append(f"{home}/{folder} is not a topic folder")
             continue
         try:
-            findings.rows += _sparq_rows(disk, f"{home}/{folder}", name, now, progress)
+            report.rows += _sparq_rows(disk, f"{home}/{folder}", name, now, progress)
         except DiskError as error:
-            findings.damage.append(f"topic {name} cannot be opened: {error}")
+            report.damage.append(f"topic {name} cannot be opened: {error}")
 
 
 def _sparq_rows(

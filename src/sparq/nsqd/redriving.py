@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from sparq.broker.admin import GONE, IDS_MAX
-from sparq.broker.letters import Letters, Only
+from sparq.broker.dead_letters import Letters, Only
 from sparq.daemon.http import Call, HttpError, Route
 from sparq.inspection import snapshot as pictures
 from sparq.nsqd import parameters

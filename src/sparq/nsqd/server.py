@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparq.broker.broker import Broker
+    from sparq.broker.dead_letters import Letters
     from sparq.broker.draining import Make
-    from sparq.broker.letters import Letters
     from sparq.broker.policies import Policy
     from sparq.broker.publishing import Ticket
     from sparq.broker.topic import Topic

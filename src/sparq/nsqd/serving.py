@@ -21,10 +21,10 @@ from sparq.broker.catalog import CatalogError
 from sparq.broker.options import BrokerOptions
 from sparq.broker.topics import Opening
 from sparq.log.disk import DiskError, RealDisk
+from sparq.migration.data_path_import import DataPathImport, GoImportError
+from sparq.migration.topic_import import ImportStopped
 from sparq.nsqd import policy_document
 from sparq.nsqd.disk_threads import instant
-from sparq.nsqd.go_import import ImportStopped
-from sparq.nsqd.go_switch import GoImportError, Switch
 from sparq.nsqd.leaving import Leave
 from sparq.nsqd.lookup_peers import LookupPeers
 from sparq.nsqd.options import TOPOLOGY, NsqdOptions, default_node_id
@@ -145,7 +145,7 @@ async def take_over(
     Raises:
         StartError: the import failed; Go's files are unchanged.
     """
-    switch = Switch(
+    data_path_import = DataPathImport(
         disk,
         str(data_path),
         node_id=broker_options(options).node_id,
@@ -153,7 +153,7 @@ async def take_over(
         clock=instant,
     )
     try:
-        await asyncio.to_thread(switch.run, stop.is_set)
+        await asyncio.to_thread(data_path_import.run, stop.is_set)
     except ImportStopped:
         logger.info("NSQ: stopped during the import; the next start begins it again")
         return False

@@ -2,7 +2,7 @@
 
 `clicks` defines a click. `archive`, `metrics` and `spam_analysis` are the three queries;
 `minutes_state` and `open_visits` hold the state of the latter two between micro-batches; `app` is
-the Spark application. For `sparq run`, `generator` makes clicks, `publisher` publishes them,
+the Spark application. For `sparq run`, `sparq.demo` makes clicks, `publisher` publishes them,
 `cluster` runs the daemons, `audit` compares what was published with what was stored, `report`
 presents the result, and `main` connects these parts.
 """

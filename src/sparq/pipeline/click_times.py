@@ -51,7 +51,7 @@ _FIRST_DAYS = (
 
 
 def event_micros(text: str | None, is_json: bool) -> int | None:
-    """Read a time; None if the text is no time."""
+    """Read a time; None if the text is not a time."""
     if text is None:
         return None
     found = _CLF.match(text)

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparq.demo.generator import generate
 from sparq.pipeline import archive_formats, metrics, spam_analysis
 from sparq.pipeline.audit import PublisherRecords as Written
 from sparq.pipeline.audit import audit
@@ -38,7 +39,6 @@ from sparq.pipeline.cluster import (
     spawn,
 )
 from sparq.pipeline.folders import Folders, write_json
-from sparq.pipeline.generator import generate
 from sparq.pipeline.progress import RunProgress
 from sparq.pipeline.publisher import PublishProgress, publish, read_hashes, read_lines
 from sparq.pipeline.query_progress import QuerySample, from_json

@@ -33,7 +33,7 @@ def option(
         default: the value if neither flag nor file sets it; a callable is called for the value; a
             tuple makes the flag repeatable.
         text: the help text for `--help`.
-        kind: how the value is parsed, a `program.kinds.Kind`.
+        kind: how the value is parsed, a `program.flag_types.FlagType`.
         name: the whole name of the flag, if it differs from the derived one.
         key: the key in the file, if it is not the flag's name with underscores.
         least: the smallest allowed value, in the field's unit.

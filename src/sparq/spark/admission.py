@@ -7,7 +7,7 @@
    would not grow. The first batch after a start is not held back, as with Spark's Kafka source.
 2. A batch takes at most `messages_max` messages, divided among the logs by their backlogs.
 3. It takes at most `bytes_max` bytes of stored batches, divided likewise. But every log that has
-   messages may give one stretch of its sparse index; otherwise a stretch larger than the log's
+   messages may give one extent of its sparse index; otherwise an extent larger than the log's
    share would never be read.
 """
 
@@ -76,7 +76,7 @@ def share_bytes(limit: int, sizes: Mapping[str, int]) -> dict[str, int]:
     """How many bytes each log may give when `limit` are allowed in total.
 
     Shares are proportional to the logs' sizes, rounded down: the sum never exceeds the limit. A log
-    whose share is smaller than its first stretch still gives that stretch (see 3).
+    whose share is smaller than its first extent still gives that extent (see 3).
     """
     total = sum(sizes.values())
     if total <= limit:

@@ -127,8 +127,8 @@ class NsqDataSource(DataSource):  # type: ignore[misc] # mypy does not follow py
         Maximum number of messages in one micro-batch, over all nsqds and topics. Default: no limit.
     maxBytesPerTrigger : size like ``64m``
         Maximum stored bytes in one micro-batch: the bodies, 38 bytes for each message, and batch
-        headers. Counted in stretches of the log: 64 to 128 KiB, or one larger MPUB. Each log
-        with unread messages gives at least one stretch. Default: no limit.
+        headers. Counted in extents of the log: 64 to 128 KiB, or one larger MPUB. Each log
+        with unread messages gives at least one extent. Default: no limit.
     minOffsetsPerTrigger : int
         A micro-batch waits until this many messages are available, or maxTriggerDelay has passed,
         or maxBytesPerTrigger is reached. The first batch after a start does not wait, and neither

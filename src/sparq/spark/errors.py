@@ -1,4 +1,6 @@
-"""The errors that make a query fail; their texts are written for the query's author.
+"""The errors that make a query fail, and the retries before it fails.
+
+The texts of errors are written for the query's author.
 
 ```
 SparkNsqError
@@ -12,7 +14,13 @@ Wrong options raise `options.OptionError`, refusals by nsqd `RemoteError`, and m
 the client's `TlsError` or `AuthRequiredError`.
 """
 
+import time
+from typing import Final
+
 from sparq.protocol.errors import RemoteError
+
+PAUSE_FIRST_SECONDS: Final = 0.05
+PAUSE_MAX_SECONDS: Final = 1.0
 
 
 class SparkNsqError(Exception):
@@ -42,3 +50,36 @@ def may_pass(refusal: RemoteError) -> bool:
     so a secret that was accepted once is tried again.
     """
     return refusal.code == "E_AUTH_FAILED"
+
+
+class RetryDeadline:
+    """Retries with growing pauses, up to the time limit of the option nsqdTimeoutMs."""
+
+    def __init__(self, what: str, timeout_ms: int) -> None:
+        self._what = what
+        self._timeout_seconds = timeout_ms / 1000
+        self._failing_since: float | None = None
+        self._pause = PAUSE_FIRST_SECONDS
+
+    def reset(self) -> None:
+        """Start again after a success: the next failure begins a new time limit."""
+        self._failing_since, self._pause = None, PAUSE_FIRST_SECONDS
+
+    def wait(self, error: BaseException | str) -> None:
+        """Pause after a failure, before the next attempt.
+
+        Raises:
+            UnreachableError: attempts have failed for longer than the time limit.
+        """
+        now = time.monotonic()
+        if self._failing_since is None:
+            self._failing_since = now
+        left = self._failing_since + self._timeout_seconds - now
+        if left <= 0:
+            given_up = UnreachableError(
+                f"{self._what} has been unreachable for {self._timeout_seconds:g} s "
+                f"(option nsqdTimeoutMs): {error}"
+            )
+            raise given_up from (error if isinstance(error, BaseException) else None)
+        time.sleep(min(self._pause, left))
+        self._pause = min(self._pause * 2, PAUSE_MAX_SECONDS)

@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, TypeVar
 
-from sparq.client.address import parse_addresses, split_texts
-from sparq.client.arguments import RULE
+from sparq.client.arguments import RULE, parse_addresses, split_texts
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol.address import lookupd_url
 from sparq.protocol.names import is_valid_name, quote

@@ -10,12 +10,12 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from sparq.client.range_reader import Place
+from sparq.spark.errors import RetryDeadline
 from sparq.spark.losses import Losses
 from sparq.spark.offsets import Cut, LogPosition, Offset, parse_key
 from sparq.spark.ranges import Range
 from sparq.spark.source_options import SourceOptions
 from sparq.spark.topic_connections import TopicConnections
-from sparq.spark.worker import RetryDeadline
 
 
 class Span(NamedTuple):

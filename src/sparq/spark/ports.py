@@ -11,7 +11,7 @@ import struct
 import time
 from typing import Final, NamedTuple
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.blocking.connection import BlockingConnection
 from sparq.client.errors import WrongPeerError
 from sparq.client.range_reader import RangeReader

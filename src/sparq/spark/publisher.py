@@ -13,9 +13,8 @@ from sparq.client.blocking.connection import BlockingConnection
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import NsqdDiscovery
 from sparq.spark.encode import MpubBody
-from sparq.spark.errors import may_pass
+from sparq.spark.errors import RetryDeadline, may_pass
 from sparq.spark.options import ClusterOptions
-from sparq.spark.worker import RetryDeadline
 
 _SIZE_BYTES: Final = 4
 _REFUSED_BY_ITSELF: Final = frozenset({"E_MPUB_FAILED", "E_PUB_FAILED"})

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from sparq.spark.options import OptionError, SinkOptions
-from sparq.spark.worker import settle
+from sparq.spark.ranges import settle
 
 if TYPE_CHECKING:
     from sparq.spark.encode import RowPosition

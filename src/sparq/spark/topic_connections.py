@@ -26,11 +26,10 @@ from sparq.client.layer_options import LayerOptions
 from sparq.client.range_reader import Attached, Ends, NoRangesError, Place, RangeReader
 from sparq.protocol.errors import RemoteError
 from sparq.spark.discovery import NsqdDiscovery, TopicAt
-from sparq.spark.errors import SupersededError, may_pass
+from sparq.spark.errors import RetryDeadline, SupersededError, may_pass
 from sparq.spark.offsets import Key, LogPosition, parse_key
 from sparq.spark.ports import wrong_nsqd
 from sparq.spark.source_options import SourceOptions
-from sparq.spark.worker import RetryDeadline
 
 USER_AGENT: Final = "sparq spark source"
 RETRY_FIRST_SECONDS: Final = 0.1

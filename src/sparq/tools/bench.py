@@ -18,7 +18,7 @@ import math
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import SparqClientError
@@ -59,7 +59,7 @@ async def bench(options: Options, stop: asyncio.Event) -> int:
 
     Raises:
         UsageError: the options are not valid.
-        Failed: nsqd cannot be reached, or refuses a request.
+        ToolError: nsqd cannot be reached, or refuses a request.
     """
     check(options)
     config = client_config(
@@ -123,7 +123,7 @@ class Bench:
         """Run all measurements, or those requested.
 
         Raises:
-            Failed: nsqd's message count does not match its acknowledgements.
+            ToolError: nsqd's message count does not match its acknowledgements.
             RemoteError, SparqClientError: a publish failed.
         """
         wanted = self._options.part or PARTS

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from sparq.client.address import split_texts
+from sparq.client.arguments import split_texts
 from sparq.cluster.address_rule import AddressRule
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.nodes import Node, given_node

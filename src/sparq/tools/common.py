@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
-from sparq.client.address import parse_nsqd, split_texts
+from sparq.client.arguments import parse_nsqd, split_texts
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ConnectionLostError, WrongPeerError
@@ -173,7 +173,7 @@ async def missing(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
     """Fail if a given nsqd cannot be reached, as `reach` does; otherwise never return.
 
     Raises:
-        Failed: one could not be reached; the text names it.
+        ToolError: one could not be reached; the text names it.
     """
     await reach(clients, wait_ns)
     await asyncio.get_running_loop().create_future()
@@ -183,7 +183,7 @@ async def reach(clients: Iterable[Consumer | Producer], wait_ns: int) -> None:
     """Wait up to ``--wait-for-nsqd`` until every given nsqd is connected.
 
     Raises:
-        Failed: one could not be reached; the text names it.
+        ToolError: one could not be reached; the text names it.
     """
     failure: Exception | None = None
     try:

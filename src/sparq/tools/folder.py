@@ -1,12 +1,16 @@
-"""A folder and the files below it: no operation here can reach a place outside.
+"""Output files: their names, and the folder that they are in. No operation leaves the folder.
 
-1. A file is named by its entries below the folder (`filename.entries`). The path is walked folder
-   by folder, each opened relative to the one before; no symbolic link is followed. The folder
-   itself may be a link, because its owner has chosen it.
-2. Files and their names survive a power failure: after an entry is made in a folder, the folder is
+1. A name is a template whose fields are filled in: `<TOPIC>`, `<HOST>`, `<PID>`, `<DATETIME>` and
+   `<REV>`. Nothing else in a template is special, and inserted values are not expanded again.
+2. A name is a relative path below some folder: it has no `..` and no unprintable characters, and a
+   leading `/` is ignored. A name that leads elsewhere is refused, wherever it came from.
+3. A file is named by its entries below the folder (`entries_of`). The path is walked folder by
+   folder, each opened relative to the one before; no symbolic link is followed. The folder itself
+   may be a link, because its owner has chosen it.
+4. Files and their names survive a power failure: after an entry is made in a folder, the folder is
    synced before anything relies on the entry.
-3. No file replaces another: a name that is in use stays with its file.
-4. Folders are created with mode 0770 and files with 0666, less the umask, as NSQ creates them.
+5. No file replaces another: a name that is in use stays with its file.
+6. Folders are created with mode 0770 and files with 0666, less the umask, as NSQ creates them.
 """
 
 from __future__ import annotations
@@ -15,11 +19,27 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import shutil
+import socket
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
+
+Entries = Sequence[str]
+
+REVISION: Final = "<REV>"
+GZIP_SUFFIX: Final = ".gz"
+ENTRY_BYTES_MAX: Final = 255
+"""Longest file or folder name that file systems accept, in bytes."""
+
+_PLACES: Final = re.compile("<(?:TOPIC|HOST|PID|DATETIME|REV)>")
+_PLACES_AND_REST: Final = re.compile(f"{_PLACES.pattern}|.", re.DOTALL)
+_HOST_PLACES: Final = re.compile("<(?:SHORT_HOST|HOSTNAME)>")
+_CONVERSIONS: Final = re.compile("%[BbmAadHIMSYypZz%]")
 
 FOLDER_MODE: Final = 0o770
 FILE_MODE: Final = 0o666
@@ -31,7 +51,119 @@ _NEW_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE_FLAGS
 _NO_LINKS: Final = (errno.EPERM, errno.ENOTSUP, errno.EMLINK, errno.ENOSYS)
 """Errors of file systems that support no hard links, or no more of them for this file."""
 
-Entries = Sequence[str]
+
+class FilenameError(ValueError):
+    """A template yields no name of a file below a folder; the text says why."""
+
+
+def strftime(format_text: str, when: datetime) -> str:
+    """Format the date with the conversions that NSQ has, in English; other `%` stay as they are."""
+    return _CONVERSIONS.sub(lambda found: when.strftime(found[0]), format_text)
+
+
+def host_identifier(text: str) -> str:
+    """Return the value of `<HOST>`: the short host name, or the text with its fields filled in."""
+    host = socket.gethostname()
+    names = {"<SHORT_HOST>": host.partition(".")[0], "<HOSTNAME>": host}
+    return _fill(_HOST_PLACES, text or "<SHORT_HOST>", names)
+
+
+def _fill(places: re.Pattern[str], text: str, values: Mapping[str, str]) -> str:
+    return places.sub(lambda found: values.get(found[0], found[0]), text)
+
+
+def entries_of(name: str) -> tuple[str, ...]:
+    """Split a path below a folder into its entries: folders, then the file's name.
+
+    Raises:
+        FilenameError: it leads out of the folder, or names no file in it.
+    """
+    if not name.isprintable():
+        raise FilenameError(f"the file name {name!r} has unprintable characters")
+    found = tuple(entry for entry in name.split("/") if entry not in ("", "."))
+    if ".." in found:
+        raise FilenameError(f"the file name {name!r} leads out of its folder")
+    if not found:
+        raise FilenameError(f"the file name {name!r} does not name a file")
+    if long := next((entry for entry in found if len(os.fsencode(entry)) > ENTRY_BYTES_MAX), ""):
+        raise FilenameError(f"the file name {long:.40}... is longer than {ENTRY_BYTES_MAX} bytes")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The names of one topic's files.
+
+    Attributes:
+        text: the name with its fields.
+        datetime_format: the `strftime` format of the date in it.
+        topic: the topic.
+        host: the value of `<HOST>`.
+    """
+
+    text: str
+    datetime_format: str
+    topic: str
+    host: str
+
+    def at(self, when: datetime) -> str:
+        """Return the name at this time; `<REV>` is not filled in yet."""
+        values = {
+            "<TOPIC>": self.topic,
+            "<HOST>": self.host,
+            "<PID>": str(os.getpid()),
+            "<DATETIME>": strftime(self.datetime_format, when),
+        }
+        return _fill(_PLACES, self.text, values)
+
+    def pattern(self) -> re.Pattern[str]:
+        """Return a pattern that matches every name of this template, at any time, of any process.
+
+        Each `<REV>` is a group.
+        """
+        values = {"<PID>": "[0-9]+", "<DATETIME>": ".*", REVISION: "(-[0-9]{6,})"}
+        values |= {"<TOPIC>": re.escape(self.topic), "<HOST>": re.escape(self.host)}
+        parts = _PLACES_AND_REST.findall(self.text)
+        return re.compile("".join(values.get(part) or re.escape(part) for part in parts))
+
+
+def template(
+    filename_format: str,
+    datetime_format: str,
+    topic: str,
+    identifier: str,
+    *,
+    is_revised: bool,
+    is_gzip: bool,
+) -> Template:
+    """Return the template of a topic's files.
+
+    Args:
+        filename_format: `--filename-format`.
+        datetime_format: `--datetime-format`.
+        topic: the topic.
+        identifier: `--host-identifier`.
+        is_revised: whether several files may have names that differ only in the revision; if not,
+            `<REV>` is removed.
+        is_gzip: whether the name must end in `.gz`.
+    Raises:
+        FilenameError: `<REV>` is missing, or the format yields no name below a folder.
+    """
+    if is_revised and REVISION not in filename_format:
+        raise FilenameError(
+            "missing <REV> in --filename-format when gzip, rotation, or work dir enabled"
+        )
+    text = filename_format if is_revised else filename_format.replace(REVISION, "")
+    if is_gzip and not text.endswith(GZIP_SUFFIX):
+        text += GZIP_SUFFIX
+    made = Template(text, datetime_format, topic, host_identifier(identifier))
+    entries_of(with_revision(made.at(datetime.now().astimezone()), 0))
+    return made
+
+
+def with_revision(name: str, revision: int) -> str:
+    """Return the name with its revision: a dash and six digits."""
+    return name.replace(REVISION, f"-{revision:06d}")
 
 
 class Folder:

@@ -16,8 +16,9 @@ import os
 import sys
 import time
 
-from sparq.log.check import CheckReport, CheckRow, Progress, check, size_of
+from sparq.log.check import CheckReport, CheckRow, Progress
 from sparq.log.disk import DiskError, LookingDisk
+from sparq.migration.check import check, size_of
 from sparq.program.stdout import write_stdout
 from sparq.protocol.instant import Instant
 from sparq.tools.commands import CHECK_FAILED, CheckOptions
@@ -51,7 +52,7 @@ def look(data_path: str) -> CheckReport:
     """Check a data path, holding its lock.
 
     Raises:
-        Failed: it cannot be checked, or holds no data.
+        ToolError: it cannot be checked, or holds no data.
     """
     disk = LookingDisk()
     path = os.path.abspath(data_path)

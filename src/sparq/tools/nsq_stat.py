@@ -44,7 +44,7 @@ async def stat(options: Options, output: PipeOutput, stop: asyncio.Event) -> int
 
     Raises:
         UsageError: the options are not valid.
-        Failed, BrokenPipeError: a row cannot be computed, or not written.
+        ToolError, BrokenPipeError: a row cannot be computed, or not written.
     """
     check(options)
     await unless_stopped(_report(options, output), stop)

@@ -40,7 +40,7 @@ async def tail(options: Options, output: PipeOutput, stop: asyncio.Event) -> int
 
     Raises:
         UsageError: the options are not valid.
-        Failed, BrokenPipeError: standard output cannot be written.
+        ToolError, BrokenPipeError: standard output cannot be written.
     """
     consumers = _consumers(options)
     printer = Printer(options, output)
@@ -109,7 +109,7 @@ class Printer:
         """Print the consumer's messages until there are enough or it is stopped.
 
         Raises:
-            Failed, BrokenPipeError: standard output cannot be written.
+            ToolError, BrokenPipeError: standard output cannot be written.
         """
         prefix = f"{consumer.topic} | ".encode() if self._print_topic else b""
         async for batch in consumer.batches(wait=0):

@@ -24,15 +24,18 @@ A file that cannot be written ends the program with status 1.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import time
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final, TypeVar
 
 import aiohttp
 
+from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.consumer import Consumer
 from sparq.client.lookup import Asker
@@ -45,17 +48,19 @@ from sparq.protocol.patterns import Pattern, PatternError
 from sparq.tools import common
 from sparq.tools.command_line import ToolError, UsageError, refuse
 from sparq.tools.commands import NsqToFileOptions as Options
-from sparq.tools.filename import FilenameError, template
-from sparq.tools.folder import Folder
+from sparq.tools.folder import FilenameError, Folder, template
 from sparq.tools.output import Rotation, TopicOutput
-from sparq.tools.recorder import Recorder
 from sparq.tools.terminal import show_progress
+from sparq.tools.touching import halfway
 
 PROGRAM: Final = "nsq_to_file"
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MIB: Final = 1 << 20
+NEVER: Final = float("inf")
 
 
 def start(options: Options) -> int:
@@ -182,13 +187,11 @@ class Archive:
 
     async def _look_for_topics(self, stop: asyncio.Event) -> None:
         options = self._options
-        found = TopicFinder(
-            options.lookupd_http_addresses,
-            self._pattern,
-            self._config,
-            connect_seconds=options.http_client_connect_timeout_ns / SECOND,
-            request_seconds=options.http_client_request_timeout_ns / SECOND,
+        timeout = aiohttp.ClientTimeout(
+            connect=options.http_client_connect_timeout_ns / SECOND,
+            total=options.http_client_request_timeout_ns / SECOND,
         )
+        found = TopicFinder(options.lookupd_http_addresses, self._pattern, self._config, timeout)
         while True:
             for topic in await found.known():
                 if topic not in self._recorders and topic not in self._refused:
@@ -207,14 +210,36 @@ class Archive:
             self._start(recorder, stop)
 
     def _recorder(self, topic: str) -> Recorder:
-        """Return the recorder of a topic, which has a legal name.
+        return Recorder(topic, self._options, self._config, self._work, self._finished)
 
-        Raises:
-            FilenameError: it can have no file.
-        """
-        options, finished = self._options, self._finished
+
+class Recorder:
+    """Writes one topic's messages to files, and finishes them when they are on the disk.
+
+    1. FIN is sent only for messages that are on the disk. Any error of a file ends the recorder,
+       which requeues its messages at once, so that nsqd need not wait for their timeout.
+    2. It syncs when it holds as many messages as may be in flight, when the consumer is starved (no
+       more come before some are finished), every `sync_interval`, before half of a held message's
+       timeout is over, when asked to reopen, and at its end.
+    3. Files are written in other threads, one call at a time: a slow disk does not delay
+       heartbeats.
+
+    Args:
+        topic: it has a legal name.
+        options: checked.
+        config: of the consumer.
+        work: the folder to write to.
+        finished: the folder that finished files are moved to; None: they stay.
+
+    Raises:
+        FilenameError: the topic can have no file.
+    """
+
+    def __init__(
+        self, topic: str, options: Options, config: Config, work: Folder, finished: Folder | None
+    ) -> None:
         rotation = Rotation(options.rotate_size, options.rotate_interval_ns)
-        made = template(
+        file_names = template(
             options.filename_format,
             options.datetime_format,
             topic,
@@ -222,38 +247,140 @@ class Archive:
             is_revised=options.gzip or any((rotation.size, rotation.interval_ns, finished)),
             is_gzip=options.gzip,
         )
-        consumer = Consumer(
+        self._label = f"[{topic}/{options.channel}]"
+        gzip_level = options.gzip_level if options.gzip else 0
+        self.output = TopicOutput(
+            file_names, work, finished, rotation, gzip_level=gzip_level, label=self._label
+        )
+        self.consumer = Consumer(
             topic,
             options.channel,
             nsqd_tcp_addresses=options.nsqd_tcp_addresses,
             lookupd_http_addresses=options.lookupd_http_addresses,
-            config=self._config,
+            config=config,
         )
-        output = TopicOutput(
-            made,
-            self._work,
-            finished,
-            rotation,
-            gzip_level=options.gzip_level if options.gzip else 0,
-            label=f"[{topic}/{options.channel}]",
-        )
-        return Recorder(
-            consumer,
-            output,
-            sync_interval=options.sync_interval_ns / SECOND,
-            skip_empty_files=options.skip_empty_files,
-        )
+        self._sync_interval = options.sync_interval_ns / SECOND
+        self._skip_empty_files = options.skip_empty_files
+        self._held: list[Batch] = []
+        self._held_count = 0
+        self._overdue_at = NEVER
+        self._tick_at = NEVER
+        self._writing = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._reopening = False
+        self._stopping = False
+
+    async def run(self) -> None:
+        """Record until stopped.
+
+        Raises:
+            ToolError: a file could not be written; only messages on the disk were finished.
+        """
+        await self._on_disk(self.output.finish_left_over)
+        if self._stopping:
+            return
+        self.consumer.start()
+        tasks = [asyncio.create_task(self._receive()), asyncio.create_task(self._watch())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            async with self._writing:  # a cancelled call would go on running in its thread
+                for task in tasks:
+                    task.cancel()
+            results = await asyncio.gather(*tasks, return_exceptions=True)
+            if failures := [each for each in results if isinstance(each, Exception)]:
+                raise failures[0]
+            await self._on_disk(self.output.close)
+        finally:
+            for batch in self._held:
+                batch.requeue(0, backoff=False)
+            await self.consumer.stop(0.0)
+
+    async def stop(self) -> None:
+        """Sync and finish the messages received so far, and receive no more."""
+        self._stopping = True
+        self._woken.set()
+        await self.consumer.stop()
+
+    def reopen(self) -> None:
+        """Sync, finish messages and close the file, soon; the next message opens the next file."""
+        self._reopening = True
+        self._woken.set()
+
+    # Messages
+
+    async def _receive(self) -> None:
+        size = max(1, self.consumer.max_in_flight)
+        async for batch in self.consumer.batches(size, wait=0):
+            async with self._writing:
+                await self._take(batch)
+
+    async def _take(self, batch: Batch) -> None:
+        if not self._held:
+            self._overdue_at = halfway(batch)
+            if self._overdue_at < self._tick_at:
+                self._woken.set()
+        self._held.append(batch)
+        self._held_count += len(batch)
+        sync = self._stopping or self._is_full()
+        if await self._on_disk(partial(self.output.write, batch.bodies, sync=sync)):
+            await self._finish()
+
+    def _is_full(self) -> bool:
+        """Whether no more messages, or few, come before some are finished."""
+        return self._held_count >= self.consumer.max_in_flight or self.consumer.is_starved
+
+    async def _finish(self) -> None:
+        """Send FIN for all messages held: they are on the disk."""
+        held, self._held = self._held, []
+        self._held_count, self._overdue_at = 0, NEVER
+        for batch in held:
+            await batch.finish()
+
+    # Time
+
+    async def _watch(self) -> None:
+        self._tick_at = time.monotonic() + self._sync_interval
+        while True:
+            await self._woken_by(min(self._tick_at, self._overdue_at))
+            async with self._writing:
+                if (work := self._work_due(time.monotonic())) is not None:
+                    await self._on_disk(work)
+                    await self._finish()
+
+    def _work_due(self, now: float) -> Callable[[], None] | None:
+        """Return the file operation that is due; it leaves all messages held on the disk."""
+        if self._reopening:
+            self._reopening = False
+            return self.output.close
+        if now >= self._tick_at:
+            self._tick_at = now + self._sync_interval
+            return partial(self.output.tick, skip_empty_files=self._skip_empty_files)
+        if now >= self._overdue_at or self._stopping:
+            return self.output.sync
+        return None
+
+    async def _woken_by(self, when: float) -> None:
+        """Wait for a wake-up, or until this time of the monotonic clock."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, when - time.monotonic())):
+                await self._woken.wait()
+        self._woken.clear()
+
+    async def _on_disk(self, call: Callable[[], T]) -> T:
+        """Run a blocking call in a thread. Raises ToolError: it failed."""
+        try:
+            return await asyncio.to_thread(call)
+        except (OSError, FilenameError) as error:
+            raise ToolError(
+                f"{self._label} cannot write {self.output.shown()}: {error}; unfinished messages"
+                " are delivered again"
+            ) from error
 
 
 class TopicFinder:
-    """Asks nsqlookupds for topics.
+    """Asks nsqlookupds (``host:port`` or URL) for topics that match a pattern.
 
-    Args:
-        lookupds: the nsqlookupds, ``host:port`` or URL.
-        pattern: selects topics.
-        config: TLS settings, and the secret sent to nsqlookupds.
-        connect_seconds: timeout of each connection.
-        request_seconds: timeout of each request as a whole.
+    `config` has the TLS settings and the secret sent to nsqlookupds.
 
     Raises:
         ValueError: an address is not valid.
@@ -264,14 +391,12 @@ class TopicFinder:
         lookupds: Iterable[str],
         pattern: Pattern,
         config: Config,
-        *,
-        connect_seconds: float,
-        request_seconds: float,
+        timeout: aiohttp.ClientTimeout,
     ) -> None:
         self._questions = [question(lookupd, "topics") for lookupd in lookupds]
         self._pattern = pattern
         self._config = config
-        self._timeout = aiohttp.ClientTimeout(total=request_seconds, connect=connect_seconds)
+        self._timeout = timeout
         self._failing: set[str] = set()
 
     async def known(self) -> list[str]:

@@ -37,7 +37,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NoReturn
 
-from sparq.client.address import parse_addresses
+from sparq.client.arguments import parse_addresses
 from sparq.client.batch import Batch
 from sparq.client.config import Config
 from sparq.client.connection import STORAGE_REFUSALS

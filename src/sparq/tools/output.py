@@ -35,8 +35,15 @@ from itertools import accumulate
 from typing import Final
 
 from sparq.protocol.durations import format_duration
-from sparq.tools.filename import REVISION, FilenameError, Template, entries, with_revision
-from sparq.tools.folder import Entries, Folder
+from sparq.tools.folder import (
+    REVISION,
+    Entries,
+    FilenameError,
+    Folder,
+    Template,
+    entries_of,
+    with_revision,
+)
 
 log = logging.getLogger(__name__)
 
@@ -111,19 +118,19 @@ class TopicOutput:
                 continue
             try:
                 if not self._is_whole(fd):
-                    self._folder.remove(entries(name))
+                    self._folder.remove(entries_of(name))
                     continue
                 log.warning(
                     "%s %s was left by an earlier run", self._label, self._folder.shown([name])
                 )
-                self._deliver(entries(name), unrevised(found), int(found[1].removeprefix("-")))
+                self._deliver(entries_of(name), unrevised(found), int(found[1].removeprefix("-")))
             finally:
                 os.close(fd)
 
     def _taken(self, name: str) -> int | None:
         """Open a file that was left over; None if it is in use, or cannot be opened."""
         try:
-            return self._folder.existing(entries(name))
+            return self._folder.existing(entries_of(name))
         except (FileExistsError, FileNotFoundError):
             return None
         except (OSError, FilenameError) as error:
@@ -265,7 +272,7 @@ class TopicOutput:
 
     def _try_to_open(self) -> int | None:
         """Open the file of this revision; None if its name is in use, or it is full already."""
-        self._entries = entries(with_revision(self._name, self._revision))
+        self._entries = entries_of(with_revision(self._name, self._revision))
         if self._finished is not None and self._finished.has(self._entries):
             return None
         is_new = self._gzip_level or self._rotation.interval_ns
@@ -298,7 +305,7 @@ class TopicOutput:
             except FileExistsError:
                 log.warning("%s %s already exists", self._label, self._finished.shown(target))
                 revision = self._next_revision(name, revision)
-                target = entries(with_revision(name, revision))
+                target = entries_of(with_revision(name, revision))
             else:
                 break
         moved = self._folder.shown(source), self._finished.shown(target)

@@ -81,7 +81,7 @@ class Input:
         """Wait for input and return it; empty at the end.
 
         Raises:
-            Failed: it cannot be read.
+            ToolError: it cannot be read.
         """
         try:
             return await self._aside.call(partial(_read, self._descriptor))
@@ -101,7 +101,7 @@ class PipeOutput:
 
         Raises:
             BrokenPipeError: the reader has gone.
-            Failed: it cannot be written.
+            ToolError: it cannot be written.
         """
         try:
             await self._aside.call(partial(_write, self._descriptor, data))

@@ -221,7 +221,7 @@ class Relay:
             follow: processes a consumer that has no handler, until it is stopped.
 
         Raises:
-            Failed: a given nsqd cannot be reached; messages in flight have been finished.
+            ToolError: a given nsqd cannot be reached; messages in flight have been finished.
         """
         self._tasks.add(asyncio.create_task(self._touching.run()))
         stopping = asyncio.create_task(stop.wait())

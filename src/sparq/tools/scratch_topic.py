@@ -49,7 +49,7 @@ class ScratchTopic:
         self._upstream.own((http_address,))
 
     async def __aenter__(self) -> Self:
-        """Create the topic. Raises Failed: nsqd cannot be reached over HTTP, or refuses."""
+        """Create the topic. Raises ToolError: nsqd cannot be reached over HTTP, or refuses."""
         await self._upstream.__aenter__()
         try:
             self.version = _version(await self._ask(self._upstream.get, "info"))
@@ -76,7 +76,7 @@ class ScratchTopic:
             Its name. It gets the messages that are published from now on.
 
         Raises:
-            Failed: nsqd refuses.
+            ToolError: nsqd refuses.
         """
         if self._channels:
             await self._tell("channel/delete", channel=f"{CHANNEL}_{self._channels}")
@@ -87,11 +87,11 @@ class ScratchTopic:
         return name
 
     async def empty(self) -> None:
-        """Drop the topic's messages that are in no channel. Raises Failed: nsqd refuses."""
+        """Drop the topic's messages that are in no channel. Raises ToolError: nsqd refuses."""
         await self._tell("topic/empty")
 
     async def message_count(self) -> int:
-        """Return how many messages were published to it. Raises Failed: nsqd does not report it."""
+        """Return how many messages were published. Raises ToolError: nsqd does not report it."""
         query = {"format": "json", "include_clients": "false"}
         answer = await self._ask(self._upstream.get, "stats", **query)
         try:
@@ -112,7 +112,7 @@ class ScratchTopic:
 
 
 def _version(info: Any) -> str:
-    """Return ``nsqd v1.3.0``. Raises Failed: the response is not from an nsqd."""
+    """Return ``nsqd v1.3.0``. Raises ToolError: the response is not from an nsqd."""
     try:
         return one_line(f"nsqd v{info['version']}")
     except (KeyError, TypeError):

@@ -23,7 +23,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final
 
-from sparq.client.address import parse_addresses
+from sparq.client.arguments import parse_addresses
 from sparq.client.config import Config
 from sparq.client.errors import SparqClientError
 from sparq.client.producer import Producer
@@ -56,7 +56,7 @@ async def publish_all(options: Options, source: Input, stop: asyncio.Event) -> i
 
     Raises:
         UsageError: the options are not valid.
-        Failed: a record is not published, or cannot be read.
+        ToolError: a record is not published, or cannot be read.
     """
     config, addresses = check(options)
     producers = {address: Producer(address, config=config) for address in addresses}
@@ -77,7 +77,7 @@ async def follow(
     """Publish the source's records until it ends or the event is set.
 
     Raises:
-        Failed: a record is not published, or cannot be read.
+        ToolError: a record is not published, or cannot be read.
     """
     while data := await _read(source, stop):
         try:
@@ -155,7 +155,7 @@ class RecordPublisher:
         """Publish records in order.
 
         Raises:
-            Failed: a record is not published; the text says which. Or an nsqd cannot be reached.
+            ToolError: a record is not published; the text says which. Or an nsqd cannot be reached.
         """
         if records and not self._reached:
             await reach(self._producers, self._wait_ns)
@@ -202,7 +202,7 @@ class PublishTarget:
         """Publish records; ``before`` is the number of records already published.
 
         Raises:
-            Failed: a record is not published; the text says which.
+            ToolError: a record is not published; the text says which.
         """
         for together in runs(records, self._bytes_max):
             try:

@@ -71,7 +71,7 @@ async def watch(options: Options, output: PipeOutput, stop: asyncio.Event) -> in
 
     Raises:
         UsageError: the options are not valid.
-        Failed: no nsqd answers, or the output cannot be written.
+        ToolError: no nsqd answers, or the output cannot be written.
     """
     check(options)
     async with opened(options, options.topic, options.channel) as cluster:
@@ -149,7 +149,7 @@ class Watcher:
         """Print each overview.
 
         Raises:
-            Failed: no nsqd answers, and the program would exit by itself.
+            ToolError: no nsqd answers, and the program would exit by itself.
             OSError: standard output cannot be written.
         """
         wanted = 1 if self._options.once else self._options.count

@@ -171,7 +171,7 @@ async def consume(
         body_size: bytes of each message.
 
     Raises:
-        Failed: messages do not arrive.
+        ToolError: messages do not arrive.
     """
     counting = Counting(seconds)
     taken = 0
@@ -197,7 +197,7 @@ async def _finished(consumer: Consumer, batch: int) -> AsyncGenerator[int, None]
 
 @asynccontextmanager
 async def patience(seconds: float) -> AsyncIterator[None]:
-    """Limit the time of the block. Raises Failed: it took longer."""
+    """Limit the time of the block. Raises ToolError: it took longer."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -230,7 +230,7 @@ class LatencyWorkload:
         """Measure for this time: from publish to OK, and from publish to delivery.
 
         Raises:
-            Failed: messages do not arrive.
+            ToolError: messages do not arrive.
         """
         consuming = asyncio.create_task(self._consume(consumer))
         try:

@@ -1,11 +1,17 @@
-"""What the tests of the blocking face have in common."""
+"""Fixtures of the tests of the blocking API."""
 
 from __future__ import annotations
 
 import logging
-import threading
+import socket
+from collections.abc import Iterator
 
 import pytest
+
+import sparq
+from sparq.client import Session
+from tests.client.blocking.sessions import running
+from tests.support.servers import NsqdServer, spawn_nsqd
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +20,24 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
-def running() -> list[threading.Thread]:
-    """The threads of sessions."""
-    return [each for each in threading.enumerate() if each.name == "sparq session"]
+@pytest.fixture(scope="session")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """One nsqd; each test uses a topic of its own."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), "--max-msg-size=10000") as server:
+        yield server
+
+
+@pytest.fixture
+def session(nsqd: NsqdServer) -> Iterator[Session]:
+    """A session, which leaves no thread."""
+    with sparq.connect(nsqd.tcp, max_in_flight=100, max_backoff_duration=0) as made:
+        yield made
+    assert not running()
+
+
+@pytest.fixture
+def nowhere() -> Iterator[str]:
+    """An address that refuses connections, and that no other test's nsqd can take meanwhile."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{held.getsockname()[1]}"

@@ -1,6 +1,6 @@
-"""blocking.connection through layers: what a peer may do wrong, and that memory is used again.
+"""client.blocking.connection through layers: peers that break the rules, and reused memory.
 
-Threads serve the handshake's pure twin. What goes right is in `test_layers_with_nsqd`.
+Threads serve the handshake's pure twin. What goes right is in `tests/scenarios/tls`.
 """
 
 import contextlib

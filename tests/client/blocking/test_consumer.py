@@ -1,26 +1,29 @@
-"""client.blocking.consumer: what no conversation with a session shows (see test_session)."""
+"""client.blocking.consumer: waits and their ends, batches, Ctrl-C, and closing."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import sparq
-from sparq.client import BlockingBatch, Message
+from sparq.client import BlockingBatch, ClosedError, Message, Session
 from sparq.client.blocking.fetcher import Fetcher
 from sparq.client.blocking.loop_thread import LoopThread
-from tests.client.conftest import Company
+from tests.client.blocking.sessions import fill, interrupt_soon, running
+from tests.support.servers import NsqdServer, free_port
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
 
 
 def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that nobody has got would receive messages that nobody handles."""
-    topic, nsqd = company.make("orphan"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("orphan"), shared_daemons.nsqds[0]
     asked = LoopThread.ask
 
     def interrupted(self: LoopThread, question: Callable[[], Any]) -> Any:
@@ -43,10 +46,10 @@ def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
 
 
 def test_who_is_too_slow_for_a_message_waits_for_the_next(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another thread may take what has just come: that is no end of the iteration."""
-    topic, nsqd = company.make("slower"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("slower"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
     robbed: list[Message] = []
@@ -68,9 +71,9 @@ def test_who_is_too_slow_for_a_message_waits_for_the_next(
     assert (robbed[0].id, 2) == (message.id, message.attempts)
 
 
-def test_batches_end_with_the_session(company: Company) -> None:
+def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
     """As a loop over messages does: what is closed has no more, and that is no error."""
-    topic, nsqd = company.make("ended"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("ended"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp) as session:
         consumer = session.consumer(topic, "c")
         ended: list[list[BlockingBatch]] = []
@@ -82,9 +85,9 @@ def test_batches_end_with_the_session(company: Company) -> None:
     assert [] == [*consumer.batches()] == [*consumer]
 
 
-def test_any_function_may_give_up(company: Company) -> None:
+def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
     """Ordinary or not, as with an event loop; False says that it has failed."""
-    topic, nsqd = company.make("giving_up"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("giving_up"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     attempts: list[int] = []
 
@@ -105,9 +108,9 @@ def test_any_function_may_give_up(company: Company) -> None:
     assert [2, 3] == attempts
 
 
-def test_batches_may_be_left_on_the_session_s_thread(company: Company) -> None:
+def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemons) -> None:
     """Where the collector of garbage happens to run: that thread cannot wait for itself."""
-    topic, nsqd = company.make("collected"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("collected"), shared_daemons.nsqds[0]
     nsqd.post(f"/mpub?topic={topic}", b"1\n2")
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session:
         consumer = session.consumer(topic, "c")
@@ -118,3 +121,182 @@ def test_batches_may_be_left_on_the_session_s_thread(company: Company) -> None:
         message.finish()
 
     assert message.body in (b"1", b"2")
+
+
+def test_waits_have_ends(session: Session) -> None:
+    """``receive`` times out, ``messages`` and ``batches`` end when nothing comes for a while."""
+    fill(session, "waits", 3)
+    with session.consumer("waits", "c") as consumer:
+        first = consumer.receive(timeout_seconds=10)
+        rest = [*consumer.messages(idle_timeout=0.2)]
+        with pytest.raises(TimeoutError):
+            consumer.receive(timeout_seconds=0.05)
+        assert [] == list(consumer.batches(idle_timeout=0.05))
+        assert [b"0", b"1", b"2"] == [each.body for each in (first, *rest)]
+        fill(session, "waits", 1)
+        assert b"0" == consumer.receive(timeout_seconds=10).body
+    assert [] == list(consumer)
+    with pytest.raises(ClosedError):
+        consumer.receive()
+
+
+def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
+    """A wait for a batch that is given up leaves what it had gathered to the next who asks."""
+    with session.consumer("left", "c") as consumer:
+        wait_for(lambda: consumer.connections)
+        assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.05))
+        fill(session, "left", 3)
+        assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.3))
+        seen = sorted(message.body for message in consumer.messages(idle_timeout=0.3))
+
+    assert [b"0", b"1", b"2"] == seen
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
+    """As the consumer with an event loop tells them; what only that has is told, too."""
+    with session.consumer("mistakes", "c") as consumer, pytest.raises(ValueError, match="size"):
+        next(consumer.batches(size))
+    with pytest.raises(TypeError, match="handler: iterate"):
+        session.consumer("mistakes", "c", handler=print)
+    with pytest.raises(ValueError, match="channel name"):
+        session.consumer("mistakes", "a b")
+
+
+def test_ctrl_c_loses_no_message(session: Session) -> None:
+    """In a notebook: the waiting cell is interrupted, messages come, the next cell gets them."""
+    with session.consumer("interrupted", "c") as consumer:
+        for wait in (consumer.receive, lambda: next(consumer.batches())):
+            interrupt_soon()
+            with pytest.raises(KeyboardInterrupt):
+                wait()
+        bodies = fill(session, "interrupted", 10)
+        seen = []
+        for message in consumer.messages(idle_timeout=5):
+            seen.append(message.body)
+            assert message.attempts == 1
+            message.finish()
+            if len(seen) == 10:
+                break
+
+        assert bodies == seen
+
+
+def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: NsqdServer) -> None:
+    """Fetched messages, those of a wait that timed out, and those not fetched yet: all at once."""
+    fill(session, "back", 20)
+    first = session.consumer("back", "c")
+    in_hand = first.receive(10)
+    for _ in first.messages(idle_timeout=0.2):
+        pass
+    fill(session, "back", 10)
+    wait_for(lambda: first.counters.received == 30)
+    first.close()
+    with session.consumer("back", "c") as second:
+        seen = {message.id: message.attempts for message in second.messages(idle_timeout=0.5)}
+
+    assert 10 == len(seen)
+    assert in_hand.id not in seen
+    assert {2} == set(seen.values())
+
+
+def test_closing_gives_back_fetched_messages(session: Session) -> None:
+    """A loop that is left after its first message keeps the others from nobody."""
+    fill(session, "fetched", 20)
+    first = session.consumer("fetched", "c")
+    first.receive(10).finish()
+    wait_for(lambda: first.counters.received == 20)
+    first.close()
+    with session.consumer("fetched", "c") as second:
+        seen = [message.attempts for message in second.messages(idle_timeout=0.5)]
+
+    assert [2] * 19 == seen
+
+
+def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
+    """``close(wait_seconds)`` lets another thread answer for what it has."""
+    fill(session, "grace", 1)
+    consumer = session.consumer("grace", "c")
+    message = consumer.receive(10)
+    threading.Timer(0.2, message.finish).start()
+    consumer.close(wait_seconds=10)
+
+    assert 1 == consumer.counters.finished
+
+
+def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
+    """A fetched message that waited too long is dropped; its next delivery is handed out."""
+    fill(session, "stale", 2)
+    options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 0.05}
+    with session.consumer("stale", "c", **options) as consumer:
+        first = consumer.receive(10)
+        wait_for(lambda: consumer.counters.expired == 2)
+        seen = [consumer.receive(10) for _ in range(2)]
+
+        assert first.stale
+        assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
+
+
+def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
+    """Not only when the consumer next counts what is over, which is seconds later by default."""
+    fill(session, "late", 2)
+    options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 5.0}
+    with session.consumer("late", "c", **options) as consumer:
+        first = consumer.receive(10)
+        wait_for(lambda: time.monotonic() > first.expires_at)
+        seen = [consumer.receive(10) for _ in range(2)]
+
+        assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
+
+
+def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
+    """The callback may wait and answer as any other part of the program."""
+    fill(session, "up", 1)
+    given_up: list[tuple[int, bool]] = []
+
+    def give_up(message: Message) -> None:
+        given_up.append((message.attempts, threading.current_thread() in running()))
+
+    with session.consumer("up", "c", max_attempts=1, on_giving_up=give_up) as consumer:
+        consumer.receive(10).requeue(0)
+        assert [] == list(consumer.messages(idle_timeout=0.3))
+
+        assert [(2, False)] == given_up
+        assert (1, 1) == (consumer.counters.given_up, consumer.counters.finished)
+
+
+def test_a_consumer_can_be_steered(session: Session) -> None:
+    """Pause, resume, ``max_in_flight``, and what is known."""
+    with session.consumer("steered", "c", max_in_flight=5) as consumer:
+        wait_for(lambda: consumer.connections)
+        consumer.pause()
+        fill(session, "steered", 10)
+        assert [] == list(consumer.messages(idle_timeout=0.2))
+        assert consumer.is_paused
+        consumer.resume()
+        wait_for(lambda: consumer.in_flight == 5)
+        assert consumer.is_starved
+        consumer.max_in_flight = 10
+        wait_for(lambda: consumer.in_flight == 10)
+
+        assert (10, 10, 0, {}) == (
+            consumer.max_in_flight,
+            consumer.config.max_in_flight,
+            consumer.backoff_level,
+            consumer.errors,
+        )
+        assert not consumer.is_paused
+
+
+def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
+    """An nsqd, and an nsqlookupd, come and go as with an event loop."""
+    nowhere, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
+    with session.consumer("sources", "c") as consumer:
+        consumer.connect_to_nsqd(nowhere)
+        consumer.connect_to_nsqlookupd(lookupd)
+        wait_for(lambda: len(consumer.errors) == 2)
+        consumer.disconnect_from_nsqd(nowhere)
+        consumer.disconnect_from_nsqlookupd(lookupd)
+        wait_for(lambda: consumer.errors == {})
+        with pytest.raises(ValueError, match="last source"):
+            consumer.disconnect_from_nsqd(nsqd.tcp)

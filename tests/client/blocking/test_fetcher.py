@@ -1,4 +1,4 @@
-"""client.blocking.feed: waits that are given up lose nothing."""
+"""client.blocking.fetcher: waits that are given up lose nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sparq
 from sparq.client import ClosedError
 from sparq.client.blocking.fetcher import Fetcher
 from sparq.client.blocking.loop_thread import LoopThread
-from tests.client.conftest import Company
+from tests.support.shared_daemons import SharedDaemons
 
 
 @pytest.fixture
@@ -92,10 +92,10 @@ def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
 
 
 def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
-    company: Company, monkeypatch: pytest.MonkeyPatch
+    shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A batch that arrives just as the loop gives up is given back to nsqd."""
-    topic, nsqd = company.make("feed"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("feed"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
 

@@ -14,7 +14,7 @@ import pytest
 
 from sparq.client.blocking.loop_thread import LoopThread
 from sparq.client.errors import ClosedError
-from tests.client.blocking.conftest import running
+from tests.client.blocking.sessions import running
 from tests.support.waiting import let_all_run, wait_for
 
 FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"

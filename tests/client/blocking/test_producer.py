@@ -1,21 +1,26 @@
-"""client.blocking.producer: what no conversation with a session shows (see test_session)."""
+"""client.blocking.producer: submitted publishes, their limit, and Ctrl-C."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
+from typing import Any
 
 import pytest
 
 import sparq
 from sparq.client import PublishError
-from tests.client.conftest import Company
-from tests.support.servers import free_port
+from tests.client.blocking.sessions import running
+from tests.support.servers import NsqdServer, free_port
+from tests.support.shared_daemons import SharedDaemons
 
 
-def test_what_is_submitted_is_published(company: Company) -> None:
+def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
     """One, several under one OK, one for later; the program is told by futures."""
-    topic, nsqd = company.make("submitted"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("submitted"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
         futures = [
             producer.submit(topic, b"one"),
@@ -80,9 +85,9 @@ def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
         assert (0, 0) == (producer.under_way, producer._byte_limit.count)
 
 
-def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:
+def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> None:
     """``submit`` has published what it was given, not what stood there afterwards."""
-    topic, nsqd = company.make("buffer"), company.nsqds[0]
+    topic, nsqd = shared_daemons.make("buffer"), shared_daemons.nsqds[0]
     taken = threading.Event()
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
         for kind in (bytearray, lambda body: memoryview(bytearray(body))):
@@ -100,3 +105,50 @@ def test_a_buffer_may_be_used_again_at_once(company: Company) -> None:
                 message.finish()
 
     assert [b"before", b"before"] == found
+
+
+def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
+    """It waits where ``max_pending_bytes`` are under way, and all are published in the end."""
+    with (
+        sparq.connect(nsqd.tcp, max_pending_bytes=5_000) as session,
+        session.producer() as producer,
+    ):
+        futures, most = [], 0
+        for _ in range(200):
+            futures.append(producer.submit("bounded", b"x" * 1_000))
+            most = max(most, sum(not future.done() for future in futures))
+        producer.flush()
+
+        assert 5 > most
+        assert (200, 0, 0) == (producer.published, producer.failed, producer.under_way)
+
+
+def test_ctrl_c_in_a_publish(nowhere: str) -> None:
+    """A publish that waits for an nsqd is interrupted; the block is left, and no thread stays."""
+    before = time.monotonic()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        sparq.connect(nowhere) as session,
+        session.producer() as producer,
+    ):
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        producer.publish("t", b"x")
+
+    assert not running()
+    assert time.monotonic() - before < 10
+
+
+def test_what_is_no_message_is_told_by_the_future(nowhere: str) -> None:
+    """``submit`` raises nothing itself, whatever it is given."""
+    with sparq.connect(nowhere) as session, session.producer() as producer:
+        wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
+        told = [producer.submit(*each).exception(10) for each in wrong]
+        told += [producer.multi_submit(topic, [body]).exception(10) for topic, body in wrong]
+        several: list[Any] = ["text", b"bytes", None, []]
+        none = [producer.multi_submit("t", each).exception(10) for each in several]
+        never = producer.submit_deferred("t", b"x", -1).exception(10)
+
+    kinds = ["bytes, not NoneType", "bytes, not int", "a str, not NoneType", "bytes, not str"]
+    assert kinds * 2 == [str(each).partition(":")[0].partition(" must be ")[2] for each in told]
+    assert [TypeError] * 3 + [ValueError] == [type(each) for each in none]
+    assert "delay_seconds must be" in str(never)

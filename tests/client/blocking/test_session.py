@@ -1,65 +1,36 @@
-"""sparq.connect with a real nsqd: publishing and consuming without an event loop."""
+"""client.blocking.session: what it makes, threads and forks that share it, and its end."""
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import sparq
 from sparq.client import (
-    AlreadyRespondedError,
-    Batch,
-    BlockingBatch,
     BlockingConsumer,
     BlockingProducer,
     ClosedError,
-    Consumer,
     Message,
-    Producer,
+    PublishError,
     RemoteError,
     Session,
 )
-from tests.client.blocking.conftest import running
-from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.client.blocking.sessions import fill, is_empty, running
+from tests.client.certificates import certificates
+from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
+from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import wait_for
-
-
-@pytest.fixture(scope="module")
-def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One nsqd; each test uses a topic of its own."""
-    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), "--max-msg-size=10000") as server:
-        yield server
-
-
-@pytest.fixture
-def session(nsqd: NsqdServer) -> Iterator[Session]:
-    """A session, which leaves no thread."""
-    with sparq.connect(nsqd.tcp, max_in_flight=100, max_backoff_duration=0) as made:
-        yield made
-    assert not running()
-
-
-def fill(session: Session, topic: str, count: int) -> list[bytes]:
-    """Publish so many different messages."""
-    bodies = [b"%d" % number for number in range(count)]
-    with session.producer() as producer:
-        producer.multi_publish(topic, bodies)
-    return bodies
-
-
-def is_empty(nsqd: NsqdServer, topic: str) -> bool:
-    found = nsqd.channel(topic, "c")
-    return bool(found) and found["depth"] + found["in_flight_count"] + found["deferred_count"] == 0
 
 
 def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
@@ -88,141 +59,6 @@ def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
 
     assert [b"one", b"two", b"three"] == seen[:3]
     assert {b"later", *(b"%d" % number for number in range(50))} == set(seen[3:])
-
-
-def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
-    """It waits where ``max_pending_bytes`` are under way, and all are published in the end."""
-    with (
-        sparq.connect(nsqd.tcp, max_pending_bytes=5_000) as session,
-        session.producer() as producer,
-    ):
-        futures, most = [], 0
-        for _ in range(200):
-            futures.append(producer.submit("bounded", b"x" * 1_000))
-            most = max(most, sum(not future.done() for future in futures))
-        producer.flush()
-
-        assert 5 > most
-        assert (200, 0, 0) == (producer.published, producer.failed, producer.under_way)
-
-
-def test_waits_have_ends(session: Session) -> None:
-    """``receive`` times out, ``messages`` and ``batches`` end when nothing comes for a while."""
-    fill(session, "waits", 3)
-    with session.consumer("waits", "c") as consumer:
-        first = consumer.receive(timeout_seconds=10)
-        rest = [*consumer.messages(idle_timeout=0.2)]
-        with pytest.raises(TimeoutError):
-            consumer.receive(timeout_seconds=0.05)
-        assert [] == list(consumer.batches(idle_timeout=0.05))
-        assert [b"0", b"1", b"2"] == [each.body for each in (first, *rest)]
-        fill(session, "waits", 1)
-        assert b"0" == consumer.receive(timeout_seconds=10).body
-    assert [] == list(consumer)
-    with pytest.raises(ClosedError):
-        consumer.receive()
-
-
-def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> None:
-    """REQ comes again with one attempt more, TOUCH is counted, a second answer is an error."""
-    fill(session, "answers", 1)
-    with session.consumer("answers", "c") as consumer:
-        message = consumer.receive(10)
-        message.touch()
-        message.requeue(0)
-        for answer in (message.finish, message.requeue, message.touch):
-            with pytest.raises(AlreadyRespondedError):
-                answer()
-        again = consumer.receive(10)
-        again.finish()
-        wait_for(lambda: is_empty(nsqd, "answers"))
-
-        assert (again.id, 2) == (message.id, again.attempts)
-        assert (1, 1, 1) == (
-            consumer.counters.touched,
-            consumer.counters.requeued,
-            consumer.counters.finished,
-        )
-
-
-def test_batches(session: Session, nsqd: NsqdServer) -> None:
-    """Bodies without messages; messages answered singly; REQ of a batch; what a loop had left."""
-    bodies = fill(session, "batches", 20)
-    with session.consumer("batches", "c") as consumer:
-        consumer.receive(10).finish()
-        wait_for(lambda: consumer.counters.received == 20)
-        first = next(batches := consumer.batches(5, 0.05, idle_timeout=0.5))
-        assert bodies[1:6] == first.bodies
-        first[0].finish()
-        first.touch()
-        first.finish()
-        for answer in (first.finish, first.requeue, first.touch):
-            with pytest.raises(AlreadyRespondedError):
-                answer()
-        second = next(batches)
-        second.requeue(0, backoff=False)
-        seen = [body for batch in batches for body in take(batch)]
-        wait_for(lambda: is_empty(nsqd, "batches"))
-
-        assert sorted(bodies[6:]) == sorted(seen)
-        assert 5 == consumer.counters.requeued
-        assert 4 == consumer.counters.touched
-
-
-def take(batch: Any) -> list[bytes]:
-    """Finish a batch, half of it message by message."""
-    assert len(batch) == len(batch.bodies)
-    for message in batch[: len(batch) // 2]:
-        message.finish()
-    batch.finish()
-    return [message.body for message in batch]
-
-
-def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
-    """A wait for a batch that is given up leaves what it had gathered to the next who asks."""
-    with session.consumer("left", "c") as consumer:
-        wait_for(lambda: consumer.connections)
-        assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.05))
-        fill(session, "left", 3)
-        assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.3))
-        seen = sorted(message.body for message in consumer.messages(idle_timeout=0.3))
-
-    assert [b"0", b"1", b"2"] == seen
-
-
-@pytest.mark.parametrize("size", [0, -1])
-def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
-    """As the consumer with an event loop tells them; what only that has is told, too."""
-    with session.consumer("mistakes", "c") as consumer, pytest.raises(ValueError, match="size"):
-        next(consumer.batches(size))
-    with pytest.raises(TypeError, match="handler: iterate"):
-        session.consumer("mistakes", "c", handler=print)
-    with pytest.raises(ValueError, match="channel name"):
-        session.consumer("mistakes", "a b")
-
-
-def interrupt_soon(seconds: float = 0.1) -> None:
-    """Ctrl-C, while the program waits."""
-    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
-
-
-def test_ctrl_c_loses_no_message(session: Session) -> None:
-    """In a notebook: the waiting cell is interrupted, messages come, the next cell gets them."""
-    with session.consumer("interrupted", "c") as consumer:
-        for wait in (consumer.receive, lambda: next(consumer.batches())):
-            interrupt_soon()
-            with pytest.raises(KeyboardInterrupt):
-                wait()
-        bodies = fill(session, "interrupted", 10)
-        seen = []
-        for message in consumer.messages(idle_timeout=5):
-            seen.append(message.body)
-            assert message.attempts == 1
-            message.finish()
-            if len(seen) == 10:
-                break
-
-        assert bodies == seen
 
 
 SCRIPT = """
@@ -290,138 +126,6 @@ async def test_inside_a_running_loop(session: Session) -> None:
     fill(session, "notebook", 1)
     with session.consumer("notebook", "c") as consumer:
         assert b"0" == consumer.receive(10).body
-
-
-def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: NsqdServer) -> None:
-    """What crossed, what a given up wait has fetched, and what did not cross: all at once."""
-    fill(session, "back", 20)
-    first = session.consumer("back", "c")
-    in_hand = first.receive(10)
-    for _ in first.messages(idle_timeout=0.2):
-        pass
-    fill(session, "back", 10)
-    wait_for(lambda: first.counters.received == 30)
-    first.close()
-    with session.consumer("back", "c") as second:
-        seen = {message.id: message.attempts for message in second.messages(idle_timeout=0.5)}
-
-    assert 10 == len(seen)
-    assert in_hand.id not in seen
-    assert {2} == set(seen.values())
-
-
-def test_closing_gives_back_what_crossed_unseen(session: Session) -> None:
-    """A loop that is left after its first message keeps the others from nobody."""
-    fill(session, "crossed", 20)
-    first = session.consumer("crossed", "c")
-    first.receive(10).finish()
-    wait_for(lambda: first.counters.received == 20)
-    first.close()
-    with session.consumer("crossed", "c") as second:
-        seen = [message.attempts for message in second.messages(idle_timeout=0.5)]
-
-    assert [2] * 19 == seen
-
-
-def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
-    """``close(wait_seconds)`` lets another thread answer for what it has."""
-    fill(session, "grace", 1)
-    consumer = session.consumer("grace", "c")
-    message = consumer.receive(10)
-    threading.Timer(0.2, message.finish).start()
-    consumer.close(wait_seconds=10)
-
-    assert 1 == consumer.counters.finished
-
-
-def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
-    """What crossed and waited for too long is left out; nsqd's next delivery is handed out."""
-    fill(session, "stale", 2)
-    options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 0.05}
-    with session.consumer("stale", "c", **options) as consumer:
-        first = consumer.receive(10)
-        wait_for(lambda: consumer.counters.expired == 2)
-        seen = [consumer.receive(10) for _ in range(2)]
-
-        assert first.stale
-        assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
-
-
-def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
-    """Not only when the consumer next counts what is over, which is seconds later by default."""
-    fill(session, "late", 2)
-    options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 5.0}
-    with session.consumer("late", "c", **options) as consumer:
-        first = consumer.receive(10)
-        wait_for(lambda: time.monotonic() > first.expires_at)
-        seen = [consumer.receive(10) for _ in range(2)]
-
-        assert {(b"0", 2), (b"1", 2)} == {(each.body, each.attempts) for each in seen}
-
-
-def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
-    """The callback may wait and answer as any other part of the program."""
-    fill(session, "up", 1)
-    given_up: list[tuple[int, bool]] = []
-
-    def give_up(message: Message) -> None:
-        given_up.append((message.attempts, threading.current_thread() in running()))
-
-    with session.consumer("up", "c", max_attempts=1, on_giving_up=give_up) as consumer:
-        consumer.receive(10).requeue(0)
-        assert [] == list(consumer.messages(idle_timeout=0.3))
-
-        assert [(2, False)] == given_up
-        assert (1, 1) == (consumer.counters.given_up, consumer.counters.finished)
-
-
-def test_a_consumer_can_be_steered(session: Session) -> None:
-    """Pause, resume, ``max_in_flight``, and what is known."""
-    with session.consumer("steered", "c", max_in_flight=5) as consumer:
-        wait_for(lambda: consumer.connections)
-        consumer.pause()
-        fill(session, "steered", 10)
-        assert [] == list(consumer.messages(idle_timeout=0.2))
-        assert consumer.is_paused
-        consumer.resume()
-        wait_for(lambda: consumer.in_flight == 5)
-        assert consumer.is_starved
-        consumer.max_in_flight = 10
-        wait_for(lambda: consumer.in_flight == 10)
-
-        assert (10, 10, 0, {}) == (
-            consumer.max_in_flight,
-            consumer.config.max_in_flight,
-            consumer.backoff_level,
-            consumer.errors,
-        )
-        assert not consumer.is_paused
-
-
-def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
-    """An nsqd, and an nsqlookupd, come and go as with an event loop."""
-    nowhere, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
-    with session.consumer("sources", "c") as consumer:
-        consumer.connect_to_nsqd(nowhere)
-        consumer.connect_to_nsqlookupd(lookupd)
-        wait_for(lambda: len(consumer.errors) == 2)
-        consumer.disconnect_from_nsqd(nowhere)
-        consumer.disconnect_from_nsqlookupd(lookupd)
-        wait_for(lambda: consumer.errors == {})
-        with pytest.raises(ValueError, match="last source"):
-            consumer.disconnect_from_nsqd(nsqd.tcp)
-
-
-def test_both_faces_can_do_the_same() -> None:
-    """What is there is here by its name, or submitted; but for what only an event loop needs."""
-    awaited = {"start", "stop", "join", "drain"}
-    faces = [(Consumer, BlockingConsumer), (Producer, BlockingProducer), (Batch, BlockingBatch)]
-    for there, here in faces:
-        names = {
-            name.removesuffix("_nowait").replace("publish", "submit") if "_nowait" in name else name
-            for name in dir(there)
-        }
-        assert set() == {each for each in names if each[0] != "_"} - set(dir(here)) - awaited
 
 
 def test_errors_are_those_of_the_client(session: Session) -> None:
@@ -492,3 +196,135 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
         assert [b"1", b"2"] == [consumer.receive(10).body for _ in range(2)]
     assert 0 == child.exitcode
     assert all("process that made it" in text for text in texts)
+
+
+def test_importing_sparq_loads_next_to_nothing() -> None:
+    """A script that never connects pays for no event loop and no HTTP client."""
+    asked = "import sys, sparq; print([m for m in ('asyncio', 'aiohttp') if m in sys.modules])"
+
+    assert b"[]\n" == subprocess.check_output([sys.executable, "-c", asked])
+
+
+def test_two_ctrl_c_end_everything(nowhere: str) -> None:
+    """The second one does not wait for ``stop_timeout``; who waits for a publish is told."""
+    told: list[BaseException | None] = []
+    with (
+        pytest.raises(KeyboardInterrupt),
+        sparq.connect(nowhere, stop_timeout=60.0) as session,
+    ):
+        futures = [session.producer().submit("t", b"x") for _ in range(2)]
+        others = [
+            threading.Thread(target=lambda each=each: told.append(each.exception()), daemon=True)
+            for each in futures
+        ]
+        for each in others:
+            each.start()
+        threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+        raise KeyboardInterrupt
+    for each in others:
+        each.join(10)
+
+    assert [ClosedError] * 2 == [type(each) for each in told]
+    assert not running()
+
+
+def test_a_forgotten_session_ends(nowhere: str) -> None:
+    """Also when its consumer was waited for; who forgot it is told."""
+
+    def forget() -> None:
+        consumer = sparq.connect(nowhere).consumer("t", "c", on_giving_up=print)
+        with pytest.raises(TimeoutError, match="no message"):
+            consumer.receive(0.05)
+
+    with pytest.warns(ResourceWarning, match="not closed"):
+        forget()
+        gc.collect()
+
+    assert not running()
+
+
+FORGETFUL = """
+import os, sys, sparq
+producer = sparq.connect(sys.argv[1]).producer()
+for _ in range(3):
+    producer.submit("t", b"x")
+sys.exit(os.waitpid(child, 0)[1] if (child := os.fork()) else 0)
+"""
+
+
+def test_a_program_that_ends_too_soon_is_told_of_it(nowhere: str) -> None:
+    """What it has begun to publish and closed nothing for; once, not by a forked child again."""
+    command = [sys.executable, "-c", FORGETFUL, nowhere]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20)
+
+    assert 1 == ran.stderr.count("3 publishes still pending at exit")
+
+
+def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
+    """A publish gives up in time, and tells what went wrong where."""
+    with sparq.connect(nowhere, publish_timeout=0.3) as session, session.producer() as producer:
+        with pytest.raises(PublishError, match=nowhere):
+            producer.publish("t", b"x")
+        for late in (
+            lambda: producer.publish("t", b"x", timeout_seconds=0.05),
+            lambda: producer.multi_publish("t", [b"x"], timeout_seconds=0.05),
+            lambda: producer.publish_deferred("t", b"x", 1, timeout_seconds=0.05),
+            lambda: producer.submit("t", b"x").result(),
+        ):
+            with pytest.raises(PublishError):
+                late()
+        assert 5 == producer.failed
+        assert [nowhere] == list(producer.errors)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "text"),
+    [
+        ((), {}, ValueError, "nsqd_tcp_addresses or lookupd_http_addresses"),
+        (("nonsense",), {}, ValueError, "nsqd_tcp_addresses: .*nonsense"),
+        (("h:1",), {"lookupd_http_addresses": "ftp://x"}, ValueError, "lookupd_http_addresses: "),
+        (("h:1",), {"max_in_fligth": 1}, TypeError, "max_in_flight"),
+        (("h:1",), {"max_in_flight": -1}, ValueError, "max_in_flight"),
+    ],
+)
+def test_mistakes_are_told_at_once(
+    arguments: Any, options: Any, error: type[Exception], text: str
+) -> None:
+    """And leave no thread."""
+    with pytest.raises(error, match=text):
+        sparq.connect(*arguments, **options)
+
+    assert not running()
+
+
+def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
+    """A path is an address as any other; who is not trusted is refused there, too."""
+    files = certificates(tmp_path / "certificates")
+    path = str(tmp_path / "nsqd.sock")
+    flags = (f"--data-path={tmp_path}", *tls_flags(files.server))
+    nsqd = NsqdOnAnyAddress("sparq.nsqd", tmp_path, flags)
+    nsqd.tcp = path
+    options = {"tls_root_ca_file": str(files.authority), "snappy": True}
+    with nsqd:
+        nsqd.start()
+        with sparq.connect(path, **options) as session:
+            receipt = session.producer().publish("t", b"x" * 5_000)
+            message = session.consumer("t", "c").receive(20)
+            message.finish()
+            ignorant = session.producer(tls_root_ca_file="", tls_v1=True, stop_timeout=0.0)
+            ignorant.submit("t", b"x")
+            wait_for(lambda: "certificate" in ignorant.errors.get(path, ""))
+
+    assert (path, path, b"x" * 5_000) == (receipt.nsqd, message.nsqd, message.body)
+
+
+def test_where_connections_come_from(shared_daemons: SharedDaemons) -> None:
+    """local_addr is heeded by this loop as well."""
+    nsqd = shared_daemons.nsqds[0]
+    topic = shared_daemons.make("session.local")
+    with sparq.connect(nsqd.tcp, local_addr="127.0.0.2") as session:
+        session.producer().publish(topic, b"x")
+        session.consumer(topic, "c").receive(20).finish()
+        [client] = nsqd.channel(topic, "c")["clients"]
+
+    assert client["remote_address"].startswith("127.0.0.2:")

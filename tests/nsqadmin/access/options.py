@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sparq.nsqadmin.access.request import AccessRequest
-from sparq.nsqadmin.access.rules import AccessRules, Decision
-from sparq.nsqadmin.access.sessions import Sessions
+from sparq.nsqadmin.access.rules import AccessRules, Decision, Sessions
 
 NOW = 1_800_000_000.0
 OUTSIDE = "192.0.2.7"

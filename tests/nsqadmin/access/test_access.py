@@ -24,7 +24,7 @@ WRITING = Role.OPERATE
 HTMX = {"HX-Request": "true"}
 
 
-class House(NamedTuple):
+class Site(NamedTuple):
     """A server with one route to read, one to write, /config, and the ones to sign in."""
 
     access: AdminAccess
@@ -51,7 +51,7 @@ class House(NamedTuple):
 
 
 @pytest.fixture
-async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[House]:
+async def site(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Site]:
     """With tokens for `deploy`, who operates; below `/admin`, or the path that a test names."""
     base = str(getattr(request, "param", "/admin"))
     token, line = tokens.make("deploy", "operate")
@@ -90,7 +90,7 @@ async def house(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     url = f"http://127.0.0.1:{listener.port}{base.rstrip('/')}"
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(cookie_jar=jar) as client:
-        yield House(access, audit, options, url, client, done, token)
+        yield Site(access, audit, options, url, client, done, token)
     listener.close()
     await server.shutdown()
     await audit.close()
@@ -100,25 +100,25 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-async def test_a_token_opens_what_its_roles_open(house: House) -> None:
+async def test_a_token_opens_what_its_roles_open(site: Site) -> None:
     """And a refused write is in the audit log, with what was tried."""
-    assert (401, {"message": "UNAUTHORIZED"}) == await house.ask("POST", "/write")
-    assert 401 == (await house.ask("POST", "/write", headers=bearer("x" * 30)))[0]
-    assert 401 == (await house.ask("GET", "/read", headers=bearer("x" * 30)))[0]
-    assert 200 == (await house.ask("POST", "/write", headers=bearer(house.token)))[0]
-    assert 403 == (await house.ask("PUT", "/config", headers=bearer(house.token)))[0]
+    assert (401, {"message": "UNAUTHORIZED"}) == await site.ask("POST", "/write")
+    assert 401 == (await site.ask("POST", "/write", headers=bearer("x" * 30)))[0]
+    assert 401 == (await site.ask("GET", "/read", headers=bearer("x" * 30)))[0]
+    assert 200 == (await site.ask("POST", "/write", headers=bearer(site.token)))[0]
+    assert 403 == (await site.ask("PUT", "/config", headers=bearer(site.token)))[0]
 
-    assert ["deploy"] == house.done
+    assert ["deploy"] == site.done
     assert [
         ("deploy", "PUT /admin/config", "refused"),
         ("", "POST /admin/write", "refused"),
         ("", "POST /admin/write", "refused"),
-    ] == await house.audited()
+    ] == await site.audited()
 
 
-async def test_foreign_hosts_and_sites_are_shut_out(house: House) -> None:
+async def test_foreign_hosts_and_sites_are_shut_out(site: Site) -> None:
     """Even with a token that is right; health checks know no names."""
-    right = bearer(house.token)
+    right = bearer(site.token)
     for headers in (
         {"Host": "evil.example"},
         {"Origin": "http://evil.example"},
@@ -127,88 +127,88 @@ async def test_foreign_hosts_and_sites_are_shut_out(house: House) -> None:
         {"User-Agent": "Mozilla/5.0", "Content-Type": "text/plain"},
         {"Referer": "http://x/", "Content-Type": "text/plain"},
     ):
-        status, answer = await house.ask("POST", "/write", headers={**right, **headers})
+        status, answer = await site.ask("POST", "/write", headers={**right, **headers})
         assert 403 == status, headers
         assert "message" in answer
 
     evil = {"Host": "evil.example"}
-    assert 403 == (await house.ask("GET", "/read", headers=evil))[0]
-    assert (200, "OK") == await house.ask("GET", "/ping", headers=evil)
-    assert 403 == (await house.ask("POST", "/ping", headers=evil))[0]
-    assert 403 == (await house.ask("GET", "/topics/ping", headers=evil))[0]
-    assert [] == house.done
+    assert 403 == (await site.ask("GET", "/read", headers=evil))[0]
+    assert (200, "OK") == await site.ask("GET", "/ping", headers=evil)
+    assert 403 == (await site.ask("POST", "/ping", headers=evil))[0]
+    assert 403 == (await site.ask("GET", "/topics/ping", headers=evil))[0]
+    assert [] == site.done
 
 
-async def test_the_client_behind_a_proxy_is_told_by_it(house: House) -> None:
+async def test_the_client_behind_a_proxy_is_told_by_it(site: Site) -> None:
     """The connection's own end has its port, as NSQ's notification has it."""
     ends = [
-        await house.ask("GET", "/read"),
-        await house.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),
+        await site.ask("GET", "/read"),
+        await site.ask("GET", "/read", headers={"X-Forwarded-For": "10.9.9.9, 192.0.2.7"}),
     ]
 
     assert ends[0][1]["remote"].startswith("127.0.0.1:")
     assert "192.0.2.7" == ends[1][1]["remote"]
 
 
-async def test_a_users_header_shows_a_proxy(house: House) -> None:
+async def test_a_users_header_shows_a_proxy(site: Site) -> None:
     """Whoever sends it is not simply on this machine: /config then wants the role, too."""
-    house.access.reload(replace(house.options, token_file="", admin_users=("alice",)))
+    site.access.reload(replace(site.options, token_file="", admin_users=("alice",)))
 
-    assert 200 == (await house.ask("PUT", "/config"))[0]
+    assert 200 == (await site.ask("PUT", "/config"))[0]
     for user, status in (("bob", 403), ("", 403), ("alice", 200)):
         headers = {"X-Forwarded-User": user}
-        assert status == (await house.ask("PUT", "/config", headers=headers))[0], user
+        assert status == (await site.ask("PUT", "/config", headers=headers))[0], user
 
 
-async def test_sighup_takes_other_rights(house: House, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sighup_takes_other_rights(site: Site, caplog: pytest.LogCaptureFixture) -> None:
     """A mistake in the file changes nothing."""
-    right = bearer(house.token)
-    house.write_tokens("broken")
-    house.access.reload(house.options)
+    right = bearer(site.token)
+    site.write_tokens("broken")
+    site.access.reload(site.options)
     assert any("keeping the old access rights" in line for line in caplog.messages)
-    assert 200 == (await house.ask("GET", "/read", headers=right))[0]
+    assert 200 == (await site.ask("GET", "/read", headers=right))[0]
 
-    house.write_tokens("")
-    house.access.reload(house.options)
-    assert 401 == (await house.ask("GET", "/read", headers=right))[0]
-    house.access.reload(replace(house.options, token_file="", allowed_hosts=("evil.example",)))
-    answer = await house.ask("GET", "/read", headers={"Host": "evil.example"})
+    site.write_tokens("")
+    site.access.reload(site.options)
+    assert 401 == (await site.ask("GET", "/read", headers=right))[0]
+    site.access.reload(replace(site.options, token_file="", allowed_hosts=("evil.example",)))
+    answer = await site.ask("GET", "/read", headers={"Host": "evil.example"})
     assert 200 == answer[0]
 
 
 @pytest.mark.parametrize("form", ["data", "json"])
-async def test_a_browser_signs_in_once(house: House, form: str) -> None:
+async def test_a_browser_signs_in_once(site: Site, form: str) -> None:
     """The cookie is for this server's own pages and no script, and holds no token."""
-    shown: dict[str, Any] = {form: {"token": house.token}}
-    async with house.client.post(house.url + "/signin", headers=HTMX, **shown) as answer:
+    shown: dict[str, Any] = {form: {"token": site.token}}
+    async with site.client.post(site.url + "/signin", headers=HTMX, **shown) as answer:
         cookie = answer.headers["Set-Cookie"]
         status = answer.status, answer.headers["HX-Redirect"]
     assert (204, "/admin/") == status
-    assert house.token not in cookie
+    assert site.token not in cookie
     words = {word.strip().partition("=")[0].lower() for word in cookie.split(";")}
     assert {"httponly", "samesite", "path", "max-age"} <= words
     assert "SameSite=Strict" in cookie
     assert "Path=/admin" in cookie
     assert "Secure" not in cookie
 
-    assert 200 == (await house.ask("POST", "/write", headers=HTMX))[0]
+    assert 200 == (await site.ask("POST", "/write", headers=HTMX))[0]
     # A browser's: a form of another site does not get through with the cookie alone.
-    assert 403 == (await house.ask("POST", "/write"))[0]
-    assert 204 == (await house.ask("POST", "/signout", headers=HTMX))[0]
-    assert 401 == (await house.ask("POST", "/write", headers=HTMX))[0]
-    assert ["deploy"] == house.done
-    assert ("deploy", "sign_in", "done") in await house.audited()
+    assert 403 == (await site.ask("POST", "/write"))[0]
+    assert 204 == (await site.ask("POST", "/signout", headers=HTMX))[0]
+    assert 401 == (await site.ask("POST", "/write", headers=HTMX))[0]
+    assert ["deploy"] == site.done
+    assert ("deploy", "sign_in", "done") in await site.audited()
 
 
-async def test_signing_out_ends_the_session_and_not_only_the_cookie(house: House) -> None:
+async def test_signing_out_ends_the_session_and_not_only_the_cookie(site: Site) -> None:
     """Whoever has copied the cookie is out, too."""
-    await house.ask("POST", "/signin", headers=HTMX, data={"token": house.token})
-    copied = {cookie.key: cookie.value for cookie in house.client.cookie_jar}
-    await house.ask("POST", "/signout", headers=HTMX)
+    await site.ask("POST", "/signin", headers=HTMX, data={"token": site.token})
+    copied = {cookie.key: cookie.value for cookie in site.client.cookie_jar}
+    await site.ask("POST", "/signout", headers=HTMX)
     again = {**HTMX, "Cookie": "; ".join(f"{key}={value}" for key, value in copied.items())}
 
     assert copied
-    assert 401 == (await house.ask("POST", "/write", headers=again))[0]
+    assert 401 == (await site.ask("POST", "/write", headers=again))[0]
 
 
 @pytest.mark.parametrize(
@@ -225,15 +225,15 @@ async def test_signing_out_ends_the_session_and_not_only_the_cookie(house: House
         {"data": b"[" * 5000, "headers": {"Content-Type": "application/json"}},
     ],
 )
-async def test_what_is_no_token_does_not_sign_in(house: House, given: dict[str, Any]) -> None:
+async def test_what_is_no_token_does_not_sign_in(site: Site, given: dict[str, Any]) -> None:
     """Whatever a client sends, and however much."""
     headers = {**HTMX, **given.pop("headers", {})}
-    async with house.client.post(house.url + "/signin", headers=headers, **given) as answer:
+    async with site.client.post(site.url + "/signin", headers=headers, **given) as answer:
         assert 401 == answer.status
         assert "Set-Cookie" not in answer.headers
 
-    assert [("", "POST /admin/signin", "refused")] == await house.audited()
-    assert 413 == (await house.ask("POST", "/signin", headers=HTMX, data=b"x" * 9000))[0]
+    assert [("", "POST /admin/signin", "refused")] == await site.audited()
+    assert 413 == (await site.ask("POST", "/signin", headers=HTMX, data=b"x" * 9000))[0]
 
 
 @pytest.mark.parametrize(
@@ -250,16 +250,14 @@ async def test_what_is_no_token_does_not_sign_in(house: House, given: dict[str, 
         ("/admin/\r\nX: y", "/admin/"),
     ],
 )
-async def test_after_signing_in_a_page_of_ones_own_follows(
-    house: House, to: str, found: str
-) -> None:
+async def test_after_signing_in_a_page_of_ones_own_follows(site: Site, to: str, found: str) -> None:
     """A link to the form must not lead a signed-in user elsewhere."""
-    given = {"headers": HTMX, "data": {"token": house.token}, "params": {"to": to}}
-    async with house.client.post(house.url + "/signin", **given) as answer:
+    given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
+    async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
 
 
-@pytest.mark.parametrize("house", ["/"], indirect=True)
+@pytest.mark.parametrize("site", ["/"], indirect=True)
 @pytest.mark.parametrize(
     ("to", "found"),
     [
@@ -269,31 +267,31 @@ async def test_after_signing_in_a_page_of_ones_own_follows(
         ("https://evil.example", "/"),
     ],
 )
-async def test_also_where_every_path_is_ones_own(house: House, to: str, found: str) -> None:
+async def test_also_where_every_path_is_ones_own(site: Site, to: str, found: str) -> None:
     """Two slashes begin the name of another host."""
-    given = {"headers": HTMX, "data": {"token": house.token}, "params": {"to": to}}
-    async with house.client.post(house.url + "/signin", **given) as answer:
+    given = {"headers": HTMX, "data": {"token": site.token}, "params": {"to": to}}
+    async with site.client.post(site.url + "/signin", **given) as answer:
         assert found == answer.headers["HX-Redirect"]
 
 
-async def test_a_cookie_of_https_stays_there(house: House) -> None:
+async def test_a_cookie_of_https_stays_there(site: Site) -> None:
     """Where the proxy in front says that the browser speaks HTTPS."""
     headers = {**HTMX, "X-Forwarded-Proto": "https"}
-    given = {"headers": headers, "data": {"token": house.token}}
-    async with house.client.post(house.url + "/signin", **given) as answer:
+    given = {"headers": headers, "data": {"token": site.token}}
+    async with site.client.post(site.url + "/signin", **given) as answer:
         assert "Secure" in answer.headers["Set-Cookie"]
-    house.access.reload(replace(house.options, trusted_proxies=("none",)))
-    async with house.client.post(house.url + "/signin", **given) as answer:
+    site.access.reload(replace(site.options, trusted_proxies=("none",)))
+    async with site.client.post(site.url + "/signin", **given) as answer:
         assert "Secure" not in answer.headers["Set-Cookie"], "anybody may say so"
 
 
 async def test_a_users_header_that_does_not_count_is_logged_once(
-    house: House, caplog: pytest.LogCaptureFixture
+    site: Site, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The operator of a proxy elsewhere learns which option he needs; nobody fills his disk."""
-    house.access.reload(replace(house.options, trusted_proxies=("none",)))
+    site.access.reload(replace(site.options, trusted_proxies=("none",)))
     for _ in range(5):
-        await house.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
+        await site.ask("GET", "/read", headers={"X-Forwarded-User": "alice"})
 
     assert 1 == len([line for line in caplog.messages if "--trusted-proxy" in line])
 

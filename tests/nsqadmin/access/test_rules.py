@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from sparq.daemon.access import tokens
-from sparq.nsqadmin.access import hosts, roles
+from sparq.nsqadmin.access import hosts, roles, rules
 from sparq.nsqadmin.access.request import AccessRequest
 from sparq.nsqadmin.access.roles import Role
-from sparq.nsqadmin.access.rules import AccessRules, AccessRulesError
-from sparq.nsqadmin.access.sessions import Sessions
+from sparq.nsqadmin.access.rules import AccessRules, AccessRulesError, Sessions
 from tests.nsqadmin.access.options import NOW, OUTSIDE, Chosen, decide, from_user
 
 CONFIGURED: list[dict[str, Any]] = [{"admin_users": ("alice",)}, {"roles": ("alice=read",)}]
@@ -312,3 +311,17 @@ def test_an_option_that_means_nothing_is_named(options: dict[str, Any], flag: st
     """Rights that are misspelt do not start."""
     with pytest.raises(AccessRulesError, match=f"^{flag}: "):
         AccessRules(Chosen(**options))
+
+
+def test_sessions_end_after_a_while_and_are_bounded() -> None:
+    """An id that is not there, ended or old means nothing."""
+    found = Sessions()
+    names = [found.start(b"x", NOW) for _ in range(rules.SESSIONS_MAX + 1)]
+
+    assert found.digest(names[0], NOW) is None
+    assert b"x" == found.digest(names[1], NOW + rules.LIFE_SECONDS - 1)
+    assert found.digest(names[1], NOW + rules.LIFE_SECONDS) is None
+    assert found.digest(names[1], NOW) is None
+    found.end(names[2])
+    assert found.digest(names[2], NOW) is None
+    assert len(names) == len(set(names))

@@ -45,3 +45,12 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         upstream = await stack.enter_async_context(Upstream())
         fleet = Fleet(upstream, nsqds=[f"127.0.0.1:{nsqd.http.port}" for nsqd in nsqds])
         yield Cluster(*nsqds, fleet)
+
+
+async def fill(cluster: Cluster, count: int, topic: str = "t") -> list[str]:
+    """Publish in turns at both nodes; the bodies in the order of time."""
+    bodies = [f'{{"n": {number}}}' for number in range(count)]
+    for number, body in enumerate(bodies):
+        nsqd = (cluster.one, cluster.two)[number % 2]
+        await nsqd.post(f"/pub?topic={topic}", body.encode())
+    return bodies

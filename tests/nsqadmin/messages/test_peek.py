@@ -7,7 +7,6 @@ from functools import partial
 
 import pytest
 
-from sparq.cluster.fleet import Fleet
 from sparq.nsqadmin.messages.asking import Refused
 from sparq.nsqadmin.messages.peek import (
     MessagePage,
@@ -20,21 +19,9 @@ from sparq.nsqadmin.messages.peek import (
     search,
     whole_body,
 )
-from sparq.nsqadmin.messages.places import ListPosition, places_in, token_of
-from sparq.nsqadmin.messages.times import ns_of, seek_preview, spread, text_of, times
 from sparq.protocol.commands import rdy, sub
-from tests.nsqadmin.fake import Fake
-from tests.nsqadmin.messages.conftest import Cluster
+from tests.nsqadmin.messages.conftest import Cluster, fill
 from tests.nsqd.daemon import Consumer
-
-
-async def fill(cluster: Cluster, count: int, topic: str = "t") -> list[str]:
-    """Publish in turns at both nodes; the bodies in the order of time."""
-    bodies = [f'{{"n": {number}}}' for number in range(count)]
-    for number, body in enumerate(bodies):
-        nsqd = (cluster.one, cluster.two)[number % 2]
-        await nsqd.post(f"/pub?topic={topic}", body.encode())
-    return bodies
 
 
 async def all_pages(
@@ -176,53 +163,6 @@ def test_messages_that_are_named_badly(named: object) -> None:
         by_node([named])
 
 
-async def test_a_seek_is_shown_before_it_is_done(cluster: Cluster) -> None:
-    """How many messages would come again, at which node; nothing moves."""
-    await fill(cluster, 10)
-    consumer = await Consumer.introduced(cluster.one, sub("t", "c"))
-    await consumer.messages(5)
-    await consumer.close()
-
-    preview = await seek_preview(cluster.fleet, "t", "c", "earliest")
-
-    assert (5, 10, False) == (preview.again, preview.waiting, preview.older_are_gone)
-    again = {each["node"]: each["again"] for each in preview.document()["nodes"]}
-    assert dict(zip(cluster.addresses, (5, 0), strict=True)) == again
-    assert 0 == (await cluster.one.channel("t", "c"))["depth"]
-    with pytest.raises(Refused, match="choose a node"):
-        await seek_preview(cluster.fleet, "t", "c", "12345")
-    with pytest.raises(Refused, match="INVALID_ARG_TO"):
-        await seek_preview(cluster.fleet, "t", "c", "yesterday")
-
-
-async def test_times_are_those_of_all_nodes(cluster: Cluster) -> None:
-    """The buckets' counts add up to all messages."""
-    await fill(cluster, 30)
-
-    found = await times(cluster.fleet, "t", "c", buckets=10)
-
-    assert (30, 10) == (sum(found.counts), len(found.counts))
-    assert set(cluster.addresses) == set(found.cursors)
-    document = found.document()
-    assert 10 == len(document["buckets"])
-    assert document["from"] < document["to"]
-    none = await times(cluster.fleet, "t", buckets=10, nodes=())
-    assert {} == none.cursors
-
-
-@pytest.mark.parametrize(
-    ("topic", "channel", "code", "status"),
-    [("none", "c", "TOPIC_NOT_FOUND", 404), ("t", "none", "CHANNEL_NOT_FOUND", 404)],
-)
-async def test_what_is_not_there(
-    cluster: Cluster, topic: str, channel: str, code: str, status: int
-) -> None:
-    """Is told with NSQ's codes."""
-    with pytest.raises(Refused, match=code) as caught:
-        await peek(cluster.fleet, topic, channel)
-    assert status == caught.value.status
-
-
 async def test_wrong_questions_are_refused(cluster: Cluster) -> None:
     """With the node's own words, or ours."""
     await fill(cluster, 1)
@@ -239,68 +179,3 @@ async def test_wrong_questions_are_refused(cluster: Cluster) -> None:
     ):
         with pytest.raises(Refused, match=r"INVALID|NOT_FOUND"):
             await ask()
-
-
-async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
-    """What only sparq's nodes serve is shown of these; of Go's alone it is refused."""
-    await fill(cluster, 4)
-    async with Fake() as go:
-        go.missing = {"/channel/messages", "/channel/seek"}
-        go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
-        both = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, go.http])
-        page = await peek(both, "t", "c")
-        assert (4, [go.http], None) == (len(page.messages), page.answers.unable, page.next)
-        preview = await seek_preview(both, "t", "c", "earliest")
-        assert (4, [go.http]) == (preview.waiting, preview.answers.unable)
-        assert not [each for each in go.requests if "seek" in each]
-        alone = Fleet(cluster.fleet.upstream, nsqds=[go.http])
-        with pytest.raises(Refused, match="NOT_SUPPORTED") as caught:
-            await peek(alone, "t", "c")
-        assert caught.value.status == 501
-
-
-async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None:
-    """What it would have shown is asked for again with the next page."""
-    await fill(cluster, 4)
-    async with Fake() as hung:
-        hung.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
-        fleet = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, hung.http])
-        hung.broken = {"/channel/messages"}
-        page = await peek(fleet, "t", "c")
-        assert (4, [hung.http]) == (len(page.messages), [*page.answers.errors])
-        assert page.next is not None
-        assert {hung.http} == {n for n, p in places_in(page.next).items() if not p.is_done}
-
-
-def test_tokens_are_not_trusted() -> None:
-    """Whatever comes back is read or refused."""
-    places = {
-        "a:1": ListPosition("x", (0, 5), 0.5),
-        "b:1": ListPosition(is_done=True, progress=1.0),
-    }
-    token = token_of(places)
-    assert token is not None
-    assert places == places_in(token)
-    assert token_of({"a": ListPosition(is_done=True)}) is None
-    bomb = token_of({"a" * 3_000_000: ListPosition()})
-    assert bomb is not None
-    for bad in ("", "x", "W10", token[:-20], "a" * 100_000, bomb, "é"):
-        with pytest.raises(ValueError, match="use the `next` of an earlier answer"):
-            places_in(bad)
-
-
-def test_times_as_text() -> None:
-    """With nanoseconds, or whole seconds."""
-    for text in ("2026-11-23T12:00:00Z", "2026-11-23T12:00:00.000000001Z"):
-        assert text == text_of(ns_of(text))
-    assert 1_500_000_000 == ns_of("1970-01-01T00:00:01.5Z")
-
-
-def test_counts_are_spread_evenly() -> None:
-    """And none is lost, whatever is rounded."""
-    assert [5, 5, 0, 0] == spread([(0, 20, 10)], 0, 40, 4)
-    assert [3, 0, 0, 7] == spread([(0, 1, 3), (39, 40, 7)], 0, 40, 4)
-    assert [0, 1, 1, 1] == spread([(10, 40, 3)], 0, 40, 4)
-    odd = spread([(at * 7, at * 7 + 7, at % 5) for at in range(100)], 0, 700, 33)
-    assert sum(at % 5 for at in range(100)) == sum(odd)
-    assert min(odd) >= 0

@@ -1,53 +1,104 @@
-"""One cluster for all tests of the pages, a browser for each file; each test has its own topics.
-
-Playwright runs an event loop in the main thread for as long as it is started: where it outlived its
-file, no asynchronous test of that process could begin any more.
-"""
+"""nsqadmin in this process, over two real nsqds with a policy file and a fake Go nsqd."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import html
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
-from tests.nsqadmin.pages.browser import Reader, started
-from tests.nsqadmin.pages.cluster import Cluster, fill, wait_for_nodes
+from sparq.daemon.access import tokens
+from sparq.nsqadmin.options import NsqadminOptions
+from sparq.nsqadmin.server import Nsqadmin
+from tests.nsqadmin.fake import Fake
+from tests.nsqd import daemon
+from tests.nsqd.daemon import Daemon
+
+FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium."""
-    with started() as running:
-        yield running
+@dataclass
+class Site:
+    """nsqadmin over two nsqds with a policy file, and one that is Go's as far as anybody knows."""
+
+    admin: Nsqadmin
+    nsqds: tuple[Daemon, Daemon]
+    fake: Fake
+    session: aiohttp.ClientSession
+    tokens: dict[str, str]
+
+    @property
+    def nodes(self) -> list[str]:
+        return [f"127.0.0.1:{nsqd.http.port}" for nsqd in self.nsqds]
+
+    async def get(self, path: str, token: str = "ann") -> str:
+        """A page as text, without its tags."""
+        status, text = await self.ask("GET", path, token=token)
+        assert 200 == status, (path, text)
+        return text
+
+    async def post(self, token: str = "ann", **fields: str) -> tuple[int, str]:
+        """A form of the page, as htmx sends it."""
+        return await self.ask("POST", "/policies", fields, token)
+
+    async def ask(
+        self, method: str, path: str, fields: Any = None, token: str = "ann"
+    ) -> tuple[int, str]:
+        headers = {"Authorization": f"Bearer {self.tokens[token]}", "Accept": "text/html"}
+        headers |= {"HX-Request": "true", "User-Agent": "Mozilla/5.0"}
+        url = f"http://127.0.0.1:{self.admin.http_port}{path}"
+        async with self.session.request(method, url, data=fields, headers=headers) as answer:
+            return answer.status, await answer.text()
+
+    async def chosen(self) -> list[list[str]]:
+        """The topics of the policies that were set at run time, at each nsqd."""
+        answers = [await nsqd.ask("GET", "/policies") for nsqd in self.nsqds]
+        return [[one["topic"] for one in json.loads(each)["policies"]] for _, each in answers]
+
+    async def audited(self) -> list[dict[str, Any]]:
+        return (await self.admin.services.audit.page()).entries
 
 
-@pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nsqds with topics in every state, and their nsqadmin."""
-    with Cluster(tmp_path_factory.mktemp("pages"), nsqds=2) as running:
-        wait_for_nodes(running)
-        fill(running)
-        yield running
+def words(text: str) -> str:
+    """A page without its tags, blanks as one."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
 
 
 @pytest.fixture
-def reader(browser: Any, cluster: Cluster) -> Iterator[Reader]:
-    """A page of the cluster's nsqadmin; what went wrong in it fails the test."""
-    yield from reading(browser, cluster.url)
-
-
-def reading(browser: Any, url: str, **options: Any) -> Iterator[Reader]:
-    """A page in a browser profile of its own."""
-    context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
-    found = Reader(context, url)
-    yield found
-    context.close()
-    assert found.problems == []
-
-
-@pytest.fixture(scope="session")
-def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the session."""
-    return tmp_path_factory.mktemp("scratch")
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        nsqds = []
+        for name in ("one", "two"):
+            folder = tmp_path / name
+            folder.mkdir()
+            file = tmp_path / f"{name}.toml"
+            file.write_text(FILE)
+            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", policies=str(file))
+            stack.push_async_callback(daemon.stop, nsqd)
+            await nsqd.post("/topic/create?topic=t")
+            await nsqd.post("/topic/create?topic=free")
+            await nsqd.post("/channel/create?topic=t&channel=c")
+            nsqds.append(nsqd)
+        fake = await stack.enter_async_context(Fake())
+        fake.missing = {"/policies"}
+        roles = {"ann": "administer,bodies", "op": "operate", "eve": "read"}
+        made = {name: tokens.make(name, role) for name, role in roles.items()}
+        (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
+        options = NsqadminOptions(
+            http_address="127.0.0.1:0",
+            nsqd_http_addresses=(*(f"127.0.0.1:{n.http.port}" for n in nsqds), fake.http),
+            token_file=str(tmp_path / "tokens"),
+        )
+        admin = Nsqadmin(options)
+        await admin.start()
+        stack.push_async_callback(admin.stop)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        shown = {name: token for name, (token, _) in made.items()}
+        yield Site(admin, (nsqds[0], nsqds[1]), fake, session, shown)

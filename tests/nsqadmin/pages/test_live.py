@@ -1,150 +1,82 @@
-"""Pages stay live: figures within two seconds, a dead node within five, in eight tabs at once."""
+"""Live parts of pages: streams, their bound for each browser, and what is not sent again."""
 
 from __future__ import annotations
 
-import http.client
-import os
-import signal
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
-from tests.nsqadmin.pages.browser import Reader
-from tests.nsqadmin.pages.cluster import Cluster, wait_for_nodes
-from tests.nsqadmin.pages.conftest import reading
+import aiohttp
 
-TABS = 8
-STREAMS_MAX = 3
-SHOWN_SECONDS = 2.0
-TOLD_SECONDS = 5.0
-MOMENTS = (0.0, 0.15, 0.35, 0.55, 0.75, 0.95)
-"""Seconds after the last change at which the next message is published: all of a round."""
+from sparq.nsqadmin.pages.live import AGAIN_MILLISECONDS, POLL_MILLISECONDS, STREAMS_MAX, mark
+from tests.nsqadmin.pages.conftest import Site
 
 
-def test_a_published_message_shows_within_two_seconds(reader: Reader, cluster: Cluster) -> None:
-    """On its channel's page, at whatever moment of a round it came; what was opened stays open."""
-    cluster.create("live.one", "c")
-    reader.open("/topics/live.one/c")
-    reader.page.locator("#rates summary").click()
-    took = []
-    for number in range(1, 1 + len(MOMENTS)):
-        reader.watch_for(f"Waiting\n{17 * number}\n", "#live")
-        reader.page.wait_for_timeout(1000 * MOMENTS[number - 1])
-        published_at = time.time()
-        cluster.publish("live.one", *[b"x"] * 17)
-        took.append(reader.took(published_at))
-
-    assert max(took) < SHOWN_SECONDS, took
-    assert reader.page.locator("#rates details[open]").count() == 1
-
-
-def test_a_node_that_hangs_holds_up_no_figures(browser: Any, tmp_path: Path) -> None:
-    """A message that is published to another one shows within two seconds all the same."""
-    with Cluster(tmp_path, nsqds=2) as own:
-        wait_for_nodes(own)
-        own.create("live.hung", "c")
-        for reader in reading(browser, own.url):
-            reader.open("/topics/live.hung/c")
-            with frozen(own.nsqds[1].process.pid):
-                took = []
-                for number in range(1, 4):
-                    reader.watch_for(f"Waiting\n{number}\n", "#live")
-                    published_at = time.time()
-                    own.publish("live.hung", b"x")
-                    took.append(reader.took(published_at))
-
-            assert max(took) < SHOWN_SECONDS, took
-
-
-def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Path) -> None:
-    """Within five seconds the first page says so; it goes on, and tells when it is back."""
-    with Cluster(tmp_path, nsqds=2) as own:
-        wait_for_nodes(own)
-        own.create("live.gone", "c")
-        own.publish("live.gone", *[b"x"] * 123, node=1)
-        for reader in reading(browser, own.url):
-            reader.open("/")
-            reader.wait_for("2 of 2")
-            reader.wait_for("123")
-            reader.watch_for("123 messages wait there")
-            killed_at = time.time()
-            own.nsqds[1].kill9()
-            assert reader.took(killed_at) < TOLD_SECONDS
-            reader.watch_for("Waiting\n7\n")
-            published_at = time.time()
-            own.publish("live.gone", *[b"x"] * 7)
-            assert reader.took(published_at) < SHOWN_SECONDS  # the page goes on
-            reader.wait_for("1 of 2")
-            own.nsqds[1].start()
-            reader.wait_for("2 of 2")
-
-
-def test_eight_tabs_stay_live(browser: Any, cluster: Cluster) -> None:
-    """A browser opens six connections to a host: no tab waits for another one's stream."""
-    cluster.create("live.tabs", "c")
-    context = browser.new_context()
-    readers = [Reader(context, cluster.url) for _ in range(TABS)]
-    for reader in readers:
-        reader.open("/topics/live.tabs/c")
-    cluster.publish("live.tabs", *[b"x"] * 31)
-    published_at = time.monotonic()
-    for reader in readers:
-        reader.wait_for("Waiting\n31", "#live", seconds=8.0)
-    took = time.monotonic() - published_at
-    readers[-1].open("/nodes")
-    problems = [problem for reader in readers for problem in reader.problems]
-    context.close()
-
-    assert problems == []
-    assert took < 8.0
-
-
-def test_further_streams_of_one_browser_poll(cluster: Cluster) -> None:
-    """The fourth stream of a browser says when to come again, and ends; the others go on."""
-    with ExitStack() as stack:
-        for _ in range(STREAMS_MAX):
-            answer = stack.enter_context(stream(cluster, "/nodes", "one-browser"))
-            assert b"retry: 500" in answer.readline() + answer.readline()
-        extra = stack.enter_context(stream(cluster, "/nodes", "one-browser"))
-        other = stack.enter_context(stream(cluster, "/nodes", "another-browser"))
-        said = extra.read()
-
-        assert b"retry: 600" in said
-        assert said.endswith(b"\n\n")
-        assert b"retry: 500" in other.readline() + other.readline()
-
-
-def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
-    """A browser that has a part already is told so, by its mark."""
-    with stream(cluster, "/audit", "a") as first:
-        mark = first.readline().removeprefix(b"id: ").strip().decode()
-    with stream(cluster, f"/audit&seen={mark}", "a") as again:
-        assert again.readline() == b"event: same\n"
-    with stream(cluster, "/audit&seen=other", "a") as other:
-        assert other.readline() == f"id: {mark}\n".encode()
-
-
-@contextmanager
-def frozen(pid: int) -> Iterator[None]:
-    """A process that stands still, and goes on afterwards."""
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
-@contextmanager
-def stream(cluster: Cluster, view: str, browser: str) -> Iterator[http.client.HTTPResponse]:
-    """A stream as a browser asks for one; none is kept by a cache."""
-    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
-    cookie = {"Cookie": f"nsqadmin_tabs={browser}"}
-    connection.request("GET", f"/live?view={view}", headers=cookie)
-    with connection.getresponse() as answer:
-        assert answer.status == 200
-        assert answer.headers["Content-Type"] == "text/event-stream; charset=utf-8"
-        assert answer.headers["Cache-Control"] == "no-store"
+@asynccontextmanager
+async def stream(
+    site: Site, view: str, browser: str, *, token: str = "ann", seen: str = ""
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """The stream of a page in a tab of a browser."""
+    headers = {
+        "Authorization": f"Bearer {site.tokens[token]}",
+        "Cookie": f"nsqadmin_tabs={browser}",
+        "Last-Event-ID": seen,
+    }
+    url = f"http://127.0.0.1:{site.admin.http_port}/live"
+    async with site.session.get(url, params={"view": view}, headers=headers) as answer:
         yield answer
-    connection.close()
+
+
+async def event(answer: aiohttp.ClientResponse) -> list[str]:
+    """The lines of the next event."""
+    lines = []
+    while line := (await answer.content.readline()).decode().rstrip("\n"):
+        lines.append(line)
+    return lines
+
+
+async def test_a_browser_has_few_streams(site: Site) -> None:
+    """Further tabs poll: each answer ends after one event; other browsers are not touched."""
+    async with AsyncExitStack() as stack:
+        for _ in range(STREAMS_MAX):
+            answer = await stack.enter_async_context(stream(site, "/nodes", "one"))
+            assert f"retry: {AGAIN_MILLISECONDS}" in await event(answer)
+        extra = await stack.enter_async_context(stream(site, "/nodes", "one"))
+        assert f"retry: {POLL_MILLISECONDS}" in (await extra.text()).splitlines()
+        other = await stack.enter_async_context(stream(site, "/nodes", "two"))
+        assert f"retry: {AGAIN_MILLISECONDS}" in await event(other)
+
+
+async def test_what_a_browser_has_is_not_sent_again(site: Site) -> None:
+    """It shows the mark of what it has; another mark, or none, gets the whole part."""
+    async with stream(site, "/lookup", "a") as answer:
+        first = await event(answer)
+        part = "\n".join(line[6:] for line in first if line.startswith("data: "))
+        assert f"id: {mark(part)}" == first[0]
+        assert "None is configured" in part
+    async with stream(site, "/lookup", "a", seen=mark(part)) as answer:
+        assert "event: same" == (await event(answer))[0]
+    async with stream(site, "/lookup", "a", seen="other") as answer:
+        assert first[0] == (await event(answer))[0]
+
+
+async def test_a_stream_needs_the_right_of_its_page(site: Site) -> None:
+    """And a page that there is; one that can no longer be shown says so."""
+    for view, token, status in (
+        ("/audit", "op", 403),
+        ("/nope", "ann", 404),
+        ("", "ann", 404),
+        ("/topics?view=channels", "eve", 200),
+    ):
+        async with stream(site, view, "a", token=token) as answer:
+            assert status == answer.status, view
+    async with stream(site, "/nodes/127.0.0.1:1", "a") as answer:
+        assert "This can no longer be shown: NODE_NOT_FOUND." in "\n".join(await event(answer))
+
+
+async def test_two_roles_never_share_a_part(site: Site) -> None:
+    """A button that only administrators have is in no stream of others."""
+    page = f"/nodes/{site.nodes[0]}"
+    async with stream(site, page, "a") as ann, stream(site, page, "b", token="eve") as eve:
+        parts = ["\n".join(await event(answer)) for answer in (ann, eve)]
+    assert parts[0] != parts[1] or "Drain…" not in parts[0]
+    assert "Drain…" not in parts[1]

@@ -7,235 +7,145 @@ import html
 import json
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import pytest
 
-from sparq.daemon.access import tokens
-from sparq.nsqadmin.options import NsqadminOptions
 from sparq.nsqadmin.pages import policies as page
 from sparq.nsqadmin.pages.words import UNKNOWN
-from sparq.nsqadmin.server import Nsqadmin
 from sparq.nsqlookupd.tcp import instant
 from tests.nsqadmin.access.cluster import cluster
-from tests.nsqadmin.fake import Fake
-from tests.nsqd import daemon
-from tests.nsqd.daemon import Daemon
+from tests.nsqadmin.pages.conftest import Site, words
 from tests.support.waiting import until
 
-FILE = '[[policies]]\ntopic = "t*"\nmax_channel_lag_bytes = 5000000\n'
 TOML = (
     '[[policies]]\ntopic = "t"\nmax_channels = 3\n\n[[policies]]\ntopic = "<b>"\nmax_channels = 1'
 )
 GOOD = TOML.replace("<b>", "b?")
 
 
-@dataclass
-class House:
-    """nsqadmin over two nsqds with a policy file, and one that is Go's as far as anybody knows."""
-
-    admin: Nsqadmin
-    nsqds: tuple[Daemon, Daemon]
-    fake: Fake
-    session: aiohttp.ClientSession
-    tokens: dict[str, str]
-
-    @property
-    def nodes(self) -> list[str]:
-        return [f"127.0.0.1:{nsqd.http.port}" for nsqd in self.nsqds]
-
-    async def get(self, path: str, token: str = "ann") -> str:
-        """A page as text, without its tags."""
-        status, text = await self.ask("GET", path, token=token)
-        assert 200 == status, (path, text)
-        return text
-
-    async def post(self, token: str = "ann", **fields: str) -> tuple[int, str]:
-        """A form of the page, as htmx sends it."""
-        return await self.ask("POST", "/policies", fields, token)
-
-    async def ask(
-        self, method: str, path: str, fields: Any = None, token: str = "ann"
-    ) -> tuple[int, str]:
-        headers = {"Authorization": f"Bearer {self.tokens[token]}", "Accept": "text/html"}
-        headers |= {"HX-Request": "true", "User-Agent": "Mozilla/5.0"}
-        url = f"http://127.0.0.1:{self.admin.http_port}{path}"
-        async with self.session.request(method, url, data=fields, headers=headers) as answer:
-            return answer.status, await answer.text()
-
-    async def chosen(self) -> list[list[str]]:
-        """The topics of the policies that were set at run time, at each nsqd."""
-        answers = [await nsqd.ask("GET", "/policies") for nsqd in self.nsqds]
-        return [[one["topic"] for one in json.loads(each)["policies"]] for _, each in answers]
-
-    async def audited(self) -> list[dict[str, Any]]:
-        return (await self.admin.services.audit.page()).entries
-
-
-def words(text: str) -> str:
-    """A page without its tags, blanks as one."""
-    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split())
-
-
-@pytest.fixture
-async def house(tmp_path: Path) -> AsyncIterator[House]:
-    async with AsyncExitStack() as stack:
-        nsqds = []
-        for name in ("one", "two"):
-            folder = tmp_path / name
-            folder.mkdir()
-            file = tmp_path / f"{name}.toml"
-            file.write_text(FILE)
-            nsqd = await daemon.start(folder, broadcast_address="127.0.0.1", policies=str(file))
-            stack.push_async_callback(daemon.stop, nsqd)
-            await nsqd.post("/topic/create?topic=t")
-            await nsqd.post("/topic/create?topic=free")
-            await nsqd.post("/channel/create?topic=t&channel=c")
-            nsqds.append(nsqd)
-        fake = await stack.enter_async_context(Fake())
-        fake.missing = {"/policies"}
-        roles = {"ann": "administer,bodies", "op": "operate", "eve": "read"}
-        made = {name: tokens.make(name, role) for name, role in roles.items()}
-        (tmp_path / "tokens").write_text("\n".join(line for _, line in made.values()))
-        options = NsqadminOptions(
-            http_address="127.0.0.1:0",
-            nsqd_http_addresses=(*(f"127.0.0.1:{n.http.port}" for n in nsqds), fake.http),
-            token_file=str(tmp_path / "tokens"),
-        )
-        admin = Nsqadmin(options)
-        await admin.start()
-        stack.push_async_callback(admin.stop)
-        session = await stack.enter_async_context(aiohttp.ClientSession())
-        shown = {name: token for name, (token, _) in made.items()}
-        yield House(admin, (nsqds[0], nsqds[1]), fake, session, shown)
-
-
-async def test_nsqds_with_the_same_policies_stand_together(house: House) -> None:
+async def test_nsqds_with_the_same_policies_stand_together(site: Site) -> None:
     """Those of the file and those of the run time; Go's nsqd is said to have none."""
-    for nsqd in house.nsqds:
+    for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
-    said = words(await house.get("/policies"))
+    said = words(await site.get("/policies"))
     assert "The same at 2 nsqds" in said
     assert f"in the file 1 t* {UNKNOWN} max_channel_lag_bytes = 5,000,000" in said
     assert "at run time 1 t c max_channel_lag_time = 2h0m0s" in said
-    assert f"{house.fake.http}: NSQ's Go nsqd has no policies" in said
+    assert f"{site.fake.http}: NSQ's Go nsqd has no policies" in said
     assert "differ" not in said
 
 
 SAME = {"policies": [{"topic": "t", "channel": "c", "max_channel_lag_time": "2h"}]}
 
 
-async def test_nsqds_that_differ_are_marked(house: House) -> None:
+async def test_nsqds_that_differ_are_marked(site: Site) -> None:
     """The text begins with what most, or the first, have; others are a link away."""
-    assert 200 == (await house.nsqds[1].ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
+    assert 200 == (await site.nsqds[1].ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
 
-    said = words(await house.get("/policies"))
+    said = words(await site.get("/policies"))
     assert "The policies set at run time differ between the nsqds" in said
     assert 2 == said.count("At 1 nsqd")
-    text = await house.get(f"/policies?from={house.nodes[1]}")
-    assert f"The text has the policies of {house.nodes[1]}." in words(text)
+    text = await site.get(f"/policies?from={site.nodes[1]}")
+    assert f"The text has the policies of {site.nodes[1]}." in words(text)
     assert 'max_channel_lag_time = "2h0m0s"' in html.unescape(text)
     assert 'max_channel_lag_time = "2h0m0s"' not in html.unescape(
-        await house.get(f"/policies?from={house.nodes[0]}")
+        await site.get(f"/policies?from={site.nodes[0]}")
     )
 
 
-async def test_an_nsqd_that_does_not_answer_is_marked(house: House) -> None:
+async def test_an_nsqd_that_does_not_answer_is_marked(site: Site) -> None:
     """By its address, with the reason."""
-    house.fake.missing.clear()
-    house.fake.broken = {"/policies"}
+    site.fake.missing.clear()
+    site.fake.broken = {"/policies"}
 
-    said = words(await house.get("/policies"))
-    assert f"{house.fake.http} did not answer: got response 500" in said
+    said = words(await site.get("/policies"))
+    assert f"{site.fake.http} did not answer: got response 500" in said
 
 
 async def test_an_nsqd_that_is_not_listed_any_more_is_named(tmp_path: Path) -> None:
     """It may have policies, and was not asked: by the page, and by what changes them."""
-    async with cluster(tmp_path) as house, aiohttp.ClientSession() as session:
-        url = f"{house.url}/policies"
+    async with cluster(tmp_path) as site, aiohttp.ClientSession() as session:
+        url = f"{site.url}/policies"
         async with session.get(url) as answer:
             assert "no longer listed" not in await answer.text()
-        await house.nsqd.peers.stop()
-        await until(lambda: not house.lookupd.registry.producers("t", instant()))
+        await site.nsqd.peers.stop()
+        await until(lambda: not site.lookupd.registry.producers("t", instant()))
         async with session.get(url) as answer:
             said = words(await answer.text())
-        assert f"{house.node} is no longer listed and was not queried." in said
+        assert f"{site.node} is no longer listed and was not queried." in said
         fields = {"action": "drop_policies", "typed": "policies"}
         async with session.post(url, data=fields) as answer:
             said = words(await answer.text())
-        assert f"{house.node}: nsqlookupd does not list it: not changed" in said
+        assert f"{site.node}: nsqlookupd does not list it: not changed" in said
 
 
-async def test_what_would_change_is_shown_and_then_set(house: House) -> None:
+async def test_what_would_change_is_shown_and_then_set(site: Site) -> None:
     """At each nsqd; nothing is done before, all is in the audit log after."""
-    status, text = await house.post(action="try", document=GOOD)
+    status, text = await site.post(action="try", document=GOOD)
     said = words(text)
-    assert (200, [[], []]) == (status, await house.chosen())
+    assert (200, [[], []]) == (status, await site.chosen())
     assert "2 settings of topics and channels would change at 2 nsqds, with 2 policies set" in said
-    for node in house.nodes:
+    for node in site.nodes:
         assert f"{node} t {UNKNOWN} max_channels 0 3" in said
-    assert f"{house.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
-    assert [] == await house.audited()
+    assert f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
+    assert [] == await site.audited()
     carried = re.search(r'name="document" value="([^"]*)"', text)
     assert carried
     document = html.unescape(carried[1])
 
-    status, text = await house.post(action="set_policies", document=document, typed="policies")
+    status, text = await site.post(action="set_policies", document=document, typed="policies")
     said = words(text)
-    assert (200, [["t", "b?"]] * 2) == (status, await house.chosen())
+    assert (200, [["t", "b?"]] * 2) == (status, await site.chosen())
     assert "Set: 2 policies; 2 settings of topics and channels changed on" in said
     assert "but not everywhere" in said
-    assert f"{house.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
-    (entry,) = await house.audited()
+    assert f"{site.fake.http}: this is NSQ's Go nsqd, which does not support this action" in said
+    (entry,) = await site.audited()
     expected = {"user": "ann", "action": "set_policies", "outcome": "partly"}
     assert expected.items() <= entry.items()
     assert {"policies": 2, "changes": 2} == entry["arguments"]
-    assert house.fake.http in entry["detail"]
+    assert site.fake.http in entry["detail"]
 
 
-async def test_a_document_that_is_refused_says_why(house: House) -> None:
+async def test_a_document_that_is_refused_says_why(site: Site) -> None:
     """In nsqd's words; nothing is done, neither tried nor set."""
     for fields in ({"action": "try"}, {"action": "set_policies", "typed": "policies"}):
-        status, text = await house.post(document=TOML, **fields)
+        status, text = await site.post(document=TOML, **fields)
         said = words(text)
         assert 400 == status
         assert "Nothing was done. The document is invalid:" in said
         assert "policy 2: invalid topic: use at most" in said
         assert "<b>" not in text
-    assert [[], []] == await house.chosen()
-    assert ["failed"] == [entry["outcome"] for entry in await house.audited()]
+    assert [[], []] == await site.chosen()
+    assert ["failed"] == [entry["outcome"] for entry in await site.audited()]
     large = "# " + "x" * (260 << 10)
-    status, text = await house.post(action="try", document=large)
+    status, text = await site.post(action="try", document=large)
     assert (400, True) == (status, "the limit is 262,144" in text)
 
 
-async def test_dropping_wants_the_word(house: House) -> None:
+async def test_dropping_wants_the_word(site: Site) -> None:
     """Without it nothing is dropped; with it the file's stay."""
-    for nsqd in house.nsqds:
+    for nsqd in site.nsqds:
         assert 200 == (await nsqd.ask("PUT", "/policies", json.dumps(SAME).encode()))[0]
     for typed in ("", "t", "Policies"):
-        status, text = await house.post(action="drop_policies", typed=typed)
+        status, text = await site.post(action="drop_policies", typed=typed)
         assert (400, True) == (status, "typed name differs" in text)
-    assert [["t"], ["t"]] == await house.chosen()
+    assert [["t"], ["t"]] == await site.chosen()
 
-    status, text = await house.post(action="drop_policies", typed="policies")
+    status, text = await site.post(action="drop_policies", typed="policies")
     assert 200 == status
     assert "Dropped: all run-time policies; 2 settings" in words(text)
-    assert [[], []] == await house.chosen()
-    assert "in the file 1 t*" in words(await house.get("/policies"))
-    assert {"policies": 0, "changes": 2} == (await house.audited())[0]["arguments"]
+    assert [[], []] == await site.chosen()
+    assert "in the file 1 t*" in words(await site.get("/policies"))
+    assert {"policies": 0, "changes": 2} == (await site.audited())[0]["arguments"]
 
 
 @pytest.mark.parametrize("token", ["op", "eve"])
-async def test_who_may_not_administer_sees_and_changes_nothing(house: House, token: str) -> None:
+async def test_who_may_not_administer_sees_and_changes_nothing(site: Site, token: str) -> None:
     """They see the policies, but no form; an order is refused and written down."""
-    text = await house.get("/policies", token)
+    text = await site.get("/policies", token)
     assert "in the file 1 t*" in words(text)
     assert "<textarea" not in text
     assert "ask-drop" not in text
@@ -244,47 +154,47 @@ async def test_who_may_not_administer_sees_and_changes_nothing(house: House, tok
         {"action": "set_policies", "document": GOOD, "typed": "policies"},
         {"action": "drop_policies", "typed": "policies"},
     ):
-        assert 403 == (await house.post(token, **fields))[0]
-    assert [[], []] == await house.chosen()
-    assert {(token, "refused")} == {(e["user"], e["outcome"]) for e in await house.audited()}
+        assert 403 == (await site.post(token, **fields))[0]
+    assert [[], []] == await site.chosen()
+    assert {(token, "refused")} == {(e["user"], e["outcome"]) for e in await site.audited()}
 
 
-async def test_a_page_shows_which_policies_apply(house: House) -> None:
+async def test_a_page_shows_which_policies_apply(site: Site) -> None:
     """Of a topic and of a channel, per nsqd where they differ, and only when it is opened."""
-    assert "Settings" not in words(await house.get("/topics/free"))
+    assert "Settings" not in words(await site.get("/topics/free"))
     for path in ("/topics/t", "/topics/t/c"):
-        said = words(await house.get(path))
+        said = words(await site.get(path))
         assert "Setting Value From max_channel_lag_bytes 5,000,000 file, policy 1" in said
-    await house.post(action="set_policies", document=GOOD, typed="policies")
-    assert "max_channels 3 run time, policy 1" in words(await house.get("/topics/t", "eve"))
-    assert 200 == (await house.nsqds[1].ask("DELETE", "/policies"))[0]
-    said = words(await house.get("/topics/t"))
-    assert f"max_channels 3 run time, policy 1 {house.nodes[0]}" in said
-    assert f"max_channels 0 flag {house.nodes[1]}" in said
+    await site.post(action="set_policies", document=GOOD, typed="policies")
+    assert "max_channels 3 run time, policy 1" in words(await site.get("/topics/t", "eve"))
+    assert 200 == (await site.nsqds[1].ask("DELETE", "/policies"))[0]
+    said = words(await site.get("/topics/t"))
+    assert f"max_channels 3 run time, policy 1 {site.nodes[0]}" in said
+    assert f"max_channels 0 flag {site.nodes[1]}" in said
 
-    asked = [path for path in house.fake.requests if path.startswith("/policies?topic=")]
-    headers = {"Authorization": f"Bearer {house.tokens['ann']}"}
-    url = f"http://127.0.0.1:{house.admin.http_port}/live?view=/topics/t"
-    async with house.session.get(url, headers=headers) as stream:
+    asked = [path for path in site.fake.requests if path.startswith("/policies?topic=")]
+    headers = {"Authorization": f"Bearer {site.tokens['ann']}"}
+    url = f"http://127.0.0.1:{site.admin.http_port}/live?view=/topics/t"
+    async with site.session.get(url, headers=headers) as stream:
         async with asyncio.timeout(20):
             for _ in range(2):
                 part = (await stream.content.readuntil(b"\n\n")).decode()
                 assert "max_channels" not in part
-    assert asked == [path for path in house.fake.requests if path.startswith("/policies?topic=")]
+    assert asked == [path for path in site.fake.requests if path.startswith("/policies?topic=")]
 
 
 async def test_an_nsqd_that_hangs_does_not_hold_up_a_page(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The settings are waited for a moment, and the page says that they are not known."""
-    await house.get("/topics/t")
+    await site.get("/topics/t")
     monkeypatch.setattr(page, "SETTINGS_SECONDS", 0.2)
-    house.fake.may_answer.clear()
+    site.fake.may_answer.clear()
     begun = time.monotonic()
     try:
-        said = words(await house.get("/topics/t"))
+        said = words(await site.get("/topics/t"))
     finally:
-        house.fake.may_answer.set()
+        site.fake.may_answer.set()
 
     assert time.monotonic() - begun < 2.0
     assert "The nsqds did not report the settings in time." in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import AsyncIterator
@@ -126,3 +127,20 @@ async def api(tmp_path: Path) -> AsyncIterator[Api]:
         _, document, _ = await api.send("GET", "/openapi.json", token="")
         api.document = json.loads(document)
         yield api
+
+
+async def fill(api: Api, count: int = 6, topic: str = "t") -> list[str]:
+    """Publish in turns at both nodes."""
+    bodies = [f'{{"n": {number}}}' for number in range(count)]
+    for number, body in enumerate(bodies):
+        await (api.one, api.two)[number % 2].post(f"/pub?topic={topic}", body.encode())
+    return bodies
+
+
+async def seen(api: Api, path: str, condition: Any, **query: Any) -> Any:
+    """Ask until an answer is as expected; each time for the next snapshot."""
+    async with asyncio.timeout(20):
+        told = await api.get(path, **query)
+        while not condition(told):
+            told = await api.get(path, after=told["number"], **query)
+    return told

@@ -10,8 +10,7 @@ import pytest
 
 from sparq.nsqadmin.v2.export import csv_lines, harmless, incomplete, json_lines
 from tests.nsqadmin.fake import Fake
-from tests.nsqadmin.v2.conftest import Api
-from tests.nsqadmin.v2.test_api import fill, seen
+from tests.nsqadmin.v2.conftest import Api, fill, seen
 
 
 async def csv_of(api: Api, **query: object) -> list[dict[str, str]]:

@@ -8,7 +8,6 @@ import pytest
 
 from sparq.nsqadmin.watch.rows import Lookupd, Notice
 from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
-from sparq.nsqadmin.watch.words import count, duration, names, rate
 from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic
 
 
@@ -240,17 +239,3 @@ def test_however_much_is_wrong_notices_are_few() -> None:
     assert "4 more nodes are gone." in sentences
     assert "t/c199 has no consumers; 199 messages wait." in sentences
     assert "196 more channels with messages have no consumers." in sentences
-
-
-def test_words() -> None:
-    """Numbers, durations and lists as people say them."""
-    assert "1 message" == count(1, "message")
-    assert "12,345 messages" == count(12_345, "message")
-    assert ["0", "0.4", "12", "1,234"] == [rate(number) for number in (0, 0.4, 12.2, 1234)]
-    seconds = (0.2, 59, 119, 120, 3600, 7300, 90_000, 1e6, float("inf"))
-    assert ["0 s", "59 s", "119 s", "2 min", "1 h", "2 h 1 min", "25 h", "11 days", "forever"] == [
-        duration(each) for each in seconds
-    ]
-    assert ["", "a", "a and b", "a, b and c", "a, b, c and 2 more"] == [
-        names(list(text)) for text in ("", "a", "ab", "abc", "abcde")
-    ]

@@ -17,7 +17,7 @@ from sparq.nsqadmin.watch import detail
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
 from tests.nsqadmin.watch.figures import channel, stats, topic
-from tests.nsqadmin.watch.test_watch import seen, watching
+from tests.nsqadmin.watch.watching import seen, watching
 from tests.support.waiting import stays, until
 
 CHANNELS = [f"c{number:02}" for number in range(50)]

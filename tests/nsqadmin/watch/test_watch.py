@@ -5,55 +5,17 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sparq.cluster.fleet import Fleet
-from sparq.cluster.upstream import Upstream
-from sparq.nsqadmin.watch.node_watch import Slots
-from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
 from sparq.nsqadmin.watch.watch import ClusterWatch
 from tests.nsqadmin.fake import Fake
-from tests.nsqadmin.watch.figures import channel, stats, topic
+from tests.nsqadmin.watch.figures import stats, topic
+from tests.nsqadmin.watch.watching import is_in, seen, watching
 from tests.support.servers import Server, free_port, spawn_nsqd, spawn_nsqlookupd
 from tests.support.waiting import stays, until
-
-
-@asynccontextmanager
-async def watching(
-    *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
-) -> AsyncIterator[ClusterWatch]:
-    """A watch whose rounds come fast."""
-    async with Upstream(connect_seconds=2, request_seconds=changes.pop("request", 5)) as upstream:
-        fleet = Fleet(upstream, lookupds=lookupds, nsqds=nsqds)
-        pace = {"interval_seconds": 0.05, "idle_seconds": 0.05, **changes}
-        async with ClusterWatch(fleet, **pace) as watch:
-            yield watch
-
-
-async def seen(
-    watch: ClusterWatch, condition: Callable[[ClusterSnapshot], Any], seconds: float = 10
-) -> ClusterSnapshot:
-    """The first snapshot for which a condition holds."""
-    async with asyncio.timeout(seconds):
-        snapshot = await watch.look()
-        while not condition(snapshot):
-            snapshot = await watch.changed(snapshot.number)
-    return snapshot
-
-
-def is_in(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
-    """Whether a node is in a state."""
-
-    def look(snapshot: ClusterSnapshot) -> bool:
-        node = snapshot.node(address)
-        return node is not None and node.state == state
-
-    return look
 
 
 async def test_a_published_message_shows(tmp_path: Path) -> None:
@@ -108,58 +70,6 @@ async def test_a_restarted_node_is_up_again(tmp_path: Path) -> None:
             await seen(watch, is_in(address, "gone"))
             await asyncio.to_thread(nsqd.start)
             await seen(watch, is_in(address, "up"))
-
-
-async def test_a_node_that_never_answered_is_shown() -> None:
-    """Under the address that was given, as gone."""
-    address = f"127.0.0.1:{free_port()}"
-    async with watching(nsqds=(address,)) as watch:
-        snapshot = await seen(watch, lambda p: p.nodes and p.nodes[0].state == "gone")
-
-    (node,) = snapshot.nodes
-    assert (address, None, "connection refused") == (node.address, node.answered_at, node.error)
-
-
-async def test_a_slow_node_does_not_hold_up_the_others() -> None:
-    """It keeps its last figures, and is said to be silent."""
-    async with Fake() as slow, Fake() as quick:
-        slow.answer = stats(topic("t", channel("c", depth=5)))
-        async with watching(nsqds=(slow.http, quick.http)) as watch:
-            await seen(watch, lambda p: p.totals.waiting == 5)
-            slow.may_answer.clear()
-            quick.answer = stats(topic("t", channel("c", depth=1)))
-            began = time.monotonic()
-            snapshot = await seen(watch, lambda p: p.totals.waiting == 6)
-            assert time.monotonic() - began < 3
-            snapshot = await seen(watch, is_in(slow.http, "silent"))
-            assert 6 == snapshot.totals.waiting
-            quick.answer = stats(topic("t", channel("c", depth=2)))
-            await seen(watch, lambda p: p.totals.waiting == 7)
-            slow.may_answer.set()
-            await seen(watch, is_in(slow.http, "up"))
-
-
-async def test_a_node_that_hangs_is_gone_in_the_end() -> None:
-    """A call has its time; after that nobody is there."""
-    async with Fake() as slow:
-        async with watching(nsqds=(slow.http,), request=0.5) as watch:
-            await seen(watch, lambda p: p.nodes and p.nodes[0].state == "up")
-            slow.may_answer.clear()
-            snapshot = await seen(watch, lambda p: p.nodes[0].state == "gone")
-            assert "no answer in time" == snapshot.nodes[0].error
-        slow.may_answer.set()
-
-
-async def test_nonsense_is_an_error_of_its_node() -> None:
-    """It is not gone, its last figures stay."""
-    async with Fake() as fake, watching(nsqds=(fake.http,)) as watch:
-        fake.answer = stats(topic("t", depth=5))
-        await seen(watch, lambda p: p.totals.waiting == 5)
-        fake.answer = b"<html>"
-        snapshot = await seen(watch, lambda p: p.nodes[0].state == "silent")
-
-    assert "unreadable figures" in snapshot.nodes[0].error
-    assert 5 == snapshot.totals.waiting
 
 
 async def test_many_viewers_ask_no_more_than_one() -> None:
@@ -225,21 +135,6 @@ async def test_without_any_answer_there_is_an_empty_picture() -> None:
     assert [f"nsqlookupd {address} does not answer: connection refused."] == [
         notice.sentence for notice in snapshot.notices
     ]
-
-
-async def test_a_slot_is_not_kept_for_long() -> None:
-    """Whoever holds one too long lets others in, and gives nothing back twice."""
-    slots = Slots(1, 0.01)
-    order = []
-
-    async def hold(name: str, seconds: float) -> None:
-        async with slots.slot():
-            order.append(name)
-            await asyncio.sleep(seconds)
-
-    await asyncio.gather(hold("slow", 0.1), hold("quick", 0), hold("last", 0))
-    assert ["slow", "quick", "last"] == order
-    assert 1 == slots._free._value
 
 
 @pytest.mark.parametrize("kind", ["lookupd", "nsqd"])

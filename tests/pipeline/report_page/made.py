@@ -10,6 +10,7 @@ from sparq.pipeline.minutes_state.minutes import STATUS_CLASSES
 from sparq.pipeline.minutes_state.output import MINUTE_SCHEMA
 from sparq.pipeline.open_visits.findings import FINDING_SCHEMA
 from sparq.pipeline.query_progress import QuerySample
+from sparq.pipeline.report_page.page import page_of
 from sparq.pipeline.visits import REASONS
 
 BEGIN = datetime(2026, 11, 21, tzinfo=UTC)
@@ -132,3 +133,10 @@ def samples(count=40, began_s=1_795_000_000.0):
         for number in range(count)
         for at, query in enumerate(QUERIES)
     ]
+
+
+def page(table=None, found=None, progress=(), **more):
+    """The page of a made-up run."""
+    table = day() if table is None else table
+    found = findings() if found is None else found
+    return page_of(report(table, found, **more), table, found, progress)

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparq.pipeline.report_page import times
 from sparq.pipeline.report_page.charts import (
     NARROW,
     WIDE,
@@ -22,7 +21,6 @@ from sparq.pipeline.report_page.charts import (
     short_number,
     stacked,
 )
-from tests.pipeline.report_page.made import BEGIN_MINUTE
 
 XS = np.arange(0.0, 100.0)
 LINE = Layer("clicks", XS, XS % 10, filled=True)
@@ -105,60 +103,14 @@ def test_guides_are_round_and_reach_the_highest(highest):
     assert any(digit == pytest.approx(one, rel=1e-6) for one in (1, 2, 5, 10))
 
 
-@given(st.integers(0, 2_000_000), st.integers(1, 3_000_000), st.integers(3, 9))
-def test_ticks_of_time_are_few_and_within(start, length, count):
-    """At most as many as there is room for, each with a label, in order."""
-    begin = BEGIN_MINUTE + start
-    ticks = times.minute_ticks(begin, begin + length, count)
-    places = [place for place, _ in ticks]
-
-    assert len(ticks) <= count
-    assert places == sorted(set(places))
-    assert all(begin <= place <= begin + length and text for place, text in ticks)
-
-
-@given(st.floats(0.1, 1e7), st.integers(3, 9))
-def test_ticks_of_a_run_begin_at_0(last, count):
-    """At most as many as there is room for."""
-    ticks = times.second_ticks(last, count)
-
-    assert (0.0, "0 s") == ticks[0]
-    assert len(ticks) <= count
-    assert ticks[-1][0] <= last
-
-
-@pytest.mark.parametrize(
-    ("said", "expected"),
-    [
-        (times.seconds_text(59.2), "59 s"),
-        (times.seconds_text(125), "2:05"),
-        (times.seconds_text(3_600), "1:00:00"),
-        (times.step_text(1), "minute"),
-        (times.step_text(5), "5 minutes"),
-        (times.step_text(60), "hour"),
-        (times.step_text(14 * 1_440), "2 weeks"),
-        (times.span_text(BEGIN_MINUTE, 1), "21 Nov 00:00"),
-        (times.span_text(BEGIN_MINUTE, 30), "21 Nov 00:00-00:30"),
-        (times.span_text(BEGIN_MINUTE, 1_440), "21 Nov 2026"),
-        (times.minute_text(BEGIN_MINUTE + 605), "21 Nov 2026 10:05"),
-        (short_number(0.5), "0.5"),
-        (short_number(12_000), "12,000"),
-        (short_number(2_500_000), "2.5 M"),
-    ],
-)
-def test_words_for_times_and_numbers(said, expected):
-    """As people write them."""
-    assert expected == said
-
-
-def test_midnight_says_the_day():
-    """In a chart of a day one sees which it is."""
-    ticks = times.minute_ticks(BEGIN_MINUTE, BEGIN_MINUTE + 1_440, 9)
-
-    assert ["21 Nov", "03:00"] == [text for _, text in ticks[:2]]
-    assert "22 Nov" == ticks[-1][1]
-
-
 def test_places_share_the_axis_between_them():
     """Every part of the axis belongs to the place that is nearest."""
     assert [(0, 1), (1, 5), (5, 8)] == halved_between(np.array([0, 2, 8]))
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0.5, "0.5"), (12_000, "12,000"), (2_500_000, "2.5 M")]
+)
+def test_words_for_numbers(number, text):
+    """As people write them."""
+    assert text == short_number(number)

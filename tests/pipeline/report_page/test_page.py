@@ -1,22 +1,36 @@
-"""The report as a page, read as text: what stands in it, in which order, and how much."""
+"""The report as a page, read as text: what stands in it, in which order, and how much.
+
+What a click says is text there.
+"""
 
 import re
-from datetime import UTC, datetime
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sparq.pipeline.query_progress import QuerySample
-from sparq.pipeline.report_page.page import POLICY, page_of
+from sparq.pipeline.report_page.page import POLICY, page_of, visible
 from tests.pipeline.report_page import made
-from tests.pipeline.report_page.test_markup import Seen
+from tests.pipeline.report_page.made import HOSTILE, page
 
 
-def page(table=None, found=None, progress=(), **more):
-    """The page of a made-up run."""
-    table = made.day() if table is None else table
-    found = made.findings() if found is None else found
-    return page_of(made.report(table, found, **more), table, found, progress)
+class Seen(HTMLParser):
+    """What a reader of the markup finds: tags, attributes, text."""
+
+    def __init__(self, markup):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], ""
+        self.feed(markup)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+
+    def handle_data(self, data):
+        self.text += data
 
 
 def sections_of(text):
@@ -110,14 +124,6 @@ def test_many_days_and_findings_make_no_large_page():
     assert "the 20 strongest of 1,000 findings" in year
 
 
-def test_clicks_that_are_not_shown_are_counted():
-    """Where a wrong clock is left out of a chart, the chart says so."""
-    at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
-    text = page(made.minutes(at, [3, *([100] * 1_440)]))
-
-    assert "3 clicks far away in time are not shown." in text
-
-
 def test_a_run_without_anything_has_a_page():
     """No minutes, no findings, no pages, no samples."""
     text = page(made.minutes([], []), made.findings(0), pages=(), scores=None)
@@ -126,37 +132,33 @@ def test_a_run_without_anything_has_a_page():
     assert "No minutes." in text
 
 
-def test_one_minute_and_one_batch_are_drawn():
-    """The shortest run there is: a line has two ends."""
-    text = page(
-        made.minutes([made.BEGIN_MINUTE], [7]),
-        progress=[QuerySample(1.8e9, "archive", 10.0, 5, 0.5)],
-    )
+@given(st.one_of(st.sampled_from(HOSTILE), st.text()))
+def test_text_of_a_click_is_read_as_the_same_text(text):
+    """Whatever it is, no tag and no attribute comes of it, and no character of it is lost."""
+    seen = Seen(visible(text, 10_000))
 
-    assert 2 * 5 == text.count("<svg viewBox=") - text.count('<svg viewBox="0 0 26 10"')
-    assert "nan" not in text
-
-
-@pytest.mark.parametrize("years", [(1, 2026), (2026, 9998), (1,), (1, 9998)])
-def test_any_year_a_log_can_name_is_drawn(years):
-    """A clock that is wrong by two thousand years breaks no calendar."""
-    at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
-
-    assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
+    assert ["bdi"] == seen.tags
+    assert [] == seen.attributes
+    assert all(character in seen.text for character in text if character.isalnum())
+    if text.isprintable():
+        assert text == seen.text
 
 
-def test_lag_that_nobody_knows_is_not_drawn():
-    """Without publish times there is no chart of seconds."""
-    text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", "a\\u202eb"),
+        ("\x00\x1b[2J", "\\x00\\x1b[2J"),
+        ("\u200b\ufeff", "\\u200b\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("näive 日本 😀", "näive 日本 😀"),
+    ],
+)
+def test_what_has_no_shape_is_shown_as_its_number(text, shown):
+    """A mark that turns the direction of text cannot turn the rest of the page."""
+    assert f"<bdi>{shown}</bdi>" == visible(text)
 
-    assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
 
-
-def test_newest_revisions_alone_are_shown():
-    """A minute that was corrected has its last figures, not the sum of all."""
-    at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
-    table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
-
-    text = page(table)
-
-    assert "clicks: mean 50.0, maximum 60.0" in text
+def test_long_text_is_cut():
+    """A page of a megabyte is a line in the report."""
+    assert "<bdi>" + "x" * 197 + "...</bdi>" == visible("x" * 1_000_000)

@@ -1,6 +1,6 @@
 """docs/pipeline.md, done: its pipeline is started and stopped, its programs print what it says.
 
-Its programs for Spark Connect and for declarative pipelines are run in tests/spark.
+Its programs for Spark Connect and for declarative pipelines are run in tests/scenarios/spark.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""A disk without space, in a running nsqd."""
+"""A disk without free space: what is refused, kept and freed."""

@@ -1,1 +1,1 @@
-"""Starts, stops and kills of running daemons."""
+"""Starts, stops, kills and power cuts: what survives them."""

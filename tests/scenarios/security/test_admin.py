@@ -16,8 +16,8 @@ from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
 from sparq.nsqadmin.access.roles import Right, right_of
 from sparq.nsqadmin.server import routes
 from tests.nsqadmin.access.cluster import Cluster, cluster
-from tests.nsqadmin.access.walk import body, cases, guarded, target
 from tests.scenarios.security.test_lookup_peers import Peer
+from tests.scenarios.security.walk import body, cases, guarded, target
 
 JSON = {"Content-Type": "application/json"}
 Shows = Callable[[str], None]

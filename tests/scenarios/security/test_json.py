@@ -13,7 +13,7 @@ from sparq.broker import permissions
 from sparq.broker.catalog import Catalog, CatalogError
 from sparq.client.errors import WrongPeerError
 from sparq.daemon.http import HttpError
-from sparq.log import go_queue
+from sparq.migration import queues
 from sparq.nsqd.config import read_addresses
 from sparq.nsqd.lookup_peers import channels_of
 from sparq.nsqlookupd.tcp import ClientError, read_producer
@@ -51,7 +51,7 @@ def load_catalog(data: bytes) -> Any:
 
 
 def survey_go(data: bytes) -> Any:
-    return go_queue.survey(on_disk("nsqd.dat", data), "/d")
+    return queues.survey(on_disk("nsqd.dat", data), "/d")
 
 
 def producers(data: bytes) -> Any:
@@ -67,7 +67,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
     "producers of an nsqlookupd": (producers, ValueError),
     "IDENTIFY's answer": (handshake._facts, WrongPeerError),
     "sparq.json": (load_catalog, CatalogError),
-    "nsqd.dat": (survey_go, go_queue.GoDataError),
+    "nsqd.dat": (survey_go, queues.GoDataError),
 }
 
 

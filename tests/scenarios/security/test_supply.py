@@ -40,7 +40,7 @@ CHANCE = {
     "client/consumer.py": "which nsqd is tried first, and how long a pause is",
     "client/producer.py": "which nsqd is tried first",
     "nsqd/auth.py": "which authd is asked first",
-    "pipeline/generator.py": "the clicks of a made site",
+    "demo/generator.py": "the clicks of a made site",
     "testing.py": "what a disk of tests loses",
     "tools/nsq_tail.py": "a channel's number, as in NSQ",
     "tools/nsq_to_http.py": "which messages are sampled, and which host is tried",

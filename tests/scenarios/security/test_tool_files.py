@@ -16,8 +16,7 @@ from aiohttp import web
 
 from sparq.protocol.names import is_valid_name
 from sparq.tools import commands, nsq_tail, nsq_to_file, nsq_to_http, nsq_to_nsq, to_nsq
-from sparq.tools.filename import FilenameError, entries, template, with_revision
-from sparq.tools.folder import Folder
+from sparq.tools.folder import FilenameError, Folder, entries_of, template, with_revision
 from sparq.tools.output import Rotation, TopicOutput
 from tests.scenarios.security.test_forwarding import HOSTILE
 from tests.scenarios.security.test_names import NASTY, names, tree
@@ -81,7 +80,7 @@ def test_no_filename_leads_out(shows: Callable[[str], None]) -> None:
         topic = name if is_valid_name(name) else ".."
         try:
             made = template(text, name, topic, name, is_revised=False, is_gzip=False)
-            found = entries(with_revision(made.at(when), 0))
+            found = entries_of(with_revision(made.at(when), 0))
         except FilenameError:
             refused += 1
             continue

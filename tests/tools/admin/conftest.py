@@ -194,3 +194,12 @@ def old_nsqd() -> Iterator[str]:
         yield f"127.0.0.1:{server.server_port}"
         server.shutdown()
         serving.join()
+
+
+def tells_of_the_dead(ran: Ran, cluster: Cluster, verb: str) -> None:
+    """Status 1, who does not answer, and what to do next."""
+    assert 1 == ran.status
+    assert f"sparq admin {verb}: {cluster.dead}: connection refused\n" in ran.err
+    assert "next steps:" in ran.err
+    assert f"nsqd {cluster.dead}: start the nsqd" in ran.err
+    assert f"sparq admin {verb} clicks" in ran.err

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from sparq.client.address import parse_nsqd
+from sparq.client.arguments import parse_nsqd
 from sparq.client.errors import SparqClientError, WrongPeerError
 from sparq.client.layer_options import PLAIN, LayerOptions
 from sparq.protocol import commands
@@ -36,7 +36,7 @@ TIMEOUT_SECONDS: Final = 15.0
 CONNECT_TIMEOUT_SECONDS: Final = 3.0
 """A host that drops all packets must not delay the other nsqds of a cluster for long."""
 
-ROOM_BYTES: Final = 64 << 10
+BUFFER_BYTES: Final = 64 << 10
 """Initial size of the receive buffer; a larger frame makes it grow to that frame's size."""
 
 SEALED_BYTES: Final = 256 << 10
@@ -74,7 +74,7 @@ class BlockingConnection:
             RemoteError: nsqd refused the connection, or the secret.
         """
         self.address = address
-        self._byte_limit = memoryview(bytearray(ROOM_BYTES))
+        self._buffer = memoryview(bytearray(BUFFER_BYTES))
         self._sealed = memoryview(b"")
         place = parse_nsqd(address)
         self._wire = ClientConnection(str(place), layers, _identity(user_agent), FRAME_BYTES_MAX)
@@ -92,7 +92,7 @@ class BlockingConnection:
         wire = self._wire
         self._socket.sendall(wire.output())
         while wire.stage is not Stage.READY:
-            data = self._socket.recv(ROOM_BYTES)
+            data = self._socket.recv(BUFFER_BYTES)
             if not data:
                 raise self._lost(f" ({wire.stage})")
             try:
@@ -176,9 +176,9 @@ class BlockingConnection:
         return frame_type, self._receive_exactly(size - 4)
 
     def _receive_exactly(self, size: int) -> memoryview:
-        if size > len(self._byte_limit):
-            self._byte_limit = memoryview(bytearray(size))
-        data = rest = self._byte_limit[:size]
+        if size > len(self._buffer):
+            self._buffer = memoryview(bytearray(size))
+        data = rest = self._buffer[:size]
         while rest:
             try:
                 count = self._receive_into(rest)
@@ -194,10 +194,10 @@ class BlockingConnection:
             rest = rest[count:]
         return data
 
-    def _unseal_into(self, room: memoryview) -> int:
+    def _unseal_into(self, buffer: memoryview) -> int:
         """Receive through the layers, as the socket's ``recv_into``; 0: the peer has closed."""
         layers = self._wire.layers
-        while not (count := layers.read_into(room)):
+        while not (count := layers.read_into(buffer)):
             if output := layers.output():
                 self._socket.sendall(output)
             size = 0 if layers.ended else self._socket.recv_into(self._sealed)

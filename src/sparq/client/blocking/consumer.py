@@ -25,7 +25,7 @@ from sparq.client.batch import Batch
 from sparq.client.blocking.fetcher import Fetcher, seconds_until
 from sparq.client.blocking.handle import SessionHandle, asked, awaited, close_all
 from sparq.client.blocking.loop_thread import CLOSED, LoopThread
-from sparq.client.blocking.message_proxy import BlockingBatch, cross
+from sparq.client.blocking.message_proxy import BlockingBatch, redirect_responses
 from sparq.client.consumer import Consumer
 from sparq.client.errors import ClosedError
 from sparq.client.handling import Handler, require_callable
@@ -37,7 +37,7 @@ FETCHED_MAX: Final = 1_000
 
 NOTHING_CAME: Final = "no message arrived in time"
 
-Cross = Callable[[Sequence[Message]], list[Message]]
+Redirect = Callable[[Sequence[Message]], list[Message]]
 
 
 class BlockingConsumer(SessionHandle):
@@ -77,15 +77,15 @@ class BlockingConsumer(SessionHandle):
         self.topic = topic
         self.channel = channel
         require_callable(on_giving_up=on_giving_up)
-        cross_there = _crossing(thread)
+        redirect = _redirect_to(thread)
         if on_giving_up is not None:
-            arguments["on_giving_up"] = _on_a_thread(cross_there, on_giving_up)
+            arguments["on_giving_up"] = _on_a_thread(redirect, on_giving_up)
         self._consumer = thread.ask(lambda: Consumer(topic, channel, **arguments))
         super().__init__(thread, self._consumer)
         self.counters: Counters = self._consumer.counters
         self._ready: deque[Message] = deque()
         self._refilling = Lock()
-        self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, cross_there))
+        self._fetcher = Fetcher(thread, _fetched(self._consumer, self._ready, redirect))
         self._start()
 
     def _start(self) -> None:
@@ -162,8 +162,8 @@ class BlockingConsumer(SessionHandle):
         """Return the next batch, first from messages already fetched one by one; None: the end."""
         try:
             self._thread.check()
-            crossed = self._take_ready(size)
-            return Batch(crossed) if crossed else fetcher.next(deadline)
+            ready = self._take_ready(size)
+            return Batch(ready) if ready else fetcher.next(deadline)
         except TimeoutError:
             return None
         except ClosedError:
@@ -284,24 +284,25 @@ class BlockingConsumer(SessionHandle):
 # alive. Both may be dropped without being closed; the garbage collector then ends them.
 
 
-def _crossing(thread: LoopThread) -> Cross:
+def _redirect_to(thread: LoopThread) -> Redirect:
+    """Return `redirect_responses` for a thread, with only a weak reference to it."""
     known = weakref.ref(thread)
 
-    def cross_there(messages: Sequence[Message]) -> list[Message]:
-        there = known()
-        if there is None:
+    def redirect(messages: Sequence[Message]) -> list[Message]:
+        alive = known()
+        if alive is None:
             raise ClosedError(CLOSED)
-        return cross(there, messages)
+        return redirect_responses(alive, messages)
 
-    return cross_there
+    return redirect
 
 
 async def _fetched(
-    consumer: Consumer, ready: deque[Message], cross_there: Cross
+    consumer: Consumer, ready: deque[Message], redirect: Redirect
 ) -> AsyncGenerator[bool, None]:
     """Pass messages to ``ready`` as soon as they arrive; True after each group."""
     async for batch in consumer.batches(FETCHED_MAX, 0):
-        ready.extend(cross_there(batch))
+        ready.extend(redirect(batch))
         yield True
 
 
@@ -311,9 +312,9 @@ async def _give_back(fetcher: Fetcher[Batch]) -> None:
         unseen.requeue(0, backoff=False)
 
 
-def _on_a_thread(cross_there: Cross, handler: Handler) -> Handler:
+def _on_a_thread(redirect: Redirect, handler: Handler) -> Handler:
     async def give_up(message: Message) -> object:
-        cross_there([message])
+        redirect([message])
         result = await asyncio.to_thread(handler, message)
         return await result if inspect.isawaitable(result) else result
 

@@ -106,9 +106,9 @@ def asked(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any,
     return ask
 
 
-def close_all(thread: LoopThread, members: Sequence[SessionHandle], *arguments: Any) -> None:
-    """Close all open members at the same time; ``arguments`` are passed to each ``_end``."""
-    still_open = [each for each in members if not each.closed]
+def close_all(thread: LoopThread, handles: Sequence[SessionHandle], *arguments: Any) -> None:
+    """Close all open handles at the same time; ``arguments`` are passed to each ``_end``."""
+    still_open = [each for each in handles if not each.closed]
     for each in still_open:
         each.closed = True
     with contextlib.suppress(ClosedError):  # the thread has ended, or belongs to another process

@@ -5,7 +5,7 @@
 2. A batch makes its ``Message`` objects only when the program accesses one, and only on the
    session's thread.
 3. ``ByteLimit`` admits a limited number of bytes at a time, but always one publish, however large.
-   A wait for room can be interrupted (Ctrl-C); it then has taken none.
+   A wait can be interrupted (Ctrl-C); the bytes then do not count.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MessageProxy:
         return DONE
 
 
-def cross(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
-    """Make messages safe to respond to from any thread, and return them."""
+def redirect_responses(thread: LoopThread, messages: Sequence[Message]) -> list[Message]:
+    """Make responses to messages go through the session's thread; return the messages as a list."""
     by = partial(MessageProxy, thread)
     for message in messages:
         message.redirect(by)
@@ -78,7 +78,7 @@ class BlockingBatch(Batch):
     def _opened(self) -> list[Message]:
         if self._messages is None:
             opened = super()._opened
-            self._thread.ask(lambda: cross(self._thread, opened()))
+            self._thread.ask(lambda: redirect_responses(self._thread, opened()))
         return super()._opened()
 
 
@@ -96,7 +96,7 @@ class ByteLimit:
         self._changed = threading.Condition()
 
     def enter(self, size: int) -> None:
-        """Wait until there is room for ``size`` bytes, and take it."""
+        """Wait until ``size`` bytes fit, and count them."""
         with self._changed:
             while self.count and self._bytes + size > self._bytes_max:
                 self._changed.wait()
@@ -104,7 +104,7 @@ class ByteLimit:
             self._bytes += size
 
     def leave(self, size: int) -> None:
-        """Release the room of ``size`` bytes."""
+        """Stop counting ``size`` bytes."""
         with self._changed:
             self.count -= 1
             self._bytes -= size

@@ -3,7 +3,7 @@
 1. Publishes of several threads, and submitted ones, share the connections without waiting for one
    another.
 2. ``submit`` returns at once while pending publishes have at most ``max_pending_bytes`` in total;
-   beyond that it blocks until there is byte_limit. Blocked threads go on in no particular order.
+   beyond that it blocks until the publish fits. Blocked threads go on in no particular order.
 3. Arguments and errors are those of ``Producer``.
 4. If the program ends with pending publishes and has not closed the producer, a warning is logged.
 """
@@ -102,7 +102,7 @@ class BlockingProducer(SessionHandle):
         return self._submit(_size(topic, (held,)), to_defer, topic, held, delay_seconds)
 
     def _submit(self, size: int, ways: Ways, *arguments: Any) -> Future[Receipt]:
-        self._thread.check()  # first: in a forked child the byte_limit's lock may be held forever
+        self._thread.check()  # first: in a forked child the byte limit's lock may be held forever
         outcome: Future[Receipt] = Future()
         self._byte_limit.enter(size)
         # Refers to the producer, so that it is not collected while a future has no outcome.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from sparq.client.address import read_sources
+from sparq.client.arguments import read_sources
 from sparq.client.blocking.consumer import BlockingConsumer
 from sparq.client.blocking.handle import Closing, SessionHandle, close_all
 from sparq.client.blocking.loop_thread import LoopThread

@@ -1,6 +1,6 @@
 """Access control for HTTP requests: identifies the sender and refuses what it may not do.
 
-The rules are in `policy` and `hosts`. This module applies them to requests, keeps sessions, writes
+The rules are in `rules` and `hosts`. This module applies them to requests, keeps sessions, writes
 refusals to the audit log, and handles the browser's sign-in form.
 """
 
@@ -22,8 +22,14 @@ from sparq.daemon.http import Call, HttpError, refusal
 from sparq.nsqadmin.access.hosts import JSON, Refusal
 from sparq.nsqadmin.access.request import COOKIE, AccessRequest, facts_of
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.rules import UNAUTHORIZED, AccessRules, AccessRulesError, Decision
-from sparq.nsqadmin.access.sessions import LIFE_SECONDS, Sessions
+from sparq.nsqadmin.access.rules import (
+    LIFE_SECONDS,
+    UNAUTHORIZED,
+    AccessRules,
+    AccessRulesError,
+    Decision,
+    Sessions,
+)
 from sparq.nsqadmin.options import NsqadminOptions, base_of
 from sparq.program.lifecycle import StartError
 
@@ -48,7 +54,7 @@ class AdminAccess:
         self._base = base_of(options)
         self._warned_at = float("-inf")
         try:
-            self._policy = AccessRules(options)
+            self._rules = AccessRules(options)
         except AccessRulesError as error:
             raise StartError(str(error)) from None
 
@@ -60,11 +66,11 @@ class AdminAccess:
             stay as they were.
         """
         try:
-            self._policy = AccessRules(options)
+            self._rules = AccessRules(options)
         except AccessRulesError as error:
             logger.error("SIGHUP: keeping the old access rights: %s", error)
             return False
-        logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._policy.tokens))
+        logger.info("SIGHUP: access rights reloaded, %d tokens", len(self._rules.tokens))
         return True
 
     def gate(self, request: web.BaseRequest) -> web.Response | None:
@@ -74,7 +80,7 @@ class AdminAccess:
         configured names.
         """
         facts = self._facts(request)
-        found = self._policy.hosts.refusal(facts)
+        found = self._rules.hosts.refusal(facts)
         if found is None or (facts.path == self.url("/ping") and not facts.writes):
             return None
         if facts.writes:
@@ -98,7 +104,7 @@ class AdminAccess:
                 could sign in; otherwise 403 FORBIDDEN.
         """
         decision = self._decide(request)
-        self._hold(request, self._policy.require(decision, role))
+        self._hold(request, self._rules.require(decision, role))
         return decision.identity
 
     def require_config(self, request: web.BaseRequest) -> Identity:
@@ -108,13 +114,13 @@ class AdminAccess:
             HttpError: 403 FORBIDDEN, 401 UNAUTHORIZED, or 400 INVALID_REMOTE_ADDR.
         """
         decision = self._decide(request)
-        self._hold(request, self._policy.require_config(self._facts(request), decision))
+        self._hold(request, self._rules.require_config(self._facts(request), decision))
         return decision.identity
 
     @property
     def uses_tokens(self) -> bool:
         """Whether users can sign in with a token."""
-        return self._policy.uses_tokens
+        return self._rules.uses_tokens
 
     async def sign_in(self, request: web.BaseRequest) -> web.Response:
         """Sign in with the form's token: answers 204 with a session cookie.
@@ -128,7 +134,7 @@ class AdminAccess:
         call = Call(request)
         body = await call.body(SIGN_IN_BYTES_MAX, "BODY_TOO_BIG")
         shown, now = _token_in(body, self._facts(request).content_type), self._now()
-        token = self._policy.tokens.find(shown, now)
+        token = self._rules.tokens.find(shown, now)
         if token is None:
             self._note_refusal(request, self._facts(request), Refusal(401, "invalid token"))
             raise HttpError(401, UNAUTHORIZED)
@@ -167,20 +173,20 @@ class AdminAccess:
             path=self._base or "/",
             httponly=True,
             samesite="Strict",
-            secure=facts.scheme == "https" and facts.peer in self._policy.proxies,
+            secure=facts.scheme == "https" and facts.peer in self._rules.proxies,
         )
 
     def _facts(self, request: web.BaseRequest) -> AccessRequest:
         found = request.get(_FACTS)
         if found is None:
-            found = request[_FACTS] = facts_of(request, self._policy.header)
+            found = request[_FACTS] = facts_of(request, self._rules.header)
         return found
 
     def _decide(self, request: web.BaseRequest) -> Decision:
         found = request.get(_DECISION)
         if found is None:
             facts = self._facts(request)
-            found = self._policy.identify(facts, self._sessions, self._now())
+            found = self._rules.identify(facts, self._sessions, self._now())
             request[_DECISION] = found
             if found.is_disbelieved:
                 self._warn(facts)
@@ -218,7 +224,7 @@ class AdminAccess:
     def _warn(self, facts: AccessRequest) -> None:
         if self._now() - self._warned_at >= WARN_SECONDS:
             self._warned_at = self._now()
-            header, peer = self._policy.header, facts.peer
+            header, peer = self._rules.header, facts.peer
             logger.warning(
                 "HTTP: ignored header %s from %s, which is no trusted proxy: see --trusted-proxy",
                 header,

@@ -17,6 +17,7 @@ Every sender also has the roles of `--default-role`.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -28,7 +29,6 @@ from sparq.nsqadmin.access import hosts, roles
 from sparq.nsqadmin.access.hosts import Hosts, Networks, Refusal
 from sparq.nsqadmin.access.request import AccessRequest
 from sparq.nsqadmin.access.roles import Identity, Role
-from sparq.nsqadmin.access.sessions import Sessions
 from sparq.nsqadmin.options import NsqadminOptions
 from sparq.protocol.address import parse_ip
 
@@ -38,6 +38,8 @@ USER_LENGTH_MAX = 256
 LOCAL = "local"
 LOOPBACK = "127.0.0.1"
 NO_PROXY = ("none",)
+LIFE_SECONDS = 12 * 3600.0
+SESSIONS_MAX = 1000
 
 FORM = Form(ADMINS_WORDS, is_whole=True)
 """Format of nsqadmin's token file: only nsqadmin's own roles, each for all topics."""
@@ -49,6 +51,38 @@ INVALID_REMOTE_ADDR = "INVALID_REMOTE_ADDR"
 
 class AccessRulesError(ValueError):
     """An option is invalid; the text names the flag."""
+
+
+class Sessions:
+    """Sessions of browsers that signed in with a token, in memory.
+
+    A session's cookie holds a random id, never the token, because a browser sends cookies to every
+    port of a host. The roles of a session are looked up from its token on each request, so removing
+    a token ends its sessions. Beyond `SESSIONS_MAX` sessions the oldest one ends.
+    """
+
+    def __init__(self) -> None:
+        self._sessions: dict[str, tuple[bytes, float]] = {}
+
+    def start(self, digest: bytes, now: float) -> str:
+        """Start a session for the token with this hash; returns the session's id."""
+        if len(self._sessions) >= SESSIONS_MAX:
+            del self._sessions[next(iter(self._sessions))]
+        name = secrets.token_urlsafe(32)
+        self._sessions[name] = digest, now + LIFE_SECONDS
+        return name
+
+    def digest(self, name: str, now: float) -> bytes | None:
+        """Hash of the token that a session was started with; None if unknown or expired."""
+        digest, ends = self._sessions.get(name, (b"", 0.0))
+        if now < ends:
+            return digest
+        self.end(name)
+        return None
+
+    def end(self, name: str) -> None:
+        """End a session; an unknown id is ignored."""
+        self._sessions.pop(name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +106,7 @@ class AccessRules:
     """The access rules that one set of options defines."""
 
     def __init__(self, options: NsqadminOptions) -> None:
-        """Raises PolicyError if a flag's value or the token file is invalid."""
+        """Raises AccessRulesError if a flag's value or the token file is invalid."""
         self.header = options.acl_http_header
         self.hosts = _told(
             "--allowed-host", lambda: Hosts(options.allowed_hosts, options.http_address)

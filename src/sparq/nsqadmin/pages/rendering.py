@@ -56,7 +56,7 @@ class Renderer:
     """Renders the templates of one nsqadmin."""
 
     def __init__(self, services: Services, assets: Assets) -> None:
-        self._desk = services
+        self._services = services
         self._common: dict[str, Any] = {
             "asset": lambda name: services.url(assets.path(name)),
             "base": services.url(""),
@@ -70,7 +70,7 @@ class Renderer:
     def page(self, look: PageRequest, view: PageView, seen: str) -> str:
         """Render a whole page; `seen` is the mark of its live part (`live.mark`)."""
         here = _view_of(look)
-        stream = self._desk.url(f"/live?view={quote(here, safe='')}&seen={seen}")
+        stream = self._services.url(f"/live?view={quote(here, safe='')}&seen={seen}")
         facts = {**self._facts(look, view), **self._frame(look.identity, look)}
         facts |= {"title": view.title, "is_live": view.is_live, "stream": stream}
         return environment().get_template(view.template).render(facts)
@@ -111,14 +111,14 @@ class Renderer:
         return {
             "menu": [self._entry(entry, look) for entry in shown],
             "who": _who(identity),
-            "can_sign_in": self._desk.access.uses_tokens and identity.via != "token",
+            "can_sign_in": self._services.access.uses_tokens and identity.via != "token",
             "can_sign_out": identity.via == "token",
         }
 
     def _entry(self, entry: MenuEntry, look: PageRequest | None) -> dict[str, Any]:
         return {
             **entry._asdict(),
-            "href": self._desk.url(entry.path),
+            "href": self._services.url(entry.path),
             "is_here": look is not None and _is_here(entry, look),
         }
 

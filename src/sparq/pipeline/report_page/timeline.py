@@ -52,7 +52,7 @@ class Drawn(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Charts:
-    """A part of the page.
+    """A section of the page: one chart over time, and the table of its figures.
 
     Attributes:
         legend: the lines or areas: class in the style sheet, and name.

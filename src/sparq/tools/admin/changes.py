@@ -49,7 +49,7 @@ async def change(job: Job) -> int:
 
     Raises:
         UsageError: a name is not valid.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     job.check_names()
     found = await _found(job)

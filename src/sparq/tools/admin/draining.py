@@ -87,7 +87,7 @@ async def drain(job: Job) -> int:
 
     Raises:
         UsageError: flags do not go together.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     options = job.options
     if options.undo and (options.exit or options.timeout_ns):

@@ -48,7 +48,7 @@ async def export(job: Job) -> int:
 
     Raises:
         UsageError: flags do not go together.
-        Failed: there is no such topic or channel, or the file cannot be written.
+        ToolError: there is no such topic or channel, or the file cannot be written.
     """
     check_search(job)
     nodes = await nodes_of(job)
@@ -133,7 +133,7 @@ async def _target(job: Job) -> AsyncIterator[Write]:
     """Open the output of the export.
 
     Raises:
-        Failed: the file already exists, or cannot be created or written.
+        ToolError: the file already exists, or cannot be created or written.
     """
     path = job.options.output
     if not path:

@@ -44,7 +44,7 @@ async def find(job: Job) -> int:
 
     Raises:
         UsageError: flags do not go together.
-        Failed: there is no such topic or channel, or no such message.
+        ToolError: there is no such topic or channel, or no such message.
     """
     check_search(job)
     nodes = await nodes_of(job)
@@ -108,7 +108,7 @@ async def peek(job: Job) -> int:
 
     Raises:
         UsageError: flags do not go together.
-        Failed: there is no such topic or channel.
+        ToolError: there is no such topic or channel.
     """
     job.check_names()
     options = job.options

@@ -135,7 +135,7 @@ class Job:
             sentence: what would be lost.
 
         Raises:
-            Failed: another name was typed, or standard input is not a terminal.
+            ToolError: another name was typed, or standard input is not a terminal.
         """
         if self.options.yes:
             return

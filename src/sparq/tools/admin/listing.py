@@ -53,7 +53,7 @@ async def list_them(job: Job) -> int:
 
     Raises:
         UsageError: `--nodes` takes no words.
-        Failed: no daemon answered, or there is no such topic or channel.
+        ToolError: no daemon answered, or there is no such topic or channel.
     """
     if job.options.nodes and job.topic:
         raise UsageError("--nodes takes no topic")
@@ -193,7 +193,7 @@ async def audit(job: Job) -> int:
 
     Raises:
         UsageError: nsqadmin's address is not valid.
-        Failed: nsqadmin does not answer, or denies access.
+        ToolError: nsqadmin does not answer, or denies access.
     """
     address = job.options.nsqadmin_http_address
     try:

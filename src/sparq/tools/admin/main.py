@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from sparq.client.address import split_texts
+from sparq.client.arguments import split_texts
 from sparq.cluster.fleet import Fleet
 from sparq.protocol.address import lookupd_url
 from sparq.tools.admin.job import Job
@@ -55,7 +55,7 @@ async def work(request: ParsedCommand, output: PipeOutput, stop: asyncio.Event) 
     """Run the verb until it is done or the event is set; return the exit status.
 
     Raises:
-        UsageError, Failed: nothing was done.
+        UsageError, ToolError: nothing was done.
     """
     module, function = FUNCTIONS.get(request.verb, "changes.change").split(".")
     act: Callable[[Job], Awaitable[int]] = getattr(

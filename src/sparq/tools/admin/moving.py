@@ -85,7 +85,7 @@ class Move:
         """Move the topic.
 
         Raises:
-            Failed: it cannot go on until an operator removes the reason.
+            ToolError: it cannot go on until an operator removes the reason.
             UpstreamError: a daemon did not do its part.
             SparqClientError: messages cannot be read from the source's TCP port.
         """
@@ -271,7 +271,7 @@ async def move(job: Job) -> int:
 
     Raises:
         UsageError: words or flags do not go together.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     what, topic = job.words
     options = job.options

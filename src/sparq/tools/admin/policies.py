@@ -37,7 +37,7 @@ async def policies(job: Job) -> int:
 
     Raises:
         UsageError: the words or the file are not valid.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     action, *words = job.words or ("",)
     acts: dict[str, tuple[Callable[[Job], Awaitable[int]], range]] = {

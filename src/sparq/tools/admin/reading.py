@@ -59,7 +59,7 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
     """Find out which nsqds have a topic, or a channel of it.
 
     Raises:
-        Failed: no daemon answered, or none has the topic.
+        ToolError: no daemon answered, or none has the topic.
     """
     producers = await producers_of(fleet, topic)
     found = Survey({}, {node.address: node for node in producers.value}, known(producers.errors))
@@ -78,7 +78,7 @@ async def survey(fleet: Fleet, topic: str, channel: str = "") -> Survey:
 
 
 async def producers_of(fleet: Fleet, topic: str) -> Gathered[list[Node]]:
-    """Return the nsqds that have a topic. Raises Failed: no daemon answered, or none has it."""
+    """Return the nsqds that have a topic. Raises ToolError: no daemon answered, or none has it."""
     producers = await fleet.producers(topic)
     if producers.failed:
         raise ToolError(await _nobody_says(fleet, topic, producers))
@@ -102,7 +102,7 @@ async def _nobody_says(fleet: Fleet, topic: str, producers: Gathered[list[Node]]
 
 
 async def nodes_of(job: Job) -> list[Node]:
-    """Return the nsqds that have the topic, or the channel, and answer. Raises Failed: none has."""
+    """Return the nsqds that have the topic or channel and answer. Raises ToolError: none has it."""
     found = await survey(job.fleet, job.topic, job.channel)
     job.errors |= found.errors
     nodes = [found.nodes[address] for address in found.having if address in found.nodes]

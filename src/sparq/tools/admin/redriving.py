@@ -31,7 +31,7 @@ async def redrive(job: Job) -> int:
 
     Raises:
         UsageError: a word is not a valid name or id.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     if len(job.words) > 2:
         return await selecting.act(job)

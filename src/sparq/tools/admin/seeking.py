@@ -30,7 +30,7 @@ async def seek(job: Job) -> int:
 
     Raises:
         UsageError: a name is not valid.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     job.check_names()
     place = job.words[2]

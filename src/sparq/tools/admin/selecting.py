@@ -32,6 +32,9 @@ PAST: Final = {
 INPUT_BYTES_MAX: Final = 64 << 20
 LOOKUPS_AT_ONCE: Final = 16
 SHOWN_MAX: Final = 20
+OTHER_NODE: Final = "it belongs to another node"
+"""nsqd's reason for refusing an id that another nsqd has assigned."""
+
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 
 
@@ -48,7 +51,7 @@ async def act(job: Job) -> int:
 
     Raises:
         UsageError: a word is not an id, or `copy` has no topic to copy to.
-        Failed: nothing was done.
+        ToolError: nothing was done.
     """
     is_copy = job.verb == "copy"
     if is_copy and not is_valid_name(job.options.to):
@@ -113,25 +116,21 @@ def _take(found: SelectionOutcome, address: str, answer: Any) -> None:
         if isinstance(one, str):
             found.done[one] = address
     for entry in told.get("refused") or ():
-        if isinstance(entry, dict) and isinstance(entry.get("id"), str):
-            # Every nsqd without the message answers "no such message": keep any other reason.
-            why = str(entry.get("why", ""))
-            before = found.refused.get(entry["id"], "")
-            found.refused[entry["id"]] = max(before, why, key=lambda text: not _is_absent(text))
-
-
-def _is_absent(why: str) -> bool:
-    return not why or "not found" in why.lower() or "no such" in why.lower() or "has no" in why
+        if not isinstance(entry, dict) or not isinstance(entry.get("id"), str):
+            continue
+        # The nsqd that the id belongs to knows why; all others give the same reason.
+        if found.refused.get(entry["id"], OTHER_NODE) == OTHER_NODE:
+            found.refused[entry["id"]] = str(entry.get("why", ""))
 
 
 async def _look(job: Job, nodes: list[Node], ids: list[str]) -> SelectionOutcome:
     """Find out which nsqd has which message: this is the whole of a dry run."""
     found = SelectionOutcome()
-    room = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+    limit = asyncio.Semaphore(LOOKUPS_AT_ONCE)
 
     async def look(node: Node, one: str) -> None:
         query = {"topic": job.topic, "channel": job.channel, "id": one, "bodies": "false"}
-        async with room:
+        async with limit:
             try:
                 await job.fleet.get(node, "/message", **query)
             except UpstreamError as error:

@@ -1,0 +1,214 @@
+"""Measures which branches of protocol, log and broker their tests take: `make coverage`.
+
+1. It runs tests/protocol, tests/log, tests/broker, and those scenarios that call these packages
+   without starting a daemon. Only code in the tests' own process is measured: what a daemon runs
+   does not count, so the figures of all other packages are low and given as one total.
+2. coverage measures; each line and branch is stored with the tests that reach it, which
+   `make mutants` needs too. The data stays in build/coverage.
+3. The table goes to docs/coverage.md, with its date and commit.
+
+Without changes to src or tests since the last measurement, its data is used again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import coverage
+
+from proofs.__main__ import git, today
+
+ROOT = Path(__file__).parent.parent
+HOME = ROOT / "build" / "coverage"
+PAGE = ROOT / "docs" / "coverage.md"
+PACKAGES = ("protocol", "log", "broker")
+CORE = tuple(f"{top}.{package}." for top in ("sparq", "tests") for package in PACKAGES)
+DAEMONS = ("asyncio", "subprocess", "tests.client", "tests.nsqd", "tests.support.servers")
+"""Imports of tests that talk to a daemon."""
+
+
+class Reach(NamedTuple):
+    """A finished measurement.
+
+    Attributes:
+        data: coverage's data file.
+        seconds: the duration of each test, by its id.
+    """
+
+    data: Path
+    seconds: dict[str, float]
+
+
+def groups_of_tests(root: Path = ROOT) -> list[list[str]]:
+    """Files of tests, in groups that run side by side: one for each package, and the scenarios."""
+    folders = [sorted((root / "tests" / package).glob("**/test_*.py")) for package in PACKAGES]
+    scenarios = sorted((root / "tests" / "scenarios").glob("**/test_*.py"))
+    folders.append([path for path in scenarios if is_in_process(path)])
+    return [[str(path.relative_to(root)) for path in paths] for paths in folders if paths]
+
+
+def is_in_process(path: Path) -> bool:
+    """Whether a file of tests imports protocol, log or broker, and nothing that needs a daemon."""
+    imported: list[str] = []
+    fixtures: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            imported += [f"{node.module}.{name.name}" for name in node.names]
+        elif isinstance(node, ast.Import):
+            imported += [name.name for name in node.names]
+        elif isinstance(node, ast.arg):
+            fixtures.add(node.arg)
+    return (
+        any(name.startswith(CORE) for name in imported)
+        and not any(name.startswith(DAEMONS) for name in imported)
+        and "nsqd" not in fixtures
+    )
+
+
+def measured(groups: Sequence[Sequence[str]], home: Path = HOME, root: Path = ROOT) -> Reach:
+    """The measurement of these tests: the last one, or a new one if files have changed since.
+
+    Raises:
+        SystemExit: a test failed.
+    """
+    data, durations = home / "data", home / "durations.json"
+    files = [*root.glob("src/**/*.py"), *root.glob("tests/**/*.py")]
+    newest = max(path.stat().st_mtime for path in files)
+    key = json.dumps(groups)
+    if not (durations.exists() and durations.stat().st_mtime > newest) or key != _key(home):
+        _measure(groups, home, root)
+        (home / "groups.json").write_text(key, encoding="utf-8")
+    return Reach(data, json.loads(durations.read_text(encoding="utf-8")))
+
+
+def _key(home: Path) -> str:
+    """The groups of the last measurement."""
+    path = home / "groups.json"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def _measure(groups: Sequence[Sequence[str]], home: Path, root: Path) -> None:
+    """Run the groups, one for each core at a time, and put their data together."""
+    home.mkdir(parents=True, exist_ok=True)
+    for old in [*home.glob("data*"), *home.glob("durations*.json")]:
+        old.unlink()
+
+    def run(number: int) -> dict[str, float]:
+        return _run(groups[number], home, number, root)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(pool.map(run, range(len(groups))))
+    subprocess.run(
+        [sys.executable, "-m", "coverage", "combine", "--quiet", f"--data-file={home / 'data'}"],
+        cwd=root,
+        check=True,
+    )
+    seconds = {name: each for part in found for name, each in part.items()}
+    (home / "durations.json").write_text(json.dumps(seconds), encoding="utf-8")
+
+
+def _run(tests: Iterable[str], home: Path, number: int, root: Path) -> dict[str, float]:
+    """Run tests under coverage; returns their durations."""
+    durations = home / f"durations.{number}.json"
+    measure = [sys.executable, "-m", "coverage", "run", f"--data-file={home / 'data'}.{number}"]
+    command = [*measure, "-m", "pytest", "-p", "proofs.mutants_parts.reach_plugin", *tests]
+    paths = os.pathsep.join((str(root / "src"), str(root)))
+    environment = {**os.environ, "PYTHONPATH": paths, "SPARQ_DURATIONS": str(durations)}
+    ran = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+    if ran.returncode:
+        sys.exit(ran.stdout[-5000:] + ran.stderr[-1000:])
+    print(ran.stdout.strip().splitlines()[-1], flush=True)
+    seconds: dict[str, float] = json.loads(durations.read_text(encoding="utf-8"))
+    return seconds
+
+
+def report(data: Path, root: Path = ROOT) -> dict[str, dict[str, Any]]:
+    """coverage's figures of each module, by its path."""
+    measurement = coverage.Coverage(
+        data_file=str(data), config_file=str(root / "pyproject.toml"), messages=False
+    )
+    measurement.load()
+    target = data.with_name("report.json")
+    measurement.json_report(outfile=str(target))
+    files = json.loads(target.read_text(encoding="utf-8"))["files"]
+    return {name: each["summary"] for name, each in files.items()}
+
+
+def commit(root: Path = ROOT) -> str:
+    """The commit that was measured, with a + if src or tests differ from it."""
+    changed = git(root, "status", "--porcelain", "--", "src", "tests")
+    return git(root, "rev-parse", "--short", "HEAD") + "+" * bool(changed)
+
+
+def row(name: str, modules: Iterable[dict[str, Any]]) -> str:
+    """A row of the table, the sum of the modules."""
+    fields = ("num_statements", "missing_lines", "num_branches", "missing_branches")
+    sums = [sum(module[field] for module in modules) for field in fields]
+    statements, lines_missed, branches, missed = sums
+    share = f"{100 * (branches - missed) / branches:.1f} %" if branches else "-"
+    return f"| {name} | {statements:,} | {lines_missed:,} | {branches:,} | {missed:,} | {share} |"
+
+
+def table(modules: dict[str, dict[str, Any]]) -> list[str]:
+    """The rows of each package's modules, their totals, and one total of all other packages."""
+    lines = [
+        "| module | statements | not run | branches | not taken | branch coverage |",
+        "|---|---|---|---|---|---|",
+    ]
+    rest = dict(modules)
+    for package in PACKAGES:
+        prefix = f"src/sparq/{package}/"
+        mine = {name: rest.pop(name) for name in sorted(modules) if name.startswith(prefix)}
+        if not mine:
+            continue
+        lines.append(row(f"**{package}**", [*mine.values()]))
+        lines += [
+            row(name.removeprefix("src/sparq/").removesuffix(".py").replace("/", "."), [each])
+            for name, each in mine.items()
+            if each["num_statements"]
+        ]
+    return [*lines, row("all other packages", [*rest.values()])] if rest else lines
+
+
+OPENING = """# Branch coverage
+
+Written by `make coverage` on {date}, commit {commit}: {count:,} tests.
+
+Branches of `protocol`, `log` and `broker` that their tests take: `tests/protocol`, `tests/log`,
+`tests/broker`, and the scenarios that use these packages without a daemon. Only code in the tests'
+own process is measured. The daemons that other tests start are processes of their own and are not
+measured, so the last row says little about the other packages. To see the lines that no test
+reaches: `.venv/bin/python -m coverage report -m --data-file=build/coverage/data`.
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(prog="make coverage", description=__doc__)
+    parser.add_argument("tests", nargs="*", help="files of tests (default: those of the core)")
+    parser.add_argument("--data", type=Path, default=HOME, help="the folder of the data")
+    parser.add_argument("--page", type=Path, default=PAGE, help="the page that is written")
+    given = parser.parse_args(arguments)
+    reach = measured([given.tests] if given.tests else groups_of_tests(), given.data)
+    lines = table(report(reach.data))
+    opening = OPENING.format(date=today(), commit=commit(), count=len(reach.seconds))
+    given.page.write_text(opening + "\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(line for line in lines if "**" in line or "other" in line))
+    print(os.path.relpath(given.page, ROOT))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,382 @@
+"""The data path of Go's nsqd: topics, channels and the files of their queues.
+
+::
+
+    nsqd.dat                            topics, channels, and which of them are paused (JSON)
+    <queue>.diskqueue.meta.dat          depth, read position, write position (text)
+    <queue>.diskqueue.<number>.dat      records (see `records`), 6 digits or more
+    <queue>.diskqueue.<number>.dat.bad  a data file that nsqd abandoned at its first damage
+
+A queue has the name of its topic, or ``<topic>:<channel>`` (``;`` on Windows). Names may contain
+dots.
+
+1. A queue reaches from its read position to the end of its last file. After a crash the stored
+   positions are older than the data: messages may come twice, but none is skipped.
+2. A data file before the read position has been read, and nsqd was about to delete it. A `.bad`
+   file has not been read, so all whole records in it count.
+3. Without metadata, everything in the files counts.
+4. This module changes no file.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from sparq.log.disk import Disk, read_bytes
+from sparq.migration.records import BadBytes, GoRecords, read_records
+from sparq.protocol.names import is_ephemeral, is_valid_name
+
+METADATA: Final = "nsqd.dat"
+TEMPORARY: Final = "go-import.tmp"
+"""The folder of an import under construction; see `data_path_import`."""
+COMMITTED: Final = "go-import"
+"""The folder of a complete import whose files are not yet in place."""
+
+_METADATA: Final = re.compile(r"nsqd(?:\.\d+)?\.dat")
+_METADATA_BESIDE: Final = re.compile(r"nsqd(?:\.\d+)?\.dat\.\d+\.tmp")
+_QUEUE_FILE: Final = re.compile(
+    r"(?P<queue>.+)\.diskqueue\."
+    r"(?:(?P<number>\d{6,})\.dat(?P<bad>\.bad)?|meta\.dat(?P<beside>\.\d+\.tmp)?)",
+    re.DOTALL,
+)
+_POSITIONS: Final = re.compile(rb"(-?\d+)\s+(\d+),(\d+)\s+(\d+),(\d+)\s*")
+_SEPARATOR: Final = re.compile("[:;]")
+
+
+class GoDataError(Exception):
+    """Data that cannot be interpreted without the operator; the text says what to do."""
+
+
+class Position(NamedTuple):
+    """A place in a queue: the number of a file and an offset in it."""
+
+    number: int
+    offset: int
+
+
+class GoQueuePositions(NamedTuple):
+    """The contents of a queue's metadata file."""
+
+    depth: int
+    read: Position
+    write: Position
+
+
+class DataFile(NamedTuple):
+    """A data file.
+
+    Attributes:
+        name: its name in the data path.
+        start: the offset of the first unread byte.
+        written: the write position from the metadata; -1: it is in another file.
+    """
+
+    number: int
+    name: str
+    bad: bool
+    size: int = 0
+    start: int = 0
+    written: int = -1
+
+
+@dataclass(slots=True)
+class GoQueue:
+    """The queue of a topic, or of one of its channels.
+
+    Attributes:
+        name: `<topic>` or `<topic>:<channel>`.
+        positions: its metadata; None: missing or unreadable.
+        files: the data files to read, in order.
+        missing: data that the metadata refer to but that is missing.
+        notes: further notes for the operator.
+    """
+
+    name: str
+    positions: GoQueuePositions | None = None
+    files: list[DataFile] = field(default_factory=list)
+    missing: list[BadBytes] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def size_bytes(self) -> int:
+        """The number of unread bytes."""
+        return sum(file.size - file.start for file in self.files)
+
+
+@dataclass(slots=True)
+class GoChannel:
+    """A channel of a topic."""
+
+    name: str
+    paused: bool
+    queue: GoQueue
+
+
+@dataclass(slots=True)
+class GoTopic:
+    """A topic; its own queue holds messages that have not reached its channels yet."""
+
+    name: str
+    paused: bool
+    queue: GoQueue
+    channels: dict[str, GoChannel] = field(default_factory=dict)
+
+    def queues(self) -> list[GoQueue]:
+        """List the channels' queues, then the topic's own."""
+        return [*(channel.queue for channel in self.channels.values()), self.queue]
+
+
+@dataclass(slots=True)
+class GoData:
+    """The contents of a data path.
+
+    Attributes:
+        names: all files of Go's nsqd, including those that hold nothing useful.
+        notes: notes for the operator.
+    """
+
+    topics: dict[str, GoTopic] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def queues(self) -> list[GoQueue]:
+        """List all queues."""
+        return [queue for topic in self.topics.values() for queue in topic.queues()]
+
+
+def go_files(disk: Disk, data_path: str) -> list[str]:
+    """List the names of the files of Go's nsqd in a data path, sorted.
+
+    Raises:
+        DiskError: the data path cannot be read.
+    """
+    patterns = (_METADATA, _METADATA_BESIDE, _QUEUE_FILE)
+    names = disk.listdir(data_path)
+    return [name for name in names if any(pattern.fullmatch(name) for pattern in patterns)]
+
+
+def survey(disk: Disk, data_path: str) -> GoData:
+    """Find out what a data path holds, without reading messages.
+
+    Raises:
+        DiskError: a file cannot be read.
+        GoDataError: nsqd.dat cannot be interpreted.
+    """
+    data = GoData(names=go_files(disk, data_path))
+    _take_metadata(disk, data_path, data)
+    matches = [match for match in map(_QUEUE_FILE.fullmatch, data.names) if match is not None]
+    for name in dict.fromkeys(match["queue"] for match in matches):
+        queue = _queue_of(data, name)
+        if queue is not None:
+            own = [match for match in matches if match["queue"] == name]
+            _take_queue(disk, data_path, queue, own)
+    return data
+
+
+# nsqd.dat
+
+
+def _take_metadata(disk: Disk, data_path: str, data: GoData) -> None:
+    """Read topics, channels and pauses from nsqd.dat."""
+    known = [name for name in data.names if _METADATA.fullmatch(name)]
+    if not known:
+        data.notes.append(
+            f"{METADATA} is missing: channels are detected only from their queue files"
+        )
+        return
+    # Versions before 1.0 had the worker's id in the file name; later ones kept that name as a link.
+    name = METADATA if METADATA in known else known[0]
+    path = f"{data_path}/{name}"
+    try:
+        topics = _parse_metadata(_read_all(disk, path))
+    except (ValueError, RecursionError) as error:
+        raise GoDataError(
+            f"{path} cannot be read: {error}. Repair it, or move it away to import without it"
+            " (empty channels and pauses are then lost)"
+        ) from error
+    for topic in topics:
+        _add_topic(data, topic)
+
+
+def _parse_metadata(text: bytes) -> list[dict[str, Any]]:
+    """Parse nsqd.dat into its topics.
+
+    Raises:
+        ValueError: the text does not have the form of nsqd.dat.
+    """
+    document = json.loads(text)
+    topics = document.get("topics") if isinstance(document, dict) else None
+    if not isinstance(topics, list):
+        raise ValueError("no list of topics")
+    for topic in topics:
+        channels = topic.get("channels") or [] if isinstance(topic, dict) else None
+        if not isinstance(channels, list) or not isinstance(topic.get("name"), str):
+            raise ValueError(f"not a topic: {topic!r}"[:200])
+        if not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in channels):
+            raise ValueError(f"not a list of channels: {channels!r}"[:200])
+    return topics
+
+
+def _add_topic(data: GoData, said: dict[str, Any]) -> None:
+    """Add a topic of nsqd.dat with its channels, unless its name is invalid or ephemeral."""
+    name = str(said["name"])
+    if not _is_kept(data, "topic", name):
+        return
+    topic = _topic(data, name)
+    topic.paused = bool(said.get("paused"))
+    for channel in said.get("channels") or []:
+        if _is_kept(data, f"channel of topic {name}", channel["name"]):
+            _channel(topic, channel["name"]).paused = bool(channel.get("paused"))
+
+
+def _is_kept(data: GoData, what: str, name: str) -> bool:
+    """Whether a topic or channel of this name survives a restart of nsqd; if not, add a note."""
+    if not is_valid_name(name):
+        data.notes.append(f"{what} {name!r} is skipped: invalid name")
+        return False
+    if is_ephemeral(name):
+        data.notes.append(f"{what} {name} is skipped: ephemeral")
+        return False
+    return True
+
+
+def _topic(data: GoData, name: str) -> GoTopic:
+    return data.topics.setdefault(name, GoTopic(name, False, GoQueue(name)))
+
+
+def _channel(topic: GoTopic, name: str) -> GoChannel:
+    fresh = GoChannel(name, False, GoQueue(f"{topic.name}:{name}"))
+    return topic.channels.setdefault(name, fresh)
+
+
+# Queues
+
+
+def _queue_of(data: GoData, queue_name: str) -> GoQueue | None:
+    """Return the queue of files with this name; None: the name is invalid or ephemeral."""
+    topic_name, *rest = _SEPARATOR.split(queue_name, maxsplit=1)
+    if not _is_kept(data, "topic", topic_name):
+        return None
+    if rest and not _is_kept(data, f"channel of topic {topic_name}", rest[0]):
+        return None
+    known = topic_name in data.topics and (not rest or rest[0] in data.topics[topic_name].channels)
+    topic = _topic(data, topic_name)
+    queue = _channel(topic, rest[0]).queue if rest else topic.queue
+    if not known and any(_METADATA.fullmatch(name) for name in data.names):
+        # A crash before nsqd.dat was written: nsqd reads the files once the name is used again.
+        queue.notes.append(f"not listed in {METADATA}")
+    return queue
+
+
+def _take_queue(disk: Disk, data_path: str, queue: GoQueue, matches: list[re.Match[str]]) -> None:
+    """Fill in a queue from its files."""
+    for match in matches:
+        if match["number"] is None and not match["beside"]:
+            _take_positions(disk, data_path, queue, match[0])
+    files = [
+        DataFile(int(match["number"]), match[0], bool(match["bad"]))
+        for match in matches
+        if match["number"] is not None
+    ]
+    if queue.positions is None and files:
+        queue.notes.append("no metadata file: all messages in its data files are imported")
+    for file in sorted(files, key=lambda file: (file.number, not file.bad)):
+        size = _size(disk, f"{data_path}/{file.name}")
+        _take_file(queue, data_path, file._replace(size=size))
+    if queue.positions is not None:
+        _note_missing(queue, data_path, queue.positions, {file.number for file in files})
+
+
+def _take_positions(disk: Disk, data_path: str, queue: GoQueue, name: str) -> None:
+    text = _read_all(disk, f"{data_path}/{name}")
+    match = _POSITIONS.fullmatch(text)
+    if match is None:
+        reason = "not valid queue metadata"
+        queue.missing.append(BadBytes(f"{data_path}/{name}", 0, len(text), reason))
+        return
+    depth, *places = map(int, match.groups())
+    queue.positions = GoQueuePositions(depth, Position(*places[:2]), Position(*places[2:]))
+
+
+def _take_file(queue: GoQueue, data_path: str, file: DataFile) -> None:
+    """Decide whether a data file has to be read, and from which offset."""
+    positions = queue.positions
+    path = f"{data_path}/{file.name}"
+    if file.bad:
+        queue.notes.append(
+            f"{path} was abandoned by nsqd; its messages may have been delivered already"
+        )
+    if positions is not None:
+        if file.number == positions.read.number:
+            file = file._replace(start=positions.read.offset)
+        elif file.number < positions.read.number and not file.bad:
+            queue.notes.append(f"{path} was read completely; skipped")
+            return
+        if file.number == positions.write.number:
+            file = file._replace(written=positions.write.offset)
+    expected = max(file.written, file.start)
+    if file.size < expected and not file.bad:
+        reason = f"the file ends before position {expected} recorded in the metadata"
+        queue.missing.append(BadBytes(path, file.size, expected - file.size, reason))
+    if file.size > file.written >= 0:
+        queue.notes.append(f"{path} continues after the stored write position (nsqd crashed)")
+    queue.files.append(file._replace(start=min(file.start, file.size)))
+
+
+def _note_missing(
+    queue: GoQueue, data_path: str, positions: GoQueuePositions, numbers: set[int]
+) -> None:
+    """Record files that are missing between the read and the write position."""
+    read, write = positions.read, positions.write
+    after = sorted({number for number in numbers if number > read.number} | {write.number})
+    if read.number not in numbers and read.number < write.number:
+        # After reading a file, nsqd deletes it before it stores the next read position.
+        queue.notes.append(
+            f"data file {read.number} is missing: assumed to have been read completely"
+        )
+    elif read.number not in numbers and read < write:
+        reason = f"data file {read.number} is missing"
+        size = write.offset - read.offset
+        queue.missing.append(BadBytes(f"{data_path}/{queue.name}", read.offset, size, reason))
+    previous = read.number
+    for number in after:
+        if number > previous + 1:
+            reason = f"data files {previous + 1} to {number - 1} are missing"
+            queue.missing.append(BadBytes(f"{data_path}/{queue.name}", 0, 0, reason))
+        previous = number
+    if write.number not in numbers and write.offset and write.number != read.number:
+        reason = f"data file {write.number} is missing"
+        queue.missing.append(BadBytes(f"{data_path}/{queue.name}", 0, write.offset, reason))
+
+
+def read_queue(disk: Disk, data_path: str, queue: GoQueue) -> Iterator[GoRecords | BadBytes]:
+    """Yield a queue's messages in order, and the parts of it that cannot be read.
+
+    Raises:
+        DiskError: a file cannot be opened or read.
+    """
+    yield from queue.missing
+    for data_file in queue.files:
+        file = disk.open(f"{data_path}/{data_file.name}")
+        try:
+            yield from read_records(file, data_file.start, data_file.size, data_file.written)
+        finally:
+            file.close()
+
+
+def _read_all(disk: Disk, path: str) -> bytes:
+    file = disk.open(path)
+    try:
+        return read_bytes(file, file.size(), 0)
+    finally:
+        file.close()
+
+
+def _size(disk: Disk, path: str) -> int:
+    file = disk.open(path)
+    try:
+        return file.size()
+    finally:
+        file.close()

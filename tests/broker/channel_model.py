@@ -1,0 +1,329 @@
+"""A small model of channels, and a machine that compares the broker's channels with it.
+
+The model is a dictionary per channel: index -> (place, attempts, due). Which client gets which
+message is the broker's choice; the model follows it and checks that the choice was allowed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from sparq.protocol import commands
+from tests.broker.house import SECOND_NS, Client, House, Message
+
+TIMEOUT_NS = 60 * SECOND_NS
+
+
+CHANNELS = ("a", "b")
+
+
+FRESH, FLYING, AGAIN, DELAYED, PENDING, DONE = (
+    "fresh",
+    "flying",
+    "again",
+    "delayed",
+    "pending",
+    "done",
+)
+
+
+@dataclass
+class Place:
+    """Where one message stands on one channel; `deferred_ns` is until when it was published."""
+
+    where: str
+    attempts: int = 0
+    due_ns: int = 0
+    owner: Client | None = None
+    deferred_ns: int = 0
+
+
+class ModelChannel:
+    """What a channel should know."""
+
+    def __init__(self) -> None:
+        self.places: dict[int, Place] = {}
+        self.paused = False
+
+    def count(self, *where: str) -> int:
+        """How many messages are in these places."""
+        return sum(place.where in where for place in self.places.values())
+
+    def delivered(self, client: Client, message: Message, now_ns: int) -> None:
+        """A client has got this message: was that right?"""
+        place = self.places[message.index]
+        assert place.where in (FRESH, AGAIN), (message, place)
+        if place.where == FRESH:
+            older = [i for i, p in self.places.items() if p.where == FRESH and i < message.index]
+            assert not older, "a first delivery out of order"
+        assert message.attempts == place.attempts + 1
+        place.where, place.attempts = FLYING, message.attempts
+        place.due_ns, place.owner = now_ns + TIMEOUT_NS, client
+
+    def pass_time(self, now_ns: int) -> None:
+        """Timeouts and delays that are due."""
+        for place in self.places.values():
+            if place.where in (FLYING, DELAYED, PENDING) and place.due_ns <= now_ns:
+                place.where = AGAIN
+
+
+class Channels(RuleBasedStateMachine):
+    """One topic with two channels, two clients on each."""
+
+    @initialize(size=st.sampled_from([600, 3000, 1 << 20]))
+    def begin(self, size: int) -> None:
+        """Small files, so that segments are sealed and dropped all the time."""
+        self.house = House(max_bytes_per_file=size)
+        self.model = {name: ModelChannel() for name in CHANNELS}
+        self.topic_paused = False
+        self.hidden: dict[int, Place] = {}
+        # A replay of what was voided before it was due may or may not wait for that time.
+        self.replay_from = 0
+        self.connect_all()
+
+    def connect_all(self) -> None:
+        """Two clients for each channel, not ready yet."""
+        self.clients = {name: [self.connect(name), self.connect(name)] for name in CHANNELS}
+        self.settle()
+
+    def connect(self, name: str) -> Client:
+        """A client that has subscribed and is not ready yet."""
+        client = self.house.consumer("t", name)
+        assert client.answers() == [b"OK"]
+        return client
+
+    @property
+    def now_ns(self) -> int:
+        """The model keeps time by the wall clock: it goes on over a restart."""
+        return self.house.clock.wall_ns
+
+    def settle(self) -> None:
+        """Follow what was delivered, and see that nobody waits who need not."""
+        for name, clients in self.clients.items():
+            got = sorted(
+                ((message, client) for client in clients for message in client.messages()),
+                key=lambda pair: pair[0].index,
+            )
+            for message, client in got:
+                self.model[name].delivered(client, message, self.now_ns)
+
+    # Publishing
+
+    @rule(count=st.integers(1, 20), size=st.integers(1, 60), defer_s=st.sampled_from([0, 0, 5, 90]))
+    def publish(self, count: int, size: int, defer_s: int) -> None:
+        """Messages enter the log, and the channels unless the topic is paused."""
+        log = self.house.broker.topics["t"].stream.log
+        first = log.end_index
+        self.house.publish("t", *[b"x" * size] * count, defer_ms=1000 * defer_s)
+        due_ns = self.now_ns + defer_s * SECOND_NS
+        for index in range(first, first + count):
+            deferred_ns = due_ns if defer_s else 0
+            self.hidden[index] = Place(PENDING if defer_s else FRESH, 0, due_ns, None, deferred_ns)
+        self.show()
+        self.settle()
+
+    def show(self) -> None:
+        """Let the channels see what is published, as soon as the topic is not paused."""
+        if not self.topic_paused:
+            for index, place in self.hidden.items():
+                for channel in self.model.values():
+                    channel.places[index] = replace(place)
+            self.hidden = {}
+
+    # Consuming
+
+    @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 1), count=st.integers(0, 12))
+    def ready(self, name: str, which: int, count: int) -> None:
+        """RDY."""
+        self.clients[name][which].say(commands.rdy(count))
+        self.settle()
+
+    def flying(self, name: str, data: st.DataObject) -> list[tuple[Client, int]]:
+        """Some messages in flight on a channel, in any order."""
+        places = self.model[name].places
+        all_flying = [
+            (place.owner, index)
+            for index, place in sorted(places.items())
+            if place.where == FLYING and place.owner in self.clients[name]
+        ]
+        if not all_flying:
+            return []
+        chosen = data.draw(st.lists(st.sampled_from(all_flying), unique=True, max_size=40))
+        return [(owner, index) for owner, index in chosen if owner is not None]
+
+    def id_of(self, index: int) -> bytes:
+        """The message id of an index."""
+        return b"%016x" % (self.house.broker.node_id << 54 | index)
+
+    @rule(name=st.sampled_from(CHANNELS), data=st.data())
+    def finish(self, name: str, data: st.DataObject) -> None:
+        """FIN of any messages in any order, each client its own in one run."""
+        chosen = self.flying(name, data)
+        for client in self.clients[name]:
+            run = [index for owner, index in chosen if owner is client]
+            for index in run:
+                self.model[name].places[index].where = DONE
+            if run:
+                client.say(b"".join(commands.fin(self.id_of(index)) for index in run))
+                assert client.answers() == []
+        self.settle()
+
+    @rule(name=st.sampled_from(CHANNELS), data=st.data(), delay_s=st.sampled_from([0, 0, 7, 100]))
+    def requeue(self, name: str, data: st.DataObject, delay_s: int) -> None:
+        """REQ, at once or with a delay."""
+        for client, index in self.flying(name, data)[:5]:
+            place = self.model[name].places[index]
+            place.where = DELAYED if delay_s else AGAIN
+            place.due_ns = self.now_ns + delay_s * SECOND_NS
+            client.say(commands.req(self.id_of(index), 1000 * delay_s))
+            assert client.answers() == []
+            self.settle()
+
+    @rule(name=st.sampled_from(CHANNELS), data=st.data())
+    def touch(self, name: str, data: st.DataObject) -> None:
+        """TOUCH gives the full timeout again."""
+        for client, index in self.flying(name, data)[:5]:
+            self.model[name].places[index].due_ns = self.now_ns + TIMEOUT_NS
+            client.say(commands.touch(self.id_of(index)))
+            assert client.answers() == []
+
+    @rule(seconds=st.sampled_from([0.05, 3.0, 8.0, 61.0, 120.0]))
+    def pass_time(self, seconds: float) -> None:
+        """Timeouts, delays, deferred publishes; trimming too."""
+        self.house.pass_time(seconds)
+        for channel in self.model.values():
+            channel.pass_time(self.now_ns)
+        for place in self.hidden.values():
+            if place.where == PENDING and place.due_ns <= self.now_ns:
+                place.where = AGAIN
+        self.settle()
+
+    # Administration
+
+    @rule(name=st.sampled_from(CHANNELS))
+    def pause_or_resume_channel(self, name: str) -> None:
+        """A paused channel delivers nothing."""
+        channel = self.model[name]
+        channel.paused = not channel.paused
+        self.house.broker.pause_channel("t", name, channel.paused, self.house.clock.now())
+        self.house.turn()
+        self.settle()
+
+    @rule()
+    def pause_or_resume_topic(self) -> None:
+        """While the topic is paused its channels see nothing new."""
+        self.topic_paused = not self.topic_paused
+        self.house.broker.pause_topic("t", self.topic_paused, self.house.clock.now())
+        self.house.turn()
+        self.show()
+        self.settle()
+
+    @rule()
+    def empty_topic(self) -> None:
+        """Emptying a topic drops exactly what its channels do not see yet; a replay finds it."""
+        for index, place in self.hidden.items():
+            if place.deferred_ns:
+                self.replay_from = index + 1
+            for channel in self.model.values():
+                channel.places[index] = Place(DONE)
+        self.hidden = {}
+        self.house.broker.empty_topic("t", self.house.clock.now())
+        self.house.turn()
+        self.settle()
+
+    @rule(name=st.sampled_from(CHANNELS))
+    def empty_channel(self, name: str) -> None:
+        """Emptying a channel drops everything it has."""
+        for place in self.model[name].places.values():
+            place.where = DONE
+        self.house.broker.empty_channel("t", name, self.house.clock.now())
+        self.house.turn()
+        self.settle()
+
+    @rule(name=st.sampled_from(CHANNELS), data=st.data())
+    def seek(self, name: str, data: st.DataObject) -> None:
+        """Replay: from an index on nothing is finished, before it everything is."""
+        log = self.house.broker.topics["t"].stream.log
+        places = self.model[name].places
+        index = max(self.replay_from, data.draw(st.sampled_from([*sorted(places)[-30:], 0])))
+        target: Any = index or "earliest"
+        index = max(index, log.first_index)
+        self.house.broker.seek_channel("t", name, target, self.house.clock.now())
+        for at, place in places.items():
+            place.attempts, place.owner = 0, None
+            stored = at >= index and log.next_stored(at) == at
+            place.where = FRESH if stored else DONE
+            if stored and place.deferred_ns:
+                # What was deferred comes when it is due, in no promised order.
+                place.where, place.due_ns = PENDING, place.deferred_ns
+        self.model[name].pass_time(self.now_ns)
+        self.house.turn()
+        self.settle()
+
+    # Connections and crashes
+
+    @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 1))
+    def reconnect(self, name: str, which: int) -> None:
+        """A lost connection's messages wait for their timeouts."""
+        self.clients[name][which].close()
+        self.clients[name][which] = self.connect(name)
+        self.settle()
+
+    @rule(clean=st.booleans())
+    def restart(self, clean: bool) -> None:
+        """Kill -9 or a clean stop: nothing finished returns, what was with a client is ready."""
+        if clean:
+            self.house.restart()
+        else:
+            self.house.crash()
+        for channel in self.model.values():
+            for place in channel.places.values():
+                if place.where == FLYING:
+                    place.where, place.owner = AGAIN, None
+        self.connect_all()
+
+    # What always holds
+
+    @invariant()
+    def the_figures_agree(self) -> None:
+        """Depth, in flight and deferred are the model's."""
+        if not hasattr(self, "house"):
+            return
+        for name, channel in self.model.items():
+            found = self.house.channel("t", name)
+            assert found.in_flight_count == channel.count(FLYING)
+            assert found.deferred_count == channel.count(DELAYED, PENDING)
+            assert found.depth == channel.count(FRESH, AGAIN), name
+        assert self.house.topic("t").depth == len(self.hidden)
+
+    @invariant()
+    def nobody_waits_in_vain(self) -> None:
+        """A ready client of a channel that is not paused has got what there is."""
+        if not hasattr(self, "house"):
+            return
+        for name, channel in self.model.items():
+            if not channel.paused and channel.count(FRESH, AGAIN):
+                for client in self.clients[name]:
+                    assert client.session.window() <= 0
+
+    @precondition(lambda self: hasattr(self, "house"))
+    @invariant()
+    def unfinished_messages_are_stored(self) -> None:
+        """No segment goes that somebody still needs."""
+        log = self.house.broker.topics["t"].stream.log
+        for channel in self.model.values():
+            for index, place in channel.places.items():
+                assert place.where == DONE or log.next_stored(index) == index
+
+
+Channels.TestCase.settings = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+)

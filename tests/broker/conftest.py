@@ -1,0 +1,11 @@
+"""The broker that most tests of this folder use."""
+
+import pytest
+
+from tests.broker.house import House
+
+
+@pytest.fixture
+def house() -> House:
+    """A broker with an empty data path."""
+    return House()

@@ -1,0 +1,51 @@
+"""The contents of `drain.json`: they come back as written, and damage is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.broker.drain_file import BY_MAX, NONE, Drain, DrainError, Draining, decode, encode
+
+DRAINS = Draining(Drain(5, "me", True), {"t": Drain(6, "she")})
+
+
+@pytest.mark.parametrize("draining", [NONE, DRAINS, Draining(None, {"t": Drain(6, "she")})])
+def test_drains_come_back_as_written(draining: Draining) -> None:
+    """Who asked for them, since when and for what; no drain at all comes back too."""
+    assert draining == decode(encode(draining))
+    assert (draining != NONE) == draining.is_on
+
+
+def test_no_flipped_bit_is_believed() -> None:
+    """Each bit of the file: refused, or without effect."""
+    whole = encode(DRAINS)
+    for bit in range(8 * len(whole)):
+        text = bytearray(whole)
+        text[bit // 8] ^= 1 << bit % 8
+        try:
+            assert DRAINS == decode(bytes(text)), bit
+        except DrainError:
+            continue
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (b"", "Expecting value"),
+        (b"[]", "list indices"),
+        (encode(DRAINS).replace(b'"she"', b'"he"'), "checksum"),
+        (encode(NONE).replace(b'"format": 1', b'"format": 2'), "format 2"),
+        (encode(Draining(None, {"a b": Drain(1, "")})), "invalid topic name"),
+    ],
+)
+def test_other_contents_are_refused(text: bytes, why: str) -> None:
+    """The error says what is wrong: damage, a later format, or a name that no topic has."""
+    with pytest.raises(DrainError, match=why):
+        decode(text)
+
+
+def test_a_long_name_is_cut() -> None:
+    """The requester's name is shown to operators: it has a limit."""
+    (node, _) = decode(encode(Draining(Drain(1, "x" * (BY_MAX + 1)), {})))
+    assert node is not None
+    assert "x" * BY_MAX == node.by

@@ -1,0 +1,86 @@
+"""A topic's ledger: when it is written, synced and replaced by a checkpoint."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from sparq.log import ledger as ledger_module
+from sparq.testing import Fault
+from tests.broker.house import House
+
+
+def test_a_ledger_that_cannot_be_synced_refuses_new_channels(house: House) -> None:
+    """A SUB whose channel might not survive is refused and says why; later it works."""
+    house.publish("t", b"x")
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=100))
+    client = house.consumer("t", "c")
+    assert client.answers() == [b"E_SUB_FAILED SUB failed input/output error"]
+    assert client.session.closing
+
+    house.disk.fault = None
+    for _ in range(100):
+        house.pass_time(2.0)
+        house.publish("t", b"y")
+    assert house.consumer("t", "d").answers() == [b"OK"]
+    house.disk = house.disk.crash(1)
+    house.crash()
+
+    assert "d" in house.broker.topics["t"].channels
+
+
+def test_a_large_ledger_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not grow with what was ever finished, and says the same afterwards."""
+    monkeypatch.setattr(ledger_module, "CHECKPOINT_BYTES", 1 << 20)
+    house = House()
+    consumer = house.consumer("t", "c", rdy=2500)
+    for _ in range(300):
+        house.publish("t", *[b"x"] * 500)
+        messages = consumer.messages()
+        consumer.finish(messages[1::2])
+        consumer.finish(messages[::2])
+    ledger = [path for path in house.disk.paths() if "/t-t/" in path and ".log" not in path]
+    assert sum(len(house.disk.data(path)) for path in ledger) < 1 << 20
+    house.crash()
+
+    assert house.channel("t", "c").depth == 0
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO])
+def test_a_ledger_that_cannot_be_made_smaller_is_written_on(
+    number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the next file cannot be begun everything goes on with the present one, and what was
+    asked is answered; when it can be again, the ledger is made smaller all the same."""
+    monkeypatch.setattr(ledger_module, "CHECKPOINT_BYTES", 1 << 18)
+    house = House()
+    consumer = house.consumer("t", "c", rdy=2500)
+    consumer.answers()
+    house.publish("t", b"what makes the log's first file")
+    consumer.finish(consumer.messages())
+    house.disk.fail(Fault(1, number, frozenset({"create"}), times=10**6))
+
+    def finish_many(rounds: int) -> None:
+        for _ in range(rounds):
+            house.publish("t", *[b"x"] * 500)
+            messages = consumer.messages()
+            consumer.finish(messages[1::2])
+            consumer.finish(messages[::2])
+            assert consumer.answers() == []
+
+    def ledger_bytes() -> int:
+        ledger = [p for p in house.disk.paths() if "/t-t/" in p and ".log" not in p]
+        return sum(len(house.disk.data(path)) for path in ledger)
+
+    finish_many(100)
+    grown = ledger_bytes()
+    assert house.channel("t", "c").depth == 0
+    house.disk.fault = None
+    finish_many(100)
+    house.pass_time(2.0)
+
+    assert ledger_bytes() < grown
+    assert house.broker.health() == "OK"
+    house.crash()
+    assert house.channel("t", "c").depth == 0

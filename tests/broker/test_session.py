@@ -1,0 +1,115 @@
+"""A session: the order of its replies and messages, its window, and what IDENTIFY sets once."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from sparq.broker.options import MILLISECOND_NS, BrokerOptions
+from sparq.broker.session import TlsFacts, V2Session
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+from sparq.protocol.identify import Granted, IdentifyLimits, negotiate
+from sparq.protocol.layout import OK
+from sparq.testing import ManualClock
+from tests.broker.house import House
+
+
+def new_session(**options: int) -> V2Session:
+    """A session of a client on this host."""
+    return V2Session(1, "10.0.0.1:5555", ManualClock().now(), BrokerOptions(**options))  # type: ignore[arg-type]  # numbers
+
+
+def granted(**asked: Any) -> Granted:
+    """What IDENTIFY grants to a client that asks for this."""
+    body = json.dumps({"feature_negotiation": True, **asked}).encode()
+    return negotiate(body, IdentifyLimits(), {"tls": True})
+
+
+def test_replies_keep_the_order_of_commands(house: House) -> None:
+    """An error that is known at once still waits behind the OK of an earlier publish."""
+    consumer = house.consumer("t", "c")
+    consumer.answers()
+    consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
+    house.end_turn()
+    assert house.broker.take_output(consumer.session) == []
+
+    house.turn()
+
+    assert consumer.answers() == [
+        b"OK",
+        b"E_FIN_FAILED FIN 0000000000000000 failed ID not in flight",
+    ]
+
+
+def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
+    """Clients read the answer to SUB first, whatever else is on its way."""
+    house.publish("t", b"x")
+    client = house.connect()
+    client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
+    house.end_turn()
+    assert house.broker.take_output(client.session) == []
+
+    house.turn()
+
+    assert [kind for kind, _ in client.heard()] == [0, 2]
+
+
+def test_the_window_is_what_may_be_in_flight_in_addition() -> None:
+    """RDY less what is in flight; nothing while the output is full or the client reads slowly."""
+    session = new_session(output_bytes_max=100)
+    session.ready_count = 5
+    session.send(b"x" * 60, 60, 2)
+    assert (3, 40) == (session.window(), session.room_bytes())
+
+    session.send(b"x" * 40, 40, 1)
+    assert (0, True) == (session.window(), session.is_blocked())
+    assert [b"x" * 60, b"x" * 40] == session.take_output()
+    assert (2, False) == (session.window(), session.is_blocked())
+    session.paused_writing = True
+    assert 0 == session.window()
+    session.paused_writing, session.closing = False, True
+    assert 0 == session.window()
+
+
+def test_a_reply_that_comes_later_keeps_its_place() -> None:
+    """Replies after it wait; a large answer leaves in the parts it has."""
+    session = new_session()
+    slot = session.slot()
+    session.reply(OK)
+    assert ([], True, False) == (
+        session.take_output(),
+        session.has_answers(),
+        session.is_drained(),
+    )
+
+    slot.data, slot.more = b"first", (b"second", b"third")
+    assert [b"first", b"second", b"third", OK] == session.take_output()
+    assert (False, True) == (session.has_answers(), session.is_drained())
+
+
+def test_delivery_options_are_set_once() -> None:
+    """A second IDENTIFY changes who the client is, and not how messages are delivered to it."""
+    session = new_session()
+    session.identify(granted(client_id="a", msg_timeout=2_000, sample_rate=5))
+    session.identify(granted(client_id="b", msg_timeout=3_000, sample_rate=6))
+
+    assert "b" == session.client_id
+    assert (2_000 * MILLISECOND_NS, 5) == (session.msg_timeout_ns, session.sample_rate)
+
+
+def test_a_layer_that_is_active_is_not_granted_again() -> None:
+    """TLS twice, and anything under a compression, are refused; deflate inside TLS is granted."""
+    session = new_session()
+    session.tls = TlsFacts("", "")
+    with pytest.raises(RemoteError, match="already upgraded"):
+        session.identify(granted(tls_v1=True))
+    session.identify(granted(deflate=True))
+    assert session.upgrade is not None
+
+    session.deflate = True
+    for layer in ("tls_v1", "snappy", "deflate"):
+        with pytest.raises(RemoteError, match="already upgraded"):
+            session.identify(granted(**{layer: True}))

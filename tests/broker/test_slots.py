@@ -1,0 +1,227 @@
+"""Storage for messages in flight: far from each other they cost little, and are treated alike."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.broker.in_flight import NOT_IN_FLIGHT, NOT_OWNED, PAGES_KEPT, InFlight
+from sparq.broker.options import NEVER
+from sparq.broker.slots import PAGE_SIZE, ranges_of, ranges_of_few
+
+BASE = 9 * PAGE_SIZE
+SPREAD = [BASE + page * PAGE_SIZE + at for page in range(6) for at in range(7)]
+BYTES_MAX = 200
+PAGE_BYTES = 22 * PAGE_SIZE
+CAP_NS = 500
+
+places = st.integers(0, len(SPREAD) - 1).map(SPREAD.__getitem__)
+owners = st.integers(1, 3)
+times = st.integers(0, 1_000)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("run"), places, st.integers(1, 5), owners, times),
+        st.tuples(st.just("many"), st.lists(places, max_size=20), owners, times),
+        st.tuples(st.just("finish"), st.lists(places, min_size=1, max_size=30), owners),
+        st.tuples(st.just("range"), places, st.integers(1, 40), owners),
+        st.tuples(st.just("release"), places, owners),
+        st.tuples(st.just("touch"), places, owners, times),
+        st.tuples(st.just("expire"), times),
+        st.tuples(st.just("leave"), owners),
+        st.tuples(st.just("clear")),
+    ),
+    max_size=30,
+)
+
+
+class Plain:
+    """What is in flight as a dictionary: index -> [owner, deadline, delivered at, attempts]."""
+
+    def __init__(self) -> None:
+        self.state: dict[int, list[int]] = {}
+
+    def note(self, indexes: list[int], attempts: int, owner: int, now: int) -> None:
+        self.state |= {index: [owner, now + 100, now, attempts] for index in indexes}
+
+    def refusal(self, index: int, owner: int) -> int | None:
+        found = self.state.get(index)
+        if found is None:
+            return NOT_IN_FLIGHT
+        return None if found[0] == owner else NOT_OWNED
+
+    def finish(self, indexes: list[int], owner: int) -> tuple[list[int], list[tuple[int, int]]]:
+        freed, failures = [], []
+        for position, index in enumerate(indexes):
+            why = self.refusal(index, owner)
+            if why is None:
+                freed.append(index)
+                del self.state[index]
+            else:
+                failures.append((position, why))
+        return sorted(freed), failures
+
+    def release(self, index: int, owner: int) -> int:
+        why = self.refusal(index, owner)
+        return self.state.pop(index)[3] if why is None else why
+
+    def touch(self, index: int, owner: int, deadline: int) -> int:
+        why = self.refusal(index, owner)
+        if why is None:
+            found = self.state[index]
+            found[1] = min(deadline, found[2] + CAP_NS)
+            return 1
+        return why
+
+    def take(self, indexes: list[int]) -> list[tuple[int, int, int]]:
+        taken = [(index, self.state[index][3], self.state[index][0]) for index in sorted(indexes)]
+        for index in indexes:
+            del self.state[index]
+        return taken
+
+
+def apply(step: tuple[Any, ...], forms: list[InFlight], plain: Plain) -> tuple[Any, list[Any]]:
+    """What the dictionary says of one step, and what each form says of it."""
+    kind, *args = step
+    if kind == "run":
+        first, count, owner, now = args
+        free = [i for i in range(first, first + count) if i not in plain.state]
+        plain.note(free, 1, owner, now)
+        for form in forms:
+            for index in free:
+                form.note_run(index, index + 1, owner, now_ns=now, deadline_ns=now + 100)
+        return None, [None] * len(forms)
+    if kind == "many":
+        free = sorted({index for index in args[0] if index not in plain.state})
+        _, owner, now = args
+        plain.note(free, 4, owner, now)
+        for form in forms:
+            attempts = np.full(len(free), 4)
+            form.note_many(
+                np.array(free, np.int64), attempts, owner, now_ns=now, deadline_ns=now + 100
+            )
+        return None, [None] * len(forms)
+    if kind in ("finish", "range"):
+        run: Any = args[0] if kind == "finish" else range(args[0], args[0] + args[1])
+        if kind == "finish" and len(run) > 15:
+            run = np.array(run, np.int64)
+        found = [form.finish(run, args[-1]) for form in forms]
+        spread = [
+            ([i for a, b in zip(f.starts, f.ends, strict=True) for i in range(a, b)], f.failures)
+            for f in found
+        ]
+        return plain.finish([int(index) for index in run], args[-1]), spread
+    if kind == "release":
+        return plain.release(*args), [form.release(*args) for form in forms]
+    if kind == "touch":
+        return plain.touch(*args), [form.touch(*args, CAP_NS) for form in forms]
+    if kind == "clear":
+        plain.state.clear()
+        return None, [form.clear() for form in forms]
+    taken: list[Any] = [
+        form.expire(args[0]) if kind == "expire" else form.release_owner(args[0]) for form in forms
+    ]
+    at = 1 if kind == "expire" else 0
+    chosen = [
+        index
+        for index, found in plain.state.items()
+        if (found[at] <= args[0] if at else found[0] == args[0])
+    ]
+    listed = [list(zip(*(column.tolist() for column in t), strict=True)) for t in taken]
+    return plain.take(chosen), listed
+
+
+@given(steps)
+def test_scattered_and_dense_forms_answer_as_a_dictionary(story: list[tuple[Any, ...]]) -> None:
+    """Whatever happens to messages in flight, it does not matter how they are stored."""
+    forms = [InFlight(pages_kept=0), InFlight(pages_kept=2), InFlight(pages_kept=1 << 60)]
+    plain = Plain()
+    for step in story:
+        expected, answers = apply(step, forms, plain)
+
+        assert answers == [expected] * len(forms), step
+        for form in forms:
+            assert form.count == len(plain.state)
+            assert form.indexes().tolist() == sorted(plain.state)
+            indexes, attempts = form.all()
+            told = dict(zip(indexes.tolist(), attempts.tolist(), strict=True))
+            assert told == {index: found[3] for index, found in plain.state.items()}
+            due = min((found[1] for found in plain.state.values()), default=NEVER)
+            assert form.next_deadline_ns() <= due
+
+
+def bytes_of(messages: int, *, again: bool) -> float:
+    """What it costs to have this many messages in flight, each in a page of its own."""
+    in_flight = InFlight()
+    tracemalloc.start()
+    try:
+        for number in range(messages):
+            first = BASE + number * PAGE_SIZE
+            if again:
+                one = np.array([first + 5], np.int64)
+                in_flight.note_many(one, np.array([2]), 1, now_ns=number, deadline_ns=number + 9)
+            else:
+                in_flight.note_run(first, first + 9, 1, now_ns=number, deadline_ns=number + 9)
+                assert in_flight.finish(range(first + 1, first + 9), 1).freed == 8
+        return tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["left over", "redelivered"])
+@pytest.mark.parametrize("messages", [2_000, 5_500, 11_000])
+def test_a_scattered_message_costs_at_most_200_bytes(messages: int, again: bool) -> None:
+    """Each costs 200 bytes at most, and not a page of 80 KiB, beyond the pages always kept."""
+    assert bytes_of(messages, again=again) <= PAGES_KEPT * PAGE_BYTES + messages * BYTES_MAX
+
+
+def test_pages_that_thin_out_are_emptied_without_a_delivery() -> None:
+    """Of a burst of which one message in each page is left, no page is left."""
+    in_flight = InFlight()
+    pages = 4 * PAGES_KEPT
+    in_flight.note_run(BASE, BASE + pages * PAGE_SIZE, 1, now_ns=0, deadline_ns=7)
+    for page in range(pages):
+        first = BASE + page * PAGE_SIZE
+        in_flight.finish(range(first + 1, first + PAGE_SIZE), 1)
+
+    assert in_flight.indexes().tolist() == [BASE + p * PAGE_SIZE for p in range(pages)]
+    assert len(in_flight._pages) <= PAGES_KEPT
+    assert in_flight.next_deadline_ns() == 7
+
+
+def test_memory_of_finished_scattered_messages_is_given_back() -> None:
+    """When nearly all of many scattered messages are finished, their rows are gone, too."""
+    indexes = BASE + np.arange(20_000, dtype=np.int64) * PAGE_SIZE
+    in_flight = InFlight()
+    in_flight.note_many(indexes, np.full(20_000, 2), 1, now_ns=0, deadline_ns=1)
+    for at in range(0, 19_990, 10):
+        in_flight.finish(indexes[at : at + 10].tolist(), 1)
+
+    assert len(in_flight._scattered._owner) < 1_000
+    assert in_flight.indexes().tolist() == indexes[19_990:].tolist()
+
+
+def test_when_scattered_messages_were_published_is_known() -> None:
+    """The publish time stays with a message when its page is emptied."""
+    in_flight = InFlight(pages_kept=0)
+    in_flight.note_run(BASE, BASE + 500, 1, now_ns=0, deadline_ns=9)
+    in_flight.note_published(np.arange(BASE, BASE + 500), np.arange(500))
+    in_flight.finish(range(BASE + 1, BASE + 499), 1)
+    one = np.array([BASE + PAGE_SIZE], np.int64)
+    in_flight.note_many(one, np.array([3]), 1, now_ns=0, deadline_ns=9)
+    in_flight.note_published(one, np.array([77]))
+
+    assert in_flight.published([BASE, BASE + 499, BASE + PAGE_SIZE], 1).tolist() == [0, 499, 77]
+    assert in_flight.published([BASE], 2).tolist() == []
+
+
+@given(st.sets(st.integers(BASE - 40, BASE + 40)))
+def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
+    """Ranges made with arrays are those made one by one."""
+    ascending = sorted(indexes)
+
+    assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)

@@ -1,0 +1,35 @@
+"""The figures of topics, channels and clients: which are asked for, and what they are."""
+
+from __future__ import annotations
+
+from sparq.broker import stats
+from sparq.protocol import commands
+from tests.broker.house import House
+
+
+def test_a_client_that_published_is_a_producer(house: House) -> None:
+    """Producers are listed with how much they published where."""
+    house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
+
+    (producer,) = stats.producers_of(house.broker)
+
+    counts = stats.of_client(producer, None).pub_counts
+    assert counts is not None
+    assert [(c.topic, c.count) for c in counts] == [("a", 2), ("b", 1)]
+    assert house.topic("a").message_bytes == 2
+
+
+def test_filters_of_the_stats(house: House) -> None:
+    """A topic or channel that is not there is nothing; other topics are not shown."""
+    house.publish("a", b"x")
+    house.consumer("b", "c")
+
+    assert stats.selected(house.broker, "nope") is None
+    both = stats.selected(house.broker, None)
+    assert both is not None
+    assert [topic.name for topic in both] == ["a", "b"]
+    assert stats.selected(house.broker, "b") == both[1:]
+    assert stats.channels_of(both[0], "nope") == []
+    assert [channel.name for channel in stats.channels_of(both[1], "c")] == ["c"]
+    assert stats.channels_of(both[1], None) == stats.channels_of(both[1], "c")
+    assert house.channel("b", "c").client_count == 1

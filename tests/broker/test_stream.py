@@ -1,0 +1,103 @@
+"""Ranges that a cursor skips, and dead letters as consumers receive them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.broker.options import NEVER
+from sparq.broker.stream import Skips
+from tests.broker.house import House
+from tests.broker.letters import MOST, exhaust, requeue
+
+
+def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:
+    """Only those: what lies further ahead stays, and the counts follow."""
+    skips = Skips()
+    assert (bool(skips), skips.next_start(), skips.end(4)) == (False, NEVER, 4)
+    skips.add(10, 20, 5)
+    skips.add(30, 40, 10)
+    assert (skips.count, skips.next_start(), skips.end(4)) == (15, 10, 40)
+
+    assert skips.jump(9) == (9, 0)
+    assert skips.jump(10) == (20, 5)
+    assert (skips.count, skips.ranges()) == (10, [(30, 40)])
+
+
+def test_neighbours_become_one_range() -> None:
+    """A channel that drops one batch after the other has one range of them."""
+    skips = Skips()
+    skips.add(10, 20, 10)
+    skips.add(20, 25, 5)
+
+    assert (skips.ranges(), skips.count) == ([(10, 25)], 15)
+    assert skips.jump(10) == (25, 15)
+
+
+def test_ranges_behind_a_cursor_that_moved_otherwise() -> None:
+    """They are forgotten without moving it back."""
+    skips = Skips()
+    skips.add(10, 20, 10)
+
+    assert skips.jump(30) == (30, 0)
+    assert (bool(skips), skips.count) == (False, 0)
+
+
+def test_clear() -> None:
+    """Nothing is skipped any more."""
+    skips = Skips()
+    skips.add(10, 20, 10)
+    skips.clear()
+
+    assert (bool(skips), skips.count) == (False, 0)
+
+
+indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
+
+
+@given(indexes, indexes, st.integers(0, 41))
+def test_single_messages_among_skipped_ranges(first: list[int], later: list[int], at: int) -> None:
+    """Ranges ascend, do not touch, and hold what was put there, in two turns."""
+    skips = Skips()
+    skips.insert(first)
+    skips.insert([index for index in later if index not in first])
+    held = sorted({*first, *later})
+
+    ranges = skips.ranges()
+    assert held == [index for begin, end in ranges for index in range(begin, end)]
+    assert skips.count == len(held)
+    assert all(left[1] < right[0] for left, right in pairwise(ranges))
+    end = at
+    while end in held:
+        end += 1
+    assert skips.end_at(at) == end
+    cursor, jumped = skips.jump(at)
+    assert (cursor, jumped) == (
+        end,
+        len([i for b, e in ranges if b <= at < e for i in range(b, e)]),
+    )
+    assert skips.count == len([index for index in held if index >= end])
+
+
+def test_consumers_get_the_body() -> None:
+    """Of new messages and of those that come again, from memory and from the disk."""
+    house = House(max_attempts=MOST, cache_bytes=1, commit_bytes=100)
+    consumer = house.consumer("t", "c", rdy=10)
+    bodies = [b"%03d" % number * 50 for number in range(9)]
+    for body in bodies:
+        house.publish("t", body)
+    for _ in range(3):
+        exhaust(consumer)
+    house.publish("t.dead", b"no letter", b"\0sparq\x01\0\x02{}nor this")
+    reader = house.consumer("t.dead", "reader", rdy=4)
+    seen: dict[bytes, int] = {}
+    while messages := reader.messages():
+        for message in messages:
+            seen[message.body] = max(message.attempts, seen.get(message.body, 0))
+        again = [message for message in messages if message.attempts < 2]
+        reader.finish([message for message in messages if message.attempts > 1])
+        requeue(reader, again)
+    expected = [*bodies, b"no letter", b"\0sparq\x01\0\x02{}nor this"]
+    assert dict.fromkeys(expected, 2) == seen

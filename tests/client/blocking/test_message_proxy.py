@@ -1,0 +1,98 @@
+"""client.blocking.message_proxy: responses from any thread, and the byte limit of publishes."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from sparq.client import AlreadyRespondedError, Session
+from sparq.client.blocking.message_proxy import ByteLimit
+from tests.client.blocking.sessions import fill, interrupt_soon, is_empty
+from tests.support.servers import NsqdServer
+from tests.support.waiting import wait_for
+
+
+def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> None:
+    """REQ comes again with one attempt more, TOUCH is counted, a second answer is an error."""
+    fill(session, "answers", 1)
+    with session.consumer("answers", "c") as consumer:
+        message = consumer.receive(10)
+        message.touch()
+        message.requeue(0)
+        for answer in (message.finish, message.requeue, message.touch):
+            with pytest.raises(AlreadyRespondedError):
+                answer()
+        again = consumer.receive(10)
+        again.finish()
+        wait_for(lambda: is_empty(nsqd, "answers"))
+
+        assert (again.id, 2) == (message.id, again.attempts)
+        assert (1, 1, 1) == (
+            consumer.counters.touched,
+            consumer.counters.requeued,
+            consumer.counters.finished,
+        )
+
+
+def test_batches(session: Session, nsqd: NsqdServer) -> None:
+    """Bodies without messages; messages answered singly; REQ of a batch; what a loop had left."""
+    bodies = fill(session, "batches", 20)
+    with session.consumer("batches", "c") as consumer:
+        consumer.receive(10).finish()
+        wait_for(lambda: consumer.counters.received == 20)
+        first = next(batches := consumer.batches(5, 0.05, idle_timeout=0.5))
+        assert bodies[1:6] == first.bodies
+        first[0].finish()
+        first.touch()
+        first.finish()
+        for answer in (first.finish, first.requeue, first.touch):
+            with pytest.raises(AlreadyRespondedError):
+                answer()
+        second = next(batches)
+        second.requeue(0, backoff=False)
+        seen = [body for batch in batches for body in take(batch)]
+        wait_for(lambda: is_empty(nsqd, "batches"))
+
+        assert sorted(bodies[6:]) == sorted(seen)
+        assert 5 == consumer.counters.requeued
+        assert 4 == consumer.counters.touched
+
+
+def take(batch: Any) -> list[bytes]:
+    """Finish a batch, half of it message by message."""
+    assert len(batch) == len(batch.bodies)
+    for message in batch[: len(batch) // 2]:
+        message.finish()
+    batch.finish()
+    return [message.body for message in batch]
+
+
+def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
+    """It waits for nothing while no other is counted; the next one waits until it has left."""
+    limit = ByteLimit(10)
+    limit.enter(100)
+    waiting = threading.Thread(target=limit.enter, args=(1,), daemon=True)
+    waiting.start()
+    waiting.join(0.1)
+    assert waiting.is_alive()
+    assert 1 == limit.count
+    limit.leave(100)
+    waiting.join(10)
+
+    assert not waiting.is_alive()
+    assert 1 == limit.count
+
+
+def test_an_interrupted_wait_counts_no_bytes() -> None:
+    """After Ctrl-C as much fits as before."""
+    limit = ByteLimit(10)
+    limit.enter(10)
+    interrupt_soon()
+    with pytest.raises(KeyboardInterrupt):
+        limit.enter(5)
+    limit.leave(10)
+    limit.enter(10)
+
+    assert 1 == limit.count

@@ -1,0 +1,21 @@
+"""An nsqd on a unix socket, on IPv6 or with TLS, where the other helpers would not look."""
+
+import contextlib
+import http.client
+from pathlib import Path
+
+from tests.support.servers import NsqdServer
+
+
+def tls_flags(cert: Path) -> tuple[str, ...]:
+    """The flags that make nsqd offer TLS."""
+    return (f"--tls-cert={cert}", f"--tls-key={cert}", "--https-address=127.0.0.1:0")
+
+
+class NsqdOnAnyAddress(NsqdServer):
+    """An nsqd that is asked where it listens, not on a port of 127.0.0.1."""
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.request("GET", "/ping")[0] == 200
+        return False

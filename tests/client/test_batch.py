@@ -1,0 +1,143 @@
+"""client.batch: messages that arrive together are handled and responded to together."""
+
+import asyncio
+
+import pytest
+
+from sparq.client import AlreadyRespondedError
+from tests.client.batches import bodies, deliver, first
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.support.waiting import until
+
+
+async def test_a_batch_is_finished_together() -> None:
+    """All FINs of a batch leave as one; its bodies come in the order of their arrival."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(100))
+        batch = await first(consumer)
+        assert (len(batch), consumer.in_flight) == (100, 100)
+        assert batch.bodies == bodies(range(100))
+        await batch.finish()
+        await until(lambda: not peer.in_flight)
+
+    assert nsqd.lines(b"FIN") == [b"FIN %016x" % number for number in range(100)]
+    assert consumer.counters.finished == 100
+    assert batch.responded
+
+
+async def test_a_batch_has_size_messages_at_most() -> None:
+    """What arrived together is divided, and what is left comes first in the next batch."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(30))
+        sizes, seen = [], []
+        async for batch in consumer.batches(12, wait=0.05):
+            sizes.append(len(batch))
+            seen += batch.bodies
+            await batch.finish()
+            if len(seen) == 30:
+                break
+        await until(lambda: not peer.in_flight)
+
+    assert sizes == [12, 12, 6]
+    assert seen == bodies(range(30))
+
+
+async def test_messages_of_a_batch_can_be_answered_singly() -> None:
+    """The batch answers for the rest, and each message is answered once."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(6))
+        batch = await first(consumer)
+        batch[1].requeue(2.0, backoff=False)
+        batch[-1].finish()
+        with pytest.raises(AlreadyRespondedError):
+            batch[1].finish()
+        await batch.touch()
+        await batch.finish()
+        await until(lambda: not peer.in_flight)
+
+        assert [message.body for message in batch] == batch.bodies == bodies(range(6))
+        assert all(message.responded for message in batch)
+        assert nsqd.lines(b"REQ") == [b"REQ %016x 2000" % 1]
+        assert sorted(nsqd.lines(b"FIN")) == [b"FIN %016x" % number for number in (0, 2, 3, 4, 5)]
+        assert sorted(nsqd.lines(b"TOUCH")) == [b"TOUCH %016x" % number for number in (0, 2, 3, 4)]
+        for answer in (batch.finish, batch.requeue, batch.touch):
+            with pytest.raises(AlreadyRespondedError, match="batch"):
+                answer()
+
+
+async def test_a_batch_that_was_answered_for_can_still_be_read() -> None:
+    """Its messages say that they were answered for, and nothing is in flight any more."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        deliver(await subscribed(nsqd), range(4))
+        batch = await first(consumer)
+        batch.finish()
+        assert consumer.in_flight == 0
+
+        assert batch[2].body == b"body 2"
+        with pytest.raises(AlreadyRespondedError):
+            batch[2].finish()
+
+
+async def test_a_failed_batch_is_one_failure() -> None:
+    """RDY 0 goes ahead of its REQs, and the backoff rises by one however many they are."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_requeue_delay=3.0) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(3), attempts=2)
+        batch = await first(consumer)
+        with pytest.raises(ValueError, match="delay_seconds"):
+            batch.requeue(-1)
+        batch.requeue()
+        await until(lambda: not peer.in_flight)
+
+        assert consumer.backoff_level == 1
+        assert nsqd.lines(b"RDY", b"REQ")[1:] == [
+            b"RDY 0",
+            *(b"REQ %016x 3000" % number for number in range(3)),
+        ]
+        assert consumer.counters.requeued == 3
+
+
+async def test_what_was_delivered_too_often_is_in_no_batch() -> None:
+    """Those messages are given up, the others come."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=3) as consumer:
+        peer = await subscribed(nsqd)
+        peer.deliver(1, b"fresh")
+        peer.deliver(2, b"old", attempts=4)
+        peer.deliver(3, b"last", attempts=3)
+        seen: list[bytes] = []
+        async for batch in consumer.batches(wait=0.05):
+            seen += batch.bodies
+            await batch.finish()
+            if len(seen) == 2:
+                break
+        await until(lambda: not peer.in_flight)
+
+    assert seen == [b"fresh", b"last"]
+    assert consumer.counters.given_up == 1
+
+
+async def test_what_is_lost_is_in_no_batch() -> None:
+    """A connection that ends takes what waited with it: nsqd delivers that again."""
+    async with scripted(2) as nsqds, consumer_of(*nsqds, max_in_flight=20) as consumer:
+        lost, kept = [await subscribed(nsqd) for nsqd in nsqds]
+        waiting = asyncio.create_task(first(consumer, size=10, wait=60))
+        deliver(lost, range(3))
+        await until(lambda: consumer.in_flight == 3)
+        lost.hang_up()
+        await until(lambda: consumer.counters.lost == 3)
+        deliver(kept, range(10, 20))
+        batch = await waiting
+        again = await first(consumer, wait=0.05)
+
+    assert batch.bodies + again.bodies == bodies(range(10, 20))
+
+
+@pytest.mark.parametrize(("size", "wait"), [(0, 1), (1, -1), (1, float("nan"))])
+async def test_a_batch_that_cannot_be(size: int, wait: float) -> None:
+    """Sizes below 1 and times below 0 are refused."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        with pytest.raises(ValueError, match="size must be at least 1"):
+            await anext(consumer.batches(size, wait))

@@ -1,0 +1,290 @@
+"""client.dispatcher: which nsqd gets a publish, and which is next when that one fails."""
+
+import asyncio
+import logging
+from functools import partial
+
+import pytest
+
+from sparq.client import PublishError, Receipt, RemoteError
+from tests.client.scripted import Peer, connected, frame, producer_of, scripted, storing
+from tests.support.waiting import stays, until
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+async def test_nsqds_take_turns() -> None:
+    """Publishes are spread evenly."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        await connected(producer, 2)
+        receipts = [await producer.publish("t", b"x") for _ in range(10)]
+
+        assert [len(nsqd.lines(b"PUB")) for nsqd in nsqds] == [5, 5]
+        assert len({receipt.nsqd for receipt in receipts}) == 2
+
+
+async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
+    """When nsqd dies with publishes unanswered they go to the other one, marked as doubtful."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        dying, living = nsqds
+        stored: list[bytes] = []
+        dying.on_publish = lambda peer, words, body: stored.append(body)
+        living.on_publish = storing(stored)
+        await connected(producer, 2)
+        publishes = [asyncio.create_task(producer.publish("t", b"%d" % n)) for n in range(10)]
+        await until(lambda: len(stored) == 10)
+        dying.peers[0].hang_up()
+        receipts = await asyncio.gather(*publishes)
+
+        assert {receipt.nsqd for receipt in receipts} == {living.address}
+        assert sorted((r.attempts, r.resent) for r in receipts) == [(1, 0)] * 5 + [(2, 1)] * 5
+        assert producer.resent == 5
+        assert len(stored) == 15
+
+
+async def test_attempts_are_bounded() -> None:
+    """An nsqd that dies on each publish is tried publish_attempts times; the error says so."""
+    async with scripted() as [nsqd], producer_of(nsqd, publish_attempts=3) as producer:
+        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
+        with pytest.raises(PublishError, match="within publish_attempts: sent 3") as raised:
+            await producer.publish("t", b"x")
+
+        assert (raised.value.attempts, raised.value.unanswered) == (3, 3)
+        assert len(nsqd.lines(b"PUB")) == 3
+
+
+async def test_doubt_is_counted_once() -> None:
+    """A send that certainly was not executed adds no doubt to what an earlier one left."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        return {1: None, 2: b"E_INVALID no", 3: None}.get(len(nsqd.lines(b"PUB")), b"OK")
+
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        doubtful = asyncio.create_task(producer.publish("t", b"doubtful"))
+        await until(lambda: nsqd.lines(b"PUB"))
+        await nsqd.stop()
+        refused = asyncio.create_task(producer.publish("t", b"refused"))
+        await until(lambda: len(producer._dispatcher._queue) == 2)
+        queue = producer._dispatcher._queue
+        queue.move_to_end(next(iter(queue)))
+        await nsqd.start()
+        with pytest.raises(RemoteError, match="E_INVALID"):
+            await refused
+
+        assert await doubtful == Receipt(nsqd.address, attempts=3, resent=1)
+        assert producer.resent == 1
+
+
+async def test_a_full_disk_is_passed_over() -> None:
+    """E_PUB_FAILED goes to the next nsqd, without doubt; when all refuse, the refusal is raised."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        full = b"E_PUB_FAILED PUB failed no space left on device"
+        nsqds[0].on_publish = storing([], full)
+        await connected(producer, 2)
+        for _ in range(4):
+            assert (await producer.publish("t", b"x")).nsqd == nsqds[1].address
+        assert producer.resent == 0
+
+        nsqds[1].on_publish = storing([], full)
+        with pytest.raises(RemoteError, match="no space left") as raised:
+            await producer.publish("t", b"x")
+        assert raised.value.code == "E_PUB_FAILED"
+        assert len(producer.connections) == 2
+        nsqds[0].on_publish = nsqds[1].on_publish = storing([])
+        await producer.publish("t", b"x")
+
+
+@pytest.mark.parametrize(("ours", "doubt"), [(True, 0), (False, 1)])
+async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int) -> None:
+    """Only sparq's nsqd says that it takes all of an MPUB or none."""
+    async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
+        for nsqd in nsqds:
+            nsqd.facts |= {"sparq_version": "1"} if ours else {}
+        await connected(producer, 2)
+        nsqds[0].on_publish = storing([], b"E_MPUB_FAILED MPUB failed disk")
+        receipts = [await producer.multi_publish("t", [b"x", b"y"]) for _ in range(2)]
+
+        assert {receipt.nsqd for receipt in receipts} == {nsqds[1].address}
+        assert sum(receipt.resent for receipt in receipts) == doubt
+        assert producer.resent == 2 * doubt
+
+
+async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
+    """A message too big is told by its code; those behind it are sent again, without doubt."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        if peer.nsqd.lines(b"PUB") == [b"PUB t"] * 2:
+            return None
+        return b"E_BAD_MESSAGE PUB message too big" if body == b"big" else b"OK"
+
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        big = asyncio.create_task(producer.publish("t", b"big"))
+        small = asyncio.create_task(producer.publish("t", b"small"))
+
+        with pytest.raises(RemoteError) as raised:
+            await big
+        assert raised.value.code == "E_BAD_MESSAGE"
+        assert await small == Receipt(nsqd.address, attempts=2, resent=0)
+
+
+async def test_back_pressure_by_bytes() -> None:
+    """No more than max_pending_bytes await an answer; the rest waits its turn, in order."""
+    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body)
+        await connected(producer, 1)
+        bodies = [b"%03d" % number + b"x" * 400 for number in range(20)]
+        publishes = [asyncio.create_task(producer.publish("t", body)) for body in bodies]
+        await until(lambda: len(stored) == 2)
+        await stays(lambda: len(stored) == 2)
+        publishes[10].cancel()
+        for expected in [*range(3, 20), 19, 19]:
+            nsqd.peers[0].send(0, b"OK")
+            await until(partial(_holds, stored, expected))
+        done = await asyncio.gather(*publishes, return_exceptions=True)
+
+        assert stored == bodies[:10] + bodies[11:]
+        assert [type(result) for result in done].count(Receipt) == 19
+        big = asyncio.create_task(producer.publish("t", b"b" * 5000))
+        await until(lambda: len(stored) == 20)
+        nsqd.peers[0].send(0, b"OK")
+        await big
+
+
+async def test_nobody_overtakes_those_who_wait() -> None:
+    """Room goes to the publish that has waited longest, not to one that just comes by."""
+    async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
+        stored: list[bytes] = []
+        nsqd.on_publish = lambda peer, words, body: stored.append(body[:1])
+        await connected(producer, 1)
+        first = [asyncio.create_task(producer.publish("t", b"%d" % n * 400)) for n in range(3)]
+        await until(lambda: len(stored) == 2)
+        late = asyncio.create_task(producer.publish("t", b"3" * 400))
+        producer._dispatcher.links[0].data_received(frame(0, b"OK"))
+        await until(lambda: len(stored) == 3)
+        assert stored == [b"0", b"1", b"2"]
+        nsqd.peers[0].send(0, b"OK")
+        await until(lambda: len(stored) == 4)
+        nsqd.peers[0].send(0, b"OK")
+        nsqd.peers[0].send(0, b"OK")
+        await asyncio.gather(*first, late)
+
+
+def _holds(bodies: list[bytes], count: int) -> bool:
+    return len(bodies) == count
+
+
+async def test_all_attempts_together_have_publish_timeout() -> None:
+    """An nsqd that dies on each publish is not tried for longer, whatever publish_attempts is."""
+    options = {"publish_timeout": 0.3, "publish_attempts": 1000, "max_reconnect_delay": 0.02}
+    clock = asyncio.get_running_loop().time
+    async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
+        nsqd.on_publish = lambda peer, words, body: peer.hang_up()
+        began = clock()
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("t", b"x")
+
+        assert 0.25 < clock() - began < 2
+        assert raised.value.attempts == raised.value.unanswered > 1
+
+
+async def test_what_is_too_late_is_not_sent_again() -> None:
+    """When time is up as the connection is given up, the other nsqd does not get it, too."""
+    async with scripted(2) as nsqds, producer_of(*nsqds, publish_timeout=0.2) as producer:
+        for nsqd in nsqds:
+            nsqd.on_publish = lambda peer, words, body: None
+        await connected(producer, 2)
+        with pytest.raises(PublishError) as raised:
+            await producer.publish("t", b"x")
+
+        assert (raised.value.attempts, raised.value.unanswered) == (1, 1)
+        await connected(producer, 2)
+        assert sum(len(nsqd.lines(b"PUB")) for nsqd in nsqds) == 1
+
+
+async def test_another_ones_fault_is_not_counted() -> None:
+    """Publishes behind twenty that end the connection each are sent on, for two attempts each."""
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
+        if peer in guilty:
+            return None  # behind a fatal error nsqd executes nothing
+        if body == b"bad":
+            guilty.append(peer)
+            return b"E_BAD_MESSAGE PUB message too big"
+        return b"OK"
+
+    guilty: list[Peer] = []
+    options = {"publish_attempts": 2, "max_reconnect_delay": 0.01}
+    async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        bad = [asyncio.create_task(producer.publish("t", b"bad")) for _ in range(20)]
+        good = asyncio.create_task(producer.publish("t", b"good"))
+        results = await asyncio.gather(*bad, return_exceptions=True)
+
+        assert [getattr(result, "code", result) for result in results] == ["E_BAD_MESSAGE"] * 20
+        assert (await good).resent == 0
+        assert len(guilty) == 20
+
+
+async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
+    """Go's nsqd resets a connection on a message too large with more behind it, and its answers
+    are lost: all are in doubt, twice, then each is alone, and the culprit alone is refused."""
+    unanswered: dict[Peer, list[bytes]] = {}
+
+    def confirm(peer: Peer) -> None:
+        for _ in () if peer.writer.is_closing() else unanswered.pop(peer, []):
+            peer.send(0, b"OK")
+
+    def answer(peer: Peer, words: list[bytes], body: bytes) -> None:
+        behind = unanswered.setdefault(peer, [])
+        behind.append(body)
+        if peer.writer.is_closing():
+            return
+        if body != b"bad":
+            asyncio.get_running_loop().call_later(0.002, confirm, peer)
+        elif behind == [b"bad"]:
+            peer.send(1, b"E_BAD_MESSAGE PUB message too big")
+        else:
+            peer.hang_up()
+
+    async with scripted() as [nsqd], producer_of(nsqd, max_reconnect_delay=0.01) as producer:
+        nsqd.on_publish = answer
+        await connected(producer, 1)
+        bodies = [b"%d" % number for number in range(30)]
+        bodies[20:20] = [b"bad"]
+        publishes = (producer.publish("t", body) for body in bodies)
+        results = await asyncio.gather(*publishes, return_exceptions=True)
+
+        refused = results.pop(20)
+        assert isinstance(refused, RemoteError)
+        assert refused.code == "E_BAD_MESSAGE"
+        assert {3} == {receipt.attempts for receipt in results if isinstance(receipt, Receipt)}
+        assert len(results) == 30
+        assert (await producer.publish("t", b"next")).attempts == 1
+        assert not producer._dispatcher._taken
+
+
+async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
+    """What nsqd read in part it did not execute: it is sent again, not refused."""
+    words = [b"E_BAD_MESSAGE PUB failed to read message body", b"E_BAD_BODY MPUB failed to read x"]
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = lambda peer, _, body: words.pop() if words else b"OK"
+        assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=3, resent=0)
+
+
+async def test_an_answer_that_no_nsqd_gives() -> None:
+    """Anything but OK ends the connection, and the publish is in doubt."""
+    answers = [b"CLOSE_WAIT"]
+    async with scripted() as [nsqd], producer_of(nsqd) as producer:
+        nsqd.on_publish = lambda peer, _, body: answers.pop() if answers else b"OK"
+        assert await producer.publish("t", b"x") == Receipt(nsqd.address, attempts=2, resent=1)
+        assert len(nsqd.all_peers) == 2

@@ -1,0 +1,26 @@
+"""client.errors: one tree of errors, all of them public, that say what is known of the outcome."""
+
+import re
+
+import sparq.client
+from sparq.client import errors
+from sparq.client.errors import ConnectionLostError, PublishError, SparqClientError
+
+
+def test_the_documented_tree_is_the_real_one() -> None:
+    """The docstring lists every error; each is a `SparqClientError` that programs can import."""
+    documented = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or ""))
+
+    assert documented | {"SparqClientError"} == set(errors.__all__)
+    assert {error.__name__ for error in SparqClientError.__subclasses__()} >= documented
+    for name in documented:
+        assert issubclass(getattr(errors, name), SparqClientError)
+        assert getattr(errors, name) is getattr(sparq.client, name)
+
+
+def test_an_error_says_whether_something_may_have_happened() -> None:
+    """After a lost connection a command is in doubt by default; a publish counts such sends."""
+    assert ConnectionLostError("gone").executed is None
+    assert ConnectionLostError("gone", executed=False).executed is False
+    error = PublishError("too late", attempts=3, unanswered=2)
+    assert ("too late", 3, 2) == (str(error), error.attempts, error.unanswered)

@@ -1,0 +1,194 @@
+"""client.inbox: each message is handed out once, while nsqd waits for its response."""
+
+import asyncio
+import contextlib
+import random
+
+import pytest
+
+from sparq.client.subscription import ReceivedMessages
+from tests.client.batches import bodies, deliver, first
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.support.waiting import let_all_run, until
+
+
+async def test_a_batch_waits_for_more_but_not_for_long() -> None:
+    """The first message waits for others, until the batch is full or its time is over."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
+        peer = await subscribed(nsqd)
+        waiting = asyncio.create_task(first(consumer, size=3, wait=60))
+        for number in range(3):
+            deliver(peer, range(number, number + 1))
+            await until(lambda n=number: consumer.counters.received == n + 1)
+        full = await waiting
+        deliver(peer, range(3, 5))
+        timed = await first(consumer, size=1000, wait=0.05)
+        await full.finish()
+        await timed.finish()
+
+    assert (full.bodies, timed.bodies) == (bodies(range(3)), bodies(range(3, 5)))
+
+
+async def test_a_batch_that_nobody_can_add_to_does_not_wait() -> None:
+    """With all of max_in_flight in it no more can come before it is answered for."""
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=5) as consumer:
+        peer = await subscribed(nsqd)
+        deliver(peer, range(5))
+        batch = await asyncio.wait_for(first(consumer, size=1000, wait=3600), 10)
+        assert len(batch) == 5
+        batch.finish()
+
+
+async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
+    """What it held is there for the next, in its old order."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        gathering = asyncio.create_task(first(consumer, size=9, wait=60))
+        deliver(peer, range(3))
+        await until(lambda: consumer.in_flight == 3)
+        await let_all_run()
+        gathering.cancel()
+        await asyncio.wait([gathering])
+        deliver(peer, range(3, 5))
+        await until(lambda: consumer.in_flight == 5)
+        batch = await first(consumer, wait=0.05)
+
+        assert batch.bodies == bodies(range(5))
+        batch.finish()
+
+
+async def test_stopping_hands_out_what_was_gathered() -> None:
+    """Who gathers when the consumer stops gets what there is, then the iteration ends."""
+    async with scripted() as [nsqd]:
+        consumer = consumer_of(nsqd)
+        consumer.start()
+        peer = await subscribed(nsqd)
+        sizes = []
+
+        async def gather() -> None:
+            async for batch in consumer.batches(9, wait=60):
+                sizes.append(len(batch))
+                await batch.finish()
+
+        gathering = asyncio.create_task(gather())
+        deliver(peer, range(3))
+        await until(lambda: consumer.in_flight == 3 and not consumer._inbox._arrived)
+        await consumer.stop()
+        await gathering
+
+        assert sizes == [3]
+        assert len(nsqd.lines(b"FIN")) == 3
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
+    """Batches of any size and single messages, by several tasks, from one inbox."""
+    draw = random.Random(seed)
+    seen: list[bytes] = []
+    async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
+        peer = await subscribed(nsqd)
+
+        async def singly() -> None:
+            async for message in consumer:
+                seen.append(message.body)
+                message.finish()
+                await asyncio.sleep(0)  # the others' turn
+
+        async def together(size: int) -> None:
+            async for batch in consumer.batches(size, wait=0.002):
+                seen.extend(batch.bodies)
+                if size % 2:
+                    for message in batch:
+                        message.finish()
+                else:
+                    batch.finish()
+
+        tasks = [asyncio.create_task(singly()) for _ in range(2)]
+        tasks += [asyncio.create_task(together(size)) for size in (1, 4, 77)]
+        at = 0
+        while at < 2000:
+            count = draw.randint(1, 200)
+            deliver(peer, range(at, at + count))
+            at += count
+            await asyncio.sleep(0)  # the takers' turn
+        await until(lambda: len(seen) >= at and not peer.in_flight)
+        await consumer.stop()
+        await asyncio.gather(*tasks)
+
+    assert sorted(seen) == sorted(bodies(range(at)))
+    assert consumer.in_flight == 0
+
+
+async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
+    """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
+        await until(lambda: len(consumer._inbox._takers) == 3)
+        peer.deliver(1)
+        peer.deliver(2)
+        await until(lambda: len([task for task in tasks if task.done()]) == 2)
+        waiting = next(task for task in tasks if not task.done())
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+        assert len({task.result().id for task in tasks if task is not waiting}) == 2
+        assert not consumer._inbox._takers
+
+
+async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
+    """A task that is cancelled after it was woken lets the next one take the message."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        first = asyncio.create_task(anext(consumer))
+        second = asyncio.create_task(anext(consumer))
+        await until(lambda: len(consumer._inbox._takers) == 2)
+        plain = consumer._inbox.put
+
+        def received_then_cancel(received: ReceivedMessages) -> None:
+            plain(received)
+            first.cancel()
+
+        [subscription] = consumer._flow.subscriptions.values()
+        subscription._received = received_then_cancel
+        peer.deliver(1)
+
+        assert (await asyncio.wait_for(second, 5)).id == "0000000000000001"
+        assert first.cancelled()
+
+
+async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
+    """A task that is cancelled in the turn in which its consumer stops ends by that alone."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        await subscribed(nsqd)
+        waiting = [asyncio.ensure_future(anext(consumer)), asyncio.ensure_future(anext(consumer))]
+        await let_all_run()
+        waiting[0].cancel()
+        await consumer.stop()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)
+
+        assert [type(error) for error in ended] == [asyncio.CancelledError, StopAsyncIteration]
+
+
+@pytest.mark.parametrize("way", ["singly", "in batches"])
+async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(way: str) -> None:
+    """The time of a message is looked at as it is handed out, and its place is free then."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 100
+        async with consumer_of(nsqd, rdy_redistribute_interval=5.0) as consumer:
+            peer = await subscribed(nsqd)
+            for number in range(3):
+                peer.deliver(number)
+            await until(lambda: consumer.in_flight == 3)
+            (await anext(consumer)).finish()
+            await asyncio.sleep(0.11)  # the time of the message, which nothing tells
+            peer.deliver(3)
+            await until(lambda: consumer.counters.received == 4)
+            if way == "singly":
+                message = await anext(consumer)
+            else:
+                [message] = await anext(consumer.batches(10, wait=0))
+
+            assert message.id == "0000000000000003"
+            assert (consumer.in_flight, consumer.counters.expired) == (1, 2)

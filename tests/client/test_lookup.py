@@ -1,0 +1,67 @@
+"""client.lookup: queries to nsqlookupds are bounded, and carry the secret nowhere else."""
+
+import asyncio
+
+import pytest
+
+from sparq.client import lookup as module
+from sparq.client.config import Config
+from sparq.client.lookup import Asker
+from sparq.protocol.lookup import question
+from tests.client.scripted import listening
+from tests.cluster.peers import Peer, answer, listed, peer
+
+
+async def ask(address: str, config: Config) -> object:
+    """Ask for the nsqds of a topic."""
+    async with Asker(config) as asker:
+        return await asker.ask(question(address, "lookup", topic="t"))
+
+
+def headers_of(lookupd: Peer) -> dict[str, str]:
+    """The headers of the last query."""
+    lines = lookupd.heads[-1].split("\r\n")[1:]
+    return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+
+
+async def test_the_secret_goes_with_a_query_unless_it_is_not_wanted() -> None:
+    """As a bearer token; the answer is nsqlookupd's JSON."""
+    said = listed(("a", 1))
+    async with peer({"/lookup": answer(said)}) as lookupd:
+        assert said == await ask(lookupd.address, Config(auth_secret="open sesame"))
+        assert "Bearer open sesame" == headers_of(lookupd)["authorization"]
+        quiet = Config(auth_secret="open sesame", lookupd_authorization=False)
+        assert said == await ask(lookupd.address, quiet)
+        assert "authorization" not in headers_of(lookupd)
+
+    assert ["GET /lookup?topic=t"] * 2 == lookupd.asked
+
+
+async def test_no_redirect_is_followed() -> None:
+    """The address in it is not asked, so it does not get the secret."""
+    async with peer({"/lookup": answer(listed(("stolen", 1)))}) as thief:
+        moved = answer(b"", "302 Found", f"Location: http://{thief.address}/lookup")
+        async with peer({"/lookup": moved}) as lookupd:
+            with pytest.raises(ConnectionError, match="status 302"):
+                await ask(lookupd.address, Config(auth_secret="open sesame"))
+
+    assert 0 == thief.connections
+
+
+async def test_an_answer_that_is_too_large_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not kept in memory to its end."""
+    monkeypatch.setattr(module.lookup, "ANSWER_BYTES_MAX", 1000)
+    async with peer({"/lookup": answer(b"{" + b" " * 1000 + b"}")}) as lookupd:
+        with pytest.raises(ConnectionError, match="1000 bytes"):
+            await ask(lookupd.address, Config())
+
+
+async def test_an_nsqlookupd_that_hangs_costs_a_bounded_time() -> None:
+    """The option is lookupd_poll_timeout."""
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    async with listening(hang) as address, asyncio.timeout(10):
+        with pytest.raises(ConnectionError, match="no answer in time"):
+            await ask(address, Config(lookupd_poll_timeout=0.1))

@@ -1,0 +1,199 @@
+"""client.silence: while one of several nsqds does not answer, publishes go to the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sparq.client import Producer, Receipt
+from sparq.client.silence import SILENT_SECONDS, Silence
+from tests.support.servers import NsqdServer, spawn_nsqd
+from tests.support.waiting import until, until_seen
+
+TIMEOUT_SECONDS = 4.0
+Nsqds = tuple[NsqdServer, NsqdServer, NsqdServer]
+
+
+@pytest.fixture(scope="module")
+def nsqds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqds]:
+    """Three nsqds."""
+    folder = tmp_path_factory.mktemp("nsqds")
+    with (
+        spawn_nsqd(folder, name="first") as first,
+        spawn_nsqd(folder, name="second") as second,
+        spawn_nsqd(folder, name="third") as third,
+    ):
+        yield first, second, third
+
+
+@pytest.fixture
+def stopped(nsqds: Nsqds) -> Iterator[NsqdServer]:
+    """One that a test may stop; it goes on behind the test."""
+    yield nsqds[1]
+    os.kill(nsqds[1].pid, signal.SIGCONT)
+
+
+def producer_of(*servers: NsqdServer, **options: float) -> Producer:
+    return Producer([each.tcp for each in servers], publish_timeout=TIMEOUT_SECONDS, **options)
+
+
+async def six(producer: Producer, topic: str) -> list[Receipt]:
+    """Six publishes, one after the other."""
+    return [await producer.publish(topic, b"%d" % number) for number in range(6)]
+
+
+async def test_all_publishes_succeed_while_one_is_silent(
+    nsqds: Nsqds, stopped: NsqdServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its socket is open and nothing comes: others are asked in time, and the next ones at once."""
+    async with producer_of(*nsqds) as producer:
+        await producer.until_connected()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        with caplog.at_level(logging.WARNING, "sparq.client"):
+            receipts = await six(producer, "silent")
+        began = time.monotonic()
+        again = await six(producer, "silent")
+
+        assert time.monotonic() - began < TIMEOUT_SECONDS / 4
+        assert 6 == len(receipts)
+        assert stopped.tcp not in {each.nsqd for each in (*receipts, *again)}
+        # What it had been sent may be stored there, too: each receipt says so, and so does the log.
+        assert [1] == [each.resent for each in receipts if each.attempts > 1]
+        assert (1, 12, 0) == (producer.resent, producer.published, producer.failed)
+        assert f"nsqd {stopped.tcp} does not answer" in caplog.text
+        assert "may be stored twice" in caplog.text
+
+
+async def test_many_at_a_time(nsqds: Nsqds, stopped: NsqdServer) -> None:
+    """What was on its way there is sent elsewhere together, each with its own outcome."""
+    async with producer_of(*nsqds) as producer:
+        await producer.until_connected()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        count = 3_000
+        publishes = [producer.publish("many_at_a_time", b"%d" % number) for number in range(count)]
+        receipts = await asyncio.gather(*publishes)
+
+        moved = [each for each in receipts if each.resent]
+        assert count / 3 == pytest.approx(len(moved), abs=1)
+        assert stopped.tcp not in {each.nsqd for each in receipts}
+        assert len(moved) == producer.resent
+
+
+async def test_it_comes_back(nsqds: Nsqds, stopped: NsqdServer) -> None:
+    """Once it answers again it has its turn again; what it had taken is there twice, as told."""
+    async with producer_of(*nsqds) as producer:
+        await producer.until_connected()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        receipts = await six(producer, "comes_back")
+        os.kill(stopped.pid, signal.SIGCONT)
+
+        async def is_back() -> bool:
+            return (await producer.publish("comes_back", b"more")).nsqd == stopped.tcp
+
+        await until(is_back, 20)
+        published, resent = producer.published, producer.resent
+
+    def depth(server: NsqdServer) -> int:
+        stats = server.get_json("/stats?format=json&topic=comes_back")["topics"]
+        return sum(topic["depth"] for topic in stats)
+
+    assert sum(each.resent for each in receipts) == resent
+    await until_seen(lambda: sum(map(depth, nsqds)) == published + resent)
+
+
+async def test_a_late_ok_is_an_ok(nsqds: Nsqds, stopped: NsqdServer) -> None:
+    """The nsqd that did not answer may be the first to do so all the same."""
+    first = nsqds[0]
+    async with producer_of(first, stopped) as producer:
+        await producer.until_connected()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        publishes = [asyncio.create_task(producer.publish("late", b"x")) for _ in range(2)]
+        try:
+            await until(lambda: any(each.done() for each in publishes))
+            os.kill(first.pid, signal.SIGSTOP)
+            await until(lambda: producer.resent == 1)
+            os.kill(stopped.pid, signal.SIGCONT)
+            receipts = await asyncio.gather(*publishes)
+        finally:
+            os.kill(first.pid, signal.SIGCONT)
+
+        late = next(each for each in receipts if each.attempts == 2)
+        assert (stopped.tcp, 2, 1) == late
+        assert (0, 2) == (producer.under_way, producer.published)
+
+
+async def test_alone_it_is_waited_for(nsqds: Nsqds, stopped: NsqdServer) -> None:
+    """Where there is no other nothing is sent twice: the answer comes, or the time is over."""
+    async with producer_of(stopped) as producer:
+        await producer.until_connected()
+        os.kill(stopped.pid, signal.SIGSTOP)
+        publishing = asyncio.create_task(producer.publish("alone", b"x"))
+        await asyncio.sleep(TIMEOUT_SECONDS * 0.6)  # beyond the time at which others are asked
+        os.kill(stopped.pid, signal.SIGCONT)
+
+        assert Receipt(stopped.tcp, 1, 0) == await publishing
+
+
+async def test_all_publishes_succeed_when_one_is_killed(nsqds: Nsqds) -> None:
+    """Its connection breaks: what had no answer goes to another one at once."""
+    async with producer_of(*nsqds) as producer:
+        await producer.until_connected()
+        victim = nsqds[2]
+        victim.kill9()
+        try:
+            receipts = await six(producer, "killed")
+        finally:
+            await asyncio.to_thread(victim.start)
+
+        assert 6 == len(receipts)
+        assert victim.tcp not in {each.nsqd for each in receipts}
+
+
+async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds) -> None:
+    """A host that swallows what is sent to it: nothing waits for its connection."""
+    with socket.socket() as hole, socket.socket() as first, socket.socket() as second:
+        hole.bind(("127.0.0.1", 0))
+        hole.listen(0)
+        for filler in (first, second):  # a full backlog drops what comes behind
+            filler.setblocking(False)
+            filler.connect_ex(hole.getsockname())
+        nowhere = f"127.0.0.1:{hole.getsockname()[1]}"
+        places = [nowhere, nsqds[0].tcp, nsqds[1].tcp]
+        async with Producer(places, publish_timeout=TIMEOUT_SECONDS) as producer:
+            receipts = await six(producer, "hole")
+
+            assert nowhere not in {each.nsqd for each in receipts}
+            assert 0 == producer.resent
+
+
+class Link:
+    """A connection on which an answer is due since a time; None: nothing is due."""
+
+    def __init__(self, waiting_since: float | None) -> None:
+        self.live = True
+        self.waiting_since = waiting_since
+
+
+def test_a_connection_is_silent_after_two_checks() -> None:
+    """Data between them, or an end of the connection, means that it is not."""
+    silence, now = Silence(1.0), 10.0
+    due, heard, idle, ended = Link(now), Link(now), Link(None), Link(now)
+    links: list[Any] = [due, heard, idle, ended]
+    silence.look(links, now + SILENT_SECONDS / 2)
+    silence.look(links, now + SILENT_SECONDS)
+    assert frozenset() == silence.links
+    heard.waiting_since = now + SILENT_SECONDS / 2
+    ended.live = False
+    silence.look(links, now + 2 * SILENT_SECONDS)
+    assert {due} == silence.links
+    silence.forget(links[0])
+
+    assert frozenset() == silence.links

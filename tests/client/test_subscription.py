@@ -1,0 +1,95 @@
+"""client.subscription: messages in flight, their time, and what a lost connection leaves."""
+
+import asyncio
+
+import pytest
+
+from tests.client.scripted import consumer_of, scripted, subscribed
+from tests.support.waiting import until
+
+
+async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
+    """Without a delay it is default_requeue_delay x attempts, at most max_requeue_delay."""
+    options = {"default_requeue_delay": 2.0, "max_requeue_delay": 7.0, "max_attempts": 0}
+    async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
+        peer = await subscribed(nsqd)
+        for attempts in (1, 3, 4):
+            peer.deliver(attempts, attempts=attempts)
+            (await anext(consumer)).requeue(backoff=False)
+        await until(lambda: len(nsqd.lines(b"REQ")) == 3)
+
+        assert [line.split()[2] for line in nsqd.lines(b"REQ")] == [b"2000", b"6000", b"7000"]
+
+
+async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
+    """Messages waiting when their connection is lost are dropped; late answers go nowhere."""
+    async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
+        peer = await subscribed(nsqd)
+        for number in range(3):
+            peer.deliver(number)
+        held = await anext(consumer)
+        peer.hang_up()
+        await until(lambda: consumer.counters.lost == 3)
+        peer = await subscribed(nsqd)
+        peer.deliver(7)
+        message = await anext(consumer)
+        held.finish()
+        message.finish()
+        await until(lambda: nsqd.lines(b"FIN"))
+
+        assert nsqd.lines(b"FIN") == [b"FIN 0000000000000007"]
+        assert consumer.counters.finished == 1
+
+
+async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
+    """A message that waited here longer than its timeout is dropped, and its place is free."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 100
+        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            await until(lambda: consumer.counters.expired == 1)
+            assert consumer.in_flight == 0
+            peer.deliver(2)
+
+            assert (await anext(consumer)).id == "0000000000000002"
+
+
+async def test_touch_keeps_a_message_from_expiring() -> None:
+    """Each touch starts the message's time anew."""
+    async with scripted() as [nsqd]:
+        nsqd.facts["msg_timeout"] = 1000
+        async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            message = await anext(consumer)
+            for _ in range(20):
+                await asyncio.sleep(0.08)  # together far longer than the time of the message
+                message.touch()
+
+            assert consumer.counters.expired == 0
+            assert consumer.counters.touched == 20
+
+
+async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
+    """Singly and in batches, opened or not, ``expires_at`` is when nsqd gives up whatever comes."""
+    async with scripted() as [nsqd]:
+        nsqd.facts.update(msg_timeout=10_000, max_msg_timeout=10_050)
+        async with consumer_of(nsqd) as consumer:
+            peer = await subscribed(nsqd)
+            peer.deliver(1)
+            peer.deliver(2)
+            message = await anext(consumer)
+            latest = message.expires_at + 0.05
+            message.touch()
+            assert message.untouched_until < message.expires_at < latest
+
+            await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
+            message.touch()
+            batch = await anext(consumer.batches(1, wait=0))
+            batch.touch()
+
+            assert message.expires_at == pytest.approx(latest, abs=1e-6)
+            assert batch.expires_at == pytest.approx(latest, abs=0.05)
+            assert batch[0].expires_at == batch.expires_at
+            assert batch.expires_at == pytest.approx(batch[0].untouched_until + 0.05, abs=1e-6)

@@ -1,0 +1,76 @@
+"""cluster.draining: a drain is begun, watched and ended at one nsqd."""
+
+from typing import Any
+
+import pytest
+
+from sparq.cluster import draining
+from sparq.cluster.draining import LEFT_MAX, DrainProgress, NodeRemainder
+from sparq.cluster.fleet import Fleet, UnknownNode
+from sparq.cluster.upstream import Upstream, UpstreamError
+from tests.cluster.peers import answer, peer
+
+INFO = answer({"version": "1.3.0"})
+
+
+def test_a_status_is_read_without_its_malformed_parts() -> None:
+    """Counts are whole and not negative, texts fit on a line, names are NSQ's."""
+    left = [
+        {"topic": "t", "channel": "c", "depth": 4, "in_flight": 2, "held_up": "paused"},
+        {"topic": "t", "deferred": 1},
+        {"topic": "no topic", "channel": "c", "depth": 1},
+        {"topic": "t", "channel": "no/channel", "depth": 1},
+        {"topic": "t", "channel": 3},
+        "text",
+    ]
+    said = {"draining": True, "by": "ops\n", "exit": 1, "depth": 5, "in_flight": 2, "deferred": -1}
+    found = draining.read({**said, "topics": "many", "empty": True, "left": left})
+
+    assert [NodeRemainder("t", "c", 6, "paused"), NodeRemainder("t", "", 1, "")] == found.left
+    assert ["t/c", "t"] == [one.name for one in found.left]
+    assert found.left[:1] == found.held_up
+    assert (True, False, True) == (found.draining, found.exit, found.empty)
+    assert ("ops ", 7, 0) == (found.by, found.messages, found.topics)
+
+
+def test_a_long_list_is_cut() -> None:
+    """A hostile answer has no more entries than an nsqd gives."""
+    left = [{"topic": "t", "depth": 1}] * (LEFT_MAX + 1)
+
+    assert LEFT_MAX == len(draining.read({"draining": True, "left": left}).left)
+
+
+@pytest.mark.parametrize("said", [[], "text", None, {}, {"draining": 1}])
+async def test_another_answer_is_an_error(upstream: Upstream, said: Any) -> None:
+    """Of the node, when its progress is asked for."""
+    with pytest.raises(ValueError, match="not a drain status"):
+        draining.read(said)
+    async with peer({"/info": INFO, "/drain": answer(said)}) as nsqd:
+        fleet = Fleet(upstream, nsqds=[nsqd.address])
+        with pytest.raises(UpstreamError, match="not a drain status"):
+            await draining.progress(fleet, await fleet.node(nsqd.address))
+
+
+async def test_a_drain_begins_and_ends_at_one_node(upstream: Upstream) -> None:
+    """Only there; a node that the cluster does not have is not told."""
+    said = {"/info": INFO, "/drain": answer({"draining": False})}
+    async with peer(said) as one, peer(said) as other:
+        fleet = Fleet(upstream, nsqds=[one.address, other.address])
+        reports = [
+            await draining.begin(fleet, one.address),
+            await draining.begin(fleet, one.address, leave=True),
+            await draining.end(fleet, one.address),
+        ]
+        progress = await draining.progress(fleet, await fleet.node(one.address))
+        with pytest.raises(UnknownNode):
+            await draining.begin(fleet, "127.0.0.1:1")
+
+    asked = ["POST /drain", "POST /drain?exit=true", "DELETE /drain", "GET /drain"]
+    assert asked == [line for line in one.asked if "/drain" in line]
+    assert {"GET /info"} == set(other.asked)
+    assert DrainProgress(draining=False) == progress
+    for report in reports:
+        assert ("done", [("drain", one.address)]) == (
+            report.result,
+            [(step.step, step.address) for step in report.done],
+        )

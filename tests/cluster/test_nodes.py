@@ -1,0 +1,64 @@
+"""cluster.nodes: one node as nsqlookupds list it, and lists of nodes merged."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.cluster.nodes import given_node, merged, read_node, version_of
+from tests.cluster.peers import listed
+
+
+def test_odd_nodes() -> None:
+    """What has no address is none; names that NSQ does not allow are dropped."""
+    good = {"broadcast_address": "h", "http_port": 4151}
+    for bad in (
+        {},
+        {"broadcast_address": 3},
+        {**good, "http_port": "4151"},
+        {**good, "http_port": 0},
+    ):
+        assert read_node(bad) is None
+    node = read_node({**good, "topics": ["b", "<script>", 3, "a"], "tombstones": [True]})
+    assert node is not None
+    assert (("a", False), ("b", True)) == node.topics
+    assert "h:4151" == node.address
+    v6 = read_node({**good, "broadcast_address": "::1"})
+    assert v6 is not None
+    assert "[::1]:4151" == v6.address
+
+
+@pytest.mark.parametrize(
+    ("at", "address"),
+    [
+        ("a:1", "a:1"),
+        ("[::1]:4151", "[::1]:4151"),
+        ("http://a", "a:80"),
+        ("https://a/b/", "a:443"),
+        ("http://[::1]:2/", "[::1]:2"),
+    ],
+)
+def test_a_node_that_is_given_has_its_address(at: str, address: str) -> None:
+    """In one spelling, before it has said anything; it is called where it was given."""
+    node = given_node(at)
+
+    assert (address, at) == (node.address, node.at)
+    assert read_node({}, at) == node
+
+
+def test_versions_compare() -> None:
+    """By number, a release above what came before it; what is none is the lowest."""
+    texts = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9", "", "nonsense"]
+    expected = ["1.10.0", "1.3.0", "1.3.0-rc.1", "1.2.9"]
+
+    assert expected == sorted(texts, key=version_of, reverse=True)[:4]
+
+
+def test_who_is_out_of_date() -> None:
+    """All below the highest version."""
+    said = listed(("a", 1), ("b", 2))["producers"]
+    nodes = [
+        read_node({**one, "version": v}) for one, v in zip(said, ("1.3.0", "1.2.0"), strict=True)
+    ]
+    found = merged([("l", [node for node in nodes if node])])
+
+    assert [("a:1", False), ("b:2", True)] == [(node.address, node.out_of_date) for node in found]

@@ -1,0 +1,40 @@
+"""cluster.policies: all nsqds are asked for their policies, and told the same."""
+
+from sparq.cluster import policies
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from tests.cluster.peers import answer, peer
+
+INFO = answer({"version": "1.3.0"})
+
+
+async def test_policies_come_by_node(upstream: Upstream) -> None:
+    """An answer that is not an object is an error of that node; it alone is a failure."""
+    good = {"/info": INFO, "/policies": answer({"policies": []})}
+    bad = {"/info": INFO, "/policies": answer(["nonsense"])}
+    async with peer(good) as one, peer(bad) as two:
+        both = Fleet(upstream, nsqds=[one.address, two.address])
+        found = await policies.read(both, "t", "c")
+        alone = await policies.read(Fleet(upstream, nsqds=[two.address]))
+
+    assert {one.address: {"policies": []}} == found.value
+    assert {two.address: "answer is not a JSON object"} == found.errors == alone.errors
+    assert (False, True) == (found.failed, alone.failed)
+    assert "GET /policies?topic=t&channel=c" in one.asked
+
+
+async def test_policies_are_set_and_dropped_at_every_node(upstream: Upstream) -> None:
+    """With the document's type; Go's nsqd has none, which the report says."""
+    async with peer({"/info": INFO, "/policies": answer({})}) as ours, peer({"/info": INFO}) as go:
+        fleet = Fleet(upstream, nsqds=[ours.address, go.address])
+        put = await policies.put(fleet, b"[[policy]]", policies.TOML, dry_run=True)
+        head = ours.heads[-1]
+        dropped = await policies.drop(fleet, dry_run=False)
+
+    asked = ["PUT /policies?dry_run=true", "DELETE /policies"]
+    assert asked == [line for line in ours.asked if "/policies" in line]
+    assert "Content-Type: application/toml" in head
+    for report in (put, dropped):
+        assert [ours.address] == [one.address for one in report.done]
+        assert [go.address] == [one.address for one in report.errors]
+        assert "404 Not Found" in report.text

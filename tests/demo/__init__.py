@@ -1,0 +1,1 @@
+"""The simulated web site, its visitors and its planted robots."""

@@ -1,0 +1,35 @@
+"""What tests of the ledger say to it: flush, sync, replace it by a checkpoint."""
+
+from sparq.log.disk import DiskError
+from sparq.log.ledger import Ledger
+from sparq.log.records import ChannelState, TopicState
+from sparq.log.reserve import Purpose
+
+DIRECTORY = "/data/topics/t-clicks"
+
+
+def settle(ledger: Ledger) -> None:
+    """Flush and sync."""
+    ledger.flush()
+    work = ledger.sync_task()
+    if work is not None:
+        work.run()
+        ledger.finish(work)
+
+
+def checkpoint(
+    ledger: Ledger, state: TopicState, purpose: Purpose = Purpose.APPEND
+) -> DiskError | None:
+    """Run a checkpoint; returns what went wrong with it."""
+    work = ledger.checkpoint_task(state, purpose)
+    assert work is not None
+    work.run()
+    ledger.finish(work)
+    return work.error
+
+
+def finished(state: TopicState) -> set[int]:
+    """What the channel has finished."""
+    channel = state.channels.get("c", ChannelState(0, 0))
+    ranges = [(0, channel.start), *channel.finished]
+    return {index for first, end in ranges for index in range(first, end)}

@@ -1,0 +1,194 @@
+"""What stands behind the last batch of a file, so that a sync has no new length to write."""
+
+import errno
+
+import numpy as np
+
+from sparq.log.commit import PendingBatch
+from sparq.log.disk import PAGE_BYTES
+from sparq.testing import Fault, ManualClock, MemoryDisk
+from tests.log.conversations import (
+    block_of,
+    commit,
+    open_log,
+    publish,
+    read_all,
+)
+
+
+def test_filling_behind_a_small_batch() -> None:
+    """The file is as long as its page, whatever the next batches of it; its end is cut off."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    messages = {publish(log, [b"a"], clock): b"a"}
+    (path,) = disk.paths()
+
+    assert len(disk.data(path)) == 2 * PAGE_BYTES
+    assert disk.data(path).endswith(b"(unused)")
+    for at in range(20):
+        body = b"%d" % at
+        messages[publish(log, [body], clock)] = body
+        assert len(disk.data(path)) == 2 * PAGE_BYTES
+    for dead in (disk.killed(), *map(disk.crash, range(4))):
+        again = open_log(dead, clock)
+        assert (again.torn_bytes, again.damage, read_all(again)) == (0, [], messages)
+
+    messages[publish(log, [bytes(2 * PAGE_BYTES)], clock)] = bytes(2 * PAGE_BYTES)
+    size = log.segments()[0].size_bytes
+    assert len(disk.data(path)) == size
+    messages[publish(log, [b"b"], clock)] = b"b"
+    assert len(disk.data(path)) % PAGE_BYTES == 0
+    log.close()
+    assert len(disk.data(path)) == log.segments()[0].size_bytes > size
+    assert read_all(open_log(disk, clock)) == messages
+
+
+def test_filling_goes_with_a_refused_batch_and_with_the_file() -> None:
+    """A failed write cuts it off, the next one has it again; a file that is full has none."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=6000)
+    first = publish(log, [b"a"], clock)
+    (path,) = disk.paths()
+    disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
+    assert commit(log, [b"refused"], clock).error is not None
+
+    assert len(disk.data(path)) == log.segments()[0].size_bytes
+    second = publish(log, [b"b"], clock)
+    assert len(disk.data(path)) == 2 * PAGE_BYTES
+    third = publish(log, [bytes(1500)], clock)
+    assert [len(disk.data(info.path)) for info in log.segments()] == [
+        log.segments()[0].size_bytes,
+        2 * PAGE_BYTES,
+    ]
+    assert read_all(log) == {first: b"a", second: b"b", third: bytes(1500)}
+
+
+def test_the_log_knows_the_time_of_what_it_stores() -> None:
+    """Nobody needs to look for it."""
+    clock = ManualClock()
+    begun = commit(open_log(MemoryDisk(), clock), [b"a", b"b"], clock)
+
+    assert begun.batch is not None
+    assert clock.now().wall_ns == begun.batch.block.oldest_published_ns
+
+
+def test_messages_that_get_times_of_their_own() -> None:
+    """The block knows the oldest of these."""
+    stored = PendingBatch(block_of(100, [b"a", b"b", b"c"], 10), 103, 10, None, 0)
+    stored.block.oldest_published_ns = 10
+    stored.stamp(np.array([7, 3, 9]))
+
+    assert 3 == stored.block.oldest_published_ns
+    assert [7, 3, 9] == stored.block.timestamps(np.array([100, 101, 102])).tolist()
+
+
+def test_indexes_of_a_refused_commit_are_burned() -> None:
+    """What failed to be written is not stored, and its indexes are never given again."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.ENOSPC, frozenset({"write"}), part=0.5))
+    failed = commit(log, [b"refused", b"too"], clock)
+
+    assert str(failed.error).endswith("no space left on device")
+    assert (log.written_end, log.end_index) == (first + 1, first + 3)
+    again = publish(log, [b"b"], clock)
+    assert again == first + 3
+    assert read_all(log) == {first: b"a", again: b"b"}
+    assert (log.end_ordinal, log.ordinal_at(again)) == (2, 1)
+    runs = log.stored_runs(0, again + 1)
+    assert [run.tolist() for run in runs] == [[first, again], [first + 1, again + 1]]
+    assert log.next_stored(first + 1) == again
+    assert read_all(open_log(disk, clock)) == {first: b"a", again: b"b"}
+
+
+def test_refused_batch_that_cannot_be_cut_off_is_not_found() -> None:
+    """A write that failed but is all there, and stays: the next file begins at its index."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
+    failed = commit(log, [b"refused"], clock)
+    assert failed.error is not None
+    assert "is abandoned" in failed.notes[0]
+    later = publish(log, [b"b"], clock)
+
+    assert read_all(log) == {first: b"a", later: b"b"}
+    log.close()
+    # What was unsynced in the file that was given up moved along.
+    for seed in range(4):
+        assert read_all(open_log(disk.crash(seed), clock)) == {first: b"a", later: b"b"}
+    assert read_all(open_log(disk, clock)) == {first: b"a", later: b"b"}
+    assert later == first + 2
+
+
+def test_refused_batch_in_a_synced_file_that_cannot_be_cut() -> None:
+    """Likewise with nothing unsynced: a file ends where the next one begins."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"write", "truncate"}), times=2, part=1.0))
+    assert commit(log, [b"refused"], clock).error is not None
+    later = publish(log, [b"b"], clock)
+    log.close()
+
+    found = open_log(disk, clock)
+
+    assert read_all(found) == {first: b"a", later: b"b"}
+    assert [(s.first_index, s.end_index) for s in found.segments()] == [
+        (first, first + 1),
+        (first + 1, later + 1),
+    ]
+
+
+def test_failed_sync_moves_the_unsynced_to_a_fresh_file() -> None:
+    """P8: acknowledged, unsynced batches are in a new file, synced, before the commit is done."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"synced"], clock)
+    task = log.sync_task()
+    assert task is not None
+    task.run()
+    log.finish(task)
+    second = publish(log, [b"unsynced"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+
+    done = commit(log, [b"new"], clock, sync=True)
+
+    assert done.error is None
+    assert "its unsynced batches are written to a new file" in done.notes[0]
+    expected = {first: b"synced", second: b"unsynced", second + 1: b"new"}
+    assert [(s.first_index, s.end_index) for s in log.segments()] == [
+        (first, first + 1),
+        (second, second + 2),
+    ]
+    assert read_all(log) == expected
+    for seed in range(5):
+        assert read_all(open_log(disk.crash(seed), clock)) == expected
+
+
+def test_failed_sync_of_a_file_with_nothing_synced() -> None:
+    """The replacement begins at the same index as the file it replaces: a second generation."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, sync_every=100)
+    first = publish(log, [b"a"], clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    commit(log, [b"b"], clock, sync=True)
+
+    assert [path.rpartition("/")[2] for path in disk.paths()] == [
+        f"{first:016x}.1.log",
+        f"{first:016x}.log",
+    ]
+    assert list(read_all(open_log(disk.crash(1), clock)).values()) == [b"a", b"b"]
+
+
+def test_nothing_to_append() -> None:
+    """A commit without bodies does nothing, and is done."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    begun = log.begin([], clock.now())
+    begun.run()
+    log.finish(begun)
+
+    assert (begun.error, begun.batch, begun.first_index) == (None, None, log.end_index)
+    assert disk.paths() == []

@@ -1,0 +1,45 @@
+"""The header of a file: its bytes are as documented, and a damaged one is not decoded."""
+
+from __future__ import annotations
+
+import struct
+
+from xxhash import xxh3_64_intdigest
+
+from sparq.log.file_header import HeaderForm
+
+FORM = HeaderForm(b"SPARQTST", "Q4s")
+FACTS = (1 << 63, b"abcd")
+
+
+def test_a_header_has_the_documented_bytes() -> None:
+    """Magic, size, version, checksum algorithm, flags, facts, checksum; all little-endian."""
+    fields = struct.pack("<8sHBBIQ4s", b"SPARQTST", 36, 1, 1, 0, *FACTS)
+
+    assert fields + struct.pack("<Q", xxh3_64_intdigest(fields)) == FORM.pack(FACTS)
+    assert 36 == FORM.size
+
+
+def test_facts_come_back_wherever_the_header_is() -> None:
+    """At the beginning of the data, or at an offset."""
+    data = b"before" + FORM.pack(FACTS) + b"after"
+
+    assert FACTS == FORM.unpack(data, 6)
+    assert FACTS == FORM.unpack(data[6:])
+
+
+def test_no_flipped_bit_and_no_part_is_believed() -> None:
+    """A header counts only if all of it is there and its checksum is right."""
+    whole = FORM.pack(FACTS)
+    for bit in range(8 * len(whole)):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        assert FORM.unpack(bytes(data)) is None, bit
+    for size in range(len(whole)):
+        assert FORM.unpack(whole[:size]) is None
+
+
+def test_a_header_of_another_kind_is_not_decoded() -> None:
+    """Another magic, or facts of another size, under a right checksum."""
+    assert FORM.unpack(HeaderForm(b"SPARQTSU", "Q4s").pack(FACTS)) is None
+    assert FORM.unpack(HeaderForm(b"SPARQTST", "Q5s").pack(FACTS)) is None

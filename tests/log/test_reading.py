@@ -1,0 +1,210 @@
+"""Damage costs what it touches, is reported, and never gives a wrong body (P5, P6)."""
+
+import errno
+import random
+
+import pytest
+
+from sparq.log.log import Log
+from sparq.log.reading import Damage
+from sparq.log.segment import COPY_OFFSET, DATA_START
+from sparq.testing import Fault, ManualClock, MemoryDisk
+from tests.log.conversations import (
+    open_log,
+    publish,
+    read_all,
+    small_log,
+    the_path,
+)
+
+
+def reported(log: Log) -> bool:
+    return bool(log.damage) or log.torn_bytes > 0
+
+
+def test_every_flipped_byte_costs_one_batch_and_is_reported() -> None:
+    """For every byte of a segment: no wrong body, at most one batch lost, and never silently."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    data = disk.data(the_path(disk))
+    costs = set()
+    for at in range(len(data)):
+        if 256 < at < COPY_OFFSET or COPY_OFFSET + 256 < at < DATA_START:
+            continue  # zeros between the two headers
+        data[at] ^= 1 << (at % 8)
+        log = open_log(disk, clock)
+        found = read_all(log)
+        data[at] ^= 1 << (at % 8)
+        assert found.items() <= messages.items()
+        lost = messages.keys() - found.keys()
+        costs.add(len(lost))
+        assert len(lost) in (0, 2)
+        assert reported(log) == bool(lost)
+        if log.damage:
+            assert [(d.first, d.end, d.messages) for d in log.damage] == [
+                (min(lost), max(lost) + 1, 2)
+            ]
+        log.close()
+    assert costs == {0, 2}
+
+
+def test_damage_found_while_running() -> None:
+    """A byte that goes bad after recovery is found when its batch is read, and costs only that."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_500)
+    messages: dict[int, bytes] = {}
+    for number in range(40):
+        bodies = [b"%d-%d" % (number, k) * 9 for k in range(2)]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+    log.close()
+    paths = disk.paths()
+    assert len(paths) > 3
+    log = open_log(disk, clock)
+    disk.data(paths[0])[DATA_START + 150] ^= 1
+
+    found = read_all(log)
+
+    lost = messages.keys() - found.keys()
+    assert lost == set(sorted(messages)[:2])
+    assert found.items() <= messages.items()
+    first = min(messages)
+    assert [(d.first, d.end, d.messages, d.path) for d in log.damage] == [
+        (first, first + 2, 2, paths[0])
+    ]
+    assert (log.first_index, log.first_ordinal) == (first + 2, 2)
+    assert log.messages_between(0, log.written_end) == 78
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_damage(seed: int) -> None:
+    """Zeroed sectors and pages, cuts and noise over several files: nothing made up or silent."""
+    chance = random.Random(seed)
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=12_000)
+    messages: dict[int, bytes] = {}
+    for _ in range(60):
+        bodies = [chance.randbytes(chance.randint(0, 400)) for _ in range(chance.randint(1, 4))]
+        messages.update(enumerate(bodies, publish(log, bodies, clock)))
+    log.close()
+    path = chance.choice(disk.paths())
+    data = disk.data(path)
+    for _ in range(chance.randint(1, 3)):
+        size = chance.choice([1, 8, 512, 4096])
+        at = chance.randrange(DATA_START, len(data)) // size * size
+        at = max(at, DATA_START)
+        end = min(at + size, len(data))
+        data[at:end] = bytes(end - at) if chance.random() < 0.5 else chance.randbytes(end - at)
+    if chance.random() < 0.2:
+        del data[chance.randrange(DATA_START, len(data)) :]
+
+    log = open_log(disk, clock)
+    found = read_all(log)
+
+    assert found.items() <= messages.items()
+    lost = messages.keys() - found.keys()
+    if lost:
+        assert reported(log)
+        in_damage = {i for d in log.damage for i in lost if d.first <= i < d.end}
+        assert in_damage == lost or log.torn_bytes
+    fresh = publish(log, [b"after"], clock)
+    assert read_all(log) == {**found, fresh: b"after"}
+
+
+def test_body_that_holds_a_batch_is_not_taken_for_one() -> None:
+    """Resync: a published copy of the file's own batches stays a body, wherever it lies."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"honest"], clock)
+    (path,) = disk.paths()
+    forged = bytes(disk.data(path)[DATA_START:])
+    for shift in range(8):
+        publish(log, [bytes(shift) + forged + bytes(8 - shift)], clock)
+    end = publish(log, [b"end"], clock)
+    messages = read_all(log)
+    log.close()
+    at = disk.data(path).index(b"SPQB", DATA_START + 8)
+    for _ in range(8):
+        # Each header of a batch that carries the forged one goes bad: the scan must resync.
+        disk.data(path)[at + 40] ^= 0xFF
+        size = int.from_bytes(disk.data(path)[at + 68 : at + 72], "little")
+        at += size
+
+    log = open_log(disk, clock)
+
+    assert read_all(log) == {first: b"honest", end: b"end"}
+    assert [(d.first, d.end, d.messages) for d in log.damage] == [(first + 1, end, 8)]
+    assert len(messages) == 10
+
+
+def test_unreadable_page_costs_its_batches() -> None:
+    """EIO on a read costs what is on the page, not the log."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    log = open_log(disk, clock)
+    disk.fail(Fault(2, errno.EIO, frozenset({"read"}), times=1_000))
+    read = log.load(min(messages))
+    read.run()
+    disk.fault = None
+    log.store(read)
+
+    assert read.error is None
+    assert [(d.first, d.end) for d in log.damage] == [(min(messages), max(messages) + 1)]
+    assert log.next_stored(0) == log.written_end
+    later = publish(log, [b"goes on"], clock)
+    assert read_all(log) == {later: b"goes on"}
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_a_passing_error_of_a_read_costs_nothing(times: int) -> None:
+    """The whole read fails, then its page once or twice: all is there, at a start as well."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
+    log = open_log(disk, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"read"}), times=times))
+    read = log.load(min(messages))
+    read.run()
+    log.store(read)
+
+    assert not log.damage
+    assert read_all(log) == messages
+
+
+def test_read_that_fails_is_no_damage() -> None:
+    """Where a file cannot even be opened, nothing is written off: the next try may succeed."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    log = open_log(disk, clock)
+    disk.fail(Fault(1, errno.EMFILE, frozenset({"open"})))
+    read = log.load(min(messages))
+    read.run()
+    log.store(read)
+
+    assert read.error is not None
+    assert (log.damage, read_all(log)) == ([], messages)
+
+
+def test_range_read_counts_what_is_lost() -> None:
+    """A Spark read over damage gets the rest, and how many messages are missing."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    first, end = min(messages), max(messages) + 1
+    log = open_log(disk, clock)
+    data = disk.data(the_path(disk))
+    at = data.index(b"SPQB", DATA_START + 8)
+    data[at + 90] ^= 1
+
+    read = log.range_read(first + 1, end, 1 << 20)
+    read.run()
+
+    assert (read.error, read.next_index, read.lost) == (None, end, 2)
+    assert len(read.batches) == 2
+
+
+def test_damage_in_words() -> None:
+    """An operator reads where, what and how much."""
+    damage = Damage(5, 9, 4, "/data/x.log", 4608, 200, "damaged batch")
+
+    assert str(damage) == (
+        "/data/x.log: damaged batch, bytes 4608 to 4808, indexes 5 to 9, 4 messages lost"
+    )

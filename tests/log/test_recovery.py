@@ -1,0 +1,212 @@
+"""What a start finds in a log's folder after damage: it is reported, and costs what it touches."""
+
+import pytest
+
+from sparq.log.segment import COPY_OFFSET, DATA_START
+from sparq.testing import ManualClock, MemoryDisk
+from tests.log.conversations import (
+    DIRECTORY,
+    commit,
+    open_log,
+    publish,
+    read_all,
+    small_log,
+    the_path,
+)
+
+
+def test_damaged_file_header_is_read_from_its_copy() -> None:
+    """One bad page at the front of a file costs no message; two cost the file, and are reported."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    data = disk.data(the_path(disk))
+
+    data[:512] = bytes(512)
+    assert read_all(open_log(disk, clock)) == messages
+
+    data[COPY_OFFSET : COPY_OFFSET + 16] = bytes(16)
+    log = open_log(disk, clock)
+    assert read_all(log) == {}
+    assert [damage.reason for damage in log.damage] == ["no readable file header"]
+    assert log.end_index > max(messages)
+
+
+@pytest.mark.parametrize("at", [0, COPY_OFFSET])
+def test_header_of_another_file_is_not_believed(at: int) -> None:
+    """A page that belongs to another file of the log costs no more than what lay there."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_500)
+    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    log.close()
+    one, other = disk.paths()[:2]
+    disk.data(one)[at : at + 128] = disk.data(other)[at : at + 128]
+
+    log = open_log(disk, clock)
+
+    assert (read_all(log), log.damage) == (messages, [])
+
+
+@pytest.mark.parametrize("size", [0, 100, DATA_START, DATA_START + 9])
+def test_file_that_lost_all_is_told_by_the_next(size: int) -> None:
+    """A file cut in its head looks like one that was being made, but a later file names it."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_500)
+    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(30)}
+    log.close()
+    path = disk.paths()[1]
+    (gone,) = [s for s in log.segments() if s.path == path]
+    data = disk.data(path)
+    data[:COPY_OFFSET] = bytes(COPY_OFFSET)
+    data[COPY_OFFSET:DATA_START] = bytes(DATA_START - COPY_OFFSET)
+    del data[size:]
+
+    log = open_log(disk, clock)
+
+    kept = {i: body for i, body in messages.items() if not gone.first_index <= i < gone.end_index}
+    assert read_all(log) == kept
+    assert [(d.first, d.end, d.messages, d.path) for d in log.damage] == [
+        (gone.first_index, gone.end_index, gone.messages, path)
+    ]
+
+
+def test_lost_end_of_an_older_file_is_told_by_the_next() -> None:
+    """A file that lost its end: the next one's base ordinal says how many messages are missing."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    path = the_path(disk)
+    log = open_log(disk, clock)
+    later = publish(log, [b"later"], clock)
+    log.close()
+    del disk.data(path)[-100:]
+
+    log = open_log(disk, clock)
+
+    last = max(messages)
+    assert read_all(log) == {**{i: messages[i] for i in sorted(messages)[:-2]}, later: b"later"}
+    assert [(d.first, d.end, d.messages) for d in log.damage] == [(last - 1, later, 2)]
+    assert log.ordinal_at(later) == 12
+    assert log.ordinal_at(last - 1) == 10
+    assert log.ordinal_at(last) == 11
+
+
+def test_dropped_file_is_not_taken_for_damage() -> None:
+    """A gap that trimming left is no damage, though ordinals are missing."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_000)
+    for number in range(12):
+        publish(log, [b"%d" % number * 50], clock)
+    log.drop(log.segments()[1]).run()
+    log.close()
+
+    assert open_log(disk, clock).damage == []
+
+
+def test_files_of_another_log_are_left_alone() -> None:
+    """A segment that strayed into the folder is reported, and never delivered."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    stray = open_log(disk, clock, "/data/topics/t-other")
+    clock.advance(1_000_000_000)
+    publish(stray, [b"not ours"], clock)
+    stray.close()
+    strayed = next(path for path in disk.paths() if "other" in path)
+    clock.advance(1_000_000_000)
+    log = open_log(disk, clock)
+    log_id = log.log_id
+    ours = publish(log, [b"ours"], clock)
+    log.close()
+    disk.rename(strayed, f"{DIRECTORY}/{strayed.rpartition('/')[2]}")
+
+    log = open_log(disk, clock)
+
+    assert log.log_id == log_id
+    assert read_all(log) == {**messages, ours: b"ours"}
+    assert [damage.reason for damage in log.damage] == ["file of another log"]
+
+
+def test_swapped_names_do_no_harm() -> None:
+    """A file is what its header says, whatever its name."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=5_000)
+    messages = {publish(log, [b"%d" % k * 60], clock): b"%d" % k * 60 for k in range(9)}
+    log.close()
+    one, two = disk.paths()[:2]
+    for old, new in [(one, "/data/x"), (two, one), ("/data/x", two)]:
+        disk.rename(old, new)
+
+    assert read_all(open_log(disk, clock)) == messages
+
+
+def test_torn_tail_is_reported_once_and_nothing_is_cut() -> None:
+    """P6: bytes of an unfinished batch are reported, left in the file, and never come back."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    path = the_path(disk)
+    disk.data(path).extend(b"SPQB" + b"x" * 60)
+    size = len(disk.data(path))
+
+    log = open_log(disk, clock)
+    later = publish(log, [b"later"], clock)
+    log.close()
+
+    assert log.torn_bytes == 64
+    assert log.damage == []
+    assert len(disk.data(path)) == size
+    again = open_log(disk, clock)
+    assert (again.torn_bytes, again.damage) == (0, [])
+    assert read_all(again) == {**messages, later: b"later"}
+
+
+def test_torn_payload_behind_a_whole_header() -> None:
+    """A crash may leave a header and not its payload: such a batch was never acknowledged."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    data = disk.data(the_path(disk))
+    data[-40:] = bytes(40)
+
+    log = open_log(disk, clock)
+
+    kept = dict(sorted(messages.items())[:-2])
+    assert (read_all(log), log.damage) == (kept, [])
+    assert log.torn_bytes > 0
+    assert log.end_ordinal == 10
+
+
+def test_deferred_publishes_are_found_again() -> None:
+    """P4: due times come back from the batches that hold them, not from damaged ones."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock)
+    first = publish(log, [b"now"], clock)
+    commit(log, [b"a", b"later", b"b", b"much later"], clock, [(1, 500), (3, 900)])
+    commit(log, [b"last"], clock, [(0, 100)])
+    log.close()
+    path = the_path(disk)
+
+    assert open_log(disk, clock).due_entries == [
+        (first + 2, 500),
+        (first + 4, 900),
+        (first + 5, 100),
+    ]
+    disk.data(path)[disk.data(path).index(b"much later")] ^= 1
+    assert open_log(disk, clock).due_entries == [(first + 5, 100)]
+
+
+def test_what_was_torn_once_never_counts_again() -> None:
+    """The run behind a torn batch gives its ordinal anew; later ones must not count both."""
+    disk, clock = MemoryDisk(), ManualClock()
+    messages = small_log(disk, clock)
+    path = the_path(disk)
+    disk.data(path)[-20] ^= 1  # the last batch's payload; its header stays whole
+    second = open_log(disk, clock)
+    assert second.torn_bytes > 0
+    torn = sorted(messages)[-2:]
+    messages[publish(second, [b"next"], clock)] = b"next"
+    second.close()
+
+    third = open_log(disk, clock)
+
+    assert third.end_ordinal == len(messages) - 2
+    assert third.messages_between(torn[0], torn[1] + 1) == 0
+    assert third.ordinal_at(torn[1] + 1) == len(messages) - 3
+    assert read_all(third) == {at: body for at, body in messages.items() if at not in torn}
+    assert third.damage == []

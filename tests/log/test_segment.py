@@ -1,0 +1,90 @@
+"""One file of a log: its header and its name, and when the next one begins."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.log.segment import (
+    CEILING_SPAN,
+    COPY_OFFSET,
+    DATA_START,
+    GENERATION_LIMIT,
+    SegmentHeader,
+    decode_header,
+    encode_header,
+    file_name,
+    first_index_of,
+)
+from sparq.log.segment import HEADER as HEADER_FORM
+from sparq.protocol.batch import BatchError
+from sparq.protocol.frames import BodySlices
+from sparq.testing import ManualClock, MemoryDisk
+from tests.log.conversations import open_log, publish
+
+
+def test_file_rolls_at_its_size_and_at_its_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file ends before it is too large, and before an index that it has not reserved."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=DATA_START + 1_000)
+    for _ in range(8):
+        publish(log, [b"x" * 300], clock)
+    publish(log, [b"y" * 5_000], clock)
+    sizes = [segment.size_bytes for segment in log.segments()]
+    assert sizes[:4] == [DATA_START + 2 * 424] * 4
+    assert sizes[4] > DATA_START + 5_000
+    assert log.size_bytes == sum(sizes)
+    assert all(a.end_index == b.first_index for a, b in pairwise(log.segments()))
+
+    log.end_index = log._index.segments[-1].header.ceiling - 1
+    publish(log, [b"1", b"2"], clock)
+    assert log.segments()[-1].messages == 2
+    log._now_ns = 0
+    with pytest.raises(BatchError, match="too large"):
+        log.begin(
+            [BodySlices(b"", [0] * (CEILING_SPAN + 1), [0] * (CEILING_SPAN + 1))], clock.now()
+        )
+
+
+HEADER = SegmentHeader(7, b"0123456789abcdef", 3, 0, 4096, 8192, 12, 1_000, -1, 1)
+
+
+def test_a_header_is_read_from_either_copy() -> None:
+    """One damaged copy costs nothing; with both damaged there is no header."""
+    data = bytearray(encode_header(HEADER))
+    assert DATA_START == len(data)
+
+    for at in (0, COPY_OFFSET):
+        damaged = bytearray(data)
+        damaged[at + 20] ^= 1
+        assert HEADER == decode_header(bytes(damaged))
+    data[20] ^= 1
+    data[COPY_OFFSET + 20] ^= 1
+    assert decode_header(bytes(data)) is None
+
+
+@pytest.mark.parametrize("at", [0, COPY_OFFSET])
+def test_the_header_that_matches_the_name_counts(at: int) -> None:
+    """If one copy belongs to another file, the name decides; without a name the first counts."""
+    other = HEADER._replace(first_index=9000, ceiling=9999)
+    data = bytearray(encode_header(HEADER))
+    data[at : at + HEADER_FORM.size] = HEADER_FORM.pack(other)
+
+    assert HEADER == decode_header(bytes(data), file_name(4096, 0))
+    assert other == decode_header(bytes(data), file_name(9000, 2))
+    assert (other if at == 0 else HEADER) == decode_header(bytes(data))
+
+
+@given(st.integers(0, (1 << 54) - 1), st.integers(0, GENERATION_LIMIT - 1))
+def test_a_name_tells_the_first_index(first_index: int, generation: int) -> None:
+    """The name of every generation of a file."""
+    assert first_index == first_index_of(file_name(first_index, generation))
+
+
+@pytest.mark.parametrize(
+    "name", ["", "0123456789abcdef", "123.log", "0123456789abcdeg.log", "0123456789abcdef.next"]
+)
+def test_other_names_are_no_segments(name: str) -> None:
+    """A wrong suffix, too few digits, or no digits."""
+    assert first_index_of(name) is None

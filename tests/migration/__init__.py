@@ -1,0 +1,1 @@
+"""The import of a data path that Go's nsqd has left."""

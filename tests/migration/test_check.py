@@ -1,0 +1,132 @@
+"""What `nsq_check` says of a data path before nsqd imports it, while it does, and afterwards."""
+
+from pathlib import Path
+
+import pytest
+
+from sparq.log.check import CheckReport, CheckRow
+from sparq.log.disk import RealDisk
+from sparq.log.ledger import Ledger
+from sparq.log.log import Log, LogOptions
+from sparq.migration.check import check, size_of
+from sparq.protocol.frames import BodySlices
+from sparq.testing import ManualClock
+from tests.support.go_data import GoQueue, write_metadata
+
+CLOCK = ManualClock()
+
+
+def checked(folder: Path) -> CheckReport:
+    found = check(RealDisk(), str(folder), CLOCK.now(), lambda _size: None)
+    assert found is not None
+    return found
+
+
+def rows(report: CheckReport) -> dict[tuple[str, str], CheckRow]:
+    return {(row.topic, row.channel): row for row in report.rows}
+
+
+def write_log(folder: Path, count: int) -> None:
+    """A topic of sparq's with this many messages and no channel."""
+    disk = RealDisk()
+    ledger, _ = Ledger.open(disk, str(folder))
+    log = Log.open(disk, str(folder), node_id=7, options=LogOptions(), now=CLOCK.now())
+    commit = log.begin([BodySlices.of([b"%d" % n for n in range(count)])], CLOCK.now())
+    commit.run()
+    log.finish(commit)
+    log.close()
+    ledger.close()
+
+
+def test_depths_are_those_after_an_import(tmp_path: Path) -> None:
+    """A topic's own queue goes to each of its channels, unless the topic is paused."""
+    write_metadata(tmp_path, {"clicks": {"a": False, "b": True}, "held": {"c": False}}, "held")
+    GoQueue(tmp_path, "clicks:a").put(b"1", b"2", b"3").put(b"4", b"5", attempts=2).close()
+    GoQueue(tmp_path, "clicks").put(b"6", b"7").close()
+    GoQueue(tmp_path, "held").put(b"8", b"9", b"10").close()
+
+    report = checked(tmp_path)
+
+    found = {name: (row.depth, row.attempted, row.paused) for name, row in rows(report).items()}
+    assert found == {
+        ("clicks", ""): (0, 0, False),
+        ("clicks", "a"): (7, 2, False),
+        ("clicks", "b"): (2, 0, True),
+        ("held", ""): (3, 0, True),
+        ("held", "c"): (0, 0, False),
+    }
+    assert ("go", []) == (report.kind, report.all_damage())
+    note = "clicks: 2 messages in the topic's own queue will be copied to each of its channels"
+    assert [note] == report.all_notes()
+
+
+def test_damage_and_a_wrong_depth_are_reported(tmp_path: Path) -> None:
+    """Each damaged place with its row; a depth that the files do not confirm is a note."""
+    write_metadata(tmp_path, {"clicks": {"a": False, "b": False}})
+    queue = GoQueue(tmp_path, "clicks:a").put(*[b"%d" % n for n in range(10)]).close()
+    queue.damage_length(4)
+    GoQueue(tmp_path, "clicks:b").put(b"1").close().put(b"2")
+
+    found = rows(checked(tmp_path))
+
+    assert (9, 1) == (found["clicks", "a"].depth, len(found["clicks", "a"].damage))
+    assert (2, []) == (found["clicks", "b"].depth, found["clicks", "b"].damage)
+    assert "its metadata file reports 1 messages" in found["clicks", "b"].notes
+
+
+def test_metadata_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
+    """The import would refuse them, so the check does not call the data path sound."""
+    (tmp_path / "nsqd.dat").write_text("{")
+
+    report = checked(tmp_path)
+
+    assert ("go", []) == (report.kind, report.rows)
+    assert ["move it away to import without it" in text for text in report.all_damage()] == [True]
+
+
+def test_both_kinds_of_data_are_reported(tmp_path: Path) -> None:
+    """Topics of sparq and queues of Go's: the report has both, and that nsqd will not start."""
+    (tmp_path / "topics" / "t-ours").mkdir(parents=True)
+    write_log(tmp_path / "topics" / "t-ours", 3)
+    GoQueue(tmp_path, "theirs").put(b"1", b"2").close()
+
+    report = checked(tmp_path)
+
+    assert "both" == report.kind
+    assert {("ours", ""): 3, ("theirs", ""): 2} == {n: row.depth for n, row in rows(report).items()}
+    assert ["nsqd will refuse to start" in note for note in report.notes].count(True) == 1
+
+
+def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
+    """Before its rename Go's files count, and after it the logs that were made of them."""
+    GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
+    (tmp_path / "go-import.tmp" / "topics").mkdir(parents=True)
+    before = checked(tmp_path)
+    (tmp_path / "go-import.tmp").rename(tmp_path / "go-import")
+    (tmp_path / "go-import" / "topics" / "t-clicks").mkdir()
+    write_log(tmp_path / "go-import" / "topics" / "t-clicks", 5)
+    after = checked(tmp_path)
+
+    assert ("go", 2) == (before.kind, rows(before)["clicks", ""].depth)
+    assert "an import was interrupted: nsqd will restart it" == before.notes[0]
+    assert ("sparq", 5) == (after.kind, rows(after)["clicks", ""].depth)
+    assert ["an import was interrupted at its last step: nsqd will finish it"] == after.notes
+
+
+@pytest.mark.parametrize("home", ["topics", "go-import/topics"])
+def test_the_size_is_that_of_what_is_read(tmp_path: Path, home: str) -> None:
+    """Go's files and the logs, also those that an import has not yet moved into place."""
+    (tmp_path / home / "t-clicks").mkdir(parents=True)
+    write_log(tmp_path / home / "t-clicks", 50)
+    (log,) = (tmp_path / home / "t-clicks").glob("*.log")
+    queue = GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
+    files = [log, queue.path(0), queue.metadata]
+
+    assert sum(file.stat().st_size for file in files) == size_of(RealDisk(), str(tmp_path))
+
+
+def test_a_folder_without_data_has_no_report(tmp_path: Path) -> None:
+    """Other files are nobody's data."""
+    (tmp_path / "nsqd.log").write_text("started")
+
+    assert check(RealDisk(), str(tmp_path), CLOCK.now(), lambda _size: None) is None

@@ -1,0 +1,153 @@
+"""The order of taking over, on a memory disk: every operation is failed, cut off or killed once."""
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sparq.log.disk import DiskError
+from sparq.migration.check import check
+from sparq.migration.data_path_import import DataPathImport, GoImportError
+from sparq.migration.topic_import import ImportStopped
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+from tests.support.go_data import GoQueue, write_metadata
+
+PATH = "/data"
+Depths = dict[tuple[str, str], tuple[int, bool]]
+EXPECTED: Depths = {
+    ("clicks", ""): (0, False),
+    ("clicks", "archive"): (55, False),
+    ("clicks", "metrics"): (17, True),
+    ("held", ""): (9, True),
+    ("held", "c"): (0, False),
+}
+
+
+@pytest.fixture(scope="module")
+def content(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """The files of a small data path of Go's."""
+    folder = tmp_path_factory.mktemp("go")
+    GoQueue(folder, "clicks:archive", 900).put(*[b"a%d" % n for n in range(60)]).take(12).close()
+    GoQueue(folder, "clicks:metrics").put(*[b"m%d" % n for n in range(10)], attempts=3).close()
+    GoQueue(folder, "clicks").put(*[b"o%d" % n for n in range(7)]).close()
+    GoQueue(folder, "held").put(*[b"h%d" % n for n in range(9)]).close()
+    topics = {"clicks": {"archive": False, "metrics": True}, "held": {"c": False}}
+    write_metadata(folder, topics, paused="held")
+    return {file.name: file.read_bytes() for file in Path(folder).iterdir()}
+
+
+def disk_with(content: dict[str, bytes], *, capacity_bytes: int | None = None) -> MemoryDisk:
+    """A disk on which Go's nsqd has left these, all of it synced."""
+    disk = MemoryDisk(capacity_bytes=capacity_bytes)
+    disk.make_directory(PATH)
+    disk.sync_directory("/")
+    for name, data in content.items():
+        file = disk.create(f"{PATH}/{name}")
+        file.append([data], 0)
+        file.sync()
+        file.close()
+    disk.sync_directory("")
+    disk.sync_directory(PATH)
+    return disk
+
+
+def take_over(disk: MemoryDisk, is_stopping: Callable[[], bool] = lambda: False) -> None:
+    clock = ManualClock()
+    data_path_import = DataPathImport(
+        disk, PATH, node_id=7, max_bytes_per_file=100_000, clock=clock.now
+    )
+    data_path_import.run(is_stopping)
+
+
+def depths(disk: MemoryDisk) -> Depths:
+    found = check(disk, PATH, ManualClock().now(), lambda _size: None)
+    assert found is not None
+    assert "sparq" == found.kind
+    assert [] == found.all_damage()
+    return {(row.topic, row.channel): (row.depth, row.paused) for row in found.rows}
+
+
+def originals(disk: MemoryDisk) -> dict[str, bytes]:
+    """What is kept aside."""
+    kept = [path for path in disk.paths() if "/go-nsqd-" in path and "import.json" not in path]
+    return {path.rpartition("/")[2]: bytes(disk.data(path)) for path in kept}
+
+
+def operations(content: dict[str, bytes]) -> int:
+    """How many operations a whole import takes."""
+    disk = disk_with(content)
+    before = disk.count
+    take_over(disk)
+    return disk.count - before
+
+
+def test_twice(content: dict[str, bytes]) -> None:
+    """The second start finds everything done."""
+    disk = disk_with(content)
+    take_over(disk)
+    paths = disk.paths()
+    take_over(disk)
+
+    assert paths == disk.paths()
+    assert EXPECTED == depths(disk)
+    assert content == originals(disk)
+
+
+@pytest.mark.parametrize("seed", [None, 0, 1, 2, 3], ids=lambda s: "killed" if s is None else "")
+def test_stopped_at_every_operation(content: dict[str, bytes], seed: int | None) -> None:
+    """At whichever operation it is killed, or the power fails, the next start leads to the same."""
+    for at in range(1, operations(content) + 1):
+        disk = disk_with(content)
+        disk.fail(Fault(at, None))
+        with pytest.raises(PowerCut):
+            take_over(disk)
+        after = disk.killed() if seed is None else disk.crash(seed=1_000 * seed + at)
+        take_over(after)
+
+        assert EXPECTED == depths(after), at
+        assert content == originals(after), at
+
+
+def test_every_operation_may_fail(content: dict[str, bytes]) -> None:
+    """An I/O error is told, or mended; the next start leads to the same."""
+    for at in range(1, operations(content) + 1):
+        disk = disk_with(content)
+        disk.fail(Fault(at, errno.EIO))
+        try:
+            take_over(disk)
+        except (GoImportError, DiskError):
+            disk.fault = None
+            take_over(disk)
+        disk.fault = None
+
+        assert EXPECTED == depths(disk), at
+        assert content == originals(disk), at
+
+
+def test_a_disk_that_is_too_small(content: dict[str, bytes]) -> None:
+    """It is refused with what to do; what was begun goes, the originals are as they were."""
+    size = sum(map(len, content.values()))
+    for room in (100, size // 2, size + 1_000, size + 4_000):
+        disk = disk_with(content, capacity_bytes=size + room)
+        before = {name: bytes(disk.data(f"{PATH}/{name}")) for name in content}
+        with pytest.raises((GoImportError, DiskError), match="no space"):
+            take_over(disk)
+
+        assert before == {name: bytes(disk.data(f"{PATH}/{name}")) for name in content}
+        assert [] == [path for path in disk.paths() if "go-import" in path]
+        disk.capacity_bytes = None
+        take_over(disk)
+        assert EXPECTED == depths(disk)
+
+
+def test_told_to_stop(content: dict[str, bytes]) -> None:
+    """A signal ends an import between two batches, and leaves the originals alone."""
+    disk = disk_with(content)
+    with pytest.raises(ImportStopped):
+        take_over(disk, lambda: True)
+
+    assert set(content) <= {path.rpartition("/")[2] for path in disk.paths()}
+    assert [] == [path for path in disk.paths() if "go-import" in path]
+    take_over(disk)
+    assert EXPECTED == depths(disk)

@@ -1,0 +1,257 @@
+"""The reader of Go's queues, on files of an independent writer (tests/support/go_data.py)."""
+
+from pathlib import Path
+
+import pytest
+
+from sparq.migration.queues import GoDataError, go_files, read_queue, survey
+from sparq.migration.records import GoRecords
+from tests.migration.reading import DISK, NAME, found, numbered, read, without
+from tests.support.go_data import TIME, GoQueue, record, write_metadata
+
+# Sound queues
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueue")
+def test_a_queue_is_read_as_it_was_written(tmp_path: Path) -> None:
+    """Bodies, timestamps and attempts come out, in order, and the metadata's depth is theirs."""
+    GoQueue(tmp_path, NAME).put(b"one", b"two").put(b"three", attempts=700).close()
+
+    queue = found(tmp_path)
+    (piece,) = read_queue(DISK, str(tmp_path), queue)
+
+    assert isinstance(piece, GoRecords)
+    assert [b"one", b"two", b"three"] == [bytes(body) for body in piece.bodies()]
+    assert [TIME, TIME + 1_000_000, TIME + 2_000_000] == piece.timestamps().tolist()
+    assert [0, 0, 700] == piece.attempts().tolist()
+    assert queue.positions is not None
+    assert 3 == queue.positions.depth
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
+def test_a_queue_of_several_files_is_one_queue(tmp_path: Path) -> None:
+    """Files that hold exactly ten records: the eleventh begins the next one."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=10 * (30 + 20)).put(*numbered(11)).close()
+
+    assert (1, 50) == queue.write
+    assert (numbered(11), []) == read(tmp_path)
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
+def test_files_of_any_size_are_read(tmp_path: Path) -> None:
+    """A queue that was written with one limit for its files, then with another."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(37))
+    queue.max_bytes = 3_000
+    queue.put(*numbered(200)).close()
+
+    assert (numbered(37) + numbered(200), []) == read(tmp_path)
+
+
+def test_reading_begins_at_the_stored_position(tmp_path: Path) -> None:
+    """What was read is left out, in the middle of a file and over files."""
+    GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(95)).take(34).close()
+
+    assert (numbered(95)[34:], []) == read(tmp_path)
+
+
+# Crashes
+
+
+def test_the_tail_of_a_crash_is_read(tmp_path: Path) -> None:
+    """What was written behind the stored position counts; half a record is named."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=2_000).put(*numbered(30)).close()
+    queue.put(*numbered(100))
+    with queue.path(queue.write[0]).open("ab") as file:
+        file.write(record(b"never finished", 1)[:-3])
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(30) + numbered(100) == bodies
+    assert ["truncated, or its length field is damaged"] == [piece.reason for piece in bad]
+
+
+def test_a_file_that_was_read_and_deleted_just_before_a_crash(tmp_path: Path) -> None:
+    """The stored position is in a file that is gone: reading begins with the next, without loss."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25)).close()
+    queue.path(0).unlink()
+
+    assert (numbered(25)[10:], []) == read(tmp_path)
+    assert ["data file 0 is missing: assumed to have been read completely"] == found(tmp_path).notes
+
+
+def test_a_file_that_was_read_and_not_deleted_yet(tmp_path: Path) -> None:
+    """A file before the read position is left out, with a note."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
+    old = queue.path(0).read_bytes()
+    queue.take(12).close()
+    queue.path(0).write_bytes(old)
+
+    assert (numbered(25)[12:], []) == read(tmp_path)
+    assert ["was read completely" in note for note in found(tmp_path).notes] == [True]
+
+
+@pytest.mark.behaviour("more.missing-diskqueue-metadata")
+@pytest.mark.parametrize("text", [None, b"", b"12\n0,", b"\0" * 20], ids=str)
+def test_without_metadata_everything_counts(tmp_path: Path, text: bytes | None) -> None:
+    """Go's nsqd begins at 0 and overwrites; here all that the files hold is taken."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(25))
+    if text is not None:
+        queue.metadata.write_bytes(text)
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(25) == bodies
+    assert (text is not None) == bool(bad)
+
+
+# Damage
+
+
+@pytest.mark.behaviour("diskqueue.TestDiskQueueCorruption")
+def test_a_truncated_file_costs_its_end(tmp_path: Path) -> None:
+    """The second of three files is cut in the middle of a record, the last has a wrong length."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=1_000).put(*numbered(60)).close()
+    with queue.path(1).open("r+b") as file:
+        file.truncate(10 * 50 - 7)
+    queue.damage_length(50, 0)
+
+    bodies, bad = read(tmp_path)
+
+    assert without(numbered(60), *range(29, 40), 50) == bodies
+    assert [(str(queue.path(1)), 450), (str(queue.path(2)), 500)] == [b[:2] for b in bad]
+
+
+@pytest.mark.parametrize("size", [0, 300, 499, 500, 720])
+def test_a_write_file_that_has_lost_its_end(tmp_path: Path, size: int) -> None:
+    """That the file is shorter than its metadata say is damage, even between two records."""
+    queue = GoQueue(tmp_path, NAME).put(*numbered(20)).take(10).close()
+    with queue.path(0).open("r+b") as file:
+        file.truncate(size)
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(20)[10 : max(10, size // 50)] == bodies
+    assert bad[0].reason.startswith("the file ends before position 1000")
+
+
+def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
+    """A file between others, and the one that was written last."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(55)).close()
+    for number in (2, 3, 5):
+        queue.path(number).unlink()
+
+    bodies, bad = read(tmp_path)
+
+    assert numbered(20) + numbered(55)[40:50] == bodies
+    reasons = ["data files 2 to 3 are missing", "data file 5 is missing"]
+    assert reasons == [piece.reason for piece in bad]
+
+
+def test_a_bad_file_is_read_too(tmp_path: Path) -> None:
+    """nsqd renamed it at the first damage and went on with the next one: the rest is rescued."""
+    queue = GoQueue(tmp_path, NAME, max_bytes=500).put(*numbered(30))
+    queue.damage_length(4)
+    queue.path(0).rename(f"{queue.path(0)}.bad")
+    queue.read = (1, 50)
+    queue.close()
+
+    bodies, bad = read(tmp_path)
+
+    assert without(numbered(30), 4, 10) == bodies
+    assert [f"{queue.path(0)}.bad"] == [piece.path for piece in bad]
+    assert "may have been delivered" in found(tmp_path).notes[0]
+
+
+# The data path
+
+
+def test_names_with_dots_colons_and_odd_words(tmp_path: Path) -> None:
+    """A name may look like a part of a file's name."""
+    names = ["a.b", "a.b:c.d", "x.diskqueue.000000.dat", "x.diskqueue.meta:meta.dat", "..:.", "w;c"]
+    for name in names:
+        GoQueue(tmp_path, name).put(name.encode()).close()
+
+    queues = survey(DISK, str(tmp_path)).queues()
+
+    bodies = {
+        queue.name: [
+            bytes(body)
+            for piece in read_queue(DISK, str(tmp_path), queue)
+            if isinstance(piece, GoRecords)
+            for body in piece.bodies()
+        ]
+        for queue in queues
+    }
+    filled = {name: [name.encode()] for name in names if ";" not in name} | {"w:c": [b"w;c"]}
+    assert filled == {name: found for name, found in bodies.items() if found}
+
+
+def test_topics_channels_and_pauses(tmp_path: Path) -> None:
+    """nsqd.dat tells them; queues that it does not know are found by their files."""
+    write_metadata(tmp_path, {"clicks": {"archive": True, "empty": False}, "none": {}}, "none")
+    GoQueue(tmp_path, "clicks:archive").put(b"x").close()
+    GoQueue(tmp_path, "clicks:new").put(b"x").close()
+    GoQueue(tmp_path, "forgotten").put(b"x").close()
+
+    data = survey(DISK, str(tmp_path))
+
+    told = {
+        topic.name: (topic.paused, {c.name: c.paused for c in topic.channels.values()})
+        for topic in data.topics.values()
+    }
+    assert told == {
+        "clicks": (False, {"archive": True, "empty": False, "new": False}),
+        "none": (True, {}),
+        "forgotten": (False, {}),
+    }
+    assert ["not listed in nsqd.dat"] == data.topics["forgotten"].queue.notes
+
+
+def test_ephemeral_and_illegal_names_are_passed_over(tmp_path: Path) -> None:
+    """As Go's nsqd does, with a note; their files still count as Go's."""
+    topics = {"a#ephemeral": {}, "b": {"c#ephemeral": False, "d e": False}, "$": {}}
+    write_metadata(tmp_path, topics)
+    GoQueue(tmp_path, "b:c#ephemeral").put(b"x").close()
+
+    data = survey(DISK, str(tmp_path))
+
+    assert {"b": []} == {topic.name: list(topic.channels) for topic in data.topics.values()}
+    assert 5 == len([note for note in data.notes if "is skipped" in note])
+    assert "b:c#ephemeral.diskqueue.000000.dat" in data.names
+
+
+def test_older_metadata(tmp_path: Path) -> None:
+    """Before 1.0 the worker's id stood in the file's name."""
+    write_metadata(tmp_path, {"clicks": {"archive": True}})
+    (tmp_path / "nsqd.dat").rename(tmp_path / "nsqd.123.dat")
+
+    data = survey(DISK, str(tmp_path))
+
+    assert data.topics["clicks"].channels["archive"].paused
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"{", b"[]", b'{"topics": [{"name": 1}]}', b"\xff\0"], ids=str
+)
+def test_metadata_that_cannot_be_understood(tmp_path: Path, text: bytes) -> None:
+    """Channels without messages would be lost unseen: its owner must decide."""
+    (tmp_path / "nsqd.dat").write_bytes(text)
+
+    with pytest.raises(GoDataError, match=r"nsqd\.dat cannot be read.*move it away"):
+        survey(DISK, str(tmp_path))
+
+
+def test_which_files_are_gos(tmp_path: Path) -> None:
+    """All of them, temporary ones too, and no other."""
+    gos = [
+        "a.diskqueue.000000.dat",
+        "a.diskqueue.000001.dat.bad",
+        "a.diskqueue.meta.dat",
+        "a.diskqueue.meta.dat.77.tmp",
+        "nsqd.dat",
+        "nsqd.dat.123.tmp",
+    ]
+    for name in [*gos, "nsqd.log", "sparq.json", "a.diskqueue.dat", "nsqd.data", "x.dat"]:
+        (tmp_path / name).touch()
+
+    assert gos == go_files(DISK, str(tmp_path))

@@ -1,0 +1,52 @@
+"""The clusters that tests share, sparq's and Go's."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from tests.nsqadmin.cluster import GO, Admin, Cluster, admin, cluster_of
+
+
+@pytest.fixture(scope="session")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nsqlookupds and two nsqds of sparq's."""
+    with cluster_of(tmp_path_factory.mktemp("ours"), is_sparqs=True) as found:
+        yield found
+
+
+@pytest.fixture(scope="session", params=["sparq", "go"])
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """The same, and where they are also of Go's."""
+    if request.param == "sparq":
+        yield request.getfixturevalue("ours")
+        return
+    if not all(os.environ.get(name) for name in GO.values()):
+        pytest.skip("needs NSQD_GO and NSQLOOKUPD_GO, the paths of Go's programs")
+    with cluster_of(tmp_path_factory.mktemp("go"), is_sparqs=False) as found:
+        yield found
+
+
+@pytest.fixture(params=["lookupd", "nsqd"])
+async def either(request: pytest.FixtureRequest, cluster: Cluster) -> AsyncIterator[Admin]:
+    """An nsqadmin that knows the nodes by nsqlookupd, or directly."""
+    async with admin(**cluster.modes()[request.param]) as found:
+        yield found
+
+
+@pytest.fixture
+async def by_lookupd(cluster: Cluster) -> AsyncIterator[Admin]:
+    """An nsqadmin that knows the nodes by nsqlookupd."""
+    async with admin(**cluster.modes()["lookupd"]) as found:
+        yield found
+
+
+@pytest.fixture
+async def direct(cluster: Cluster) -> AsyncIterator[Admin]:
+    """An nsqadmin that was given the nodes."""
+    async with admin(**cluster.modes()["nsqd"]) as found:
+        yield found

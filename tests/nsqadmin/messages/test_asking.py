@@ -1,0 +1,59 @@
+"""Queries to the nodes of a topic: those without it, Go's, and dead ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.cluster.fleet import Fleet
+from sparq.nsqadmin.messages.asking import Refused
+from sparq.nsqadmin.messages.peek import (
+    peek,
+)
+from sparq.nsqadmin.messages.places import places_in
+from sparq.nsqadmin.messages.times import seek_preview
+from tests.nsqadmin.fake import Fake
+from tests.nsqadmin.messages.conftest import Cluster, fill
+
+
+@pytest.mark.parametrize(
+    ("topic", "channel", "code", "status"),
+    [("none", "c", "TOPIC_NOT_FOUND", 404), ("t", "none", "CHANNEL_NOT_FOUND", 404)],
+)
+async def test_what_is_not_there(
+    cluster: Cluster, topic: str, channel: str, code: str, status: int
+) -> None:
+    """Is told with NSQ's codes."""
+    with pytest.raises(Refused, match=code) as caught:
+        await peek(cluster.fleet, topic, channel)
+    assert status == caught.value.status
+
+
+async def test_go_nodes_are_told_apart(cluster: Cluster) -> None:
+    """What only sparq's nodes serve is shown of these; of Go's alone it is refused."""
+    await fill(cluster, 4)
+    async with Fake() as go:
+        go.missing = {"/channel/messages", "/channel/seek"}
+        go.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
+        both = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, go.http])
+        page = await peek(both, "t", "c")
+        assert (4, [go.http], None) == (len(page.messages), page.answers.unable, page.next)
+        preview = await seek_preview(both, "t", "c", "earliest")
+        assert (4, [go.http]) == (preview.waiting, preview.answers.unable)
+        assert not [each for each in go.requests if "seek" in each]
+        alone = Fleet(cluster.fleet.upstream, nsqds=[go.http])
+        with pytest.raises(Refused, match="NOT_SUPPORTED") as caught:
+            await peek(alone, "t", "c")
+        assert caught.value.status == 501
+
+
+async def test_a_dead_node_costs_its_own_messages_only(cluster: Cluster) -> None:
+    """What it would have shown is asked for again with the next page."""
+    await fill(cluster, 4)
+    async with Fake() as hung:
+        hung.answer = {"version": "1.3.0", "health": "OK", "topics": [{"topic_name": "t"}]}
+        fleet = Fleet(cluster.fleet.upstream, nsqds=[*cluster.fleet.nsqds, hung.http])
+        hung.broken = {"/channel/messages"}
+        page = await peek(fleet, "t", "c")
+        assert (4, [hung.http]) == (len(page.messages), [*page.answers.errors])
+        assert page.next is not None
+        assert {hung.http} == {n for n, p in places_in(page.next).items() if not p.is_done}

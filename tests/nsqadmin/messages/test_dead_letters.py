@@ -1,0 +1,35 @@
+"""Dead letters: the topic that they come from, and which were sent back."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.nsqadmin.messages.dead_letters import origin, sent_in
+
+
+@pytest.mark.parametrize(
+    ("topic", "expected"),
+    [
+        ("orders.dead", "orders"),
+        ("orders-dlq", "orders"),
+        ("a_b_dead_letters", "a_b"),
+        ("Orders.FAILED#ephemeral", "Orders"),
+        ("orders", ""),
+        (".dead", ""),
+    ],
+)
+def test_where_letters_come_from(topic: str, expected: str) -> None:
+    """By the name of their topic."""
+    assert expected == origin(topic)
+
+
+def test_only_copies_that_were_made_count() -> None:
+    """What failed was not sent back; entries that are cut name nothing."""
+    ids = {"a:1": ["1"]}
+    entries = [
+        {"outcome": "failed", "arguments": {"ids": {"a:1": ["0"]}}, "time": "3"},
+        {"outcome": "done", "arguments": {"ids": ids}, "time": "2"},
+        {"outcome": "done", "arguments": {"ids": ids}, "time": "1"},
+        {"outcome": "done", "arguments": "{cut..."},
+    ]
+    assert {"a:1/1": "2"} == sent_in(entries)

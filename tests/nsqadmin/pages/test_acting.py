@@ -1,0 +1,49 @@
+"""The drain of a node on its page: buttons for administrators, the state, the notice."""
+
+from __future__ import annotations
+
+from tests.nsqadmin.pages.conftest import Site, words
+from tests.support.waiting import until
+
+
+async def test_a_node_is_drained_on_its_page(site: Site) -> None:
+    """The form does it, the page says so, and the first page has a note."""
+    node = site.nodes[0]
+    page = f"/nodes/{node}"
+    before = await site.get(page)
+    assert "Drain…" in before
+    assert "State draining" not in words(before)
+    status, told = await site.ask("POST", page, {"action": "drain_node", "exit": "true"})
+    assert (200, True) == (status, f"Draining: {node}" in words(told))
+    assert site.nsqds[0].nsqd.broker.drains.now.node is not None
+    assert site.nsqds[0].nsqd.broker.drains.now.node.exit
+
+    async def says() -> bool:
+        return "State draining refuses publishes" in words(await site.get(page))
+
+    await until(says)
+    assert "draining" in words(await site.get("/nodes"))
+    assert f"{node} is draining; 0 messages wait." in words(await site.get("/"))
+    status, told = await site.ask("POST", page, {"action": "undrain_node"})
+    assert (200, True) == (status, f"Taking publishes again: {node}" in words(told))
+    assert site.nsqds[0].nsqd.broker.drains.now.node is None
+    entries = await site.audited()
+    assert ["undrain_node", "drain_node"] == [entry["action"] for entry in entries]
+
+
+async def test_only_administrators_see_and_do_it(site: Site) -> None:
+    """Others have no button, and are refused."""
+    page = f"/nodes/{site.nodes[0]}"
+    assert "Drain…" not in await site.get(page, token="op")
+    status, _ = await site.ask("POST", page, {"action": "drain_node"}, token="op")
+    assert 403 == status
+    assert site.nsqds[0].nsqd.broker.drains.now.node is None
+
+
+async def test_gos_nsqd_has_no_drain(site: Site) -> None:
+    """The form at one that knows no such route says so in words."""
+    site.fake.missing = {"/policies", "/drain"}
+    page = f"/nodes/{site.fake.http}"
+    status, told = await site.ask("POST", page, {"action": "drain_node"})
+    assert 200 == status
+    assert "this is NSQ's Go nsqd, which does not support this action" in words(told)

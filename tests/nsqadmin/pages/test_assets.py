@@ -1,0 +1,85 @@
+"""Static files: how they are served, and that foreign ones are shipped unchanged."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+
+import sparq
+from sparq.daemon.call import Call, HttpError
+from sparq.nsqadmin.pages.assets import assets
+
+ROOT = Path(__file__).parents[3]
+VENDOR = Path(sparq.__file__).parent / "nsqadmin" / "static" / "vendor"
+LIST = json.loads((VENDOR / "list.json").read_text(encoding="utf-8"))
+LOCK = json.loads((ROOT / "locks" / "web" / "package-lock.json").read_text(encoding="utf-8"))
+MANIFEST = json.loads((ROOT / "locks" / "web" / "package.json").read_text(encoding="utf-8"))
+
+
+def test_every_file_is_the_one_that_was_fetched() -> None:
+    """The sha256 of each file is that of the list, and no file is there without being listed."""
+    listed = {name: total for package in LIST for name, total in package["sha256"].items()}
+    found = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in VENDOR.iterdir()
+        if path.name != "list.json"
+    }
+
+    assert listed == found
+
+
+@pytest.mark.parametrize("package", LIST, ids=lambda package: package["name"])
+def test_each_package_is_the_locked_one_with_its_licence(package: dict) -> None:
+    """Version, npm's sum and licence are those of the lock, which pins the exact version."""
+    locked = LOCK["packages"][f"node_modules/{package['name']}"]
+
+    assert locked["version"] == package["version"] == MANIFEST["dependencies"][package["name"]]
+    assert locked["integrity"] == package["npm_integrity"]
+    assert locked["license"] == package["license"]
+    assert any(name.endswith(".LICENSE.txt") for name in package["sha256"])
+
+
+def served(path: str, **headers: str) -> web.Response:
+    """The answer to a request for a file."""
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    call = Call(make_mocked_request("GET", path, sent))
+    call.parameters = {"name": path.partition("?")[0].removeprefix("/static/")}
+    return assets().serve(call)
+
+
+def test_a_file_is_kept_under_its_address_with_a_hash() -> None:
+    """Under any other address a browser asks again, and is told if it has the file."""
+    path = assets().path("icon.svg")
+    named, other = served(path), served("/static/icon.svg?v=old")
+    same = served("/static/icon.svg", If_None_Match=named.headers["ETag"])
+
+    assert "public, max-age=31536000, immutable" == named.headers["Cache-Control"]
+    assert ("no-cache", "image/svg+xml") == (
+        *(other.headers["Cache-Control"], other.headers["Content-Type"]),
+    )
+    assert named.body == other.body
+    assert (304, None) == (same.status, same.body)
+
+
+def test_a_file_is_compressed_for_who_takes_it() -> None:
+    """The same file; caches keep both forms apart."""
+    plain, packed = served("/static/icon.svg"), served("/static/icon.svg", Accept_Encoding="gzip")
+
+    assert "Content-Encoding" not in plain.headers
+    assert "gzip" == packed.headers["Content-Encoding"]
+    assert plain.body == gzip.decompress(bytes(packed.body))
+    assert "Accept-Encoding" == plain.headers["Vary"]
+
+
+@pytest.mark.parametrize("name", ["", "list.html", "../options.py", "templates/base.html"])
+def test_only_static_files_are_served(name: str) -> None:
+    """They come from a table, not from a path."""
+    with pytest.raises(HttpError) as error:
+        served(f"/static/{name}")
+    assert 404 == error.value.status

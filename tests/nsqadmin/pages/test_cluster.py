@@ -1,0 +1,60 @@
+"""Pages about the whole cluster: overview, counter, nodes, nsqlookupds, audit log."""
+
+from __future__ import annotations
+
+from tests.nsqadmin.pages.conftest import Site, words
+from tests.support.waiting import until
+
+
+async def test_the_overview_ranks_channels_by_what_waits(site: Site) -> None:
+    """Only those where something waits."""
+    await site.nsqds[0].post("/channel/create?topic=t&channel=idle")
+    await site.nsqds[0].post("/channel/empty?topic=t&channel=idle")
+    await site.nsqds[1].post("/mpub?topic=t", b"1\n2\n3")
+
+    async def shows() -> bool:
+        page = await site.get("/")
+        return 'href="/topics/t/c"' in page and 'href="/topics/t/idle"' not in page
+
+    await until(shows)
+
+
+async def test_each_node_has_a_page(site: Site) -> None:
+    """With its topics; a node that the cluster does not have is a 404 page."""
+    nodes = await site.get("/nodes")
+    assert all(f'href="/nodes/{node}"' in nodes for node in (*site.nodes, site.fake.http))
+    assert 'href="/topics/free"' in await site.get(f"/nodes/{site.nodes[0]}")
+    assert 'href="/topics/free"' not in await site.get(f"/nodes/{site.fake.http}")
+    status, said = await site.ask("GET", "/nodes/127.0.0.1:1")
+    assert 404 == status
+    assert "Not found" in words(said)
+
+
+async def test_the_counter_counts_what_was_published(site: Site) -> None:
+    """Over all nodes and topics; both lists have their own order."""
+    await site.nsqds[0].post("/mpub?topic=t", b"\n".join([b"x"] * 1234))
+
+    async def counts() -> bool:
+        return "1,234" in words(await site.get("/counter?sort=address&tsort=name"))
+
+    await until(counts)
+    status, _ = await site.ask("GET", "/counter?tsort=colour")
+    assert 400 == status
+
+
+async def test_without_nsqlookupds_the_lookup_page_says_so(site: Site) -> None:
+    """And who may not operate creates nothing."""
+    assert "None is configured" in words(await site.get("/lookup"))
+    assert "Create a topic" in words(await site.get("/lookup", token="op"))
+    assert "Create a topic" not in words(await site.get("/lookup", token="eve"))
+
+
+async def test_the_audit_log_is_for_administrators(site: Site) -> None:
+    """It has who did what to which topic, and can be filtered."""
+    await site.ask("POST", "/topics/t/c", {"action": "pause_channel"}, "op")
+
+    shown = words(await site.get("/audit"))
+    assert "pause_channel" in shown
+    assert "pause_channel" not in words(await site.get("/audit?topic=free"))
+    status, _ = await site.ask("GET", "/audit", token="op")
+    assert 403 == status

@@ -1,0 +1,57 @@
+"""Pages of messages: what waits, the log, searches, dead letters, and who may see bodies."""
+
+from __future__ import annotations
+
+from tests.nsqadmin.pages.conftest import Site, words
+
+
+async def test_what_waits_is_shown_and_stays(site: Site) -> None:
+    """Of all nodes; a reader without the role sees no bodies."""
+    await site.nsqds[0].post("/pub?topic=t", b"first body")
+    await site.nsqds[1].post("/pub?topic=t", b"second body")
+
+    page = await site.get("/messages?topic=t&channel=c")
+    assert all(text in page for text in ("first body", "second body"))
+    hidden = await site.get("/messages?topic=t&channel=c", token="eve")
+    assert "first body" not in hidden
+    assert all("/message?topic=t" in each for each in (page, hidden))
+    depths = [(await nsqd.channel("t", "c"))["depth"] for nsqd in site.nsqds]
+    assert [1, 1] == depths
+
+
+async def test_a_log_has_pages(site: Site) -> None:
+    """From any place; the link to the next page is there as long as there are messages."""
+    await site.nsqds[0].post("/mpub?topic=t", b"\n".join(b"body %d" % n for n in range(30)))
+
+    first = await site.get("/messages?topic=t&from=earliest&limit=20")
+    assert ("body 19" in first, "body 20" in first, 'rel="next"' in first) == (True, False, True)
+    assert "body 29" in await site.get("/messages?topic=t")
+    status, _ = await site.ask("GET", "/messages?topic=t&limit=0")
+    assert 400 == status
+
+
+async def test_bodies_are_searched_by_who_may_read_them(site: Site) -> None:
+    """What is found would tell others what is in them."""
+    await site.nsqds[0].post("/mpub?topic=t", b"needle one\nhay\nneedle two")
+    path = "/messages?topic=t&show=search&go=1&text=needle"
+
+    found = await site.get(path)
+    assert ("needle one" in found, "needle two" in found, "hay" in found) == (True, True, False)
+    refused = words(await site.get(path, token="op"))
+    assert "Searching bodies requires the role bodies." in refused
+
+
+async def test_what_cannot_be_shown_is_explained(site: Site) -> None:
+    """An unknown topic, and one that only Go's nsqd has."""
+    assert "No nsqd has this topic." in words(await site.get("/messages?topic=none"))
+    assert "Choose a topic." in words(await site.get("/messages"))
+    status, _ = await site.ask("GET", "/message?topic=t&id=xyz")
+    assert 400 <= status < 500
+
+
+async def test_dead_letters_name_the_topic_that_they_came_from(site: Site) -> None:
+    """By the name of their own topic."""
+    await site.nsqds[0].post("/pub?topic=t.dead", b"buried")
+
+    shown = words(await site.get("/dead-letters?topic=t.dead"))
+    assert "buried" in shown

@@ -1,0 +1,43 @@
+"""The routes of the pages: rights, headers, and errors as pages or notices."""
+
+from __future__ import annotations
+
+from sparq.nsqadmin.access.roles import right_of
+from sparq.nsqadmin.pages.site import FORMS, VIEWERS
+from tests.nsqadmin.pages.conftest import Site, words
+
+
+def test_every_page_and_form_has_a_right() -> None:
+    """A form is on a page that can be opened."""
+    assert all(right_of("GET", path) for path in VIEWERS)
+    assert all(right_of("POST", path) for path in FORMS)
+    assert FORMS.keys() <= VIEWERS.keys()
+
+
+async def test_no_page_is_kept_by_a_browser(site: Site) -> None:
+    """It shows what was true, and what only its reader may see."""
+    headers = {"Authorization": f"Bearer {site.tokens['ann']}"}
+    url = f"http://127.0.0.1:{site.admin.http_port}"
+    for path, status in (("/", 200), ("/topics/none", 404), ("/nodes?sort=colour", 400)):
+        async with site.session.get(f"{url}{path}", headers=headers) as answer:
+            assert status == answer.status
+            assert "no-store" == answer.headers["Cache-Control"]
+            assert "text/html; charset=utf-8" == answer.headers["Content-Type"]
+
+
+async def test_a_refused_form_is_a_notice_on_its_page(site: Site) -> None:
+    """In words, with its status; it is no page inside the page."""
+    status, said = await site.ask("POST", "/topics/t", {"action": "explode"})
+
+    assert (400, False) == (status, "<html" in said)
+    assert "There is no such action." in words(said)
+
+
+async def test_who_shows_no_token_is_led_to_the_form(site: Site) -> None:
+    """And back to the page that was wanted."""
+    url = f"http://127.0.0.1:{site.admin.http_port}"
+    async with site.session.get(f"{url}/audit?topic=t", headers={"Accept": "text/html"}) as answer:
+        assert 401 == answer.status
+        assert "/signin?to=%2Faudit%3Ftopic%3Dt" in await answer.text()
+    async with site.session.get(f"{url}/signin?to=/audit") as answer:
+        assert (200, True) == (answer.status, 'value="/audit"' in await answer.text())

@@ -1,0 +1,75 @@
+"""Pages of topics and channels: lists, figures, latencies, where messages were delivered."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from sparq.cluster.cluster_stats import E2eLatency
+from sparq.nsqadmin.pages.topics import _delivery, latencies
+from tests.nsqadmin.pages.conftest import Site, words
+from tests.support.waiting import until
+
+
+async def test_lists_have_all_topics_and_channels(site: Site) -> None:
+    """Only who may create has the button; what is unknown is refused."""
+    topics = words(await site.get("/topics"))
+    assert "free" in topics
+    assert "Create…" in topics
+    assert "Create…" not in words(await site.get("/topics", token="eve"))
+    channels = await site.get("/topics?view=channels")
+    assert 'href="/topics/t/c"' in channels
+    assert 'href="/topics/t/c"' not in await site.get("/topics?view=channels&state=stuck")
+    status, said = await site.ask("GET", "/topics?sort=colour")
+    assert (400, True) == (status, "sort must be one of" in words(said))
+
+
+async def test_a_topic_and_a_channel_have_their_nodes(site: Site) -> None:
+    """Both nodes are listed, with links; what no nsqd has is a 404 page."""
+    for path in ("/topics/t", "/topics/t/c"):
+        page = await site.get(path)
+        assert all(f'href="/nodes/{node}"' in page for node in site.nodes)
+    for path in ("/topics/none", "/topics/t/none"):
+        status, _ = await site.ask("GET", path)
+        assert 404 == status
+
+
+async def test_a_new_topic_is_waited_for(site: Site) -> None:
+    """A page that is opened at once is not told that there is no such topic."""
+    await site.get("/topics")
+    await site.nsqds[0].post("/topic/create?topic=new")
+
+    async def is_there() -> bool:
+        return (await site.ask("GET", "/topics/new"))[0] == 200
+
+    await until(is_there)
+
+
+def test_latencies_are_told_by_quantile() -> None:
+    """Nanoseconds as seconds; what is unknown is left out, what is not measured has no rows."""
+    found = latencies(
+        E2eLatency(
+            percentiles=[
+                {"quantile": 0.99, "average": 2.5e9},
+                {"quantile": 0.5, "value": 1e9},
+                {"quantile": 0.1},
+            ]
+        )
+    )
+
+    assert ["End to end, 0.99 quantile", "End to end, 0.5 quantile"] == [name for name, _ in found]
+    assert all(text.endswith("s") for _, text in found)
+    assert [] == latencies(None)
+
+
+def test_deliveries_are_told_where_zones_are_configured() -> None:
+    """Without zones and regions, all go elsewhere: nothing is told."""
+
+    def channel(**counts: int) -> Any:
+        return SimpleNamespace(counts=counts)
+
+    found = _delivery(channel(zone_local_msg_count=1, global_msg_count=3))
+    assert ["1 (25 %)", "0 (0 %)", "3 (75 %)"] == [text for _, text in found]
+    assert [] == _delivery(channel(global_msg_count=3))
+    assert [] == _delivery(channel())
+    assert [] == _delivery(None)

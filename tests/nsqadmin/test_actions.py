@@ -1,0 +1,236 @@
+"""Actions as the pages and the new API order them: roles, typed names, the audit log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+
+from sparq.daemon.http import HttpError
+from sparq.nsqadmin.access.roles import ACTION_ROLES, Role
+from sparq.nsqadmin.actions import DOING, OF_NODE, OF_POLICIES, TYPED, ActionRequest
+from tests.nsqadmin.cluster import Admin, Cluster, admin, free_address, topics_paused
+
+ACTING = [
+    ("POST", "/api/topics", {"topic": "acl", "channel": "c"}),
+    ("POST", "/api/topics/acl", {"action": "pause"}),
+    ("POST", "/api/topics/acl/c", {"action": "empty"}),
+    ("POST", "/api/topics/acl", b"nonsense"),
+    ("DELETE", "/api/topics/acl/c", None),
+    ("DELETE", "/api/topics/acl", None),
+    ("DELETE", "/api/nodes/127.0.0.1:1", {"topic": "acl"}),
+]
+
+
+def request(**headers: str) -> Any:
+    """A request of this machine's."""
+
+    class Transport:
+        def get_extra_info(self, name: str, default: Any = None) -> Any:
+            return ("127.0.0.1", 9) if name == "peername" else default
+
+    return make_mocked_request("POST", "/x", headers, transport=Transport())
+
+
+async def refused(found: Admin, order: ActionRequest, **headers: str) -> tuple[int, str]:
+    with pytest.raises(HttpError) as error:
+        await found.daemon.services.actions.perform(request(**headers), order)
+    return error.value.status, error.value.code
+
+
+def test_every_action_has_a_role() -> None:
+    """What can be done, somebody in particular may do."""
+    assert DOING.keys() == ACTION_ROLES.keys()
+    assert TYPED <= DOING.keys()
+
+
+@pytest.mark.parametrize("action", sorted(TYPED))
+async def test_what_cannot_be_undone_wants_its_name(ours: Cluster, action: str) -> None:
+    """The channel's, or the topic's, or of policies the word; nothing happens without it."""
+    ours.fill("typed")
+    channel = "c" if action.endswith("_channel") else ""
+    node = ours.nsqds[0].http if action.startswith("tombstone") else ""
+    word, arguments = channel or "typed", {}
+    if action in OF_POLICIES:
+        word, arguments = "policies", {"policies": 0}
+    async with admin(**ours.modes()["lookupd"]) as found:
+        for typed in ("", "Typed", "typed" if word != "typed" else "typed "):
+            order = ActionRequest(action, "typed", channel, node, arguments, typed=typed)
+            assert (400, "NAME_NOT_TYPED") == await refused(found, order)
+        assert [2, 2] == [nsqd.channel("typed", "c")["depth"] for nsqd in ours.nsqds]
+        order = ActionRequest(action, "typed", channel, node, arguments, typed=word)
+        report = await found.daemon.services.actions.perform(request(), order)
+        assert "done" == report.result
+        assert (action, "done") == (
+            found.audited()[-1]["action"],
+            found.audited()[-1]["outcome"],
+        )
+
+
+def test_what_only_administrators_may_wants_its_name() -> None:
+    """That is what cannot be undone; the drain of a node can."""
+    administering = {a for a, role in ACTION_ROLES.items() if role is Role.ADMINISTER}
+    assert TYPED == administering - set(OF_NODE)
+
+
+@pytest.mark.parametrize(
+    ("order", "status", "code"),
+    [
+        (ActionRequest("explode_topic", "t"), 400, "INVALID_ACTION"),
+        (ActionRequest("pause_topic", ""), 400, "INVALID_TOPIC"),
+        (ActionRequest("pause_channel", "t"), 400, "INVALID_CHANNEL"),
+        (ActionRequest("create_topic", "a b"), 400, "INVALID_TOPIC"),
+        (ActionRequest("create_channel", "t", "a b"), 400, "INVALID_CHANNEL"),
+        (ActionRequest("seek_channel", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (ActionRequest("seek_channel", "t", "c", arguments={"to": 3}), 400, "INVALID_ARGUMENT"),
+        (
+            ActionRequest("seek_channel", "t", "c", arguments={"to": "latest", "nodes": "n:1"}),
+            400,
+            "INVALID_ARGUMENT",
+        ),
+        (ActionRequest("requeue_message", "t", "c"), 400, "INVALID_ARGUMENT"),
+        (
+            ActionRequest("copy_message", "t", "c", arguments={"ids": {"n:1": ["0"]}, "to": "a b"}),
+            400,
+            "INVALID_ARGUMENT",
+        ),
+        (
+            ActionRequest("finish_message", "t", "c", arguments={"ids": {"n:1": ["0" * 16]}}),
+            404,
+            "NODE_NOT_FOUND",
+        ),
+        (ActionRequest("set_policies", "", typed="policies"), 400, "INVALID_ARGUMENT"),
+        (
+            ActionRequest("tombstone_topic_producer", "t", node="n:1", typed="t"),
+            404,
+            "NODE_NOT_FOUND",
+        ),
+    ],
+)
+async def test_what_is_wrong_with_an_order(
+    ours: Cluster, order: ActionRequest, status: int, code: str
+) -> None:
+    """It is refused, and no node is told anything; what was begun is in the audit log."""
+    async with admin(**ours.modes()["lookupd"]) as found:
+        assert (status, code) == await refused(found, order)
+        is_begun = code in ("INVALID_ARGUMENT", "NODE_NOT_FOUND")
+        told = [(entry["action"], entry["outcome"]) for entry in found.audited()]
+        assert ([(order.action, "failed")] if is_begun else []) == told
+
+
+async def test_a_seek(ours: Cluster) -> None:
+    """At the nodes that are named; what they said is in the report."""
+    ours.fill("sought")
+    async with admin(**ours.modes()["lookupd"]) as found:
+        arguments = {"to": "latest", "nodes": [ours.nsqds[0].http]}
+        order = ActionRequest("seek_channel", "sought", "c", arguments=arguments)
+        report = await found.daemon.services.actions.perform(request(), order)
+        assert "done" == report.result
+        assert arguments == found.audited()[-1]["arguments"]
+    assert [0, 2] == [nsqd.channel("sought", "c")["depth"] for nsqd in ours.nsqds]
+
+
+async def test_who_may_operate_may_not_throw_away(ours: Cluster) -> None:
+    """The role of the action counts, not that of the route."""
+    ours.fill("roles")
+    options = {"roles": ("op=operate",), "local_role": "none"}
+    async with admin(**ours.modes()["lookupd"], **options) as found:
+        mine = {"X-Forwarded-User": "op"}
+        order = ActionRequest("empty_channel", "roles", "c", typed="c")
+        assert (403, "FORBIDDEN") == await refused(found, order, **mine)
+        assert (403, "FORBIDDEN") == await refused(found, ActionRequest("pause_topic", "roles"))
+        perform = found.daemon.services.actions.perform
+        report = await perform(request(**mine), ActionRequest("pause_topic", "roles"))
+        assert "done" == report.result
+        body = {"action": "empty"}
+        assert 403 == (await found.ask("POST", "/api/topics/roles/c", body, mine))[0]
+    assert [2, 2] == [nsqd.channel("roles", "c")["depth"] for nsqd in ours.nsqds]
+
+
+async def test_nothing_is_done_that_cannot_be_written_down(ours: Cluster, tmp_path: Path) -> None:
+    """503 while the audit log cannot be written."""
+    ours.fill("kept")
+    log = tmp_path / "audit" / "log"
+    log.parent.mkdir()
+    async with admin(**ours.modes()["lookupd"], audit_log=str(log)) as found:
+        await found.done("POST", "/api/topics/kept", {"action": "pause"})
+        assert b"pause_topic" in log.read_bytes()
+        found.daemon.services.audit._why_not = "a full disk"
+        moved = log.parent.rename(tmp_path / "elsewhere")
+        unavailable = (503, {"message": "AUDIT_UNAVAILABLE"})
+        body = {"action": "unpause"}
+        assert unavailable == await found.ask("POST", "/api/topics/kept", body)
+        assert unavailable == await found.ask("PUT", "/config/log_level", b"info")
+        moved.rename(log.parent)
+        await found.done("POST", "/api/topics/kept", body)
+
+
+async def test_the_audit_log_as_a_topic(ours: Cluster) -> None:
+    """Each entry is published, at one node."""
+    from tests.support.waiting import until_seen
+
+    async with admin(**ours.modes()["lookupd"], audit_topic="audited") as found:
+        await found.done("POST", "/api/topics", {"topic": "any"})
+
+        def count() -> int:
+            stats = [n.get_json("/stats?format=json&topic=audited") for n in ours.nsqds]
+            return sum(t["message_count"] for s in stats for t in s["topics"] or ())
+
+        await until_seen(lambda: count() == 1)
+
+
+@pytest.mark.parametrize(("method", "path", "body"), ACTING)
+async def test_who_is_no_admin_changes_nothing(
+    ours: Cluster, method: str, path: str, body: Any
+) -> None:
+    """403 before the body is read, without the header or with another user."""
+    ours.fill("acl")
+    options = {"admin_users": ("alice", "bob"), **ours.modes()["lookupd"]}
+    async with admin(**options) as found:
+        for headers in ({}, {"X-Forwarded-User": "eve"}, {"X-Forwarded-User": ""}):
+            said = await found.ask(method, path, body, headers)
+            assert (403, {"message": "FORBIDDEN"}) == said
+        status, _ = await found.ask("GET", "/api/topics", headers={"X-Forwarded-User": "eve"})
+        assert 200 == status
+    assert [2, 2] == [nsqd.channel("acl", "c")["depth"] for nsqd in ours.nsqds]
+    assert [False, False] == topics_paused(ours, "acl")
+
+
+async def test_an_admin_may(ours: Cluster) -> None:
+    """By the header that is named."""
+    ours.fill("may")
+    options = {"admin_users": ("alice",), "acl_http_header": "X-User", **ours.modes()["lookupd"]}
+    async with admin(**options) as found:
+        body, mine = {"action": "empty"}, {"X-User": "alice"}
+        assert 403 == (await found.ask("POST", "/api/topics/may/c", body))[0]
+        assert 200 == (await found.ask("POST", "/api/topics/may/c", body, mine))[0]
+        assert "alice" == found.audited()[-1]["user"]
+    assert [0, 0] == [nsqd.channel("may", "c")["depth"] for nsqd in ours.nsqds]
+
+
+async def test_everything_done_is_written_down(ours: Cluster) -> None:
+    """Who, what, where, from where, with what result."""
+    ours.fill("written")
+    async with admin(**ours.modes()["lookupd"]) as found:
+        await found.done("POST", "/api/topics/written/c", {"action": "pause"})
+        await found.ask("DELETE", "/api/topics/nobody", headers={"User-Agent": "me/1"})
+        await found.ask("DELETE", f"/api/nodes/{free_address()}", {"topic": "written"})
+        paused, deleted, stone = found.audited()
+
+    assert ("pause_channel", "written", "c", "done", "local") == (
+        paused["action"],
+        paused["topic"],
+        paused["channel"],
+        paused["outcome"],
+        paused["via"],
+    )
+    assert paused["remote"].startswith("127.0.0.1:")
+    assert ("delete_topic", "failed", "me/1") == (
+        deleted["action"],
+        deleted["outcome"],
+        deleted["user_agent"],
+    )
+    assert "TOPIC_NOT_FOUND" in deleted["detail"]
+    assert ("tombstone_topic_producer", "failed") == (stone["action"], stone["outcome"])

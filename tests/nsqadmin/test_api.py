@@ -1,0 +1,489 @@
+"""NSQ's API: what every route shows and does, with its errors, with nsqlookupds and without."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cluster.peers import peer
+from tests.nsqadmin.cluster import Admin, Cluster, admin, consumer, free_address, topics_paused
+
+TOPIC, CHANNEL, NODE = "/api/topics/bad", "/api/topics/bad/c", "/api/nodes/x:1"
+
+LOOKUPDS = "nsqlookupd_http_addresses"
+
+TOPIC_KEYS = {
+    *("node", "hostname", "topic_name", "depth", "memory_depth", "backend_depth", "message_count"),
+    *("delivery_msg_count", "nodes", "channels", "paused", "e2e_processing_latency"),
+}
+CHANNEL_KEYS = {
+    *("node", "hostname", "topic_name", "channel_name", "depth", "memory_depth", "backend_depth"),
+    *("in_flight_count", "deferred_count", "requeue_count", "timeout_count", "message_count"),
+    *("client_count", "nodes", "clients", "paused", "e2e_processing_latency"),
+}
+CLIENT_KEYS = {
+    *("node", "remote_address", "version", "client_id", "hostname", "user_agent", "connect_ts"),
+    *("connected", "in_flight_count", "ready_count", "finish_count", "requeue_count"),
+    *("message_count", "sample_rate", "deflate", "snappy", "authed", "auth_identity"),
+    *("auth_identity_url", "tls", "tls_cipher_suite", "tls_version", "tls_negotiated_protocol"),
+    "tls_negotiated_protocol_is_mutual",
+}
+NODE_KEYS = {
+    *("remote_addresses", "remote_address", "hostname", "broadcast_address", "tcp_port"),
+    *("http_port", "version", "topics", "out_of_date"),
+}
+LATENCY_KEYS = {"count", "percentiles", "topic", "channel", "host"}
+
+
+async def test_topics(either: Admin, cluster: Cluster) -> None:
+    """Their names, sorted."""
+    cluster.fill("list_b", messages=0)
+    cluster.fill("list_a", messages=0)
+    found = await either.done("GET", "/api/topics")
+
+    assert {"topics", "message"} == found.keys()
+    assert {"list_a", "list_b"} <= set(found["topics"])
+    assert sorted(found["topics"]) == found["topics"]
+
+
+async def test_topics_that_no_node_has(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
+    """With their channels; none where the nodes are given."""
+    cluster.fill("had", messages=0)
+    for lookupd in cluster.lookupds:
+        lookupd.post("/topic/create?topic=idle0")
+        lookupd.post("/channel/create?topic=idle1&channel=c")
+    found = (await by_lookupd.done("GET", "/api/topics?inactive=true"))["topics"]
+
+    assert (None, ["c"]) == (found["idle0"], found["idle1"])
+    assert "had" not in found
+    assert {} == (await direct.done("GET", "/api/topics?inactive=true"))["topics"]
+
+
+async def test_a_topic(either: Admin, cluster: Cluster) -> None:
+    """Summed over both nodes, with its parts and its channels; no clients."""
+    cluster.fill("whole", messages=3)
+    found = await either.done("GET", "/api/topics/whole")
+
+    assert TOPIC_KEYS | {"message"} == found.keys()
+    assert ("*", "", "whole", 6, False) == (
+        found["node"],
+        found["hostname"],
+        found["topic_name"],
+        found["message_count"],
+        found["paused"],
+    )
+    assert sorted(nsqd.http for nsqd in cluster.nsqds) == sorted(n["node"] for n in found["nodes"])
+    (channel,) = found["channels"]
+    assert CHANNEL_KEYS == channel.keys()
+    assert (6, None) == (channel["depth"], channel["clients"])
+    for part in found["nodes"]:
+        assert TOPIC_KEYS == part.keys()
+        assert (3, None) == (part["message_count"], part["nodes"])
+        assert [3] == [one["depth"] for one in part["channels"]]
+    assert LATENCY_KEYS == found["e2e_processing_latency"].keys()
+    assert ("whole", "*") == (
+        found["e2e_processing_latency"]["topic"],
+        found["e2e_processing_latency"]["host"],
+    )
+
+
+async def test_a_topic_without_a_channel(either: Admin, cluster: Cluster) -> None:
+    """What a node has told stays an empty list, what is put together is null."""
+    cluster.make_bare("bare")
+    found = await either.done("GET", "/api/topics/bare")
+
+    assert found["channels"] is None
+    assert [[], []] == [part["channels"] for part in found["nodes"]]
+    node = await either.done("GET", f"/api/nodes/{cluster.nsqds[0].http}")
+    assert [] in [topic["channels"] for topic in node["topics"]]
+
+
+async def test_a_channel(either: Admin, cluster: Cluster) -> None:
+    """Summed over both nodes, each client once, with what `depth` is on disk."""
+    cluster.fill("deep", messages=3)
+    async with consumer(cluster.nsqds[0], "deep", "c"), consumer(cluster.nsqds[1], "deep", "c"):
+        found = await either.done("GET", "/api/topics/deep/c")
+
+    assert CHANNEL_KEYS | {"message"} == found.keys()
+    assert (6, 6, 2) == (found["depth"], found["message_count"], found["client_count"])
+    assert found["memory_depth"] == found["depth"] - found["backend_depth"]
+    assert cluster.is_sparqs is (found["backend_depth"] > 0)
+    assert [None, None] == [part["clients"] for part in found["nodes"]]
+    assert sorted(nsqd.http for nsqd in cluster.nsqds) == [c["node"] for c in found["clients"]]
+    for client in found["clients"]:
+        assert CLIENT_KEYS == client.keys()
+        assert ("me", "here", "test/1", "V2") == (
+            client["client_id"],
+            client["hostname"],
+            client["user_agent"],
+            client["version"],
+        )
+        assert 0 <= client["connected"] < 60_000_000_000
+        assert client["connected"] % 1_000_000_000 == 0
+
+
+async def test_nodes_by_nsqlookupd(by_lookupd: Admin, cluster: Cluster) -> None:
+    """Each with who lists it, its topics and their tombstones."""
+    cluster.fill("listed", messages=0)
+    for lookupd in cluster.lookupds:
+        lookupd.post(f"/topic/tombstone?topic=listed&node={cluster.nsqds[0].http}")
+    nodes = (await by_lookupd.done("GET", "/api/nodes"))["nodes"]
+
+    assert {nsqd.http_port for nsqd in cluster.nsqds} == {node["http_port"] for node in nodes}
+    for node in nodes:
+        assert NODE_KEYS == node.keys()
+        assert ("127.0.0.1", False) == (node["broadcast_address"], node["out_of_date"])
+        listed = [text.partition("/") for text in node["remote_addresses"]]
+        assert [lookupd.http for lookupd in cluster.lookupds] == [at for at, _, _ in listed]
+        assert node["remote_address"] in [peer for _, _, peer in listed]
+        is_first = node["http_port"] == cluster.nsqds[0].http_port
+        assert {"topic": "listed", "tombstoned": is_first} in node["topics"]
+
+
+async def test_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
+    """In their order, listed by nobody."""
+    nodes = (await direct.done("GET", "/api/nodes"))["nodes"]
+
+    assert [nsqd.http_port for nsqd in cluster.nsqds] == [node["http_port"] for node in nodes]
+    assert [None, None] == [node["remote_addresses"] for node in nodes]
+    assert [NODE_KEYS, NODE_KEYS] == [node.keys() for node in nodes]
+
+
+async def test_a_node(either: Admin, cluster: Cluster) -> None:
+    """All that it has, with the clients, and its totals."""
+    cluster.fill("at_node")
+    nsqd = cluster.nsqds[1]
+    async with consumer(nsqd, "at_node", "c"):
+        found = await either.done("GET", f"/api/nodes/{nsqd.http}")
+
+    assert {"node", "topics", "total_messages", "total_clients", "message"} == found.keys()
+    assert (nsqd.http, 1) == (found["node"], found["total_clients"])
+    assert found["total_messages"] == sum(topic["message_count"] for topic in found["topics"])
+    (topic,) = [topic for topic in found["topics"] if topic["topic_name"] == "at_node"]
+    assert (nsqd.http, None) == (topic["node"], topic["nodes"])
+    assert [CLIENT_KEYS] == [client.keys() for client in topic["channels"][0]["clients"]]
+
+
+async def test_the_counter(either: Admin, cluster: Cluster) -> None:
+    """How much came to each channel at each node."""
+    cluster.fill("counted", messages=4)
+    stats = (await either.done("GET", "/api/counter"))["stats"]
+
+    for nsqd in cluster.nsqds:
+        expected = {
+            "node": nsqd.http,
+            "topic_name": "counted",
+            "channel_name": "c",
+            "message_count": 4,
+        }
+        assert expected == stats[f"counted:c:{nsqd.http}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/api/nodes/127.0.0.1:1", 404, "NODE_NOT_FOUND"),
+        ("/api/nodes/x", 404, "NODE_NOT_FOUND"),
+        ("/api/topics/wrong/nope", 404, "CHANNEL_NOT_FOUND"),
+        ("/api/topics?inactive=%zz", 400, "INVALID_REQUEST"),
+        ("/api/nope", 404, "NOT_FOUND"),
+        ("/api/topics/a/b/c", 404, "NOT_FOUND"),
+        ("/api/graphite", 400, "INVALID_ARG_METRIC"),
+        ("/api/graphite?metric=depth&target=x", 400, "INVALID_ARG_METRIC"),
+        ("/api/graphite?metric=rate", 400, "INVALID_ARG_TARGET"),
+        ("/render?target=x", 404, "NOT_FOUND"),
+    ],
+)
+async def test_errors(
+    either: Admin, cluster: Cluster, path: str, status: int, message: str
+) -> None:
+    """NSQ's codes, but an unknown channel, which is a bug there, is not found."""
+    cluster.fill("wrong", messages=0)
+
+    assert (status, {"message": message}) == await either.ask("GET", path)
+
+
+async def test_an_unknown_topic(by_lookupd: Admin, direct: Admin, cluster: Cluster) -> None:
+    """502 with NSQ's sentence: nobody knows it, or no node has it."""
+    _, by_name = await by_lookupd.ask("GET", "/api/topics/nobody")
+    prefix = "UPSTREAM_ERROR: failed to query any nsqlookupd: got response 404 Not Found "
+    assert by_name["message"].startswith(prefix + r'"{\"message\":\"TOPIC_NOT_FOUND\"}" (')
+    for lookupd in cluster.lookupds:
+        lookupd.post("/topic/create?topic=unproduced")
+    for found, path in (
+        (by_lookupd, "/api/topics/unproduced"),
+        (by_lookupd, "/api/topics/unproduced/c"),
+        (direct, "/api/topics/nobody"),
+        (direct, "/api/topics/nobody/c"),
+    ):
+        said = {"message": "UPSTREAM_ERROR: failed to query any nsqd: "}
+        assert (502, said) == await found.ask("GET", path)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("PUT", "/api/topics", 405),
+        ("POST", "/api/nodes", 405),
+        ("DELETE", "/config/log_level", 405),
+        ("GET", "/api/topics/", 301),
+        ("GET", "/API/Topics", 301),
+        ("POST", "/api/topics/", 307),
+        ("GET", "/ping", 200),
+    ],
+)
+async def test_the_router_is_nsqs(by_lookupd: Admin, method: str, path: str, status: int) -> None:
+    """Methods, trailing slashes and case as Go's router has them."""
+    found, headers, body = await by_lookupd.raw(method, path)
+
+    assert status == found
+    if found == 405:
+        assert b'{"message":"METHOD_NOT_ALLOWED"}' == body
+        assert headers["Allow"]
+    elif found == 200:
+        assert b"OK" == body
+    else:
+        assert "/api/topics" == headers["Location"]
+
+
+async def test_answers_are_json_of_nsq(by_lookupd: Admin) -> None:
+    """NSQ's two headers; compressed for who takes it."""
+    _, headers, _ = await by_lookupd.raw("GET", "/api/topics")
+    assert "application/json; charset=utf-8" == headers["Content-Type"]
+    assert "nsq; version=1.0" == headers["X-NSQ-Content-Type"]
+    for coding in ("gzip", "deflate"):
+        _, headers, _ = await by_lookupd.raw("GET", "/metrics", headers={"Accept-Encoding": coding})
+        assert coding == headers["Content-Encoding"]
+
+
+def without(document: Any, *names: str) -> Any:
+    """A document without these keys, anywhere in it."""
+    if isinstance(document, dict):
+        return {k: without(v, *names) for k, v in document.items() if k not in names}
+    if isinstance(document, list):
+        return [without(one, *names) for one in document]
+    return document
+
+
+@pytest.fixture(autouse=True)
+def _level() -> Iterator[None]:
+    """The level of the log is as it was."""
+    loggers = [logging.getLogger(name) for name in ("", "asyncio")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+async def test_other_nsqlookupds(by_lookupd: Admin, cluster: Cluster) -> None:
+    """They are asked from then on; it is written down."""
+    gone = free_address()
+    assert (200, [gone]) == await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", [gone])
+    assert (200, [gone]) == await by_lookupd.ask("GET", f"/config/{LOOKUPDS}")
+    assert 502 == (await by_lookupd.ask("GET", "/api/nodes"))[0]
+    back = [lookupd.http for lookupd in cluster.lookupds]
+    assert 200 == (await by_lookupd.ask("PUT", f"/config/{LOOKUPDS}", back))[0]
+    assert await by_lookupd.done("GET", "/api/nodes")
+    entry = by_lookupd.audited()[-1]
+    assert (f"config_{LOOKUPDS}", {"value": back}) == (entry["action"], entry["arguments"])
+
+
+async def test_the_log_level() -> None:
+    """A bare word; the answer is its number."""
+    async with admin(lookupd_http_addresses=(free_address(),)) as found:
+        assert (200, 4) == await found.ask("PUT", "/config/log_level", b"ERROR")
+        assert logging.ERROR == logging.getLogger().level
+        assert (200, 4) == await found.ask("GET", "/config/log_level")
+
+
+@pytest.mark.parametrize(
+    ("option", "body", "status", "message"),
+    [
+        (LOOKUPDS, b"", 413, "INVALID_VALUE"),
+        (LOOKUPDS, b"x" * ((1 << 20) + 1), 413, "INVALID_VALUE"),
+        (LOOKUPDS, b"{", 400, "INVALID_VALUE"),
+        (LOOKUPDS, b'["nonsense"]', 400, "INVALID_VALUE"),
+        (LOOKUPDS, b"[3]", 400, "INVALID_VALUE"),
+        (LOOKUPDS, b'"127.0.0.1:1"', 400, "INVALID_VALUE"),
+        ("log_level", b"loud", 400, "INVALID_VALUE"),
+        ("log_level", b"\xff", 400, "INVALID_VALUE"),
+        ("http_address", b"x", 400, "INVALID_OPTION"),
+        ("nope", b"x", 400, "INVALID_OPTION"),
+    ],
+)
+async def test_what_cannot_be_set(option: str, body: bytes, status: int, message: str) -> None:
+    """NSQ's codes, and nothing is changed."""
+    given = (free_address(),)
+    async with admin(lookupd_http_addresses=given) as found:
+        assert (status, {"message": message}) == await found.ask("PUT", f"/config/{option}", body)
+        assert given == found.daemon.services.options.lookupd_http_addresses
+        assert given == found.daemon.services.fleet.lookupds
+
+
+async def test_who_is_elsewhere_may_not() -> None:
+    """The network of the connection counts: 403 outside of it, for reading too."""
+    async with admin(
+        lookupd_http_addresses=(free_address(),), allow_config_from_cidr="10.0.0.0/8"
+    ) as found:
+        said = (403, {"message": "FORBIDDEN"})
+        assert said == await found.ask("GET", "/config/log_level")
+        assert said == await found.ask("PUT", "/config/log_level", b"debug")
+
+
+def names(cluster: Cluster, topic: str) -> list[bool]:
+    """Whether each node has the topic."""
+    found = [nsqd.get_json(f"/stats?format=json&topic={topic}") for nsqd in cluster.nsqds]
+    return [bool(stats["topics"]) for stats in found]
+
+
+async def test_create(by_lookupd: Admin, cluster: Cluster) -> None:
+    """A topic, then a channel of it: known to both nsqlookupds, the channel at the node."""
+    await by_lookupd.done("POST", "/api/topics", {"topic": "new"})
+    for lookupd in cluster.lookupds:
+        assert "new" in lookupd.get_json("/topics")["topics"]
+    cluster.fill("new", "other", messages=0)
+    await by_lookupd.done("POST", "/api/topics", {"topic": "new", "channel": "c"})
+
+    assert all(nsqd.channel("new", "c") for nsqd in cluster.nsqds)
+    for lookupd in cluster.lookupds:
+        assert "c" in lookupd.get_json("/channels?topic=new")["channels"]
+
+
+async def test_create_at_nodes_that_were_given(direct: Admin, cluster: Cluster) -> None:
+    """At the nodes themselves (NSQ does nothing then, and says that all is well)."""
+    await direct.done("POST", "/api/topics", {"topic": "direct", "channel": "c"})
+
+    assert all(nsqd.channel("direct", "c") for nsqd in cluster.nsqds)
+
+
+@pytest.mark.parametrize("path", ["/api/topics/acts", "/api/topics/acts/c"])
+async def test_pause_unpause_empty(either: Admin, cluster: Cluster, path: str) -> None:
+    """A topic's or a channel's, at both nodes."""
+    cluster.fill("acts")
+    is_channel = path.endswith("/c")
+
+    def paused() -> list[bool]:
+        if is_channel:
+            return [nsqd.channel("acts", "c")["paused"] for nsqd in cluster.nsqds]
+        return topics_paused(cluster, "acts")
+
+    await either.done("POST", path, {"action": "pause"})
+    assert [True, True] == paused()
+    assert (await either.done("GET", path))["paused"] is True
+    await either.done("POST", path, {"action": "unpause"})
+    assert [False, False] == paused()
+    await either.done("POST", path, {"action": "empty"})
+    depths = [nsqd.channel("acts", "c")["depth"] for nsqd in cluster.nsqds]
+    assert ([0, 0] if is_channel else [2, 2]) == depths
+
+
+async def test_delete(either: Admin, cluster: Cluster) -> None:
+    """A channel, then its topic: gone at the nodes and, where there are any, at nsqlookupds."""
+    cluster.fill("gone")
+    await either.done("DELETE", "/api/topics/gone/c")
+    assert [{}, {}] == [nsqd.channel("gone", "c") for nsqd in cluster.nsqds]
+    assert [True, True] == names(cluster, "gone")
+    await either.done("DELETE", "/api/topics/gone")
+    assert [False, False] == names(cluster, "gone")
+
+
+async def test_a_tombstone(by_lookupd: Admin, cluster: Cluster) -> None:
+    """One node is hidden, and loses the topic; the other one keeps it."""
+    cluster.fill("stone")
+    first, second = cluster.nsqds
+    await by_lookupd.done("DELETE", f"/api/nodes/{first.http}", {"topic": "stone"})
+
+    assert [False, True] == names(cluster, "stone")
+    for lookupd in cluster.lookupds:
+        listed = lookupd.get_json("/lookup?topic=stone")["producers"]
+        assert [second.http_port] == [producer["http_port"] for producer in listed]
+
+
+async def test_a_tombstone_for_a_stranger_is_refused(either: Admin, cluster: Cluster) -> None:
+    """Who is no node is not called, and nothing is told to nsqlookupds (S-2)."""
+    cluster.fill("stranger")
+    async with peer({}) as stranger:
+        for node in (stranger.address, "169.254.169.254:80", "localhost:22"):
+            status, said = await either.ask("DELETE", f"/api/nodes/{node}", {"topic": "stranger"})
+            assert (404, {"message": "NODE_NOT_FOUND"}) == (status, said)
+        assert 0 == stranger.connections
+    assert [True, True] == names(cluster, "stranger")
+    assert 2 == len(cluster.lookupds[0].get_json("/lookup?topic=stranger")["producers"])
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "message"),
+    [
+        ("POST", "/api/topics", b"", "EOF"),
+        ("POST", "/api/topics", b"{", "invalid JSON"),
+        ("POST", "/api/topics", b"[]", "invalid JSON: the body must be an object"),
+        ("POST", "/api/topics", b'{"topic":3}', "invalid JSON: topic must be a string"),
+        ("POST", "/api/topics", b"[" * 100_000, "invalid JSON"),
+        ("POST", "/api/topics", b"null", "INVALID_TOPIC"),
+        ("POST", "/api/topics", {"topic": "a b"}, "INVALID_TOPIC"),
+        ("POST", "/api/topics", {"topic": "../x"}, "INVALID_TOPIC"),
+        ("POST", "/api/topics", {"topic": "t" * 65}, "INVALID_TOPIC"),
+        ("POST", "/api/topics", {"channel": "c"}, "INVALID_TOPIC"),
+        ("POST", "/api/topics", {"topic": "bad", "channel": "c?"}, "INVALID_CHANNEL"),
+        ("POST", TOPIC, b"", "EOF"),
+        ("POST", TOPIC, b"}", "invalid JSON"),
+        ("POST", TOPIC, {}, "INVALID_ACTION"),
+        ("POST", TOPIC, {"action": "delete"}, "INVALID_ACTION"),
+        ("POST", CHANNEL, {"action": "Pause"}, "INVALID_ACTION"),
+        ("DELETE", NODE, b"", "INVALID_BODY"),
+        ("DELETE", NODE, b"[]", "INVALID_BODY"),
+        ("DELETE", NODE, {"topic": ""}, "INVALID_TOPIC"),
+        ("DELETE", NODE, {"topic": "a/b"}, "INVALID_TOPIC"),
+    ],
+)
+async def test_what_is_wrong_is_told(
+    by_lookupd: Admin, method: str, path: str, body: Any, message: str
+) -> None:
+    """400 with NSQ's codes, and nobody is called for it."""
+    before = by_lookupd.daemon.services.upstream.calls
+
+    assert (400, {"message": message}) == await by_lookupd.ask(method, path, body)
+    services = by_lookupd.daemon.services
+    assert services.upstream.calls == before or services.watch.rounds > 0
+
+
+async def test_what_go_reads_is_read(by_lookupd: Admin, cluster: Cluster) -> None:
+    """The first JSON value of a body, keys in any case, other keys passed over."""
+    body = b' {"Topic": "read_as_go", "more": [1]} trailing'
+    await by_lookupd.done("POST", "/api/topics", body)
+
+    assert "read_as_go" in cluster.lookupds[0].get_json("/topics")["topics"]
+
+
+async def test_a_body_without_its_type_is_taken(by_lookupd: Admin, cluster: Cluster) -> None:
+    """As scripts send it with curl, which says that it is a form."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    status, said = await by_lookupd.ask("POST", "/api/topics", {"topic": "curl"}, form)
+
+    assert (200, {"message": ""}) == (status, said)
+    assert "curl" in cluster.lookupds[0].get_json("/topics")["topics"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("DELETE", "/api/topics/nobody", None),
+        ("DELETE", "/api/topics/nobody/c", None),
+        ("POST", "/api/topics/nobody", {"action": "pause"}),
+        ("POST", "/api/topics/nobody/c", {"action": "empty"}),
+    ],
+)
+async def test_a_change_to_an_unknown_topic(
+    either: Admin, method: str, path: str, body: Any
+) -> None:
+    """502 by nsqlookupd, which does not know it; nothing was done."""
+    status, said = await either.ask(method, path, body)
+    if either.daemon.services.fleet.lookupds:
+        assert 502 == status
+        assert said["message"].startswith("UPSTREAM_ERROR: failed to query any nsqlookupd: ")
+        assert "failed" == either.audited()[-1]["outcome"]
+    else:
+        assert (200, {"message": ""}) == (status, said)

@@ -1,0 +1,84 @@
+"""Graphite through nsqadmin: rates, images, and a graphite that says nothing of use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cluster.peers import answer, peer
+from tests.nsqadmin.cluster import admin, free_address
+
+RATE = "/api/graphite?metric=rate&target=sumSeries(a.*)"
+
+
+def points(*values: Any) -> Any:
+    return [{"target": "t", "datapoints": [[value, 1] for value in values]}]
+
+
+@pytest.mark.parametrize(
+    ("said", "rate"),
+    [
+        (points(741.0, 9), "12.35"),
+        (points(0), "0.00"),
+        (points(-1), "N/A"),
+        (points(None), "N/A"),
+        (points(), "N/A"),
+        ([], "N/A"),
+        ([{}], "N/A"),
+        ({"a": 1}, "N/A"),
+    ],
+)
+async def test_a_rate(said: Any, rate: str) -> None:
+    """The first point by the interval; what graphite does not know is `N/A` (NSQ: 500)."""
+    async with peer({"/base/render": answer(said)}) as graphite:
+        url = f"http://{graphite.address}/base"
+        async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
+            assert (200, {"rate": rate}) == await found.ask("GET", RATE)
+
+    asked = "from=-120sec&until=-60sec&format=json&target=sumSeries(a.*)"
+    assert [f"GET /base/render?{asked}"] == graphite.asked
+
+
+@pytest.mark.parametrize("said", [answer(b"{"), answer(b"", "500 Bad"), answer(b"[" * 99_999)])
+async def test_a_graphite_that_fails(said: bytes) -> None:
+    """500 INTERNAL_ERROR, as with NSQ; so without one."""
+    error = (500, {"message": "INTERNAL_ERROR"})
+    async with peer({"/render": said}) as graphite:
+        url = f"http://{graphite.address}"
+        async with admin(lookupd_http_addresses=(free_address(),), graphite_url=url) as found:
+            assert error == await found.ask("GET", RATE)
+    async with admin(lookupd_http_addresses=(free_address(),)) as found:
+        assert error == await found.ask("GET", RATE)
+
+
+async def test_images_pass_through() -> None:
+    """With the query as it came and the password that nsqadmin has; off without the option."""
+    image = answer(b"\x89PNG", "200 OK", "Content-Type: image/png")
+    async with peer({"/render": image}) as graphite:
+        url = f"http://me:secret@{graphite.address}"
+        base = {"lookupd_http_addresses": (free_address(),), "graphite_url": url}
+        async with admin(**base, proxy_graphite=True) as found:
+            status, headers, body = await found.raw("GET", "/render?target=a%26b&width=120")
+        async with admin(**base) as found:
+            assert 404 == (await found.raw("GET", "/render?target=a"))[0]
+
+    assert (200, "image/png", b"\x89PNG") == (status, headers["Content-Type"], body)
+    assert ["GET /render?target=a%26b&width=120"] == graphite.asked
+    assert "\r\nAuthorization: Basic bWU6c2VjcmV0\r\n" in graphite.heads[0]
+
+
+async def test_a_page_of_graphites_is_no_page_of_ours() -> None:
+    """What is no image is text; redirects lead nowhere; who is gone is 502."""
+    page = answer(b"<script>", "200 OK", "Content-Type: text/html")
+    away = answer(b"", "302 Found", "Location: http://127.0.0.1:1/")
+    for said, status, kind in ((page, 200, "text/plain"), (away, 302, "text/plain")):
+        async with peer({"/render": said}) as graphite:
+            url = f"http://{graphite.address}"
+            options = {"graphite_url": url, "proxy_graphite": True}
+            async with admin(lookupd_http_addresses=(free_address(),), **options) as found:
+                got, headers, _ = await found.raw("GET", "/render")
+        assert (status, kind) == (got, headers["Content-Type"].partition(";")[0])
+        assert "Location" not in headers
+    async with admin(lookupd_http_addresses=(free_address(),), **options) as found:
+        assert 502 == (await found.raw("GET", "/render"))[0]

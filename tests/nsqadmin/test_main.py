@@ -1,0 +1,131 @@
+"""nsqadmin as a program: its start and its failures, signals, base path, version."""
+
+from __future__ import annotations
+
+import http.client
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.servers import free_port
+from tests.support.waiting import wait_for
+
+LOOKUPD = "--lookupd-http-address=127.0.0.1:1"
+
+
+@dataclass
+class Program:
+    process: subprocess.Popen[bytes]
+    port: int
+    log: Path
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        try:
+            connection.request("GET", path)
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        finally:
+            connection.close()
+
+    def answers(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        try:
+            return self.get("/ping")[0] in (200, 404)
+        except OSError:
+            return False
+
+
+@contextmanager
+def program(folder: Path, *flags: str) -> Iterator[Program]:
+    port, log = free_port(), folder / "log"
+    command = [sys.executable, "-m", "sparq.nsqadmin", f"--http-address=127.0.0.1:{port}", *flags]
+    with log.open("wb") as sink:
+        process = subprocess.Popen(command, stdout=sink, stderr=sink)
+    found = Program(process, port, log)
+    try:
+        wait_for(found.answers)
+        yield found
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_its_life(tmp_path: Path) -> None:
+    """It answers below its base path, reloads at SIGHUP, and ends with status 0 at SIGTERM."""
+    config = tmp_path / "nsqadmin.toml"
+    config.write_text('nsqlookupd_http_addresses = ["127.0.0.1:1"]\nbase_path = "queues/"\n')
+    with program(tmp_path, f"-config={config}") as found:
+        assert (200, b"OK") == found.get("/queues/ping")
+        assert (200, b'["127.0.0.1:1"]') == found.get("/queues/config/nsqlookupd_http_addresses")
+        assert (200, b"/queues") == found.get("/queues/config/base_path")
+        assert (404, b'{"message":"NOT_FOUND"}') == found.get("/ping")
+        status, body = found.get("/queues/metrics")
+        assert 200 == status
+        for family in ("build_info", "upstream_requests_total", "upstream_failures_total"):
+            assert f"\nnsqadmin_{family}".encode() in b"\n" + body
+
+        config.write_text('nsqlookupd_http_addresses = ["127.0.0.1:2"]\nlog_level = "debug"\n')
+        found.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: b"127.0.0.1:2" in found.get("/queues/config/nsqlookupd_http_addresses")[1])
+        assert (200, b"1") == found.get("/queues/config/log_level")
+        config.write_text("nsqd_http_addresses = []\nnsqlookupd_http_addresses = []\n")
+        found.process.send_signal(signal.SIGHUP)
+        wait_for(lambda: "SIGHUP: nothing is changed" in found.log.read_text())
+        assert b"127.0.0.1:2" in found.get("/queues/config/nsqlookupd_http_addresses")[1]
+        found.process.send_signal(signal.SIGTERM)
+        assert 0 == found.process.wait(20)
+    text = found.log.read_text()
+    assert "base_path has changed: that needs a restart" in text
+    assert text.rstrip().endswith("bye")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ([], "--nsqd-http-address or --lookupd-http-address required"),
+        (
+            [LOOKUPD, "--nsqd-http-address=127.0.0.1:2"],
+            "use --nsqd-http-address or --lookupd-http-address not both",
+        ),
+        ([LOOKUPD, "--http-client-tls-cert=x"], "--http-client-tls-key is missing"),
+        ([LOOKUPD, "--http-client-tls-key=x"], "--http-client-tls-cert is missing"),
+        ([LOOKUPD, "--graphite-url=graphite"], "failed to parse --graphite-url='graphite'"),
+        ([LOOKUPD, "--notification-http-endpoint=x:y"], "failed to parse --notification-http"),
+        (["--lookupd-http-address=nobody.invalid:1"], "failed to resolve --lookupd-http-address"),
+        (["--nsqd-http-address=127.0.0.1"], "--nsqd-http-address=127.0.0.1 is not an address"),
+        ([LOOKUPD, "--http-address=192.0.2.1:1"], "listen (192.0.2.1:1) failed - "),
+        ([LOOKUPD, "--http-client-tls-root-ca-file=/nope"], "failed to read --http-client-tls-r"),
+        (
+            [LOOKUPD, "--http-client-tls-cert=/no", "--http-client-tls-key=/no"],
+            "failed to load /no",
+        ),
+        ([LOOKUPD, "--allow-config-from-cidr=x"], "--allow-config-from-cidr: "),
+        ([LOOKUPD, "--allow-node-address=a/b"], "--allow-node-address: 'a/b' is not an IP address"),
+        ([LOOKUPD, "--audit-topic=a b"], "--audit-topic=a b is not a valid topic name"),
+        ([LOOKUPD, "--upstream-token=@/nope"], "--upstream-token: /nope cannot be read"),
+    ],
+)
+def test_what_it_does_not_start_with(flags: list[str], sentence: str) -> None:
+    """One line that says why, and status 1."""
+    port = [] if any("--http-address" in f for f in flags) else ["--http-address=127.0.0.1:0"]
+    command = [sys.executable, "-m", "sparq.nsqadmin", *port, *flags]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert 1 == ended.returncode
+    last = ended.stderr.rstrip().splitlines()[-1]
+    assert f"FATAL: failed to instantiate nsqadmin - {sentence}" in last
+
+
+def test_the_version() -> None:
+    """NSQ's form."""
+    command = [sys.executable, "-m", "sparq.nsqadmin", "-version"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    assert said.startswith("nsqadmin v1.3.0 (built w/python")

@@ -1,0 +1,102 @@
+"""The options of nsqadmin: NSQ's flags, and their values at `/config`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sparq.nsqadmin.options import NsqadminOptions, base_of
+from sparq.program.flags import flags_of
+from tests.nsqadmin.cluster import admin, free_address
+
+NSQS_FLAGS = {
+    "log-level": 20,
+    "log-prefix": "[nsqadmin] ",
+    "verbose": False,
+    "http-address": "0.0.0.0:4171",
+    "base-path": "/",
+    "dev-static-dir": "",
+    "graphite-url": "",
+    "proxy-graphite": False,
+    "statsd-counter-format": "stats.counters.%s.count",
+    "statsd-gauge-format": "stats.gauges.%s",
+    "statsd-prefix": "nsq.%s",
+    "statsd-interval": 60_000_000_000,
+    "notification-http-endpoint": "",
+    "http-client-connect-timeout": 2_000_000_000,
+    "http-client-request-timeout": 5_000_000_000,
+    "http-client-tls-insecure-skip-verify": False,
+    "http-client-tls-root-ca-file": "",
+    "http-client-tls-cert": "",
+    "http-client-tls-key": "",
+    "allow-config-from-cidr": "127.0.0.1/8",
+    "acl-http-header": "X-Forwarded-User",
+    "lookupd-http-address": (),
+    "nsqd-http-address": (),
+    "admin-user": (),
+}
+KEYS = {
+    "lookupd-http-address": "nsqlookupd_http_addresses",
+    "nsqd-http-address": "nsqd_http_addresses",
+    "admin-user": "admin_users",
+}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("log_level", 2),
+        ("http_client_request_timeout", 5_000_000_000),
+        ("http_client_connect_timeout", 2_000_000_000),
+        ("statsd_interval", 60_000_000_000),
+        ("proxy_graphite", False),
+        ("admin_users", []),
+        ("acl_http_header", "X-Forwarded-User"),
+        ("allow_config_from_cidr", "127.0.0.1/8"),
+        ("base_path", "/"),
+        ("statsd_prefix", "nsq.%s"),
+        ("graphite_url", "http://g.example/x"),
+        ("notification_http_endpoint", "http://n.example/"),
+        ("upstream_token", "***"),
+        ("log_prefix", "[nsqadmin] "),
+    ],
+)
+async def test_options_are_read(option: str, value: Any) -> None:
+    """Texts as they are, all else as JSON; secrets are not told."""
+    async with admin(
+        lookupd_http_addresses=(free_address(),),
+        graphite_url="http://me:secret@g.example/x?key=secret",
+        notification_http_endpoint="http://me:secret@n.example/?key=secret",
+        upstream_token="secret",
+    ) as found:
+        assert (200, value) == await found.ask("GET", f"/config/{option}")
+
+
+async def test_every_option_has_a_value() -> None:
+    """All that `--help` names, under their keys; what Go has none for is none."""
+    async with admin(lookupd_http_addresses=(free_address(),)) as found:
+        for flag in flags_of(NsqadminOptions):
+            status, _ = await found.ask("GET", f"/config/{flag.key}")
+            assert (400 if flag.key == "verbose" else 200) == status, flag.key
+        for name in ("nope", "verbose", "config", "version"):
+            assert (400, {"message": "INVALID_OPTION"}) == await found.ask("GET", f"/config/{name}")
+
+
+def test_nsqs_flags_are_there() -> None:
+    """With NSQ's names, keys in a file, and defaults."""
+    flags = {flag.name: flag for flag in flags_of(NsqadminOptions)}
+
+    for name, default in NSQS_FLAGS.items():
+        assert default == flags[name].default, name
+        assert KEYS.get(name, name.replace("-", "_")) == flags[name].key
+        assert isinstance(default, tuple) is flags[name].repeated
+
+
+@pytest.mark.parametrize(
+    ("given", "base"),
+    [("/", ""), ("", ""), ("a", "/a"), ("/a/", "/a"), ("//a//b/../c/", "/a/c"), ("/../..", "")],
+)
+def test_base_paths_are_cleaned(given: str, base: str) -> None:
+    """As NSQ does: a slash before, none behind."""
+    assert base == base_of(NsqadminOptions(base_path=given))

@@ -1,0 +1,82 @@
+"""`/metrics` of nsqadmin is what Prometheus reads: with what promtool checks, and true figures."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from asyncio import to_thread
+from pathlib import Path
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.nsqadmin.access.cluster import Cluster, cluster
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+OWN = {
+    "nsqadmin_build_info": "gauge",
+    "nsqadmin_upstream_requests": "counter",
+    "nsqadmin_upstream_failures": "counter",
+    "nsqadmin_watch_rounds": "counter",
+}
+
+
+def fetch(running: Cluster) -> tuple[str, str]:
+    with urllib.request.urlopen(f"{running.url}/metrics", timeout=30) as answer:
+        return str(answer.headers["Content-Type"]), answer.read().decode()
+
+
+def counted(running: Cluster) -> dict[str, int]:
+    """What is counted at this moment."""
+    upstream, watch = running.admin.services.upstream, running.admin.services.watch
+    return {
+        "upstream_requests": upstream.calls,
+        "upstream_failures": upstream.failures,
+        "watch_rounds": watch.rounds,
+    }
+
+
+def value(families: list[Metric], name: str) -> float:
+    (found,) = (s.value for family in families for s in family.samples if s.name == name)
+    return float(found)
+
+
+async def test_it_is_what_promtool_would_take(tmp_path: Path) -> None:
+    """Names, help and types, one family a name, one sample for each set of labels."""
+    async with cluster(tmp_path) as running:
+        content_type, text = await to_thread(fetch, running)
+    families = list(text_string_to_metric_families(text))
+
+    assert "text/plain; version=0.0.4; charset=utf-8" == content_type
+    assert OWN == {found.name: found.type for found in families if "nsqadmin" in found.name}
+    assert {"process_cpu_seconds", "python_info"} <= {found.name for found in families}
+    names = [found.name for found in families]
+    assert sorted(set(names)) == sorted(names)
+    for family in families:
+        assert family.samples, family.name
+        assert NAME.fullmatch(family.name)
+        assert family.type != "unknown"
+        assert family.documentation.strip()
+        series = [(s.name, *sorted(s.labels.items())) for s in family.samples]
+        assert len(set(series)) == len(series), family.name
+        assert f"# HELP {family.samples[0].name} " in text
+    build = next(found for found in families if found.name == "nsqadmin_build_info").samples[0]
+    assert (1.0, {"version", "sparq_version"}) == (build.value, {*build.labels})
+    assert all(build.labels.values())
+
+
+async def test_its_figures_count(tmp_path: Path) -> None:
+    """Questions to daemons, those that failed, and looks at all figures."""
+    async with cluster(tmp_path) as running:
+        before = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))
+        assert 200 == await running.ask("GET", "/api/topics/t", {})
+        await running.lookupd.stop()
+        await running.ask("GET", "/api/topics/t", {})
+        await running.admin.services.watch.fresh()
+        least = counted(running)
+        after = list(text_string_to_metric_families((await to_thread(fetch, running))[1]))
+        most = counted(running)
+
+    for name, low in least.items():
+        found = value(after, f"nsqadmin_{name}_total")
+        assert value(before, f"nsqadmin_{name}_total") < low <= found <= most[name], name

@@ -1,0 +1,158 @@
+"""Actions over the API, held against its document: their effects and refusals; draining."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.nsqadmin.v2.conftest import Api, fill, seen
+from tests.support.waiting import until
+
+ORDERS: list[tuple[str, Any, int, str]] = [
+    ("/actions", [], 400, "INVALID_BODY"),
+    ("/actions", {"action": 5, "topic": "t"}, 400, "INVALID_BODY: action"),
+    ("/actions", {"action": "explode", "topic": "t"}, 400, "INVALID_ACTION"),
+    ("/actions", {"action": "x", "topic": "t", "messages": ["x"]}, 400, "INVALID_BODY"),
+    ("/actions", {"action": "x", "topic": "t", "messages": "x"}, 400, "INVALID_BODY"),
+    ("/seek", {"topic": "t", "channel": "c", "to": "5"}, 400, "INVALID_ARG_TO"),
+    ("/seek", {"topic": "t", "channel": "c"}, 400, "MISSING_ARG_TO"),
+    ("/seek", {"topic": "t", "channel": "c", "to": "-1h", "nodes": ["a:2"]}, 404, "NODE_NOT"),
+    ("/nodes/a:1/forget", {}, 404, "NODE_NOT_FOUND"),
+]  # fmt: skip
+
+
+def path(api: Api, node: int = 0) -> str:
+    return f"/nodes/{api.nodes[node]}/drain"
+
+
+async def shown(api: Api) -> list[bool]:
+    """Which nodes drain, as the list of nodes has it."""
+    rows = (await api.get("/nodes", sort="address"))["rows"]
+    by_address = {row["address"]: row["draining"] for row in rows}
+    return [by_address[node] for node in api.nodes]
+
+
+async def test_a_node_drains_and_does_no_more(api: Api) -> None:
+    """Only that one; with what is left there; in the audit log with who, where and what."""
+    await api.one.post("/pub?topic=t", b"x")
+    found = await api.get(path(api))
+    assert (False, "", 1) == (found["draining"], found["since"], found["depth"])
+
+    report = await api.post(path(api), None, exit="true")
+    assert ("done", [api.nodes[0]]) == (
+        report["result"],
+        [o["address"] for o in report["outcomes"]],
+    )
+    found = await api.get(path(api))
+    assert (True, True, False) == (found["draining"], found["exit"], found["empty"])
+    assert [{"topic": "t", "channel": "c", "messages": 1, "held_up": "no consumers"}] == found[
+        "left"
+    ]
+    assert not (await api.get(path(api, 1)))["draining"]
+    await until(lambda: _is(api, [True, False]))
+    notices = (await api.get("/attention"))["notices"]
+    assert any(f"draining:{api.nodes[0]}" in notice["key"] for notice in notices)
+
+    assert "done" == (await api._json("DELETE", path(api), 200, None, {}))["result"]
+    await until(lambda: _is(api, [False, False]))
+    entries = (await api.get("/audit"))["entries"]
+    assert [
+        ("all", "undrain_node", "done", api.nodes[0], {}),
+        ("all", "drain_node", "done", api.nodes[0], {"exit": True}),
+    ] == [
+        (e["user"], e["action"], e["outcome"], e["node"], e.get("arguments", {})) for e in entries
+    ]
+
+
+async def _is(api: Api, wanted: list[bool]) -> bool:
+    return await shown(api) == wanted
+
+
+async def test_actions_may_drain_as_well(api: Api) -> None:
+    """`/actions` takes it with a node; without one nothing is done."""
+    body: dict[str, Any] = {"action": "drain_node", "topic": "", "node": api.nodes[1]}
+    assert "done" == (await api.post("/actions", body))["result"]
+    assert (await api.get(path(api, 1)))["draining"]
+    await api.post("/actions", {**body, "node": ""}, 400)
+
+
+async def test_who_may_not_and_what_is_not_there(api: Api) -> None:
+    """Operators see it; nodes that are none are a 404."""
+    for token in ("operate", "read"):
+        for method in ("POST", "DELETE"):
+            status, _, _ = await api.send(method, path(api), token=token)
+            assert 403 == status
+        for action in ("drain_node", "undrain_node"):
+            body = {"action": action, "topic": "", "node": api.nodes[0]}
+            assert 403 == (await api.send("POST", "/actions", body, token=token))[0]
+        status, answer, _ = await api.send("GET", path(api), token=token)
+        assert (200, False) == (status, json.loads(answer)["draining"])
+    for method in ("GET", "POST", "DELETE"):
+        await api._json(method, "/nodes/nobody:1/drain", 404, None, {})
+
+
+async def test_actions_have_their_effect(api: Api) -> None:
+    """Whatever a page can do, with its report, on the right node, in the audit log."""
+    await fill(api)
+    messages = (await api.get("/messages", topic="t", channel="c"))["messages"]
+    chosen = [f"{each['node']}/{each['id']}" for each in messages[:3]]
+
+    done = await api.post(
+        "/actions",
+        {"action": "finish_message", "topic": "t", "channel": "c", "messages": chosen},
+    )
+    assert ("done", 3) == (done["result"], sum(len(o["answer"]["done"]) for o in done["outcomes"]))
+    left = await api.get("/messages", topic="t", channel="c")
+    assert [each["id"] for each in messages[3:]] == [each["id"] for each in left["messages"]]
+
+    back = {"topic": "t", "channel": "c", "to": "earliest"}
+    preview = await api.get("/seek", **back)
+    assert (3, 6) == (preview["again"], preview["waiting"])
+    assert "done" == (await api.post("/seek", back))["result"]
+    assert 6 == (await api.get("/messages", topic="t", channel="c"))["total"]
+
+    paused = await api.post("/actions", {"action": "pause_channel", "topic": "t", "channel": "c"})
+    assert "done" == paused["result"]
+    assert (await api.one.channel("t", "c"))["paused"]
+    copied = {"action": "copy_message", "topic": "t", "messages": chosen[:1], "to": "u"}
+    assert "done" == (await api.post("/actions", copied))["result"]
+
+    audit = await api.get("/audit", limit=50)
+    actions = [entry["action"] for entry in audit["entries"]]
+    assert ["copy_message", "pause_channel", "seek_channel", "finish_message"] == actions[:4]
+
+
+async def test_what_is_destroyed_is_typed(api: Api) -> None:
+    """And is refused without."""
+    await fill(api)
+    order = {"action": "empty_channel", "topic": "t", "channel": "c"}
+
+    refused = await api.post("/actions", {**order, "typed": "t"}, status=400)
+    assert "NAME_NOT_TYPED" == refused["message"]
+    assert 3 == (await api.one.channel("t", "c"))["depth"]
+    assert "done" == (await api.post("/actions", {**order, "typed": "c"}))["result"]
+    assert 0 == (await api.one.channel("t", "c"))["depth"]
+
+
+async def test_wrong_orders(api: Api) -> None:
+    """Nothing is done, and why."""
+    for path, body, status, words in ORDERS:
+        told = await api.post(path, body, status)
+        assert told["message"].startswith(words), (path, body)
+
+
+async def test_a_node_that_is_gone_can_be_forgotten(api: Api) -> None:
+    """It is listed as gone, with what waits there, until somebody says otherwise."""
+    await fill(api)
+    await seen(api, "/overview", lambda told: told["totals"]["waiting"] == 6)
+    await api.two.site.stop()
+    for listener in api.two.listeners[1:]:
+        if listener is not None:
+            listener.close()
+    nodes = await seen(api, "/nodes", lambda told: "gone" in [row["state"] for row in told["rows"]])
+    gone = next(row for row in nodes["rows"] if row["state"] == "gone")
+    assert 3 == gone["waiting"]
+    notices = (await api.get("/attention"))["notices"]
+    assert any("3 messages wait there" in notice["sentence"] for notice in notices)
+
+    assert {"node": api.nodes[1]} == await api.post(f"/nodes/{api.nodes[1]}/forget", {})

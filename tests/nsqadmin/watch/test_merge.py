@@ -1,0 +1,170 @@
+"""Figures of all nodes become rates, lags and states of the cluster's channels."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from tests.nsqadmin.watch.figures import Cluster, channel, snapshot, stats, topic, two_looks
+
+
+def test_rates_are_growth_by_time() -> None:
+    """A counter that grew by 20 in 10 seconds is a rate of 2."""
+    before = stats(topic("t", channel("c", messages=100, finished=50, requeued=1), bytes=1000))
+    after = stats(
+        topic("t", channel("c", messages=120, finished=80, requeued=6), messages=20, bytes=1500)
+    )
+
+    row = two_looks(before, after).channels.find("t", "c")
+    whole = two_looks(before, after).topics.find("t")
+
+    assert row is not None
+    assert whole is not None
+    assert (2.0, 3.0, 0.5, 0.0) == (row.in_rate, row.out_rate, row.requeue_rate, row.timeout_rate)
+    assert (2.0, 50.0, 3.0) == (whole.in_rate, whole.byte_rate, whole.out_rate)
+
+
+def test_one_look_makes_no_rate() -> None:
+    """What was looked at once only has no rate, rather than none at all per second."""
+    row = snapshot(stats(topic("t", channel("c", messages=5, depth=5)))).channels.find("t", "c")
+
+    assert row is not None
+    assert (None, None, None) == (row.in_rate, row.out_rate, row.clear_seconds)
+
+
+def test_a_restart_makes_no_rate() -> None:
+    """Counters begin at 0 with a new start: that is neither growth nor loss."""
+    before = stats(topic("t", channel("c", messages=100)))
+    after = stats(topic("t", channel("c", messages=150)), start_time=200)
+
+    row = two_looks(before, after).channels.find("t", "c")
+
+    assert row is not None
+    assert row.in_rate is None
+
+
+def test_what_is_new_at_a_node_adds_nothing_to_the_rate() -> None:
+    """A channel that one of two nodes has only now has the other one's rate."""
+    cluster = Cluster()
+    cluster.answers("a:4151", stats(topic("t", channel("c", messages=10))))
+    cluster.answers("b:4151", stats(topic("t"), topic("u", channel("c"))))
+    cluster.now += 10
+    cluster.answers("a:4151", stats(topic("t", channel("c", messages=30), channel("d"))))
+    cluster.answers("b:4151", stats(topic("t", channel("c", messages=500))))
+
+    found = cluster.snapshot()
+
+    row, other = found.channels.find("t", "c"), found.channels.find("t", "d")
+    assert row is not None
+    assert other is not None
+    assert (2.0, None) == (row.in_rate, other.in_rate)
+    assert found.topics.find("u") is None
+
+
+def test_lag_is_the_age_that_nodes_say() -> None:
+    """sparq's nsqd says the age of its oldest message: the oldest of all nodes counts."""
+    found = snapshot(
+        stats(topic("t", channel("c", depth=5, oldest=12.5))),
+        stats(topic("t", channel("c", depth=1, oldest=40.0))),
+        stats(topic("t", channel("c"))),
+    )
+
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert (40.0, True) == (row.lag_seconds, row.lag_is_exact)
+    assert found.totals.lag_seconds == 40.0
+
+
+def test_lag_of_go_is_estimated() -> None:
+    """Go's nsqd says no age: what waits by the rate at which it is finished is one."""
+    before = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
+    after = stats(topic("t", channel("c", is_go=True, messages=110, depth=40)), is_go=True)
+
+    found = two_looks(before, after)
+
+    row = found.channels.find("t", "c")
+    assert row is not None
+    assert (2.0, 20.0, False, None) == (
+        *(row.out_rate, row.lag_seconds, row.lag_is_exact, row.ready),
+    )
+    assert found.has_go
+    assert not found.nodes[0].is_sparq
+
+
+def test_lag_without_consumers_has_no_end_at_go() -> None:
+    """Where nothing is finished, the estimate is no number."""
+    same = stats(topic("t", channel("c", is_go=True, messages=100, depth=50)), is_go=True)
+
+    row = two_looks(same, same).channels.find("t", "c")
+
+    assert row is not None
+    assert row.lag_seconds == math.inf
+
+
+@pytest.mark.parametrize(
+    ("finished", "expected"), [(60, 10.0), (20, math.inf), (0, math.inf)], ids=str
+)
+def test_time_to_clear(finished: int, expected: float) -> None:
+    """What waits by how much faster it is finished than it comes; never where it is not."""
+    before = stats(topic("t", channel("c", messages=100, depth=80)))
+    after = stats(topic("t", channel("c", messages=120, depth=40, finished=finished)))
+
+    row = two_looks(before, after).channels.find("t", "c")
+
+    assert row is not None
+    assert row.clear_seconds == expected
+
+
+def test_states_of_channels() -> None:
+    """One word says what a channel is like."""
+    reader = {"range_reader": "h:1", "range_query": "clicks", "range_commit_seconds": 3.5}
+    answer = stats(
+        topic(
+            "t",
+            channel("alone", depth=5),
+            channel("behind", depth=5, clients=1, oldest=100.0),
+            channel("fine", depth=5, clients=1, oldest=1.0),
+            channel("paused", depth=5, paused=True),
+            channel("spark", **reader),
+        )
+    )
+
+    found = snapshot(answer)
+
+    states = {row.channel: row.state for row in found.channels}
+    expected = {"alone": "no consumers", "behind": "behind", "fine": "ok", "paused": "paused"}
+    assert {**expected, "spark": "ok"} == states
+    spark = found.channels.find("t", "spark")
+    assert spark is not None
+    assert spark.reader is not None
+    assert ("h:1", "clicks", 3.5) == (
+        *(spark.reader.address, spark.reader.query, spark.reader.commit_seconds),
+    )
+
+
+def test_consumers_that_finish_nothing_are_stuck() -> None:
+    """Messages wait, consumers are there, and the counter of finished ones stands still."""
+    cluster = Cluster()
+    answer = stats(topic("t", channel("c", depth=5, clients=2, finished=7)))
+    states = []
+    for _ in range(5):
+        cluster.answers("a:4151", answer)
+        row = cluster.snapshot().channels.find("t", "c")
+        assert row is not None
+        states.append((row.state, row.unfinished_seconds))
+        cluster.now += 10
+
+    assert [("ok", 0), ("ok", 10), ("ok", 20), ("stuck", 30), ("stuck", 40)] == states
+
+
+def test_a_finished_message_ends_being_stuck() -> None:
+    """One message that is finished is progress, and so is an empty channel."""
+    cluster = Cluster()
+    for finished, depth in ((7, 5), (8, 5), (8, 0)):
+        cluster.now += 100
+        figures = channel("c", depth=depth, clients=2, finished=finished)
+        cluster.answers("a:4151", stats(topic("t", figures)))
+        row = cluster.snapshot().channels.find("t", "c")
+        assert row is not None
+        assert ("ok", 0.0) == (row.state, row.unfinished_seconds)

@@ -1,0 +1,52 @@
+"""The figures in a node's answer to `/stats`, which is not trusted."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sparq.nsqadmin.watch.names import NameNumbers
+from sparq.nsqadmin.watch.node_stats import COUNT_MAX, read_look
+from tests.nsqadmin.watch.figures import channel, stats, topic
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"", b"[]", b"{}", b'{"version":1}', b'{"version":"1","topics":[{}]}', b"[" * 5000, b"\xff"],
+)
+def test_an_answer_that_is_none_is_refused(answer: bytes) -> None:
+    """Whatever a node says, it is read or refused."""
+    with pytest.raises(ValueError, match="figures"):
+        read_look(answer, NameNumbers(), 0.0)
+
+
+def test_hostile_figures_are_held_within_bounds() -> None:
+    """Names that NSQ does not allow are left out, counts are no less than 0, texts one line."""
+    answer = stats(
+        topic("<b>", channel("c")),
+        topic("t", channel("c", depth=-5), channel("c", depth=9), channel("a b"), depth=1 << 60),
+        topic("t", depth=3),
+        health="NOK\n\x1b[31m",
+    )
+
+    names = NameNumbers()
+    look = read_look(json.dumps(answer).encode(), names, 0.0)
+
+    assert [("t", ""), ("t", "c")] == [names.keys[number] for number in look.numbers]
+    assert [COUNT_MAX, 0] == look.column("depth").tolist()
+    assert look.health == "NOK  [31m"
+
+
+def test_counts_beyond_64_bits_are_refused() -> None:
+    """No column could hold them."""
+    answer = json.dumps(stats(topic("t", depth=1 << 80))).encode()
+    with pytest.raises(ValueError, match="unreadable"):
+        read_look(answer, NameNumbers(), 0.0)
+
+
+def test_an_answer_of_before_1_0_is_read() -> None:
+    """Then the document is wrapped."""
+    answer = json.dumps({"status_code": 200, "data": stats(topic("t"))}).encode()
+
+    assert len(read_look(answer, NameNumbers(), 0.0).numbers) == 1

@@ -1,0 +1,46 @@
+"""A watch whose rounds come fast, and waiting for a snapshot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from sparq.cluster.fleet import Fleet
+from sparq.cluster.upstream import Upstream
+from sparq.nsqadmin.watch.snapshot import ClusterSnapshot
+from sparq.nsqadmin.watch.watch import ClusterWatch
+
+
+@asynccontextmanager
+async def watching(
+    *, lookupds: tuple[str, ...] = (), nsqds: tuple[str, ...] = (), **changes: Any
+) -> AsyncIterator[ClusterWatch]:
+    """A watch whose rounds come fast."""
+    async with Upstream(connect_seconds=2, request_seconds=changes.pop("request", 5)) as upstream:
+        fleet = Fleet(upstream, lookupds=lookupds, nsqds=nsqds)
+        pace = {"interval_seconds": 0.05, "idle_seconds": 0.05, **changes}
+        async with ClusterWatch(fleet, **pace) as watch:
+            yield watch
+
+
+async def seen(
+    watch: ClusterWatch, condition: Callable[[ClusterSnapshot], Any], seconds: float = 10
+) -> ClusterSnapshot:
+    """The first snapshot for which a condition holds."""
+    async with asyncio.timeout(seconds):
+        snapshot = await watch.look()
+        while not condition(snapshot):
+            snapshot = await watch.changed(snapshot.number)
+    return snapshot
+
+
+def is_in(address: str, state: str) -> Callable[[ClusterSnapshot], bool]:
+    """Whether a node is in a state."""
+
+    def look(snapshot: ClusterSnapshot) -> bool:
+        node = snapshot.node(address)
+        return node is not None and node.state == state
+
+    return look

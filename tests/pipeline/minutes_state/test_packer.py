@@ -1,0 +1,133 @@
+"""What partitions send to the buckets: every click, page and rejected message once."""
+
+from collections import Counter
+
+import pytest
+
+from sparq.pipeline import packing
+from sparq.pipeline.minutes_state import minutes, packer, page_texts
+from sparq.pipeline.minutes_state.output import REJECTED_SCHEMA
+from tests.pipeline.minutes_state.buckets import hashed, message, table
+
+BUCKETS = 4
+
+
+def sent(messages, buckets=BUCKETS):
+    """(minutes, texts, rejected) of each bucket, as Arrow."""
+    blobs = packer.blobs_of(table(messages, 7), buckets)
+    return [packing.from_blob(blob, packer.BLOB_SCHEMAS) for blob in blobs]
+
+
+CLICKS = [
+    message(60 * minute + second, f"v{visitor}", f"/{visitor % 3}", status=100 * visitor)
+    for minute in (3, 7)
+    for second in range(2)
+    for visitor in range(9)
+]
+
+
+def test_a_click_counts_once_in_its_visitors_bucket():
+    """So the clicks and visitors of a minute are the sums over the buckets."""
+    clicks, visitors = Counter(), {}
+    for bucket, (held, _, _) in enumerate(sent(CLICKS)):
+        for row in held.to_pylist():
+            clicks[row["minute"]] += row["clicks"]
+            for visitor in row["visitors"]:
+                assert visitor % BUCKETS == bucket
+                visitors.setdefault((row["minute"], visitor), bucket)
+
+    assert clicks == {3: 18, 7: 18}
+    assert {(minute, hashed(f"v{n}")) for minute in (3, 7) for n in range(9)} == set(visitors)
+
+
+def test_a_page_counts_in_its_own_bucket():
+    """With all its clicks, whoever clicked; its text goes where it is counted."""
+    pages = Counter()
+    for bucket, (held, texts, _) in enumerate(sent(CLICKS)):
+        known = set(texts["page"].to_pylist())
+        for row in held.to_pylist():
+            for page, clicks in zip(row["pages"], row["page_clicks"], strict=True):
+                assert page % BUCKETS == bucket
+                assert page in known
+                pages[row["minute"], page] += clicks
+
+    assert pages == {(minute, hashed(f"/{n}")): 6 for minute in (3, 7) for n in range(3)}
+
+
+def test_every_bucket_is_told_every_minute():
+    """With zeros too: it must write its row of each minute that the batch touches."""
+    for held, _, _ in sent([message(60, "v"), message(300, "v")]):
+        assert held["minute"].to_pylist() == [1, 5]
+
+
+@pytest.mark.parametrize(
+    ("status", "name"),
+    [(None, "other"), (99, "other"), (100, "1xx"), (599, "5xx"), (600, "other"), (999, "other")],
+)
+def test_each_status_is_of_one_class(status, name):
+    """What is not a status of HTTP is counted all the same."""
+    (held, _, _) = sent([message(status=status)], buckets=1)[0]
+    row = held.to_pylist()[0]
+
+    assert {key: row[f"status_{key}"] for key in minutes.STATUS_CLASSES} == {
+        key: int(key == name) for key in minutes.STATUS_CLASSES
+    }
+
+
+def test_huge_sizes_add_up_to_the_largest_number():
+    """A log line may claim 10^18 bytes; ten of them must not make a negative sum."""
+    clicks = [message(bytes=10**18 - 1) for _ in range(20)]
+    (held, _, _) = sent([*clicks, message(60, bytes=7)], buckets=1)[0]
+
+    assert held["bytes"].to_pylist() == [minutes.SUM_MAX, 7]
+
+
+def test_a_request_without_a_page_counts_as_a_click():
+    """A broken request line names no page; no page of that name must appear."""
+    (held, texts, _) = sent([message(page=None)], buckets=1)[0]
+
+    assert held["clicks"].to_pylist() == [1]
+    assert held["pages"].to_pylist() == [[]]
+    assert len(texts) == 0
+
+
+def test_a_rejected_message_is_sent_whole_to_one_bucket():
+    """To `index pmod buckets`, so that one flood of them does not meet one bucket."""
+    broken = [message(reason="why", body=b"\xff%d" % at, index=at) for at in range(6)]
+    found = [refused for _, _, refused in sent([*broken, *CLICKS])]
+
+    assert [refused["index"].to_pylist() for refused in found] == [[0, 4], [1, 5], [2], [3]]
+    assert found[1].to_pylist()[0] == {
+        "id": f"{1:016x}",
+        "nsqd": "a",
+        "index": 1,
+        "timestamp": found[1]["timestamp"][0].as_py(),
+        "reason": "why",
+        "body": b"\xff1",
+    }
+
+
+def test_a_partition_with_rejected_messages_alone_is_sent():
+    """They must be kept, and its time moves the low mark's clock."""
+    rejected = table([message(reason="why", published_s=9)], 7)
+    rows = [*packing.pack_partition(rejected.to_batches(), packer.blobs_of, BUCKETS)]
+
+    assert [row.num_rows for row in rows] == [BUCKETS]
+    received = packing.receive([rows[0].to_pandas()])
+    assert received.header == packing.BucketHeader({}, 9, 7)
+    added, _, refused = packer.received(received.blobs)
+    assert (len(added), len(refused)) == (0, 1)
+
+
+def test_an_empty_partition_sends_nothing():
+    """There is no batch time in it."""
+    assert [*packing.pack_partition(table([], 7).to_batches(), packer.blobs_of, BUCKETS)] == []
+
+
+def test_a_bucket_without_clicks_is_sent_little():
+    """Most buckets of a small batch are empty; a row is sent to each all the same."""
+    blob = packer.blobs_of(table([message()], 7), 64)[0]
+    schemas = (minutes.SCHEMA, page_texts.SCHEMA, REJECTED_SCHEMA)
+
+    assert [len(part) for part in packing.from_blob(blob, schemas)] == [1, 0, 0]
+    assert len(blob) < 3000

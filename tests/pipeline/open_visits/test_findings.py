@@ -1,0 +1,48 @@
+"""Findings: when they are reported, how many are kept, and the rows that Spark gets."""
+
+from sparq.pipeline import packing
+from sparq.pipeline.open_visits.bucket import apply
+from sparq.pipeline.open_visits.findings import FINDING, OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.tiers import VisitsLimits, held_state
+from sparq.pipeline.visits import BURST, DECLARED
+from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, Machine, click, evicted
+
+
+def said(told):
+    return [(row["reason"], row["revision"], row["amount"]) for row in told]
+
+
+def test_findings_are_told_when_they_have_doubled_and_at_the_end():
+    """Across compactions: what is in the part `findings` goes on counting."""
+    machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
+    for second in range(7):
+        machine.apply([click(second, robot=True)], ["n"])
+
+    assert [(DECLARED, 1, 1), (DECLARED, 2, 2), (DECLARED, 3, 4)] == said(machine.told)
+    assert [(DECLARED, 4, 7)] == said(machine.close())
+
+
+def test_rows_have_the_schema_of_the_output():
+    """So that Spark takes them as they are."""
+    rows = [click(100, page=f"/{at}") for at in range(40)]
+    state, machine = held_state(), Machine(buckets=1, partitions=1)
+    frame = machine.packed(rows, ["n"] * 40, FIRST_BATCH_MS)
+    out = apply(state, 0, packing.receive([frame]))
+
+    assert out.schema.equals(OUTPUT_SCHEMA)
+    assert [BURST] == out["reason"].to_pylist()
+    assert [100] == [one.timestamp() for one in out["first_time"].to_pylist()]
+
+
+def test_the_older_half_of_too_many_findings_goes_and_is_counted():
+    """A robot that is found again after that is a new finding."""
+    limits = VisitsLimits(batches_max=1, findings_max=10)
+    machine = Machine(buckets=1, limits=limits)
+    for batch in range(12):
+        machine.apply([click(batch, who=f"{batch}", robot=True)], ["n"])
+
+    assert evicted(machine.told) == (0, 0, 6)
+    again = machine.apply([click(20, who="0", robot=True)], ["n"])
+    assert [(DECLARED, 1, 1)] == [
+        (row["reason"], row["revision"], row["amount"]) for row in again if row["kind"] == FINDING
+    ]

@@ -1,0 +1,84 @@
+"""The rules on the data of a bucket: which visitors a rule may say something about."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparq.pipeline.open_visits import judge
+from sparq.pipeline.open_visits.rows import Pages
+from sparq.pipeline.visits import BURST_PAGES, BURST_S, PAGE, REPEAT_CLICKS, REPEATS, ROBOTS_TXT
+
+# Visitor, second, page.
+CLICKS = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 4 * BURST_S), st.integers(0, 3)), max_size=40
+)
+
+
+def pages_of(clicks, kind=PAGE):
+    """Clicks in order of time, as columns; the id of each is its number."""
+    rows = [(who, second, kind, page, at) for at, (who, second, page) in enumerate(sorted_(clicks))]
+    kinds = (np.int64, np.int64, np.int8, np.int64, np.uint64)
+    columns = zip(*rows, strict=True) if rows else [()] * 5
+    return Pages(*(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True)))
+
+
+def sorted_(clicks):
+    return sorted(clicks, key=lambda click: click[1])
+
+
+def most_at_once(seconds):
+    """How many lie within BURST_S of one of them, at most."""
+    return max((sum(0 <= two - one <= BURST_S for two in seconds) for one in seconds), default=0)
+
+
+@given(CLICKS, st.integers(2, 9))
+def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
+    """One page again and again, or any pages in a short time."""
+    expected = set()
+    for visitor, _, _ in clicks:
+        theirs = [click for click in clicks if click[0] == visitor]
+        same = max(Counter(page for _, _, page in theirs).values())
+        if max(same, most_at_once([second for _, second, _ in theirs])) >= count:
+            expected.add(visitor)
+
+    assert sorted(expected) == judge.busy(pages_of(clicks), count).tolist()
+
+
+@given(CLICKS, st.integers(0, BURST_PAGES))
+def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
+    """As many as a rule needs, with as many more as there may be; without a page nothing."""
+    mine = [(0, second, page) for _, second, page in clicks]
+    same = max(Counter(page for _, _, page in mine).values(), default=0)
+    quick = most_at_once([second for _, second, _ in mine])
+    enough = same + unseen >= REPEAT_CLICKS or quick + unseen >= BURST_PAGES
+
+    assert (bool(mine) and enough) == judge.may_prove(pages_of(mine), unseen)
+    assert not judge.may_prove(pages_of(mine, ROBOTS_TXT), unseen)
+
+
+def test_visitors_worth_a_look():
+    """With enough pages, with robots.txt, or with a window that was put away."""
+    many = pages_of([(1, second, 5) for second in range(4)])
+    asked = pages_of([(2, 7, 9)], ROBOTS_TXT)
+    few = pages_of([(3, 1, 1)])
+    visitor = np.concatenate([many.visitor, asked.visitor, few.visitor])
+    kind = np.concatenate([many.kind, asked.kind, few.kind])
+
+    assert [1, 2, 4] == judge.worth_a_look(visitor, kind, 4, [4]).tolist()
+    assert [2] == judge.worth_a_look(visitor, kind, 5, []).tolist()
+
+
+def test_evidence_names_the_page_by_its_text_and_messages_by_their_ids():
+    """Of two pages with as many clicks, the first by its text, whatever their hashes are."""
+    clicks = [(1, 600 * at, page) for at in range(REPEAT_CLICKS) for page in (30, 20)]
+    pages = pages_of(clicks)
+    texts = {20: "/z", 30: "/a"}
+    (found,) = (
+        one for one in judge.at_once(pages, [], texts, declared=False) if one.reason == REPEATS
+    )
+
+    assert "/a" == found.details["page"]
+    assert texts == judge.texts_of(pages, {**texts, 40: "/other"})
+    assert all(len(one) == 16 for one in found.ids)

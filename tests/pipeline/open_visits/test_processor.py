@@ -1,0 +1,130 @@
+"""The buckets inside Spark: the same output as without it, through restarts, from one state."""
+
+import shutil
+from functools import partial
+
+import pandas as pd
+import pyarrow as pa
+
+from sparq.pipeline.open_visits.findings import OUTPUT_SCHEMA
+from sparq.pipeline.open_visits.pack import CLICKS, blobs_of
+from sparq.pipeline.open_visits.processor import (
+    LISTS,
+    VALUES,
+    SpamProcessor,
+    as_pandas,
+    closed,
+    found,
+)
+from sparq.pipeline.open_visits.tiers import VisitsLimits
+from sparq.pipeline.packing import PACKED_DDL, pack_partition
+from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, Machine, day, findings, table_of
+
+LIMITS = VisitsLimits(batches_max=3)
+BUCKETS = 4
+
+
+def rows_of(frame):
+    """The rows of a pandas frame of output as the machine has them."""
+    return pa.Table.from_pandas(frame, OUTPUT_SCHEMA).to_pylist()
+
+
+def test_the_processor_writes_what_apply_writes():
+    """Each state variable holds the same bytes as the part of its name."""
+    from pyspark.sql.streaming.tws_tester import TwsTester
+
+    rows, _ = day(6000, 2)
+    machine, tester = Machine(buckets=BUCKETS, limits=LIMITS), TwsTester(SpamProcessor(LIMITS))
+    told = []
+    for at in range(0, 3000, 300):
+        some, names = rows[at : at + 300], ["n"] * 300
+        frame = machine.packed(some, names, FIRST_BATCH_MS + machine.batches * 1000)
+        machine.apply(some, names)
+        for bucket, mine in frame.groupby("bucket"):
+            told += rows_of(tester.testInPandas(bucket, mine))
+
+    assert len(machine.told) > 3
+    assert findings(machine.told) == findings(told)
+    for bucket, state in enumerate(machine.states):
+        for name in LISTS:
+            held = [bytes(row[0]) for row in tester.peekListState(name, bucket)]
+            assert getattr(state, name).values == held
+        for name in VALUES:
+            row = tester.peekValueState(name, bucket)
+            assert getattr(state, name).values == ([bytes(row[0])] if row else [])
+
+
+def test_missing_numbers_stay_missing():
+    """A finding has no count of evicted visits, and no count becomes a float."""
+    row = {"kind": "evicted", "evicted_visits": 2**60 + 1}
+    frame = as_pandas(pa.Table.from_pylist([{"kind": "finding"}, row], OUTPUT_SCHEMA))
+
+    assert [None, 2**60 + 1] == [one["evicted_visits"] for one in rows_of(frame)]
+    assert frame["evicted_visits"].dtype == pd.Int64Dtype()
+
+
+def packed(clicks):
+    """Clicks as the query packs them, behind the reading of the text."""
+    return clicks.mapInArrow(
+        partial(pack_partition, blobs_of=blobs_of, buckets=BUCKETS), PACKED_DDL
+    )
+
+
+def test_the_query_in_spark_tells_what_the_buckets_tell(spark, tmp_path):
+    """Also where a batch is repeated after a restart, and at the end of the run."""
+    import pyarrow.parquet as pq
+
+    rows, _ = day(6000, 2)
+    machine = Machine(buckets=BUCKETS, limits=LIMITS)
+    source, checkpoint = tmp_path / "clicks", tmp_path / "checkpoint"
+    source.mkdir()
+    out = tmp_path / "out"
+
+    def write(frame, batch_id):
+        frame.write.mode("overwrite").parquet(str(out / f"batch={batch_id}"))
+
+    def written():
+        return [
+            row
+            for batch_id in range(5)
+            for row in pq.read_table(out / f"batch={batch_id}", partitioning=None).to_pylist()
+        ]
+
+    def run():
+        clicks = (
+            spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(source))
+        )
+        query = (
+            found(packed(clicks), LIMITS)
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for number in range(5):
+        some = rows[number * 300 : number * 300 + 300]
+        table = table_of(some, ["n"] * 300, FIRST_BATCH_MS + number * 1000)
+        pq.write_table(table, source / f"{number}.parquet")
+        machine.apply(some, ["n"] * 300)
+        if number in (2, 4):
+            run()
+    before = written()
+    shutil.rmtree(out / "batch=4")
+    for name in ("4", ".4.crc"):  # as if the driver had died before the commit
+        (checkpoint / "commits" / name).unlink(missing_ok=True)
+    run()
+
+    told = written()
+    assert len(told) > 2
+    assert findings(before) == findings(told)
+    assert findings(machine.told) == findings(told)
+    ended = closed(spark, str(checkpoint)).toPandas()
+    assert findings(machine.close()) == findings(rows_of(ended))
+
+
+SCHEMA = ", ".join(
+    f"{field.name} {dict(int64='BIGINT', int8='TINYINT', string='STRING')[str(field.type)]}"
+    for field in CLICKS
+)

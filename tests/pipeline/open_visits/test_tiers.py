@@ -1,0 +1,72 @@
+"""The parts of a state: which of them a batch reads and writes, and what lies in which."""
+
+from sparq.pipeline.open_visits.tiers import (
+    LINE_BYTES,
+    Base,
+    Element,
+    Hot,
+    VisitsLimits,
+    held_state,
+)
+from sparq.pipeline.visits import ROBOTS_TXT
+from tests.pipeline.open_visits.machine import Machine, click
+
+
+def test_ordinary_batches_leave_base_alone():
+    """They read and append to `hot`, and append to `names`; a compaction does the rest."""
+    state, limits = held_state(), VisitsLimits(batches_max=5)
+    machine = Machine(buckets=1, limits=limits)
+    machine.states = [state]
+    for batch in range(9):
+        for part in (state.hot, state.names, state.base, state.findings):
+            part.calls.clear()
+        machine.apply([click(60 * batch, who=f"{batch}"), click(60 * batch, who="u")], ["n"] * 2)
+        calls = [part.calls for part in (state.hot, state.names, state.base, state.findings)]
+        if (batch + 1) % 5:
+            assert [["get", "append"], ["append"], [], []] == calls
+        else:
+            assert [["get", "put"], ["get", "clear"], ["get", "put"], []] == calls
+    assert len(state.hot.values) == 5
+    assert len(state.names.values) == 4
+
+
+def test_people_with_many_pages_lie_in_base():
+    """Only those stay hot whose next click may prove something: each batch reads all of them."""
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
+    person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
+    again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
+    quick = [click(800 + at, who="quick", page=f"/{at}") for at in range(8)]
+    asked = [click(900, who="asked", kind=ROBOTS_TXT, page="/robots.txt")]
+    steady = [click(50 * at, who="steady", page=f"/{at}") for at in range(16)]
+    for rows in ([click(0, who="first")], [*person, *again, *quick, *asked, *steady]):
+        machine.apply(rows, ["n"] * len(rows))
+    hot, base = Hot(machine.states[0]), Base.read(machine.states[0])
+    names = {row["visitor"]: row["address"] for row in base.names.to_pylist()}
+
+    assert {"again", "quick", "asked", "steady"} == {names[one] for one in hot.busy().tolist()}
+    assert {"first", "person"} == {names[one] for one in base.visits.visitor.tolist()}
+
+
+def test_an_element_is_what_it_was():
+    """Equal elements give equal bytes, and the tables of each begin at a multiple of 64 bytes."""
+    machine = Machine(buckets=1)
+    machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = machine.states[0].hot.values
+    element = Element.read(data)
+
+    assert data == element.bytes()
+    assert 0 == (data.index(b"\n") + 1) % LINE_BYTES
+    assert (1, 0, False) == (element.meta.batches, element.meta.before_s, element.meta.has_base)
+    assert 3 == len(element.visits)
+    assert 9 == len(element.pages)
+
+
+def test_base_is_what_it_was():
+    """A bucket that never had a compaction has an empty one."""
+    machine = Machine(buckets=1, limits=VisitsLimits(batches_max=1))
+    assert 0 == len(Base.read(machine.states[0]).visits.visitor)
+    machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
+    (data,) = machine.states[0].base.values
+
+    assert data == Base.read(machine.states[0]).bytes()
+    assert 3 == len(Base.read(machine.states[0]).names)

@@ -1,0 +1,43 @@
+"""A compaction keeps a bucket within its limits, and counts what it drops."""
+
+from sparq.pipeline.open_visits.findings import FINDING
+from sparq.pipeline.open_visits.tiers import VisitsLimits
+from sparq.pipeline.visits import BARE, REPEATS
+from tests.pipeline.open_visits.machine import Machine, click, evicted
+
+
+def test_the_oldest_visits_go_first_and_are_counted():
+    """With their clicks; those that stay are judged as ever."""
+    limits = VisitsLimits(batches_max=1, state_bytes_max=8_000)
+    machine = Machine(buckets=1, limits=limits)
+    for batch in range(10):
+        rows = [click(100 * batch + n, who=f"{batch}-{n}") for n in range(20)]
+        machine.apply(rows, ["n"] * 20)
+    bare = [click(1_000 + 10 * n, who="bare") for n in range(7)]
+    told = machine.apply(bare, ["n"] * 7)
+    visits, clicks, none = evicted(machine.told)
+
+    assert visits == clicks > 0
+    assert none == 0
+    assert [] == [row for row in told if row["kind"] == FINDING]
+    assert visits + Machine.visits_of(machine.states[0]) == 201
+    assert [(BARE, 7)] == [(row["reason"], row["amount"]) for row in machine.close()]
+
+
+def test_more_pages_of_a_visit_than_are_kept_are_counted():
+    """A robot that asks for one page ten times a second is found all the same."""
+    limits = VisitsLimits(batches_max=1, pages_max=100)
+    machine = Machine(buckets=1, limits=limits)
+    for batch in range(20):
+        rows = [click(1_000 + batch, page=f"/?{n % 2}", ident=batch * 10 + n) for n in range(10)]
+        machine.apply(rows, ["n"] * 10)
+    reasons = {
+        row["reason"]: row["amount"]
+        for row in [*machine.told, *machine.close()]
+        if row["kind"] == FINDING
+    }
+
+    assert evicted(machine.told)[0] == 0
+    assert evicted(machine.told)[1] >= 100
+    assert reasons[BARE] == 200
+    assert reasons[REPEATS] >= 45

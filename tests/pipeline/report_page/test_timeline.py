@@ -1,0 +1,60 @@
+"""Charts of the minutes and of the run: any run has some, and they leave nothing out silently."""
+
+import re
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+
+from sparq.pipeline.query_progress import QuerySample
+from tests.pipeline.report_page import made
+from tests.pipeline.report_page.made import page
+
+
+def sections_of(text):
+    """The headings in their order."""
+    return re.findall(r'<h2 id="(\w+)"', text)
+
+
+def test_clicks_that_are_not_shown_are_counted():
+    """Where a wrong clock is left out of a chart, the chart says so."""
+    at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
+    text = page(made.minutes(at, [3, *([100] * 1_440)]))
+
+    assert "3 clicks far away in time are not shown." in text
+
+
+def test_one_minute_and_one_batch_are_drawn():
+    """The shortest run there is: a line has two ends."""
+    text = page(
+        made.minutes([made.BEGIN_MINUTE], [7]),
+        progress=[QuerySample(1.8e9, "archive", 10.0, 5, 0.5)],
+    )
+
+    assert 2 * 5 == text.count("<svg viewBox=") - text.count('<svg viewBox="0 0 26 10"')
+    assert "nan" not in text
+
+
+@pytest.mark.parametrize("years", [(1, 2026), (2026, 9998), (1,), (1, 9998)])
+def test_any_year_a_log_can_name_is_drawn(years):
+    """A clock that is wrong by two thousand years breaks no calendar."""
+    at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
+
+    assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
+
+
+def test_lag_that_nobody_knows_is_not_drawn():
+    """Without publish times there is no chart of seconds."""
+    text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
+
+    assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
+
+
+def test_newest_revisions_alone_are_shown():
+    """A minute that was corrected has its last figures, not the sum of all."""
+    at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
+    table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
+
+    text = page(table)
+
+    assert "clicks: mean 50.0, maximum 60.0" in text

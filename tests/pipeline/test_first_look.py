@@ -1,0 +1,88 @@
+"""The check of the cluster before any query starts: what is a mistake, and what is left behind."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from sparq.pipeline import first_look
+from sparq.pipeline.first_look import check_cluster, cluster_options
+from sparq.pipeline.settings import Settings, SettingsError
+from tests.support.published import publish
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+
+def settings(address, **more):
+    return Settings(data="data", lookupd_http_addresses=(address,), **more)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    """An nsqlookupd, and an nsqd that it knows, with the topic."""
+    with (
+        spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as lookupd,
+        spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as nsqd,
+    ):
+        publish(nsqd, "clicks", b"click", channel="")
+        wait_for(lambda: "clicks" in lookupd.get_json("/topics")["topics"])
+        yield SimpleNamespace(lookupd=lookupd, nsqd=nsqd)
+
+
+def test_options_of_source_and_sink():
+    """All addresses in one option, and what the setting `source` adds."""
+    given = Settings(
+        data="data",
+        lookupd_http_addresses=("a:4161", "b:4161"),
+        source=(("maxOffsetsPerTrigger", "5"),),
+    )
+
+    assert {"lookupd_http_addresses": "a:4161,b:4161", "maxOffsetsPerTrigger": "5"} == (
+        cluster_options(given)
+    )
+
+
+def test_a_cluster_that_answers_is_left_as_it_is(cluster):
+    """One nsqlookupd of two is enough; no topic and no channel is created."""
+    gone = f"127.0.0.1:{free_port()}"
+    check_cluster(
+        Settings(data="data", lookupd_http_addresses=(gone, cluster.lookupd.http), topic="other")
+    )
+    check_cluster(settings(cluster.lookupd.http))
+
+    (topic,) = cluster.nsqd.get_json("/stats?format=json")["topics"]
+    assert ("clicks", []) == (topic["topic_name"], topic["channels"])
+
+
+def test_no_nsqlookupd_answers(monkeypatch):
+    """The sentence has the flag and the reason; it comes when the time for an answer is over."""
+    monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
+    gone = f"127.0.0.1:{free_port()}"
+
+    with pytest.raises(SettingsError, match=rf"^--lookupd-http-address: no nsqlookupd .*{gone}"):
+        check_cluster(settings(gone))
+
+
+def test_an_nsqlookupd_that_is_still_starting(monkeypatch, tmp_path):
+    """It is waited for where a supervisor starts it at the same time."""
+    monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
+    with spawn_nsqlookupd(tmp_path) as lookupd:
+        lookupd.terminate()
+        pauses = []
+
+        def start_meanwhile(seconds):
+            pauses.append(seconds)
+            if len(pauses) == 1:
+                lookupd.start()
+            time.sleep(seconds)
+
+        clock = SimpleNamespace(monotonic=time.monotonic, sleep=start_meanwhile)
+        monkeypatch.setattr(first_look, "time", clock)
+        check_cluster(settings(lookupd.http, run_dir=str(tmp_path)))
+        assert pauses
+
+
+def test_another_daemon_at_the_address_is_named(cluster):
+    """As a mistake in that flag."""
+    with pytest.raises(SettingsError, match=r"^--lookupd-http-address: .*nsqd"):
+        check_cluster(settings(cluster.nsqd.http))

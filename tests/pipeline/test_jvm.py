@@ -1,0 +1,267 @@
+"""The driver's JVM: its temporary files, its options, and how much memory it gets.
+
+Temporary files go with the JVM, or at the next start if it is killed. The options are looked at by
+the real Java, before Spark's JVM starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.pipeline.jvm import (
+    OPTION,
+    PREFIX,
+    check_java_options,
+    default_heap,
+    machine_bytes,
+    new_folder,
+    options_with,
+)
+from sparq.pipeline.settings import SettingsError
+from sparq.program.mistakes import shown
+from sparq.spark.java import ensure_java
+from tests.support.waiting import wait_for
+
+GIB = 1 << 30
+
+EXTRA = "spark.driver.extraJavaOptions"
+
+HOLDER = """
+import sys
+from sparq.pipeline.jvm import new_folder
+print(new_folder(), flush=True)
+sys.stdin.read()
+"""
+SESSION = """
+import os, sys
+from sparq.pipeline.session import session
+from sparq.pipeline.settings import Settings
+spark = session(Settings(data=sys.argv[1], master="local[1]", lookupd_http_addresses=("x:1",)))
+jvm = spark.sparkContext._jvm
+jvm.org.rocksdb.RocksDB.loadLibrary()
+print(jvm.java.lang.ProcessHandle.current().pid(), flush=True)
+sys.stdin.read(1)
+"""
+SECONDS = 120.0
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for temporary files that nobody else uses."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def holder(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
+    """A process with a folder, which has a file."""
+    with started(HOLDER) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        (folder / "library.so").touch()
+        yield process, folder
+        process.kill()
+
+
+def started(program: str, *words: str) -> subprocess.Popen[str]:
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        env={**kept, "SPARK_DRIVER_MEMORY": "512m"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_folder_of_a_living_process_stays(holder: tuple[subprocess.Popen[str], Path]) -> None:
+    """A second start leaves it alone, with what it has."""
+    process, folder = holder
+
+    second = new_folder()
+
+    assert process.poll() is None
+    assert (folder / "library.so").exists()
+    assert folder != second
+
+
+def test_a_folder_of_a_killed_process_goes(
+    holder: tuple[subprocess.Popen[str], Path], temporary: Path
+) -> None:
+    """The next start removes it; folders of other names stay."""
+    process, folder = holder
+    other = temporary / "other"
+    other.mkdir()
+    process.kill()
+    process.wait()
+
+    mine = new_folder()
+
+    assert not folder.exists()
+    assert {other, mine} == set(temporary.iterdir())
+
+
+def test_javas_option(tmp_path: Path) -> None:
+    """It is added behind others, and not at all if the place is named already."""
+    assert f"{OPTION}{tmp_path}" == options_with(tmp_path, "")
+    assert f"-Da=b '{OPTION}/a folder'" == options_with(Path("/a folder"), "-Da=b")
+    assert f"{OPTION}/here" == options_with(tmp_path, f"{OPTION}/here")
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_jvm_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> None:
+    """RocksDB's library, 15 MB, is there after kill -9, and no more after the next run."""
+    with started(SESSION, str(tmp_path / "data")) as process:
+        assert process.stdout is not None
+        os.kill(int(process.stdout.readline()), signal.SIGKILL)
+        process.kill()
+    assert list(temporary.glob(f"{PREFIX}*/librocksdbjni*"))
+
+    with started(SESSION, str(tmp_path / "data")) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.communicate("\n")
+
+    # The JVM ends after Python.
+    wait_for(lambda: not list(temporary.iterdir()), SECONDS, lambda: list(temporary.rglob("*")))
+
+
+@pytest.fixture(scope="module")
+def java() -> str:
+    """Java's program."""
+    before = os.environ.get("JAVA_HOME")
+    try:
+        return ensure_java()
+    finally:
+        os.environ.pop("JAVA_HOME", None)
+        if before is not None:
+            os.environ["JAVA_HOME"] = before
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "",
+        " ",
+        "-Dkey=value -Dother='two words' -XX:+UseSerialGC -Xss4m",
+        "-XX:+IgnoreUnrecognizedVMOptions -XX:+NoSuchFlag",
+        "-javaagent:/no/such.jar=7071 -agentlib:jdwp=transport=dt_socket,server=y,suspend=y",
+    ],
+)
+def test_good_options(java: str, options: str) -> None:
+    """Java takes them; it is not asked to load an agent, which may wait."""
+    check_java_options(java, {EXTRA: options, "spark.driver.memory": "512m"})
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("-no-such-flag", "(Unrecognized option: -no-such-flag)"),
+        ("-Da=b -XX:+NoSuchFlag", "(Unrecognized VM option 'NoSuchFlag'"),
+        ("stray", "(Error: Could not find or load main class stray"),
+        ("-version", "Java does not start with it (openjdk"),
+        ("-Da='b", "a quotation mark is not closed"),
+        ("-Xmx1g", "the maximum heap has its own flag: --driver-memory"),
+    ],
+)
+def test_wrong_options(java: str, options: str, said: str) -> None:
+    """One sentence names the option of Spark, its value, and what Java said."""
+    with pytest.raises(SettingsError) as raised:
+        check_java_options(java, {EXTRA: options})
+
+    assert str(raised.value).startswith(f"--spark {EXTRA}={shown(options)}: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_more_memory_than_addresses(java: str) -> None:
+    """A heap that Java cannot reserve is named with its flag."""
+    with pytest.raises(SettingsError, match=r"--driver-memory=1000000g: Java does not start"):
+        check_java_options(java, {"spark.driver.memory": "1000000g"})
+
+
+def test_a_java_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known then: Spark's own start tells."""
+    monkeypatch.setattr("sparq.pipeline.jvm.LIMIT_SECONDS", 0.2)
+    hanging = tmp_path / "java"
+    hanging.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
+    hanging.chmod(0o755)
+
+    check_java_options(str(hanging), {EXTRA: "-Da=b"})
+    check_java_options(str(tmp_path / "none"), {EXTRA: "-Da=b"})
+
+
+@pytest.fixture
+def root(tmp_path: Path):
+    """A machine of 64 GiB, and a function that writes its files."""
+
+    def write(path: str, text: str) -> Path:
+        file = tmp_path / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        return tmp_path
+
+    write("proc/meminfo", f"MemTotal:       {64 * GIB // 1024} kB\nMemFree:  1 kB\n")
+    return write
+
+
+@pytest.mark.parametrize(
+    ("gib", "heap"),
+    [(0.5, "1024m"), (4, "1024m"), (8, "2048m"), (23.5, "5888m"), (32, "8192m"), (512, "8192m")],
+)
+def test_the_heap_is_a_quarter(gib: float, heap: str) -> None:
+    """Between 1 and 8 GiB, in steps of 256 MiB."""
+    assert heap == default_heap(int(gib * GIB))
+
+
+def test_a_machine(root) -> None:
+    """Without limits it has the memory that the kernel reports."""
+    assert 64 * GIB == machine_bytes(root("proc/self/cgroup", "0::/\n"))
+
+
+def test_a_container_of_version_2(root) -> None:
+    """The smallest limit of its group and the groups above; `max` means no limit."""
+    root("proc/self/cgroup", "0::/pods/one\n")
+    root("sys/fs/cgroup/pods/one/memory.max", "max\n")
+    top = root("sys/fs/cgroup/pods/memory.max", f"{3 * GIB}\n")
+
+    assert 3 * GIB == machine_bytes(top)
+
+
+def test_a_container_that_sees_its_group_as_the_root(root) -> None:
+    """The path of its group does not exist; the limit is at the root."""
+    root("proc/self/cgroup", "0::/somewhere/else\n")
+
+    assert 2 * GIB == machine_bytes(root("sys/fs/cgroup/memory.max", f"{2 * GIB}\n"))
+
+
+def test_a_container_of_version_1(root) -> None:
+    """Only the memory controller counts; a huge number means no limit."""
+    root("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n0::/\n")
+    root("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n")
+    root("sys/fs/cgroup/cpu,cpuacct/a/memory.limit_in_bytes", "1\n")
+
+    assert 5 * GIB == machine_bytes(
+        root("sys/fs/cgroup/memory/a/memory.limit_in_bytes", f"{5 * GIB}\n")
+    )
+
+
+def test_this_machine() -> None:
+    """It has some memory."""
+    assert machine_bytes() > 100 << 20
+
+
+def test_a_system_without_these_files(tmp_path: Path) -> None:
+    """The C library knows its memory."""
+    assert machine_bytes(tmp_path) > 100 << 20

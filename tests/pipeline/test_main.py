@@ -1,0 +1,225 @@
+"""One run: what is restarted and counted, what ends it, and how far its queries are."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from sparq.pipeline import main
+from sparq.pipeline.cluster import ClusterError
+from sparq.pipeline.folders import Folders
+from sparq.pipeline.main import App, BackgroundPublishing, PipelineRun, RunError, RunOptions
+from sparq.pipeline.progress import RunProgress
+
+CHANNELS = ("archive", "metrics", "spam_analysis")
+
+
+class Cluster:
+    """Two nsqds that do as they are told."""
+
+    def __init__(self):
+        self.nsqds = [SimpleNamespace(name="nsqd-1"), SimpleNamespace(name="nsqd-2")]
+        self.dead = []
+        self.answers = {}
+
+    def restart_dead(self):
+        if isinstance(self.dead, Exception):
+            raise self.dead
+        dead, self.dead = self.dead, []
+        return dead
+
+    def depths(self, _topic):
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return self.answers
+
+    def state(self):
+        return {"nsqds": 2}
+
+
+class Application:
+    """An application whose exit status a test sets."""
+
+    def __init__(self):
+        self.process = SimpleNamespace(pid=7)
+        self.log = "app.log"
+        self.status = None
+        self.said = ""
+        self.calls = []
+
+    def exit_status(self):
+        return self.status
+
+    def mistake(self):
+        return self.said
+
+    def start(self):
+        self.calls.append("start")
+        self.status = None
+
+    def kill(self):
+        self.calls.append("kill")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A data folder with the folder of the run's own files."""
+    made = Folders(tmp_path)
+    made.run.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture
+def stream():
+    """What the terminal gets."""
+    return io.StringIO()
+
+
+@pytest.fixture
+def run(folders, stream):
+    """A run of stand-ins."""
+    return PipelineRun(folders, Cluster(), Application(), RunProgress(stream))
+
+
+def state_of(folders):
+    return json.loads((folders.run / "state.json").read_text(encoding="utf-8"))
+
+
+def test_what_died_is_started_again_and_counted(run, folders, stream):
+    """nsqds by the cluster, the application here: killed first, so that no JVM outlives it."""
+    assert run.watch() is False
+    run.cluster.dead = ["nsqd-2"]
+    run.app.status = 137
+
+    assert run.watch() is False
+    assert ["kill", "start"] == run.app.calls
+    assert ["nsqd-2", "spark"] == run.restarts == state_of(folders)["restarts"]
+    assert "restarted: nsqd-2, spark" in stream.getvalue()
+
+
+def test_the_application_has_ended_by_itself(run):
+    """With status 0 it is done, and not started again."""
+    run.app.status = 0
+
+    assert run.watch() is True
+    assert [] == run.app.calls
+
+
+@pytest.mark.parametrize("what", ["mistake", "cluster", "restarts"])
+def test_what_ends_a_run(run, what):
+    """A setting that is wrong, an nsqd that does not come back, too many restarts."""
+    if what == "mistake":
+        run.app.status, run.app.said = 1, "--spark x: no"
+        expected = "the pipeline does not start: --spark x: no"
+    elif what == "cluster":
+        run.cluster.dead = ClusterError("nsqd-1 does not come back")
+        expected = "nsqd-1 does not come back"
+    else:
+        run.restarts = ["spark"] * main.RESTARTS_MAX
+        run.cluster.dead = ["nsqd-1"]
+        expected = f"gave up after {main.RESTARTS_MAX} restarts: see app.log"
+
+    with pytest.raises(RunError, match=expected):
+        run.watch()
+
+
+def test_depths_are_summed_over_nsqds(run):
+    """Only if all of them answer: else a run would be taken for drained."""
+    run.cluster.answers = {"nsqd-1": {"archive": 3, "metrics": 1}, "nsqd-2": {"archive": 4}}
+    assert dict(zip(CHANNELS, (7, 1, 0), strict=True)) == run.depths()
+
+    run.cluster.answers = {"nsqd-1": {"archive": 3}}
+    assert run.depths() is None
+    run.cluster.answers = ConnectionRefusedError()
+    assert run.depths() is None
+
+
+def test_stages_and_how_long_each_took(run, folders):
+    """The state names the present one."""
+    run.began -= 5
+    run.enter("starting")
+    run.enter("publishing")
+    run.enter("done")
+
+    assert ["starting", "publishing"] == list(run.stage_seconds)
+    assert 5 <= run.stage_seconds["starting"] < 60
+    assert 0 <= run.stage_seconds["publishing"] < 60
+    assert {"mode": "run", "stage": "done", "app_pid": 7, "restarts": [], "cluster": {"nsqds": 2}} \
+        == state_of(folders)  # fmt: skip
+
+
+def test_a_topic_that_is_refused_ends_the_run(run):
+    """The sentence has the nsqd, the request and its answer."""
+    asked = []
+
+    def request(_method, path):
+        asked.append(path)
+        return (200, b"") if path.startswith("/topic") else (400, b"INVALID_CHANNEL")
+
+    for nsqd in run.cluster.nsqds:
+        nsqd.request = request
+    with pytest.raises(RunError, match=r"nsqd-1 refused /channel/create\?.*: 400 INVALID_CHANNEL"):
+        run.prepare_topic()
+    assert "/topic/create?topic=clicks" == asked[0]
+
+
+def test_what_the_application_has_written(folders):
+    """Nothing before it has written anything, nor while a file is half there."""
+    app = App(folders, "127.0.0.1:4161")
+    assert ({}, []) == (app.figures(), app.samples())
+    (folders.run / "app.json").write_text('{"pid": 1')
+    assert {} == app.figures()
+    (folders.run / "app.json").write_text('{"pid": 1}')
+    assert {"pid": 1} == app.figures()
+    app.finish()
+    assert (folders.run / "finish").exists()
+
+
+def test_a_mistake_is_what_the_application_said_before_it_was_up(folders):
+    """The last sentence of this start alone; none once it has been up."""
+    app = App(folders, "127.0.0.1:4161")
+    app.process = SimpleNamespace(pid=5)
+    folders.logs.mkdir(parents=True)
+    old = "sparq pipeline: of an earlier start\n"
+    app.log.write_text(old + "noise\n")
+    app.logged = len(old)
+    assert "" == app.mistake()
+
+    with app.log.open("a") as log:
+        log.write("sparq pipeline: first\nsparq pipeline: --master=x: unknown\n")
+    assert "--master=x: unknown" == app.mistake()
+    (folders.run / "app.json").write_text('{"pid": 5}')
+    assert "" == app.mistake()
+
+
+def test_the_application_ends_with_all_its_processes(folders):
+    """It has a session of its own, whose processes are killed together."""
+    app = App(folders, "127.0.0.1:4161")
+    app.kill()
+    program = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    app.process = subprocess.Popen(
+        [sys.executable, "-c", program], start_new_session=True, stdin=subprocess.PIPE
+    )
+    app.kill()
+
+    with pytest.raises(ProcessLookupError):
+        os.killpg(app.process.pid, 0)
+    app.process.stdin.close()
+
+
+def test_a_log_that_cannot_be_read_fails_the_publishing(folders, tmp_path):
+    """In its thread: the run is told the reason."""
+    publishing = BackgroundPublishing(
+        RunOptions(tmp_path, clicks=tmp_path / "missing.log"), folders, ["127.0.0.1:1"]
+    )
+    assert (0, 9) == (
+        publishing.total,
+        BackgroundPublishing(RunOptions(tmp_path, count=9), folders, []).total,
+    )
+    publishing.run()
+
+    assert "missing.log" in str(publishing.failure)

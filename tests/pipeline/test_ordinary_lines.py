@@ -1,0 +1,61 @@
+"""Ordinary lines, found a batch at a time: what is found is what the careful reading gives."""
+
+import numpy as np
+import pyarrow as pa
+
+from sparq.demo.generator import generate
+from sparq.pipeline.click_reader import read
+from sparq.pipeline.ordinary_lines import find_lines
+from sparq.pipeline.text_spans import Text
+from tests.pipeline.click_examples import ORDINARY, WORDS, as_line, nearly_ordinary
+
+LINES = [body for body in ORDINARY if not body.startswith(b"{")]
+
+
+def found_in(bodies):
+    """The rows that are ordinary, and the click of each: its time, and its columns as text."""
+    text = Text(pa.array(bodies, pa.binary()))
+    found = find_lines(text, np.arange(len(bodies)))
+    columns = {name: text.strings(spans).to_pylist() for name, spans in found.spans.items()}
+    clicks = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return found.rows.tolist(), list(zip(found.micros.tolist(), clicks, strict=True))
+
+
+def carefully(body, names):
+    """The same by the careful reading; a size of 0 may be written as a dash, or as 000."""
+    click = read(body)._asdict()
+    assert click["reason"] is None, body
+    return click["time"], {name: click[name] for name in names if name not in ("status", "bytes")}
+
+
+def test_what_is_found_is_what_the_careful_reading_gives():
+    """Whatever stands in the places of a line; a line that is found has nothing wrong with it."""
+    bodies = list(nearly_ordinary(WORDS, as_line))
+    rows, clicks = found_in(bodies)
+
+    assert 50 < len(rows) < len(bodies) / 2
+    for row, (micros, click) in zip(rows, clicks, strict=True):
+        texts = {name: text for name, text in click.items() if name not in ("status", "bytes")}
+        assert carefully(bodies[row], click) == (micros, texts)
+
+
+def test_ordinary_lines_are_found():
+    """With host and port, with further words behind the agent, and in any zone."""
+    rows, clicks = found_in([*LINES, b'{"time": 1}', b"hello"])
+
+    assert [0, 1] == rows
+    assert [("200", "17"), ("404", "-")] == [
+        (click["status"], click["bytes"] or "-") for _, click in clicks
+    ]
+
+
+def test_nearly_all_generated_lines_are_ordinary():
+    """Only damaged ones are not: else the batch is read one by one."""
+    made = generate(2000, seed=6)
+
+    assert len(made.lines) - len(found_in(made.lines)[0]) <= made.damaged
+
+
+def test_no_rows_are_no_clicks():
+    """A batch may have JSON alone."""
+    assert ([], []) == found_in([b"\x00"])

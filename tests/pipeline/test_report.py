@@ -1,0 +1,115 @@
+"""The report of a run: newest revisions alone, scores against the labels, a page of text."""
+
+import pyarrow as pa
+import pytest
+
+from sparq.pipeline import report
+from sparq.pipeline.audit import AuditResult
+from sparq.pipeline.report import PipelineOutput, RunFacts, Score, newest_findings, scores
+from sparq.pipeline.visits import BARE, BURST, REASONS
+from tests.pipeline.report_page import made
+
+CLICKS = [("/b", "a", "1", 10), ("/a", "a", "1", 20), ("/b", "c", "2", 30), (None, "c", "2", None)]
+ARCHIVE = pa.table(
+    dict(zip(("page", "address", "user_agent", "bytes"), zip(*CLICKS, strict=True), strict=True))
+)
+
+
+def test_the_newest_revision_of_each_finding():
+    """Whatever the order of the rows is."""
+    rows = [
+        {"visitor": visitor, "reason": reason, "revision": revision}
+        for visitor, reason, revision in (
+            ("u", BURST, 2), ("u", BURST, 1), ("u", BARE, 1), ("v", BURST, 1), ("v", BURST, 3),
+        )
+    ]  # fmt: skip
+
+    assert [rows[0], rows[2], rows[4]] == newest_findings(pa.Table.from_pylist(rows))
+
+
+def test_scores_of_each_reason_and_of_all():
+    """Right is what is found and planted; to find nothing is precise, to plant nothing is found."""
+    found = [
+        {"address": address, "user_agent": "x", "reason": reason}
+        for address, reason in (("1", BURST), ("2", BURST), ("1", BARE))
+    ]
+    labels = {("1", "x"): frozenset({BURST}), ("3", "x"): frozenset({BURST})}
+    scored = scores(found, labels)
+
+    assert {*REASONS, "all"} == set(scored)
+    assert Score(2, 2, 1) == scored[BURST]
+    assert Score(1, 0, 0) == scored[BARE]
+    assert Score(3, 2, 1) == scored["all"]
+    assert (0.5, 0.5) == (scored[BURST].precision, scored[BURST].recall)
+    assert (0.0, 1.0) == (scored[BARE].precision, scored[BARE].recall)
+    assert 1.0 == Score(0, 5, 0).precision
+
+
+def test_top_pages():
+    """By clicks, then by name; a click without a page has none."""
+    assert [{"page": "/b", "clicks": 2}, {"page": "/a", "clicks": 1}] == report.top_pages(ARCHIVE)
+
+
+def test_all_figures_of_a_run():
+    """Counts of the audit and of the output; scores only for planted visitors."""
+    audit = AuditResult(
+        logged=5,
+        archived=4,
+        distinct=4,
+        rejected=1,
+        rejected_distinct=1,
+        metrics_clicks=4,
+        late=0,
+        missing=0,
+        surplus=0,
+    )
+    rejected = pa.table({"reason": ["empty", "empty", "odd"]})
+    minutes = made.minutes([made.BEGIN_MINUTE] * 2, [1, 4], revision=[1, 2])
+    output = PipelineOutput(ARCHIVE, rejected, minutes, made.findings(0), {"evicted_visits": 3})
+    run = RunFacts("a log", 5, 1, {"publishing": 1.26, "total": 2.0}, ["nsqd-1"])
+    found = report.report_of(run, audit, output)
+
+    assert (5, 4, 1, 1, 3) == tuple(
+        found[name] for name in ("published", "archived", "rejected", "resent", "evicted_visits")
+    )
+    assert (1, 60, 2) == (found["minutes"], found["bytes"], found["visitors"])
+    assert {"empty": 2, "odd": 1} == found["rejected_by_reason"]
+    assert ({"publishing": 1.3, "total": 2.0}, 2) == (
+        found["stage_seconds"],
+        found["clicks_per_second"],
+    )
+    assert "scores" not in found
+    labelled = RunFacts("a day", 5, 1, {"total": 2.0}, labels={("a", "1"): frozenset({BURST})})
+    score = {"found": 0, "planted": 1, "precision": 1.0, "recall": 0.0}
+    assert score == report.report_of(labelled, audit, output)["scores"][BURST]
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_the_text_ends_with_the_audits_result(passed):
+    """And says in words what does not hold."""
+    failures = [] if passed else ["3 acknowledged messages are missing"]
+    text = report.text_of(made.report(exactly_once=passed, failures=failures))
+    last = text.rstrip().splitlines()[-1].strip()
+
+    expected = "audit passed: every acknowledged click is stored exactly once"
+    assert (expected if passed else f"- {failures[0]}") == last
+    assert ("AUDIT FAILED" in text) is not passed
+
+
+def test_the_text_has_what_did_not_go_by_itself():
+    """Restarts, what was dropped for lack of room; nothing of the kind else."""
+    usual = report.text_of(made.report())
+    evicted = dict(zip(report.EVICTED, (1_000, 2_000, 0), strict=True))
+    text = report.text_of(made.report(restarts=["nsqd-1", "spark"], **evicted))
+
+    assert "dropped                1,000   visits, 2,000 clicks and 0 findings for lack of" in text
+    assert "restarted                  2   nsqd-1, spark" in text
+    assert not any(word in usual for word in ("dropped", "restarted"))
+
+
+def test_the_text_fits_its_width():
+    """A long page is cut."""
+    text = report.text_of(made.report(pages=("/" + "x" * 200,)))
+
+    assert f"/{'x' * 48}..." in text
+    assert max(map(len, text.splitlines())) <= report.WIDTH

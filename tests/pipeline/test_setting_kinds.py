@@ -1,0 +1,250 @@
+"""The types of settings: the one spelling of each value, and the sentence about a wrong one."""
+
+import os
+
+import pytest
+
+from sparq.pipeline.settings import Settings, SettingsError
+
+LOOKUPD = ("127.0.0.1:4161",)
+
+
+def made(**values):
+    return Settings(**{"data": "data", "lookupd_http_addresses": LOOKUPD, **values})
+
+
+def refused(**values):
+    """The sentence about a mistake."""
+    with pytest.raises(SettingsError) as raised:
+        made(**values)
+    sentence = str(raised.value)
+    assert "\n" not in sentence
+    return sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "is_local"),
+    [
+        ("data", os.path.abspath("data"), True),
+        ("./a:b/", os.path.abspath("a:b"), True),
+        ("/var/clicks/", "/var/clicks", True),
+        ("file:///var/clicks", "file:///var/clicks", True),
+        ("file:/var/clicks", "file:/var/clicks", True),
+        ("s3a://bucket/", "s3a://bucket", False),
+        ("hdfs:///user/clicks", "hdfs:///user/clicks", False),
+        ("hdfs://name:8020/clicks", "hdfs://name:8020/clicks", False),
+    ],
+)
+def test_the_address_of_the_data(given: str, expected: str, is_local: bool) -> None:
+    """A URI stays one, a path becomes absolute, and no slash is left at the end."""
+    settings = made(data=given)
+
+    assert (expected, is_local) == (settings.data, settings.is_local)
+
+
+def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A settings file has no shell that replaces ~."""
+    monkeypatch.setenv("HOME", "/somebody")
+
+    assert "/somebody/clicks" == made(data="~/clicks").data
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("", "--data is missing: name the folder for output and checkpoints"),
+        (" ", '--data=" " is empty: name a folder'),
+        (
+            "s3a:b",
+            "--data=s3a:b is not a URI: write s3a://host/path, or ./s3a:b for a local folder",
+        ),
+        (
+            "1x://b",
+            "--data=1x://b has no valid scheme: begin it with a letter, as in s3a://bucket/fo",
+        ),
+        ("://b", "--data=://b has no valid scheme: begin it with a letter"),
+        ("file://host/x", "--data=file://host/x names a host: write file:///host/x"),
+        ("hdfs:///", "--data=hdfs:/// is the root of a file system: name a folder in it"),
+        ("/", "--data=/ is the root of a file system"),
+        ("day[1]", "--data=day[1] has [, which Spark would read as part of a pattern: rename"),
+        ("a\nb", '--data="a\\nb" has "\\n", which Spark would read as part of a pattern'),
+    ],
+)
+def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
+    """The sentence says what to write instead."""
+    assert refused(data=given).startswith(sentence)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("1 second", "1 second"),
+        ("2", "2 seconds"),
+        ("0.5", "500 milliseconds"),
+        ("0", "0 seconds"),
+        (" 500  Milliseconds ", "500 milliseconds"),
+        ("interval 1 minute 30 seconds", "90 seconds"),
+        ("1.5s", "1500 milliseconds"),
+        ("1m", "60 seconds"),
+        ("2 hours", "7200 seconds"),
+        ("250ms", "250 milliseconds"),
+    ],
+)
+def test_a_trigger(given: str, expected: str) -> None:
+    """Seconds, Spark's words for intervals, and the short units of its options."""
+    assert expected == made(trigger=given).trigger
+
+
+@pytest.mark.parametrize("given", ["", "soon", "5 parsecs", "1 second later", "-1", "1e3", "1 s s"])
+def test_a_wrong_trigger(given: str) -> None:
+    """Refused before Spark starts, which takes ten seconds."""
+    assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refused(
+        trigger=given
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [("512m", "512m"), ("4G", "4g"), ("1024 MiB", "1024m")]
+)
+def test_a_heap(given: str, expected: str) -> None:
+    """Sizes as Spark and Java write them."""
+    settings = made(driver_memory=given, executor_memory=given)
+
+    assert (expected, expected) == (settings.driver_memory, settings.executor_memory)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("512", "is not a size: write a whole number with a unit, such as 512m or 4g"),
+        ("1.5g", "is not a size: write a whole number with a unit"),
+        ("much", "is not a size"),
+        ("511m", "is too small: use 512m or more"),
+        ("0", "is not a size"),
+    ],
+)
+def test_a_wrong_heap(given: str, reason: str) -> None:
+    """Java reads a number without a unit as bytes, and Spark needs at least 450 MiB."""
+    assert f"--driver-memory={given} {reason}" in refused(driver_memory=given)
+
+
+def test_archive_file_size() -> None:
+    """In bytes; 0 means that files are never merged."""
+    assert 0 == made(archive_file_size="0").archive_file_bytes
+    assert 1 << 30 == made(archive_file_size="1g").archive_file_bytes
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *("local", "local[*]", "local[4]", "local[4,2]", "local-cluster[2,1,1024]", "yarn"),
+        *("spark://host:7077", "spark://a:7077,b:7077", "k8s://https://host:443"),
+    ],
+)
+def test_a_master(given: str) -> None:
+    """Every kind of master that Spark has."""
+    assert given == made(master=given).master
+
+
+@pytest.mark.parametrize(
+    "given", ["locale", "local[0]", "spark://host", "yarn-client", "host:7077"]
+)
+def test_a_wrong_master(given: str) -> None:
+    """Spark itself would end with a stack trace."""
+    assert refused(master=given).startswith(f"--master={given} is not a master: ")
+
+
+def test_addresses_of_nsqlookupds() -> None:
+    """Several, each once, as host:port or URL, in a list or in one text with commas."""
+    settings = made(lookupd_http_addresses=("a:4161,https://b/x", "[::1]:4161", "a:4161"))
+
+    assert ("a:4161", "https://b/x", "[::1]:4161") == settings.lookupd_http_addresses
+
+
+@pytest.mark.parametrize("given", ["4161", "host", "host:port", "host:70000", "ftp://host"])
+def test_a_wrong_address(given: str) -> None:
+    """The sentence shows a right one."""
+    sentence = refused(lookupd_http_addresses=(given,))
+
+    assert (
+        f"--lookupd-http-address={given} is not an address: write host:port, such as 127.0.0.1:4161"
+        == sentence
+    )
+
+
+def test_metrics_address() -> None:
+    """It may be empty; a wrong one is refused."""
+    assert "" == made(metrics_address="").metrics_address
+    assert "0.0.0.0:80" == made(metrics_address="0.0.0.0:80").metrics_address
+    assert "--metrics-address=4180 is not an address: write host:port" in refused(
+        metrics_address="4180"
+    )
+
+
+def test_options_of_spark() -> None:
+    """Texts, pairs or a mapping; the last value of a key counts."""
+    expected = (("spark.a", "2"), ("spark.b", "x=y"))
+
+    assert expected == made(spark=("spark.a=1", "spark.b=x=y", "spark.a=2")).spark
+    assert expected == made(spark=expected).spark
+    assert expected == made(spark=dict(expected)).spark
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("spark.a", "--spark: write KEY=VALUE"),
+        ("sparq.a=1", "--spark: sparq.a is not a Spark option: these begin with spark."),
+        ("spark.=1", "--spark: spark. is not a Spark option"),
+        ("spark.master=yarn", "--spark: spark.master has its own flag: write --master"),
+        ("spark.driver.memory=1g", "--spark: spark.driver.memory has its own flag: write --"),
+        (
+            "spark.sql.streaming.stateStore.providerClass=x",
+            "--spark: spark.sql.streaming.stateStore.providerClass must be org.apache.spark.sql.",
+        ),
+        (
+            "spark.sql.session.timeZone=Europe/Berlin",
+            "--spark: spark.sql.session.timeZone must be UTC: minutes and the hours",
+        ),
+        ("spark.remote=sc://host", "--spark: spark.remote is not allowed: the pipeline cannot"),
+        (
+            "spark.submit.deployMode=cluster",
+            "--spark: spark.submit.deployMode is not allowed: use spark-su",
+        ),
+    ],
+)
+def test_a_refused_option_of_spark(given: str, sentence: str) -> None:
+    """The sentence names the option, and says what to write instead or why."""
+    assert refused(spark=(given,)).startswith(sentence)
+
+
+def test_a_required_option_of_spark() -> None:
+    """The required value itself is accepted."""
+    assert made(spark=("spark.sql.session.timeZone=UTC",)).spark
+
+
+def test_options_of_the_source() -> None:
+    """Timeouts, TLS and AUTH, by the names that the source has."""
+    given = (("nsqdTimeoutMs", "60000"), ("auth_secret", "hush"))
+
+    assert given == made(source=given).source
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("topic=x", "--source: topic is set by the pipeline: write --topic"),
+        ("maxTriggerDelay=1s", "--source: maxTriggerDelay is set by the pipeline: write --archi"),
+        ("auth_secrt=hush", "--source: unknown option auth_secrt: did you mean auth_secret?"),
+        ("nsqdTimeoutMs=soon", "--source: option nsqdTimeoutMs: expected a whole number"),
+        ("tls_cert=/no/such.pem", "--source: option tls_cert '/no/such.pem': No such file or di"),
+        ("auth_secret=hu\0sh", "--source: option auth_secret contains non-printable characters"),
+        ("hush", "--source: write KEY=VALUE"),
+    ],
+)
+def test_a_refused_option_of_the_source(given: str, sentence: str) -> None:
+    """The source's own checks run before Spark starts; a secret is not repeated."""
+    found = refused(source=(given,))
+
+    assert found.startswith(sentence)
+    assert "hush" not in found

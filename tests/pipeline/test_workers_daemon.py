@@ -1,0 +1,31 @@
+"""The parent of Spark's Python workers: Spark finds it by its name, and it has their modules."""
+
+import json
+import subprocess
+import sys
+
+from sparq.pipeline.session_options import DEFAULTS
+
+NAME = DEFAULTS["spark.python.daemon.module"]
+PROGRAM = """
+import json, sys
+import {module}
+print(json.dumps(sorted(sys.modules)), file=sys.stderr)
+"""
+OF_WORKERS = {
+    "numpy",
+    "pandas",
+    "pyarrow.compute",
+    "pyspark.worker",
+    "sparq.pipeline.minutes_state.processor",
+    "sparq.pipeline.open_visits.processor",
+}
+
+
+def test_it_has_the_modules_of_the_workers():
+    """It says nothing on standard output, where Spark reads the daemon's port."""
+    program = PROGRAM.format(module=NAME)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+    assert b"" == done.stdout
+    assert OF_WORKERS <= set(json.loads(done.stderr))

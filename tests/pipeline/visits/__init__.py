@@ -1,1 +1,0 @@
-"""The state of the query `spam_analysis`, held to the plain rules."""

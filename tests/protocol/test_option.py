@@ -1,0 +1,40 @@
+"""Options: a declared field is a field like others, and its metadata says what a flag needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from sparq.protocol.option import option
+
+
+@dataclass(frozen=True)
+class Options:
+    """One option of each form."""
+
+    size: int = option(3, "bytes", least=1, most="limit", live="log")
+    limit: int = option(9, "at most", key="size_limit", name="max")
+    peers: tuple[str, ...] = option((), "addresses")
+    folder: str = option(lambda: "computed", "where")
+    token: str = option("", "a secret", secret=True)
+
+
+def test_defaults_are_those_declared() -> None:
+    """A callable is called for its value."""
+    assert Options(3, 9, (), "computed", "") == Options()
+
+
+def test_the_metadata_says_what_was_declared() -> None:
+    """All keys are there; what was not declared is empty."""
+    nothing = {"kind": None, "name": "", "key": "", "least": None, "most": None, "live": ""}
+    told = {field.name: field.metadata for field in fields(Options)}
+
+    assert {**nothing, "text": "bytes", "least": 1, "most": "limit", "live": "log"} == told["size"]
+    assert {**nothing, "text": "at most", "key": "size_limit", "name": "max"} == told["limit"]
+    assert {**nothing, "text": "where"} == told["folder"]
+
+
+def test_a_secret_is_not_in_the_repr() -> None:
+    """Options are logged; a secret must not be."""
+    text = repr(Options(token="open sesame"))
+    assert "sesame" not in text
+    assert "folder='computed'" in text

@@ -1,0 +1,1 @@
+"""nsqadmin's pages in a real browser."""

@@ -1,0 +1,59 @@
+"""Writes docs/nsqadmin_light.png and docs/nsqadmin_dark.png: `make screenshot`.
+
+The first page of a cluster at work: three nsqds, a shop's topics, consumers that keep up, that are
+behind, and that are missing. `make screenshot ARGS="--all FOLDER"` writes every page into a folder
+instead, in both schemes, for a phone, a services and a wall (`gallery`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.scenarios.admin_pages import gallery
+from tests.scenarios.admin_pages.browser import Reader, started
+from tests.scenarios.admin_pages.cluster import Cluster, wait_for_nodes
+
+DOCS = Path(__file__).parents[3] / "docs"
+LIVELY_SECONDS = 100.0
+SIZE = {"width": 1360, "height": 1180}
+
+
+def main(seconds: float, folder: Path | None, names: str) -> None:
+    """Let the cluster work for some time, so that its charts have lines; then take pictures."""
+    with tempfile.TemporaryDirectory() as home, Cluster(Path(home)) as cluster:
+        wait_for_nodes(cluster)
+        cluster.lively()
+        cluster.admin.get_json("/api/topics")
+        with started() as browser:
+            if folder is not None:
+                gallery.take(cluster, folder, browser, seconds, names)
+                return
+            time.sleep(seconds)
+            first_page(cluster, browser)
+
+
+def first_page(cluster: Cluster, browser: Any) -> None:
+    """The two pictures of the documentation."""
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport=SIZE, color_scheme=scheme)
+        reader = Reader(context, cluster.url)
+        reader.open("/")
+        reader.page.wait_for_timeout(2500)
+        path = DOCS / f"nsqadmin_{scheme}.png"
+        reader.page.screenshot(path=path)
+        context.close()
+        sys.stdout.write(f"{path.name}\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=LIVELY_SECONDS)
+    parser.add_argument("--all", type=Path, metavar="FOLDER")
+    parser.add_argument("--only", default="", metavar="REGEX", help="of --all only these pages")
+    given = parser.parse_args()
+    main(given.seconds, given.all, given.only)

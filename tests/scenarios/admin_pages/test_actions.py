@@ -1,0 +1,368 @@
+"""Every action of the pages in Chromium, with its effect looked up at the nsqds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from sparq.nsqadmin.pages.words import UNKNOWN
+from sparq.protocol.commands import rdy, sub
+from tests.scenarios.admin_pages.browser import Reader
+from tests.scenarios.admin_pages.cluster import Cluster, order
+from tests.scenarios.admin_pages.conftest import reading
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
+
+
+def paused(cluster: Cluster, topic: str, channel: str) -> set[bool]:
+    """Whether a channel is paused, over the nodes that have it."""
+    return {nsqd.channel(topic, channel)["paused"] for nsqd in cluster.nsqds}
+
+
+def topic_of(cluster: Cluster, node: int, topic: str) -> dict[str, Any]:
+    """A node's figures of a topic; {} while it has none."""
+    found = cluster.nsqds[node].get_json(f"/stats?format=json&topic={topic}")["topics"] or []
+    return dict(found[0]) if found else {}
+
+
+def ask(reader: Reader, button: str, verb: str, typed: str = "") -> None:
+    """Press a button, answer its question."""
+    reader.page.get_by_role("button", name=button, exact=True).click()
+    dialog = reader.page.locator("[popover]:popover-open")
+    if typed:
+        dialog.locator("input[name=typed]").fill(typed)
+    dialog.get_by_role("button", name=verb, exact=True).click()
+
+
+def told(reader: Reader, *texts: str) -> None:
+    """Wait for the notice of what was done."""
+    for text in texts:
+        reader.wait_for(text, "#result")
+
+
+def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None:
+    """Open a page of messages until it has something: it is not live, and shows of a new topic or
+    channel nothing before nsqadmin's next round of figures."""
+
+    def has() -> bool:
+        reader.open(path)
+        return reader.page.locator(selector).count() >= count
+
+    wait_for(has, every=0.2)
+
+
+def chosen(reader: Reader, *rows: int) -> None:
+    """Choose messages of a list."""
+    boxes = reader.page.locator("tbody input[type=checkbox]")
+    for row in rows:
+        boxes.nth(row).check()
+
+
+def test_a_channel_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
+    """On every node; the page says so, live."""
+    cluster.create("act.pause", "c")
+    reader.open("/topics/act.pause/c")
+    ask(reader, "Pause", "Pause")
+    told(reader, "Paused: act.pause/c", cluster.nsqds[0].http, cluster.nsqds[1].http)
+    assert paused(cluster, "act.pause", "c") == {True}
+    reader.wait_for("paused", "#live")
+
+    ask(reader, "Unpause", "Unpause")
+    told(reader, "Unpaused: act.pause/c")
+    assert paused(cluster, "act.pause", "c") == {False}
+
+
+def test_a_topic_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
+    """On every node."""
+    cluster.create("act.topic")
+    reader.open("/topics/act.topic")
+    ask(reader, "Pause", "Pause")
+    told(reader, "Paused: act.topic")
+    assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [True, True]
+
+    ask(reader, "Unpause", "Unpause")
+    told(reader, "Unpaused: act.topic")
+    assert [topic_of(cluster, node, "act.topic")["paused"] for node in (0, 1)] == [False, False]
+
+
+def test_emptying_and_deleting_want_the_name(reader: Reader, cluster: Cluster) -> None:
+    """With another name nothing is sent; with the right one it is done everywhere."""
+    cluster.create("act.delete", "c", "kept")
+    for node in (0, 1):
+        cluster.publish("act.delete", b"1", b"2", node=node)
+    wait_for(lambda: cluster.depth("act.delete", "c") == 4)
+    reader.open("/topics/act.delete/c")
+    ask(reader, "Empty…", "Empty", typed="d")
+    assert reader.page.locator("[popover]:popover-open input:invalid").count() == 1
+    assert cluster.depth("act.delete", "c") == 4
+    reader.press("Escape")
+
+    ask(reader, "Empty…", "Empty", typed="c")
+    told(reader, "Emptied: act.delete/c")
+    assert cluster.depth("act.delete", "c") == 0
+    assert cluster.depth("act.delete", "kept") == 4
+
+    ask(reader, "Delete…", "Delete", typed="c")
+    told(reader, "Deleted: act.delete/c")
+    assert [nsqd.channel("act.delete", "c") for nsqd in cluster.nsqds] == [{}, {}]
+    reader.wait_for("No nsqd has a channel of this name")
+
+    reader.open("/topics/act.delete")
+    ask(reader, "Delete…", "Delete", typed="act.delete")
+    told(reader, "Deleted: act.delete")
+    assert topic_of(cluster, 0, "act.delete") == topic_of(cluster, 1, "act.delete") == {}
+
+
+def test_a_topic_is_emptied(reader: Reader, cluster: Cluster) -> None:
+    """What waits in the topic itself."""
+    cluster.create("act.empty")
+    cluster.publish("act.empty", b"1", b"2")
+    wait_for(lambda: topic_of(cluster, 0, "act.empty")["depth"] == 2)
+    reader.open("/topics/act.empty")
+    ask(reader, "Empty…", "Empty", typed="act.empty")
+    told(reader, "Emptied: act.empty")
+
+    assert topic_of(cluster, 0, "act.empty")["depth"] == 0
+
+
+def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> None:
+    """From the topic's page, and from the node's: the topic is gone there, and only there."""
+    cluster.create("act.tomb")
+    cluster.create("act.tomb2")
+    first, second = cluster.nsqds[0].http, cluster.nsqds[1].http
+    reader.open("/topics/act.tomb")
+    ask(reader, f"Tombstone {first}", "Tombstone", typed="act.tomb")
+    told(reader, "Tombstoned: act.tomb")
+    assert topic_of(cluster, 0, "act.tomb") == {}
+    assert topic_of(cluster, 1, "act.tomb") != {}
+
+    reader.open(f"/nodes/{second}")
+    reader.page.locator("select[name=topic]").select_option("act.tomb2")
+    reader.page.get_by_label("Type the topic's name").fill("act.tomb2")
+    reader.page.get_by_role("button", name="Tombstone", exact=True).click()
+    told(reader, "Tombstoned: act.tomb2")
+    assert topic_of(cluster, 1, "act.tomb2") == {}
+
+
+def test_names_are_made_and_forgotten(reader: Reader, cluster: Cluster) -> None:
+    """A topic and a channel at nsqlookupd; one that no nsqd has is deleted there."""
+    reader.open("/lookup")
+    reader.page.get_by_label("Topic", exact=True).fill("act.made")
+    reader.page.get_by_label("Channel (if any)").fill("c")
+    reader.page.get_by_role("button", name="Create", exact=True).click()
+    told(reader, "Created: act.made/c")
+    assert cluster.lookupd.get_json("/channels?topic=act.made")["channels"] == ["c"]
+
+    reader.wait_for("act.made", "#live")
+    reader.page.get_by_role("button", name="Delete act.made", exact=True).click()
+    dialog = reader.page.locator("[popover]:popover-open")
+    dialog.locator("input[name=typed]").fill("act.made")
+    dialog.get_by_role("button", name="Delete", exact=True).click()
+    told(reader, "Deleted: act.made")
+    assert "act.made" not in cluster.lookupd.get_json("/topics")["topics"]
+
+
+def test_messages_are_requeued_finished_cancelled_and_copied(
+    reader: Reader, cluster: Cluster
+) -> None:
+    """Chosen in a list; the list looks again by itself."""
+    cluster.create("act.messages", "c")
+    cluster.create("act.copies", "c")
+    cluster.publish("act.messages", *(order(n) for n in range(6)))
+    nsqd = cluster.nsqds[0]
+    nsqd.post("/pub?topic=act.messages&defer=600000", b"later")
+    wait_for(lambda: nsqd.channel("act.messages", "c")["deferred_count"] == 1)
+    reader.open("/messages?topic=act.messages&channel=c&show=waiting")
+    chosen(reader, 0, 1)
+    reader.page.get_by_role("button", name="Finish…").click()
+    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Finish").click()
+    told(reader, "Finished: 2 messages of act.messages/c")
+    assert cluster.depth("act.messages", "c") == 4
+    reader.until("document.querySelectorAll('tbody input[type=checkbox]').length === 4")
+
+    chosen(reader, 0)
+    reader.page.get_by_role("button", name="Copy to a topic…").click()
+    reader.page.locator("[popover]:popover-open input[name=to]").fill("act.copies")
+    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Copy").click()
+    told(reader, "Copied: 1 message of act.messages/c to act.copies")
+    assert cluster.depth("act.copies", "c") == 1
+
+    reader.open("/messages?topic=act.messages&channel=c&show=deferred")
+    chosen(reader, 0)
+    reader.page.get_by_role("button", name="Cancel…").click()
+    reader.page.locator("[popover]:popover-open").get_by_role("button", name="Cancel them").click()
+    told(reader, "Cancelled: 1 message of act.messages/c")
+    assert nsqd.channel("act.messages", "c")["deferred_count"] == 0
+
+
+def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> None:
+    """Requeued: it waits again, and its consumer no longer has it."""
+    cluster.create("act.flight", "c")
+    keeper = cluster.consume("act.flight", "c", rdy=1, finishes=False, client_id="keeper")
+    cluster.publish("act.flight", b"held")
+    wait_for(lambda: cluster.nsqds[0].channel("act.flight", "c")["in_flight_count"] == 1)
+    reader.open("/messages?topic=act.flight&channel=c&show=in_flight")
+    assert "keeper" in reader.text("tbody")
+    keeper.close()  # its messages stay in flight until they time out
+    wait_for(lambda: cluster.nsqds[0].channel("act.flight", "c")["client_count"] == 0)
+    chosen(reader, 0)
+    reader.page.get_by_role("button", name="Requeue").click()
+    told(reader, "Requeued: 1 message of act.flight/c")
+    assert cluster.nsqds[0].channel("act.flight", "c")["in_flight_count"] == 0
+    assert cluster.depth("act.flight", "c") == 1
+
+    reader.open("/messages?topic=act.flight&channel=c&show=waiting")
+    reader.page.locator("tbody th a").first.click()
+    assert "held" in reader.text(".body-full")
+    reader.page.get_by_role("button", name="Finish", exact=True).click()
+    told(reader, "Finished: 1 message of act.flight/c")
+    assert cluster.depth("act.flight", "c") == 0
+    reader.wait_for("finished", "#live")
+
+    reader.page.get_by_role("button", name="Deliver again").click()
+    told(reader, "Requeued: 1 message")
+    assert cluster.depth("act.flight", "c") == 1
+
+
+def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) -> None:
+    """Dragging chooses a time and shows what would come; only the button moves."""
+    cluster.create("act.replay", "c", "keeps.the.log")
+    cluster.publish("act.replay", *(order(n) for n in range(40)))
+    wait_for(lambda: cluster.depth("act.replay", "c") == 40)
+    cluster.nsqds[0].post("/channel/empty?topic=act.replay&channel=c")
+    reader.open("/replay?topic=act.replay&channel=c")
+    box = reader.page.locator("#times .u-over").bounding_box()
+    reader.page.mouse.move(box["x"] + box["width"] - 5, box["y"] + 20)
+    reader.page.mouse.down()
+    reader.page.mouse.move(box["x"] + 1, box["y"] + 20)
+    reader.page.mouse.up()
+    reader.wait_for("would be delivered again", "#live")
+    assert re.fullmatch(r"20\d\d-.+Z", reader.page.locator("input[name=to]").first.input_value())
+    assert cluster.depth("act.replay", "c") == 0
+
+    reader.page.locator("form#seek input[name=to]").fill("earliest")
+    reader.page.locator("form#seek input[name=to]").press("Enter")
+    reader.wait_for("40 messages would then be waiting", "#live")
+    reader.page.get_by_role("button", name="Move c to earliest").click()
+    told(reader, "Moved: act.replay/c to earliest")
+    assert cluster.depth("act.replay", "c") == 40
+
+
+def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -> None:
+    """To the topic that their own is named after; the audit page tells of it."""
+    cluster.create("act.mail", "c")
+    cluster.create("act.mail.dead")
+    cluster.publish("act.mail.dead", b"first", b"second")
+    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 2)
+    chosen(reader, 1)
+    assert reader.page.locator("#chosen input[name=to]").input_value() == "act.mail"
+    reader.page.get_by_role("button", name="Send back").click()
+    told(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    assert cluster.depth("act.mail", "c") == 1
+    reader.wait_for("sent back", "#found")
+    assert "came back" not in reader.text("#found")
+    cluster.publish("act.mail.dead", b"second", b"third", node=1)
+    open_until(reader, "/dead-letters?topic=act.mail.dead", "tbody input[type=checkbox]", 4)
+    rows = reader.page.locator("#found tr").all_inner_texts()
+    assert ["sent back" in row for row in rows] == [False, True, False, False]
+    assert ["came back" in row for row in rows] == [False, False, True, False]
+    chosen(reader, 2)
+    reader.page.get_by_role("button", name="Send back").click()
+    told(reader, "Copied: 1 message of act.mail.dead to act.mail")
+    cluster.publish("act.mail.dead", b"second")
+    reader.open("/dead-letters?topic=act.mail.dead")
+    reader.wait_for("came back 2 times", "#found")
+
+    reader.open("/audit?topic=act.mail.dead")
+    assert "copy_message" in reader.text("tbody tr")
+
+
+def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
+    """The list and the letter's page tell what became of it; it goes back to its channel alone."""
+    policies = b'{"policies": [{"topic": "act.poison", "max_attempts": 1}]}'
+    nsqd = cluster.nsqds[0]
+    assert nsqd.request("PUT", "/policies", policies)[0] == 200
+    cluster.create("act.poison", "c", "other")
+    cluster.create("act.poison.dead", "back")
+    cluster.publish("act.poison", b"bad")
+    with V2Client(nsqd) as line:
+        assert line.ask(sub("act.poison", "c")) == OK
+        line.send(rdy(1))
+        (message,) = line.messages(1)
+        line.send(b"REQ %s 0\n" % message.id)
+        wait_for(lambda: nsqd.channel("act.poison.dead", "back")["depth"] == 1)
+    open_until(reader, "/dead-letters?topic=act.poison.dead", "#found a")
+    reader.wait_for("c: requeued by", "#found")
+    assert "1 attempt" in reader.text("#found")
+    reader.page.locator("#found a").first.click()
+    reader.wait_for("Last consumer", "main")
+    assert message.id.decode() in reader.text("main")
+    redrive = "button:text-is('Redrive')"
+    open_until(reader, "/dead-letters?topic=act.poison.dead", redrive)
+    chosen(reader, 0)
+    reader.page.get_by_role("button", name="Redrive", exact=True).click()
+    told(reader, "Redriven: 1 message of act.poison.dead/back")
+    assert cluster.depth("act.poison", "c") == 1
+    assert cluster.depth("act.poison", "other") == 1
+    assert cluster.depth("act.poison.dead", "back") == 0
+    nsqd.request("DELETE", "/policies")
+
+
+def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
+    """What would change is shown before anything does; the page of the topic has it then."""
+    cluster.create("act.policy", "c")
+    reader.open("/policies")
+    reader.page.get_by_label("Policies", exact=True).fill(POLICY)
+    reader.page.get_by_role("button", name="What would change").click()
+    reader.wait_for("2 settings of topics and channels would change at 2 nsqds", "#tried")
+    rows = reader.page.locator("#tried tbody tr").all_inner_texts()
+    assert (
+        sorted(row.split()[1:] for row in rows)
+        == [["act.policy", UNKNOWN, "max_channels", "0", "2"]] * 2
+    )
+    assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
+
+    reader.page.locator("#tried input[name=typed]").fill("policies")
+    reader.page.get_by_role("button", name="Set at all nsqds").click()
+    told(
+        reader, "Set: 1 policy; 2 settings of topics and channels changed on", cluster.nsqds[1].http
+    )
+    reader.wait_for("act.poli*", "#live")
+    reader.until("document.querySelector('#tried').innerHTML === ''")
+    reader.open("/topics/act.policy")
+    assert "max_channels\t2\trun time, policy 1" in reader.text("#settings")
+
+    reader.open("/policies")
+    assert reader.page.get_by_label("Policies", exact=True).input_value() == POLICY
+    ask(reader, "Drop…", "Drop", typed="policies")
+    told(reader, "Dropped: all run-time policies; 2 settings")
+    assert [nsqd.get_json("/policies")["policies"] for nsqd in cluster.nsqds] == [[], []]
+
+
+def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None:
+    """A node that does not answer is named, with what to do; what was done is told, too."""
+    cluster.create("act.partly", "c")
+    for reader in reading(browser, cluster.url):
+        reader.open("/topics/act.partly/c")
+        cluster.nsqds[1].kill9()
+        try:
+            ask(reader, "Pause", "Pause")
+            told(reader, "but not everywhere", f"{cluster.nsqds[1].http} ", "Repeat it")
+        finally:
+            cluster.nsqds[1].start()
+        assert cluster.nsqds[0].channel("act.partly", "c")["paused"]
+
+
+def test_no_button_is_shown_that_is_refused(browser: Any, cluster: Cluster) -> None:
+    """A reader who may only read sees no action, and no body."""
+    for reader in reading(
+        browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
+    ):
+        for path in ("/topics/orders", "/topics/orders/billing", "/lookup"):
+            reader.open(path)
+            assert reader.page.locator("main form[hx-post], main button.danger").count() == 0
+        reader.open("/messages?topic=orders&channel=shipping")
+        assert "A-100" not in reader.text()
+        assert reader.page.locator("main input[type=checkbox]").count() == 0

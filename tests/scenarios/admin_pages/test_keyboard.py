@@ -1,0 +1,80 @@
+"""Everything works by keyboard alone."""
+
+from __future__ import annotations
+
+from tests.scenarios.admin_pages.browser import Reader
+from tests.scenarios.admin_pages.cluster import Cluster
+
+
+def tab_to(reader: Reader, text: str, presses: int = 60) -> None:
+    """Press Tab until something of this text or name has the focus."""
+    for _ in range(presses):
+        reader.press("Tab")
+        if reader.focused() == text:
+            return
+    raise AssertionError(f"{text!r} is not reached with Tab")
+
+
+def test_keys_go_to_every_page_and_are_listed(reader: Reader) -> None:
+    """`g` and a letter; `?` lists them, Escape closes the list."""
+    reader.open("/")
+    reader.press("?")
+    assert reader.page.locator("#keys:popover-open").count() == 1
+    reader.press("Escape")
+    assert reader.page.locator("#keys:popover-open").count() == 0
+    for key, path in (("t", "/topics"), ("n", "/nodes"), ("l", "/lookup"), ("o", "/")):
+        reader.press("g", key)
+        reader.page.wait_for_url(reader.url + path)
+
+
+def test_rows_are_walked_and_opened(reader: Reader) -> None:
+    """`/` filters, `j` and `k` go from row to row, Enter opens."""
+    reader.open("/topics")
+    reader.press("/")
+    reader.page.keyboard.type("orders")
+    reader.until("document.querySelectorAll('tbody tr').length === 2")
+    reader.press("Escape", "j")
+    assert reader.focused() == "orders"
+    reader.press("j")
+    assert reader.focused() == "orders.dead"
+    reader.press("k", "Enter")
+    reader.page.wait_for_url(reader.url + "/topics/orders")
+
+
+def test_an_action_is_done_and_told(reader: Reader, cluster: Cluster) -> None:
+    """Tab to the button, type the name, Enter; the focus comes back, the result is read out."""
+    cluster.create("keys.delete", "c")
+    reader.open("/topics/keys.delete/c")
+    tab_to(reader, "Delete…")
+    reader.press("Enter")
+    assert reader.focused() == "typed"
+    reader.page.keyboard.type("c")
+    reader.press("Enter")
+    reader.wait_for("Deleted: keys.delete/c", "#result")
+
+    assert cluster.nsqds[0].channel("keys.delete", "c") == {}
+    assert reader.page.locator("#result").get_attribute("aria-live") == "polite"
+    assert reader.page.locator("[popover]:popover-open").count() == 0
+
+
+def test_messages_are_chosen_and_a_place_is_found_on_the_chart(
+    reader: Reader, cluster: Cluster
+) -> None:
+    """`x` chooses a row; the ruler below a chart moves with the arrow keys."""
+    reader.open("/messages?topic=orders&channel=shipping&show=waiting")
+    reader.press("j", "x", "j", "x")
+    assert reader.page.locator("tbody input:checked").count() == 2
+
+    reader.open("/replay?topic=orders&channel=shipping")
+    reader.page.locator("#place").focus()
+    reader.press("End", "ArrowLeft")
+    reader.wait_for("would be delivered again", "#live")
+
+
+def test_the_first_tab_stop_skips_the_menu(reader: Reader) -> None:
+    """A link that is seen once it has the focus."""
+    reader.open("/topics")
+    reader.press("Tab")
+    assert reader.focused() == "Skip to the page"
+    reader.press("Enter")
+    assert reader.focused().startswith("Topics")

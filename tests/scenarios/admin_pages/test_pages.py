@@ -1,0 +1,218 @@
+"""Every page in Chromium: it shows what there is, and nothing goes wrong."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.scenarios.admin_pages.browser import Reader
+from tests.scenarios.admin_pages.cluster import Cluster
+from tests.scenarios.admin_pages.conftest import reading
+
+LABELS = """
+const own = CanvasRenderingContext2D.prototype.fillText;
+window.labels = [];
+CanvasRenderingContext2D.prototype.fillText = function (text, ...more) {
+  window.labels.push(text);
+  return own.call(this, text, ...more);
+};
+"""
+LONG = "com.example.warehouse.inventory_adjustments-europe-west4.v2rawxx"
+PAGES = {
+    "/": "Needs attention",
+    "/topics": "payments",
+    "/topics?view=channels&state=paused": "sync",
+    "/topics/orders": "shipping",
+    "/topics/orders/shipping": "no consumers",
+    "/topics/events%23ephemeral/live%23ephemeral": "live#ephemeral",
+    "/nodes": "127.0.0.1",
+    "/counter": "messages published",
+    "/lookup": "Create a topic",
+    "/messages": "Choose a topic",
+    "/messages?topic=orders": "A-10",
+    "/messages?topic=orders&channel=shipping": "Waiting",
+    "/messages?topic=payments&channel=fraud&show=in_flight": "In flight",
+    "/messages?topic=orders&channel=shipping&show=deferred": "Nothing is deferred.",
+    "/messages?topic=orders&show=tail": "The newest messages",
+    "/messages?topic=orders&show=search&go=1&text=A-100001": "A-100001",
+    "/replay?topic=orders&channel=shipping": "Published messages",
+    "/dead-letters": "orders.dead",
+    "/dead-letters?topic=orders.dead": "Copy the selected messages to a topic",
+    "/policies": "What would change",
+    "/audit": "Result",
+}
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
+    """No error, no refused request, no report of the policy; no other host is asked."""
+    reader.open(path)
+
+    assert PAGES[path].lower() in reader.page.inner_text("body").lower()
+    assert {url for url in reader.requests if not url.startswith(reader.url)} == set()
+
+
+@pytest.mark.parametrize("width", [360, 1280, 2560])
+def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width: int) -> None:
+    """On a phone, a services and a wall, pages scroll one way only, however long names are."""
+    cluster.create(LONG, LONG)
+    cluster.publish(LONG, b"x" * 500)
+    cluster.consume(LONG, LONG, rdy=0, hostname="h" * 200, user_agent="u" * 200)
+    cluster.lookupd.post(f"/topic/create?topic=old.{LONG[:60]}")
+    node = cluster.nsqds[0].http
+    message = cluster.admin.get_json(f"/api/v2/log?topic={LONG}&from=earliest")["messages"][0]
+    of_long = f"topic={LONG}&channel={LONG}"
+    paths = [*PAGES, f"/topics/{LONG}", f"/topics/{LONG}/{LONG}", f"/nodes/{node}", "/nope"]
+    paths += [f"/messages?{of_long}", f"/messages?{of_long}&show=search", f"/replay?{of_long}"]
+    paths.append(f"/message?topic={LONG}&id={message['id']}&node={node}")
+    context = browser.new_context(viewport={"width": width, "height": 800})
+    page = context.new_page()
+    wide = {}
+    for path in paths:
+        page.goto(cluster.url + path)
+        page.wait_for_timeout(100)
+        found = page.evaluate("document.documentElement.scrollWidth")
+        if found != width:
+            wide[path] = found
+    context.close()
+
+    assert wide == {}
+
+
+def test_a_phone_has_what_stands_below_the_menu(browser: Any, cluster: Cluster) -> None:
+    """Theme, keys and who one is, where signing in and out are; and where one is in the menu."""
+    for reader in reading(browser, cluster.url, viewport={"width": 360, "height": 800}):
+        reader.open("/audit")
+        here = reader.page.locator(".menu [aria-current]").bounding_box()
+        assert 0 <= here["x"] <= here["x"] + here["width"] <= 360
+        dark = reader.page.get_by_role("button", name="Dark")
+        assert not dark.is_visible()
+        reader.page.get_by_role("button", name="Theme, keys").click()
+        assert "This machine may administer" in reader.text("#about")
+        dark.click()
+        assert reader.page.evaluate("document.documentElement.dataset.theme") == "dark"
+        reader.press("Escape")
+        assert not dark.is_visible()
+
+
+def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
+    """Its canvas has an image's name with the figures; its table opens, and stays open live."""
+    reader.open("/replay?topic=orders&channel=shipping")
+    reader.page.locator("#times summary").click()
+
+    assert reader.page.locator("#times canvas").count() == 1
+    assert "Messages by the time" in reader.page.locator("#times .plot").get_attribute("aria-label")
+    assert reader.page.locator("#times tbody tr").count() > 1
+
+
+def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
+    """Of a topic what comes in; what goes out is told of each channel."""
+    legends = {}
+    for path in ("/topics/orders", "/topics/orders/billing", "/"):
+        reader.open(path)
+        legends[path] = reader.text("#rates .legend").split()
+
+    assert legends == {
+        "/topics/orders": ["in"],
+        "/topics/orders/billing": ["in", "out"],
+        "/": ["in", "out"],
+    }
+
+
+def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
+    """Bars stand on an axis from 0 on; each of its figures is another one, and legible."""
+    reader.page.add_init_script(LABELS)
+    reader.open("/replay?topic=orders&channel=shipping")
+    reader.until("window.labels?.length > 3")
+    labels = reader.page.evaluate("window.labels.filter((text) => /^-?[0-9.]+K?$/.test(text))")
+
+    assert len(set(labels)) >= 3
+    assert [one for one, other in pairwise(labels) if one == other or one.startswith("-")] == []
+
+
+def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
+    """What was chosen is there before the first paint of the next page."""
+    reader.open("/nodes")
+    light = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    reader.page.get_by_role("button", name="Dark").click()
+    dark = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    reader.open("/topics")
+
+    assert light != dark
+    assert reader.page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert reader.page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+
+
+def test_the_first_paint_takes_less_than_a_second(reader: Reader) -> None:
+    """On localhost, with nothing kept by the browser."""
+    reader.open("/")
+    script = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+    assert reader.page.evaluate(script) < 1000
+
+
+def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> None:
+    """Each state of a list has a URL; what is typed into the filter acts at once."""
+    reader.open("/topics?view=channels&sort=name")
+    reader.page.get_by_role("link", name="Waiting").click()
+    assert reader.page.locator("th[aria-sort]").inner_text().startswith("Waiting")
+    assert reader.page.locator("tbody tr").first.inner_text().startswith("orders/shipping")
+
+    reader.page.get_by_label("Filter by name").fill("clicks/")
+    reader.until("document.querySelectorAll('tbody tr').length === 3")
+    assert re.search(
+        r"filter=clicks%2F.*sort=-depth|sort=-depth.*filter=clicks%2F", reader.page.url
+    )
+
+    reader.open("/topics?limit=2")
+    reader.page.get_by_role("link", name="Next").click()
+    assert "3 to 4 of" in reader.text()
+
+
+def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
+    """By the form; the export has the same, and what is no pattern is told on the page."""
+    cluster.create("page.regex", "c")
+    cluster.publish("page.regex", b"id=17", b"id=1x", b"id=25")
+    reader.open("/messages?topic=page.regex&show=search")
+    reader.page.get_by_label("Pattern in the body").fill("id=[0-9]+$")
+    reader.page.get_by_role("button", name="Search").click()
+    reader.wait_for("Search complete", "main")
+    found = reader.page.locator("#found .body-text").all_inner_texts()
+    export = reader.page.get_by_role("link", name="JSON lines").get_attribute("href")
+    exported = reader.page.request.get(cluster.url + str(export)).text()
+
+    assert sorted(found) == ["id=17", "id=25"]
+    assert reader.page.get_by_label("Pattern in the body").input_value() == "id=[0-9]+$"
+    assert [word in exported for word in ("id=17", "id=1x", "id=25")] == [True, False, True]
+    reader.open("/messages?topic=page.regex&show=search&go=1&regex=%28")
+    assert "This is not a valid pattern: missing )" in reader.text("#live")
+
+
+def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: Cluster) -> None:
+    """By text, pattern or JSON: what is found would tell."""
+    for reader in reading(
+        browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
+    ):
+        for name in ("text", "regex", "json"):
+            reader.open(f"/messages?topic=orders&show=search&go=1&{name}=total")
+            assert "requires the role bodies" in reader.text("#live"), name
+            assert reader.page.locator(f"main input[name={name}]").count() == 0
+
+
+def test_what_is_not_there_is_said_in_words(browser: Any, cluster: Cluster) -> None:
+    """A page, a topic, a channel and a node that there is not."""
+    context = browser.new_context()
+    found = Reader(context, cluster.url)
+    said = {}
+    for path in ("/nope", "/topics/none", "/topics/orders/none", "/nodes/127.0.0.1:1"):
+        found.page.goto(cluster.url + path)
+        said[path] = found.text()
+    context.close()
+
+    assert "There is no such page." in said["/nope"]
+    assert "No nsqd has a topic of this name" in said["/topics/none"]
+    assert "No nsqd has a channel of this name" in said["/topics/orders/none"]
+    assert "No nsqd of this cluster" in said["/nodes/127.0.0.1:1"]

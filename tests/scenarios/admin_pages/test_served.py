@@ -1,0 +1,135 @@
+"""What is served to a browser, looked at without one: policy, sizes, links, plain HTML."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from sparq.nsqadmin.access.hosts import CONTENT_SECURITY_POLICY
+from tests.scenarios.admin_pages.cluster import Cluster
+from tests.scenarios.admin_pages.test_pages import PAGES
+from tests.support.servers import AdminServer
+
+BYTES_MAX = 60 << 10
+BASE = "/queue/admin"
+ADDRESSES = ("href", "src", "action", "hx-post", "hx-get", "hx-sse:connect")
+EVALUATED = re.compile(r"hx-on|hx-vals|hx-headers|\bjs:|javascript:|hx-trigger=\"[^\"]*\[")
+
+
+class Document(HTMLParser):
+    """The elements of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def all(self, tag: str, attribute: str) -> list[str]:
+        """The values of an attribute."""
+        return [
+            found[attribute] for name, found in self.elements if name == tag and attribute in found
+        ]
+
+
+def get(cluster: Cluster, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
+    """An answer and its body, as it was sent."""
+    connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=30)
+    connection.request("GET", path, headers={"Accept": "text/html", **headers})
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer, body
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str) -> None:
+    """So the policy can forbid them; and nothing that htmx would evaluate."""
+    answer, body = get(cluster, path)
+    document = Document(body.decode())
+    inline = [tag for tag, found in document.elements if tag == "script" and "src" not in found]
+    styled = [tag for tag, found in document.elements if tag == "style" or "style" in found]
+    handlers = [name for _, found in document.elements for name in found if name.startswith("on")]
+
+    assert answer.status == 200
+    assert answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert inline == styled == handlers == []
+    assert not EVALUATED.search(body.decode())
+    ids = [found["id"] for _, found in document.elements if "id" in found]
+    assert len(ids) == len(set(ids))
+
+
+def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
+    """Under 60 KiB compressed in all, kept for a year under a name with a sum."""
+    _, body = get(cluster, "/")
+    document = Document(body.decode())
+    carried = {*document.all("script", "src"), *document.all("link", "href")}
+    total = 0
+    for address in carried:
+        answer, sent = get(cluster, address, **{"Accept-Encoding": "gzip"})
+        assert answer.status == 200
+        assert "immutable" in answer.headers["Cache-Control"]
+        assert gzip.decompress(sent) == get(cluster, address)[1]
+        total += len(sent)
+
+    assert {urlsplit(address).path for address in carried} >= {
+        f"/static/{name}"
+        for name in ("app.css", "htmx.min.js", "hx-sse.min.js", "uplot.min.js", "charts.js")
+    }
+    assert total < BYTES_MAX
+
+
+def test_a_file_of_another_version_is_looked_up_each_time(cluster: Cluster) -> None:
+    """And is not sent again if it is the one that the browser has; others are not there."""
+    answer, _ = get(cluster, "/static/app.css?v=old")
+    same, body = get(cluster, "/static/app.css", **{"If-None-Match": answer.headers["ETag"]})
+
+    assert answer.headers["Cache-Control"] == "no-cache"
+    assert (same.status, body) == (304, b"")
+    assert get(cluster, "/static/..%2Fsite.py")[0].status == 404
+    assert get(cluster, "/static/base.html")[0].status == 404
+
+
+def test_every_link_of_every_page_leads_somewhere(cluster: Cluster) -> None:
+    """Over all pages: no link is dead."""
+    cluster.lookupd.post("/topic/create?topic=served.nowhere")  # which no nsqd has
+    seen: set[str] = set()
+    dead: list[str] = []
+    for path in PAGES:
+        _, body = get(cluster, path)
+        for link in Document(body.decode()).all("a", "href"):
+            if link in seen or link.startswith(("#", "/message?")):
+                continue
+            seen.add(link)
+            if get(cluster, link)[0].status != 200:
+                dead.append(f"{path}: {link}")
+
+    assert dead == []
+
+
+def test_pages_stand_below_a_base_path(cluster: Cluster, tmp_path: Path) -> None:
+    """Every address of every page begins with it."""
+    lookup = f"--lookupd-http-address={cluster.lookupd.http}"
+    with AdminServer("sparq.nsqadmin", tmp_path, (lookup, f"--base-path={BASE}")) as admin:
+        admin.base = BASE
+        admin.start()
+        for path in PAGES:
+            status, body = admin.request("GET", f"{BASE}{path}".rstrip("/"))
+            links = [
+                value
+                for _, found in Document(body.decode()).elements
+                for name, value in found.items()
+                if name in ADDRESSES and not value.startswith("#")
+            ]
+            assert status == 200, path
+            assert [link for link in links if not link.startswith(BASE)] == [], path

@@ -1,0 +1,194 @@
+"""Signing in with real tokens in Chromium: what each may see and do, and signing out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.daemon.access import tokens
+from tests.scenarios.admin_pages.browser import Reader
+from tests.scenarios.admin_pages.cluster import Cluster
+from tests.support.servers import AdminServer
+
+GRANTED = {
+    "ann": "administer,bodies",
+    "otto": "operate",
+    "rita": "read",
+    "old": "administer,bodies",
+}
+LAST_DAY = {"old": "2020-01-01"}
+SHOP = "/topics/orders/billing"
+DESTROYING = ("Empty…", "Delete…")
+TRY = """async ([path, fields]) => {
+  const headers = { "HX-Request": "true" };
+  const answer = await fetch(path, { method: "POST", headers, body: new URLSearchParams(fields) });
+  return answer.status;
+}"""
+"""What a page's own script could send: the server refuses, not only the page."""
+
+
+@dataclass
+class Guarded:
+    """An nsqadmin that shows nothing without a token."""
+
+    admin: AdminServer
+    tokens: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    """Tokens of an administrator, an operator, a reader, and one whose last day is over."""
+    home = tmp_path_factory.mktemp("guarded")
+    made = {
+        name: tokens.make(name, roles, LAST_DAY.get(name, "")) for name, roles in GRANTED.items()
+    }
+    file = Path(home) / "tokens"
+    file.write_text("\n".join(line for _, line in made.values()))
+    file.chmod(0o600)
+    flags = (*cluster.admin.flags, f"--token-file={file}", "--default-role=none")
+    with AdminServer("sparq.nsqadmin", home, flags) as admin:
+        admin.start()
+        yield Guarded(admin, {name: token for name, (token, _) in made.items()})
+
+
+@pytest.fixture
+def visitor(browser: Any, guarded: Guarded) -> Iterator[Reader]:
+    """A browser that has not signed in; refusals are what it is here for."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    found = Reader(context, guarded.admin.url)
+    yield found
+    context.close()
+    assert [each for each in found.problems if "40" not in each] == []
+
+
+def sign_in(reader: Reader, token: str, path: str = "/signin") -> None:
+    """Type a token into the form."""
+    reader.page.goto(reader.url + path)
+    if path != "/signin":
+        reader.page.locator("main").get_by_role("link", name="Sign in with a token").click()
+    reader.page.get_by_label("Token").fill(token)
+    reader.page.get_by_role("button", name="Sign in").click()
+
+
+def signed_in(reader: Reader, token: str) -> None:
+    """Sign in, and wait for the first page."""
+    sign_in(reader, token)
+    reader.page.wait_for_url(f"{reader.url}/")
+
+
+def may(reader: Reader, path: str, **fields: str) -> int:
+    """The status that the server answers an order with that the page does not offer."""
+    return int(reader.page.evaluate(TRY, [path, fields]))
+
+
+def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
+    """Every page says that one must sign in, and leads there; so does a live part."""
+    for path in ("/", "/topics", "/messages?topic=orders", "/audit", "/live?view=/"):
+        answer = visitor.page.goto(visitor.url + path)
+        assert answer.status == 401, path
+        assert "orders" not in visitor.page.inner_text("body"), path
+    visitor.page.goto(visitor.url + "/topics")
+    assert "Sign in first." in visitor.text()
+    assert visitor.page.locator("main a[href^='/signin']").count() == 1
+
+
+@pytest.mark.parametrize("which", ["none", "wrong", "old"])
+def test_a_token_that_does_not_count(visitor: Reader, guarded: Guarded, which: str) -> None:
+    """It says so in words, on the same page, and nobody is signed in."""
+    wrong = "nsqadmin_" + "x" * 43
+    sign_in(visitor, {"none": "x", "wrong": wrong, "old": guarded.tokens["old"]}[which])
+    visitor.wait_for("not valid", "#result")
+
+    assert "{" not in visitor.text("#result")
+    assert visitor.page.url == f"{visitor.url}/signin"
+    assert visitor.page.context.cookies() == []
+    assert visitor.page.goto(visitor.url + "/topics").status == 401
+
+
+def test_a_reader_sees_figures_and_no_bodies(visitor: Reader, guarded: Guarded) -> None:
+    """No button that changes something; what a page sends all the same is refused."""
+    signed_in(visitor, guarded.tokens["rita"])
+    assert "rita may read." in visitor.page.inner_text("body")
+    for path in ("/topics/orders", SHOP, "/lookup", "/nodes", "/dead-letters?topic=orders.dead"):
+        visitor.open(path)
+        assert visitor.page.locator("main form[hx-post], main button.danger").count() == 0, path
+    visitor.open("/messages?topic=orders&channel=shipping")
+    assert "not shown" in visitor.text("#found")
+    assert "A-10" not in visitor.page.inner_text("body")
+    assert visitor.page.locator("a[href='/audit']").count() == 0
+    assert visitor.page.goto(visitor.url + "/audit").status == 403
+
+    visitor.open(SHOP)
+    assert may(visitor, SHOP, action="pause_channel") == 403
+    assert may(visitor, "/lookup", action="create", topic="signin.made") == 403
+
+
+def test_an_operator_pauses_and_does_not_delete(
+    visitor: Reader, guarded: Guarded, cluster: Cluster
+) -> None:
+    """What can be undone is done; what cannot is neither offered nor taken."""
+    cluster.create("signin.op", "c")
+    signed_in(visitor, guarded.tokens["otto"])
+    assert "otto may operate." in visitor.page.inner_text("body")
+    visitor.open("/topics/signin.op/c")
+    assert visitor.page.get_by_role("button", name="Pause", exact=True).count() == 1
+    for name in DESTROYING:
+        assert visitor.page.get_by_role("button", name=name).count() == 0
+    visitor.page.get_by_role("button", name="Pause", exact=True).click()
+    visitor.page.locator("#ask-pause").get_by_role("button", name="Pause").click()
+    visitor.wait_for("Paused: signin.op/c", "#result")
+    assert {nsqd.channel("signin.op", "c")["paused"] for nsqd in cluster.nsqds} == {True}
+
+    status = may(visitor, "/topics/signin.op/c", action="delete_channel", typed="c")
+    assert status == 403
+    assert all(nsqd.channel("signin.op", "c") for nsqd in cluster.nsqds)
+    visitor.open("/messages?topic=orders&channel=shipping")
+    assert "A-10" not in visitor.page.inner_text("body")
+
+
+def test_a_session_that_ended_is_told_where_the_button_is(
+    visitor: Reader, guarded: Guarded, cluster: Cluster
+) -> None:
+    """As a notice on the page, not as a page inside the page; nothing is done."""
+    cluster.create("signin.over", "c")
+    signed_in(visitor, guarded.tokens["otto"])
+    visitor.open("/topics/signin.over/c")
+    elsewhere = visitor.page.context.request
+    assert elsewhere.post(f"{visitor.url}/signout", headers={"HX-Request": "true"}).ok
+    visitor.page.get_by_role("button", name="Pause", exact=True).click()
+    visitor.page.locator("#ask-pause").get_by_role("button", name="Pause").click()
+    visitor.wait_for("Sign in first.", "#result")
+
+    assert visitor.page.locator("#result .notice").count() == 1
+    assert visitor.page.locator("#result h1, #result nav").count() == 0
+    assert visitor.page.locator("main").count() == 1
+    assert {nsqd.channel("signin.over", "c")["paused"] for nsqd in cluster.nsqds} == {False}
+
+
+def test_an_administrator_may_all_and_signs_out(
+    visitor: Reader, guarded: Guarded, cluster: Cluster
+) -> None:
+    """The page that one wanted comes after signing in; after signing out the session is over."""
+    cluster.create("signin.admin", "c")
+    sign_in(visitor, guarded.tokens["ann"], "/topics/signin.admin/c")
+    visitor.page.wait_for_url("**/topics/signin.admin/c")
+    for name in DESTROYING:
+        assert visitor.page.get_by_role("button", name=name).count() == 1
+    visitor.open("/audit")
+    assert "sign_in" in visitor.text("#live")
+    visitor.open("/messages?topic=orders&channel=shipping")
+    assert "A-10" in visitor.page.inner_text("body")
+    cookies = visitor.page.context.cookies()
+    (session,) = [one for one in cookies if one["name"] != "nsqadmin_tabs"]
+    assert (session["httpOnly"], session["sameSite"]) == (True, "Strict")
+    assert guarded.tokens["ann"] not in str(cookies)
+
+    visitor.page.get_by_role("button", name="Sign out").click()
+    visitor.wait_for("Sign in first.")
+    assert visitor.page.goto(visitor.url + "/topics").status == 401
+    visitor.page.context.add_cookies([session])  # whoever kept it has nothing of it
+    assert visitor.page.goto(visitor.url + "/topics").status == 401

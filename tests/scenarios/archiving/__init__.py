@@ -1,0 +1,1 @@
+"""nsq_to_file as a program: each flag has its effect, and kills lose nothing that was finished."""

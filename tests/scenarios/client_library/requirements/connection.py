@@ -1,0 +1,83 @@
+"""One connection: how it begins, what it guards against, how it ends."""
+
+from typing import Final
+
+from tests.scenarios.client_library.requirements import Requirement
+
+CLIENT_CONNECTION: Final = "client/test_connection.py::"
+CONNECTION: Final = "scenarios/client_library/test_connection.py::"
+CLIENT_LAYERS: Final = "scenarios/tls/test_client_layers.py::"
+WIRE_CLIENT: Final = "wire/test_client.py::"
+
+REQUIREMENTS: Final = {
+    "identify": Requirement(
+        "IDENTIFY tells nsqd every option that concerns it, before anything else",
+        (CONNECTION + "test_nsqd_learns_who_it_is",),
+        (CLIENT_CONNECTION + "test_identify_tells_and_learns",),
+    ),
+    "negotiation": Requirement(
+        "the answer is read and heeded; one that does not negotiate is an nsqd, too",
+        (CONNECTION + "test_nsqd_learns_who_it_is", CLIENT_LAYERS + "test_an_nsqd_without_tls"),
+        (
+            CLIENT_CONNECTION + "test_an_nsqd_that_does_not_negotiate",
+            WIRE_CLIENT + "test_compression_that_is_not_granted_is_done_without",
+        ),
+    ),
+    "tls": Requirement(
+        "TLS, the host's name verified, with a certificate of its own if there is one",
+        (
+            CLIENT_LAYERS + "test_publish_and_consume",
+            CLIENT_LAYERS + "test_who_cannot_be_trusted_is_refused",
+            CLIENT_LAYERS + "test_an_nsqd_that_requires_tls_and_a_certificate",
+        ),
+        (
+            WIRE_CLIENT + "test_upgrades_come_in_their_order",
+            WIRE_CLIENT + "test_hosts_that_are_named_in_the_certificate",
+        ),
+    ),
+    "compression": Requirement(
+        "snappy or deflate, alone and inside TLS",
+        (
+            CLIENT_LAYERS + "test_publish_and_consume",
+            CLIENT_LAYERS + "test_requeue_and_sampling_go_through_layers",
+        ),
+        (WIRE_CLIENT + "test_upgrades_come_in_their_order",),
+    ),
+    "auth": Requirement(
+        "AUTH where nsqd asks for it; an error that says so without a secret",
+        (
+            CLIENT_LAYERS + "test_publish_and_consume",
+            CLIENT_LAYERS + "test_secrets_that_are_no_good",
+        ),
+        (
+            WIRE_CLIENT + "test_a_secret_that_is_missing_is_named",
+            WIRE_CLIENT + "test_a_secret_that_is_not_asked_for_is_not_sent",
+        ),
+    ),
+    "heartbeats": Requirement(
+        "each heartbeat is answered; a connection on which none comes is given up",
+        (CONNECTION + "test_heartbeats_keep_a_connection_and_silence_ends_it",),
+        (
+            CLIENT_CONNECTION + "test_heartbeats_are_answered",
+            CLIENT_CONNECTION + "test_silence_ends_a_connection",
+        ),
+    ),
+    "wrong-port": Requirement(
+        "HTTP where nsqd was expected is told as such",
+        (CONNECTION + "test_a_wrong_port_is_explained",),
+        (CLIENT_CONNECTION + "test_what_is_no_nsqd_is_told_apart",),
+    ),
+    "frame-size": Requirement(
+        "a frame above max_msg_size, or of a negative size, ends the connection",
+        (
+            CONNECTION + "test_a_frame_that_is_too_large_ends_the_connection",
+            CONNECTION + "test_nonsense_ends_the_connection",
+        ),
+        (CLIENT_CONNECTION + "test_what_is_no_nsqd_is_told_apart",),
+    ),
+    "dial": Requirement(
+        "dialling is bounded, and what hinders it is told",
+        (CONNECTION + "test_a_wrong_port_is_explained",),
+        (CLIENT_CONNECTION + "test_dialling_is_bounded",),
+    ),
+}

@@ -1,0 +1,181 @@
+"""A consumer: its messages, its life, and where its nsqds come from."""
+
+from typing import Final
+
+from tests.scenarios.client_library.requirements import Requirement
+
+CLIENT_CONNECTION: Final = "client/test_connection.py::"
+CLIENT_CONSUMER: Final = "client/test_consumer.py::"
+CLIENT_DISCOVERY: Final = "client/test_discovery.py::"
+CLIENT_FLOW: Final = "client/test_flow.py::"
+CLIENT_HANDLING: Final = "client/test_handling.py::"
+CLIENT_MESSAGE: Final = "client/test_message.py::"
+CLIENT_POOL: Final = "client/test_pool.py::"
+CLIENT_SUBSCRIPTION: Final = "client/test_subscription.py::"
+PROTOCOL_LOOKUP: Final = "protocol/test_lookup.py::"
+CONSUMER: Final = "scenarios/client_library/test_consumer.py::"
+DAEMONS: Final = "scenarios/client_library/test_daemons.py::"
+NSQD_SOURCES: Final = "scenarios/client_library/test_nsqd_sources.py::"
+
+REQUIREMENTS: Final = {
+    "names": Requirement(
+        "names of topic and channel are checked where the consumer is made",
+        (CONSUMER + "test_names_are_valid_that_nsqd_takes",),
+        (
+            CLIENT_CONSUMER + "test_mistakes_are_told_at_once",
+            CLIENT_CONSUMER + "test_wrong_types_are_told_at_once",
+        ),
+    ),
+    "handler": Requirement(
+        "a handler that returns finishes, one that raises requeues, so many at a time",
+        (CONSUMER + "test_the_handler_decides",),
+        (
+            CLIENT_HANDLING + "test_handler_answers_by_outcome",
+            CLIENT_HANDLING + "test_handler_concurrency",
+        ),
+    ),
+    "auto-response": Requirement(
+        "a handler may answer itself, later or not at all",
+        (CONSUMER + "test_the_handler_decides",),
+        (CLIENT_HANDLING + "test_handler_answers_by_outcome",),
+    ),
+    "message": Requirement(
+        "a message has id, body, timestamp, attempts and its nsqd's address",
+        (
+            CONSUMER + "test_a_message_is_what_nsqd_has",
+            DAEMONS + "test_what_is_published_is_received",
+        ),
+        (CLIENT_CONSUMER + "test_iteration",),
+    ),
+    "once": Requirement(
+        "it is answered for once",
+        (CONSUMER + "test_a_message_is_what_nsqd_has",),
+        (CLIENT_MESSAGE + "test_a_message_is_answered_once",),
+    ),
+    "requeue-delay": Requirement(
+        "a requeue without a delay has default_requeue_delay x attempts, at most max_requeue_delay",
+        (CONSUMER + "test_the_delay_of_a_requeue",),
+        (CLIENT_SUBSCRIPTION + "test_the_default_delay_of_a_requeue_grows_with_attempts",),
+    ),
+    "touch": Requirement(
+        "TOUCH gives a message more time",
+        (DAEMONS + "test_requeue_touch_and_timeout",),
+        (CLIENT_SUBSCRIPTION + "test_touch_keeps_a_message_from_expiring",),
+    ),
+    "max-attempts": Requirement(
+        "delivered more than max_attempts times it goes to a callback, and is finished",
+        (CONSUMER + "test_a_message_that_fails_too_often_is_given_up",),
+        (CLIENT_CONSUMER + "test_max_attempts",),
+    ),
+    "refusals": Requirement(
+        "refused FIN, REQ and TOUCH are noted, without backoff; other errors end the connection",
+        (CONSUMER + "test_refused_answers_cost_nothing_and_other_errors_the_connection",),
+        (CLIENT_CONNECTION + "test_refused_responses_are_counted_and_disturb_nobody",),
+    ),
+    "figures": Requirement(
+        "what was received, finished and requeued, and the connections, are there to read",
+        (CONSUMER + "test_figures_and_starvation",),
+    ),
+    "starved": Requirement(
+        "is_starved: in flight is 85 % of a connection's RDY or more",
+        (CONSUMER + "test_figures_and_starvation",),
+    ),
+    "max-in-flight": Requirement(
+        "max_in_flight can be changed at run time; 0 pauses",
+        (CONSUMER + "test_max_in_flight_changes_at_run_time",),
+        (CLIENT_FLOW + "test_rdy_is_shared_and_redistributed",),
+    ),
+    "stop": Requirement(
+        "stop: CLS, what is in hand is answered, the connections end; handlers drain",
+        (
+            CONSUMER + "test_stop_lets_handlers_finish",
+            DAEMONS + "test_what_stop_gives_back_the_next_consumer_has_at_once",
+        ),
+        (
+            CLIENT_CONSUMER + "test_leaving_the_block_gives_back_what_was_not_handed_out",
+            CLIENT_CONSUMER + "test_stop_lets_handlers_finish_what_is_here",
+        ),
+    ),
+    "stop-bounded": Requirement(
+        "stop takes stop_timeout at most, and no time without connections",
+        (CONSUMER + "test_stop_is_bounded",),
+        (CLIENT_CONSUMER + "test_stop_is_bounded",),
+    ),
+    "given": Requirement(
+        "the address of a given nsqd is kept: it is connected again whenever it is lost",
+        (
+            NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",
+            DAEMONS + "test_kill_9_and_restart",
+        ),
+        (CLIENT_POOL + "test_connects_again_with_growing_bounded_delays",),
+    ),
+    "log": Requirement(
+        "what happens to connections is logged, under names whose level can be set",
+        (NSQD_SOURCES + "test_a_given_nsqd_is_connected_again",),
+        (CLIENT_POOL + "test_a_loss_is_told_and_said_once",),
+    ),
+    "nsqds-change": Requirement(
+        "nsqds can be added and left at run time",
+        (NSQD_SOURCES + "test_nsqds_come_and_go_at_run_time",),
+        (
+            CLIENT_FLOW + "test_a_connection_is_left_while_the_others_go_on",
+            CLIENT_FLOW + "test_a_connection_with_hanging_messages_is_left_in_time",
+            CLIENT_POOL + "test_what_is_removed_is_left_alone_until_it_is_added_again",
+        ),
+    ),
+    "nsqlookupds-change": Requirement(
+        "nsqlookupds can be added and left at run time, but for the last source",
+        (NSQD_SOURCES + "test_nsqlookupds_come_and_go_at_run_time",),
+        (CLIENT_DISCOVERY + "test_which_are_asked_may_change",),
+    ),
+    "lookupd-address": Requirement(
+        "an nsqlookupd is host:port or a URL, whose path and query are kept; /lookup by default",
+        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
+        (PROTOCOL_LOOKUP + "test_the_question",),
+    ),
+    "lookupd-secret": Requirement(
+        "the secret goes with each question, if wanted",
+        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
+        (CLIENT_DISCOVERY + "test_https_and_the_secret",),
+    ),
+    "poll": Requirement(
+        "asked at once, after a random part of the jitter, then each interval",
+        (NSQD_SOURCES + "test_an_nsqlookupd_may_be_given_in_many_forms",),
+        (CLIENT_DISCOVERY + "test_haste_after_a_loss_or_failure_wanes",),
+    ),
+    "poll-all": Requirement(
+        "an nsqlookupd that fails or hangs hinders nothing: the others are asked",
+        (NSQD_SOURCES + "test_losing_any_nsqlookupd_loses_nothing",),
+        (
+            CLIENT_DISCOVERY + "test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing",
+            CLIENT_DISCOVERY + "test_one_that_hangs_delays_none",
+        ),
+    ),
+    "producers": Requirement(
+        "new producers are connected, IPv6 in brackets; both forms of the answer are read",
+        (DAEMONS + "test_discovery",),
+        (
+            PROTOCOL_LOOKUP + "test_both_forms_of_the_answer_are_read",
+            CLIENT_DISCOVERY + "test_a_topic_that_is_not_known_yet_is_no_failure",
+        ),
+    ),
+    "vanished": Requirement(
+        "a producer that is listed no more keeps its connection until that is lost",
+        (NSQD_SOURCES + "test_an_nsqd_that_is_listed_no_more_keeps_its_connection",),
+        (CLIENT_POOL + "test_a_listed_address_that_vanishes_is_kept_until_it_is_lost",),
+    ),
+    "recheck": Requirement(
+        "a lost connection makes the nsqlookupds be asked soon",
+        (NSQD_SOURCES + "test_a_lost_connection_hastens_the_next_question",),
+        (CLIENT_DISCOVERY + "test_a_recheck_asks_sooner",),
+    ),
+    "filter": Requirement(
+        "a discovery filter decides which of the listed nsqds are connected",
+        (NSQD_SOURCES + "test_the_filter_decides_whom_to_connect_to",),
+        (CLIENT_DISCOVERY + "test_the_filter_decides",),
+    ),
+    "p16": Requirement(
+        "losing any nsqlookupd, or restarting all, loses nothing; a new topic is found in time",
+        (NSQD_SOURCES + "test_losing_any_nsqlookupd_loses_nothing",),
+    ),
+}

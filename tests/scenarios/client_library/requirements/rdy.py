@@ -1,0 +1,61 @@
+"""RDY: how max_in_flight is shared among connections."""
+
+from typing import Final
+
+from tests.scenarios.client_library.requirements import Requirement
+
+CLIENT_FLOW: Final = "client/test_flow.py::"
+CLIENT_RDY: Final = "client/test_rdy.py::"
+DAEMONS: Final = "scenarios/client_library/test_daemons.py::"
+RDY_AND_BACKOFF: Final = "scenarios/client_library/test_rdy_and_backoff.py::"
+RDY_LIMIT: Final = "scenarios/client_library/test_rdy_limit.py::"
+
+REQUIREMENTS: Final = {
+    "share": Requirement(
+        "each connection has max_in_flight / connections, at once; the total is never exceeded",
+        (RDY_AND_BACKOFF + "test_max_in_flight_is_shared", DAEMONS + "test_discovery"),
+        (
+            RDY_LIMIT + "test_rdy_never_exceeds_max_in_flight",
+            CLIENT_RDY + "test_the_share_is_even_and_nothing_is_left_over",
+        ),
+    ),
+    "max-rdy-count": Requirement(
+        "no connection has more than its nsqd allows",
+        (RDY_AND_BACKOFF + "test_no_connection_has_more_than_its_nsqd_allows",),
+        (
+            CLIENT_RDY + "test_no_connection_gets_more_than_its_nsqd_allows",
+            CLIENT_RDY + "test_what_one_may_not_have_goes_to_the_others",
+        ),
+    ),
+    "what-is-left": Requirement(
+        "a raise is cut to what is left, and made up for as soon as there is more",
+        (RDY_AND_BACKOFF + "test_a_newcomer_gets_what_is_left",),
+        (
+            CLIENT_FLOW + "test_a_newcomer_gets_its_share_as_messages_are_answered",
+            CLIENT_RDY + "test_messages_in_flight_are_paid_for_before_rdy_moves",
+        ),
+    ),
+    "changes-only": Requirement(
+        "RDY is sent when it changes only",
+        (RDY_AND_BACKOFF + "test_rdy_is_sent_when_it_changes_only",),
+        (CLIENT_RDY + "test_rdy_is_sent_only_when_it_changes",),
+    ),
+    "loss": Requirement(
+        "what a lost connection had goes to the others",
+        (RDY_AND_BACKOFF + "test_max_in_flight_is_shared",),
+        (CLIENT_FLOW + "test_rdy_is_shared_and_redistributed",),
+    ),
+    "redistribution": Requirement(
+        "with more connections than max_in_flight, who is idle or has had RDY for long yields it",
+        (RDY_AND_BACKOFF + "test_seats_go_round",),
+        (
+            CLIENT_FLOW + "test_fewer_messages_than_connections",
+            CLIENT_RDY + "test_seats_go_round_among_more_connections_than_messages",
+            CLIENT_RDY + "test_a_busy_connection_keeps_its_seat_only_so_long",
+        ),
+    ),
+    "redistribution-in-backoff": Requirement(
+        "in backoff the one RDY 1 goes round, too",
+        (RDY_AND_BACKOFF + "test_an_idle_probe_moves_on",),
+    ),
+}

@@ -1,0 +1,254 @@
+"""Where a consumer's nsqds come from, given and found, with real nsqds and nsqlookupds."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import Consumer, Producer
+from tests.scenarios.client_library.tap import Tap, tapped
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.shared_daemons import SharedDaemons
+from tests.support.waiting import until
+
+SELDOM = 300.0
+"""An interval within which no test sees a second question, unless something hastens it."""
+POLL_SECONDS = 0.4
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+def consumer_of(topic: str, **options: Any) -> Consumer:
+    """A consumer of the topic's channel "c" that asks an nsqlookupd once, if any."""
+    given = {"lookupd_poll_interval": SELDOM, "lookupd_poll_jitter": 1.0, "max_in_flight": 10}
+    return Consumer(topic, "c", **{**given, "max_reconnect_delay": 0.1, **options})
+
+
+def through(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], list[str]]:
+    """A discovery filter that leads to the taps instead, and keeps what it was called with."""
+    places = {tap.server.tcp: tap.address for tap in taps}
+
+    def lead(listed: list[str]) -> list[str]:
+        calls.append(listed)
+        return [places[address] for address in listed if address in places]
+
+    return lead
+
+
+def lists(lookupd: Server, topic: str, count: int) -> bool:
+    """Whether an nsqlookupd knows so many nsqds for the topic."""
+    status, body = lookupd.request("GET", f"/lookup?topic={topic}")
+    return status == 200 and body.count(b'"tcp_port"') == count
+
+
+async def registered(shared_daemons: SharedDaemons, topic: str) -> None:
+    """Wait until the nsqlookupd lists both nsqds for the topic."""
+    await until(lambda: lists(shared_daemons.lookupd, topic, 2))
+
+
+# Given
+
+
+async def test_a_given_nsqd_is_connected_again(
+    shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its address is kept whatever happens; a loss is logged, and shows until it is mended."""
+    caplog.set_level(logging.WARNING, "sparq.client")
+    topic, nsqd = shared_daemons.make("given"), shared_daemons.nsqds[0]
+    async with (
+        tapped(nsqd) as [tap],
+        consumer_of(topic, nsqd_tcp_addresses=tap.address) as consumer,
+    ):
+        for _ in range(3):
+            await until(lambda: consumer.connections == [tap.address])
+            assert not consumer.errors
+            tap.hang_up()
+            await until(lambda: tap.address in consumer.errors)
+        await until(lambda: consumer.connections)
+        nsqd.post(f"/pub?topic={topic}", b"x")
+        (await anext(consumer)).finish()
+    assert f"connection to {tap.address} lost: closed by the peer" in caplog.text
+
+
+async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
+    """One that is added is consumed from; one that is left gets its answers first."""
+    topic = shared_daemons.make("changing.nsqds")
+    first, second = shared_daemons.nsqds
+    async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
+        consumer.connect_to_nsqd(second.tcp)
+        consumer.connect_to_nsqd(second.tcp)
+        await until(lambda: set(consumer.connections) == {first.tcp, second.tcp})
+        first.post(f"/pub?topic={topic}", b"x")
+        message = await anext(consumer)
+        leaving = asyncio.create_task(consumer.disconnect_from_nsqd(first.tcp))
+        await until(lambda: first.channel(topic, "c")["clients"][0]["ready_count"] == 0)
+        assert not leaving.done()
+        message.finish()
+        await asyncio.wait_for(leaving, 10)
+
+        assert consumer.connections == [second.tcp]
+        assert first.channel(topic, "c")["clients"] == []
+        assert first.channel(topic, "c")["in_flight_count"] == 0
+        with pytest.raises(ValueError, match="last source"):
+            await consumer.disconnect_from_nsqd(second.tcp)
+        with pytest.raises(ValueError, match="not among"):
+            await consumer.disconnect_from_nsqd(first.tcp)
+
+
+# Found
+
+
+@pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/lookup?more=1"])
+async def test_an_nsqlookupd_may_be_given_in_many_forms(
+    shared_daemons: SharedDaemons, form: str
+) -> None:
+    """host:port and URLs, with path and query; the first question is at once; a secret with it."""
+    topic = shared_daemons.make("forms")
+    await registered(shared_daemons, topic)
+    place = form.format(shared_daemons.lookupd.http)
+    async with consumer_of(topic, lookupd_http_addresses=place, auth_secret="s") as consumer:
+        await until(lambda: len(consumer.connections) == 2)
+
+
+async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
+    """One that is added is asked at once; one that is left takes no connection with it."""
+    topic = shared_daemons.make("changing.lookupds")
+    await registered(shared_daemons, topic)
+    first, second = shared_daemons.nsqds
+    async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
+        consumer.connect_to_nsqlookupd(shared_daemons.lookupd.http)
+        await until(lambda: len(consumer.connections) == 2)
+        with pytest.raises(ValueError, match="is not among"):
+            consumer.disconnect_from_nsqlookupd("127.0.0.1:1")
+        await consumer.disconnect_from_nsqd(first.tcp)
+        assert consumer.connections == [second.tcp]
+        with pytest.raises(ValueError, match="last source"):
+            consumer.disconnect_from_nsqlookupd(shared_daemons.lookupd.http)
+        consumer.connect_to_nsqd(first.tcp)
+        consumer.disconnect_from_nsqlookupd(shared_daemons.lookupd.http)
+        await until(lambda: len(consumer.connections) == 2)
+
+
+async def test_the_filter_decides_whom_to_connect_to(shared_daemons: SharedDaemons) -> None:
+    """It sees what is listed, and what it returns is connected, an address of its own too."""
+    topic = shared_daemons.make("filtered")
+    await registered(shared_daemons, topic)
+    calls: list[list[str]] = []
+    async with tapped(shared_daemons.nsqds[1]) as taps:
+        options = {"discovery_filter": through(taps, calls)}
+        place = shared_daemons.lookupd.http
+        async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
+            await until(lambda: consumer.connections == [taps[0].address])
+    assert calls == [sorted(nsqd.tcp for nsqd in shared_daemons.nsqds)]
+
+
+async def test_a_lost_connection_hastens_the_next_question(shared_daemons: SharedDaemons) -> None:
+    """Though five minutes are between two questions, one follows a loss within a second or so."""
+    topic = shared_daemons.make("hastened")
+    await registered(shared_daemons, topic)
+    calls: list[list[str]] = []
+    async with tapped(*shared_daemons.nsqds) as taps:
+        options = {"discovery_filter": through(taps, calls)}
+        place = shared_daemons.lookupd.http
+        async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
+            await until(lambda: len(consumer.connections) == 2)
+            assert len(calls) == 1
+            taps[0].hang_up()
+            await until(lambda: len(calls) == 2)
+            await until(lambda: len(consumer.connections) == 2)
+
+
+async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
+    shared_daemons: SharedDaemons,
+) -> None:
+    """Only a loss says that it is gone; then it is forgotten until it is listed again."""
+    topic = shared_daemons.make("tombstoned")
+    await registered(shared_daemons, topic)
+    calls: list[list[str]] = []
+    async with tapped(*shared_daemons.nsqds) as taps:
+        options = {"discovery_filter": through(taps, calls), "lookupd_poll_interval": 0.05}
+        place = shared_daemons.lookupd.http
+        async with consumer_of(topic, lookupd_http_addresses=place, **options) as consumer:
+            await until(lambda: len(consumer.connections) == 2)
+            node = f"127.0.0.1:{shared_daemons.nsqds[0].http_port}"
+            shared_daemons.lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
+            await until(lambda: calls[-1] == [shared_daemons.nsqds[1].tcp])
+            assert len(consumer.connections) == 2
+            taps[0].hang_up()
+            await until(lambda: consumer.connections == [taps[1].address])
+            seen = len(calls)
+            await until(lambda: len(calls) > seen + 4)
+            assert consumer.connections == [taps[1].address]
+            assert not consumer.errors
+
+
+# P16: nsqlookupds that are lost
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
+    """An nsqd that registers with two nsqlookupds, all of which may be killed."""
+    with ExitStack() as stack, ThreadPoolExecutor() as threads:
+        names = ["lookupd-0", "lookupd-1"]
+        started = threads.map(lambda name: spawn_nsqlookupd(tmp_path, name=name), names)
+        lookupds = [stack.enter_context(lookupd) for lookupd in started]
+        # nsqd itself asks for a new topic's channels, and waits so long for one that hangs.
+        flags = ("--http-client-request-timeout=200ms",)
+        yield stack.enter_context(spawn_nsqd(tmp_path, *flags, lookupds=tuple(lookupds))), lookupds
+
+
+async def test_losing_any_nsqlookupd_loses_nothing(
+    house: tuple[NsqdServer, list[Server]],
+) -> None:
+    """One killed, one that hangs, all restarted (P16): what is published arrives all the while,
+    and a consumer finds a new topic within its poll interval and a second."""
+    nsqd, lookupds = house
+    options = {
+        "lookupd_http_addresses": [lookupd.http for lookupd in lookupds],
+        "lookupd_poll_interval": POLL_SECONDS,
+    }
+    nsqd.post("/pub?topic=steady", b"first")
+    steady = consumer_of("steady", **options)
+    published, came = {b"first"}, set()
+    async with steady, Producer(lookupd_http_addresses=options["lookupd_http_addresses"]) as source:
+
+        async def consume() -> None:
+            async for message in steady:
+                came.add(message.body)
+                message.finish()
+
+        async def goes_on(topic: str, alive: list[Server]) -> None:
+            """A topic that is new to who is alive is found in time; the steady one goes on."""
+            async with consumer_of(topic, **options) as consumer:
+                await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
+                await until(lambda: any(lists(lookupd, topic, 1) for lookupd in alive))
+                await until(lambda: consumer.connections, POLL_SECONDS + 1)
+                (await anext(consumer)).finish()
+            await source.publish("steady", topic.encode())
+            published.add(topic.encode())
+
+        consuming = asyncio.create_task(consume())
+        await until(lambda: came == published)
+        await asyncio.to_thread(lookupds[0].kill9)
+        await goes_on("one.killed", lookupds[1:])
+        await asyncio.to_thread(lookupds[0].start)
+        await until(lambda: lists(lookupds[0], "steady", 1))
+        assert lookupds[1].process is not None
+        lookupds[1].process.send_signal(signal.SIGSTOP)
+        await goes_on("one.hanging", lookupds[:1])
+        for lookupd in lookupds:
+            await asyncio.to_thread(lookupd.restart)
+        await goes_on("all.restarted", lookupds)
+        await until(lambda: came == published)
+        consuming.cancel()
+    assert steady.counters.lost == 0

@@ -1,0 +1,466 @@
+"""The effect of each option, against real nsqds: a table of options and tests, and more tests.
+
+An option's test fails when the option is not heeded. Where no nsqd does what the option is for (a
+host that swallows packets, an nsqlookupd that hangs), a peer of the test's own does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from sparq.client import Config, Consumer, Producer, PublishError
+from sparq.client.connection import open_connection
+from tests.client.authd import SECRET
+from tests.client.certificates import Certificates, certificates
+from tests.client.scripted import listening
+from tests.scenarios.client_library.tap import Tap, tapped
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.shared_daemons import SharedDaemons
+from tests.support.waiting import until
+
+TESTS: Final = Path(__file__).parents[2]
+HERE: Final = "scenarios/client_library/"
+CONNECTION, CONSUMER = HERE + "test_connection.py::test_", HERE + "test_consumer.py::test_"
+RDY, OPTIONS = HERE + "test_rdy_and_backoff.py::test_", HERE + "test_options.py::test_"
+LAYERS = "scenarios/tls/test_client_layers.py::test_"
+
+EFFECTS: Final = {
+    "dial_timeout": OPTIONS + "a_host_that_swallows_packets",
+    "read_timeout": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
+    "write_timeout": OPTIONS + "an_nsqd_that_reads_nothing",
+    "local_addr": OPTIONS + "where_connections_come_from",
+    "lookupd_poll_interval": OPTIONS + "how_often_nsqlookupds_are_asked",
+    "lookupd_poll_jitter": OPTIONS + "how_evenly_nsqlookupds_are_asked",
+    "lookupd_poll_timeout": OPTIONS + "an_nsqlookupd_that_hangs",
+    "max_reconnect_delay": OPTIONS + "how_soon_an_nsqd_is_tried_again",
+    "max_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
+    "default_requeue_delay": CONSUMER + "the_delay_of_a_requeue",
+    "backoff_strategy": OPTIONS + "two_strategies_of_backoff",
+    "max_backoff_duration": RDY + "backoff_can_be_switched_off",
+    "backoff_multiplier": OPTIONS + "two_strategies_of_backoff",
+    "max_attempts": CONSUMER + "a_message_that_fails_too_often_is_given_up",
+    "low_rdy_idle_timeout": OPTIONS + "a_seat_is_given_up",
+    "low_rdy_timeout": OPTIONS + "a_seat_is_given_up",
+    "rdy_redistribute_interval": OPTIONS + "a_seat_is_given_up",
+    "client_id": CONNECTION + "nsqd_learns_who_it_is",
+    "hostname": CONNECTION + "nsqd_learns_who_it_is",
+    "user_agent": CONNECTION + "nsqd_learns_who_it_is",
+    "topology_region": OPTIONS + "the_nearest_is_served_first",
+    "topology_zone": OPTIONS + "the_nearest_is_served_first",
+    "heartbeat_interval": CONNECTION + "heartbeats_keep_a_connection_and_silence_ends_it",
+    "sample_rate": LAYERS + "requeue_and_sampling_go_through_layers",
+    "output_buffer_size": CONNECTION + "nsqd_learns_who_it_is",
+    "output_buffer_timeout": CONNECTION + "nsqd_learns_who_it_is",
+    "max_in_flight": RDY + "max_in_flight_is_shared",
+    "msg_timeout": "scenarios/client_library/test_daemons.py::test_requeue_touch_and_timeout",
+    "max_msg_size": CONNECTION + "a_frame_that_is_too_large_ends_the_connection",
+    "stop_timeout": CONSUMER + "stop_is_bounded",
+    "publish_timeout": OPTIONS + "a_publish_has_its_time",
+    "publish_attempts": "client/test_dispatcher.py::test_attempts_are_bounded",
+    "max_pending_bytes": OPTIONS + "what_awaits_its_ok_is_bounded",
+    "tls_v1": OPTIONS + "nothing_is_said_in_clear",
+    "tls_config": OPTIONS + "a_context_of_ones_own",
+    "tls_root_ca_file": LAYERS + "publish_and_consume",
+    "tls_cert": LAYERS + "an_nsqd_that_requires_tls_and_a_certificate",
+    "tls_key": OPTIONS + "a_key_in_a_file_of_its_own",
+    "tls_insecure_skip_verify": OPTIONS + "anybody_is_trusted_on_request",
+    "tls_min_version": "wire/test_client.py::test_old_versions_are_refused",
+    "snappy": LAYERS + "publish_and_consume",
+    "deflate": LAYERS + "publish_and_consume",
+    "deflate_level": OPTIONS + "the_level_of_deflate_is_agreed",
+    "auth_secret": LAYERS + "publish_and_consume",
+    "lookupd_authorization": OPTIONS + "nsqlookupds_get_the_secret",
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def choosy(tmp_path_factory: pytest.TempPathFactory, files: Certificates) -> Iterator[NsqdServer]:
+    """An nsqd that asks for certificates and cares who is near."""
+    flags = (
+        *(f"--tls-cert={files.server}", f"--tls-key={files.server}"),
+        *(
+            f"--tls-root-ca-file={files.authority}",
+            "--tls-client-auth-policy=require-verify",
+            "--https-address=127.0.0.1:0",
+        ),
+        *("--enable-experiment=topology-aware-consumption", "--tls-required=tcp-https"),
+        *("--topology-region=north", "--topology-zone=n1"),
+    )
+    with spawn_nsqd(tmp_path_factory.mktemp("choosy"), *flags) as server:
+        yield server
+
+
+def consumer_of(place: NsqdServer | Tap, topic: str, **options: Any) -> Consumer:
+    """A consumer of the topic's channel "c"."""
+    address = place.address if isinstance(place, Tap) else place.tcp
+    given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
+    return Consumer(topic, "c", nsqd_tcp_addresses=address, **given)
+
+
+def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
+    """The RDY counts that nsqd has of the clients of the topic's channel "c"."""
+    return [each["ready_count"] for each in nsqd.channel(topic, "c").get("clients", ())]
+
+
+# The table
+
+
+def test_every_option_has_a_test_of_its_effect() -> None:
+    """No option is without one, and each test named is there."""
+    named = {test.partition("::") for test in EFFECTS.values()}
+    gone = [
+        f"{file}::{test}"
+        for file, _, test in named
+        if not re.search(rf"^(async )?def {test}\(", (TESTS / file).read_text(), re.M)
+    ]
+
+    assert {field.name for field in fields(Config)} == set(EFFECTS)
+    assert [] == gone
+
+
+# Connecting
+
+
+async def test_a_host_that_swallows_packets() -> None:
+    """dial_timeout bounds the wait for a connection that nobody takes."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as deaf, contextlib.ExitStack() as callers:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        for _ in range(3):  # more than its backlog: the next call is not answered
+            caller = callers.enter_context(socket.socket())
+            caller.setblocking(False)
+            caller.connect_ex(deaf.getsockname())
+        began = loop.time()
+        with pytest.raises(TimeoutError):
+            await open_connection(f"127.0.0.1:{deaf.getsockname()[1]}", Config(dial_timeout=0.1))
+
+        assert 0.1 <= loop.time() - began < 1
+
+
+async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None:
+    """write_timeout ends a connection whose nsqd takes nothing, and no other."""
+    nsqd = shared_daemons.nsqds[0]
+    connection = await open_connection(nsqd.tcp, Config(write_timeout=0.2))
+    for _ in range(4):
+        connection.send(b"NOP\n" * (1 << 20))
+        await connection.drained()
+    os.kill(nsqd.pid, signal.SIGSTOP)
+    try:
+        connection.send(b"NOP\n" * (4 << 20))
+        lost = await connection.ended()
+    finally:
+        os.kill(nsqd.pid, signal.SIGCONT)
+
+    assert "nsqd has not read any data for 0.2 s" in str(lost)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.2:0", "127.0.0.2:{port}"])
+async def test_where_connections_come_from(shared_daemons: SharedDaemons, address: str) -> None:
+    """local_addr is what nsqd sees, with the port where one is given."""
+    port, nsqd = free_port(), shared_daemons.nsqds[0]
+    topic = shared_daemons.make(f"local{port}")
+    options = {"local_addr": address.format(port=port)}
+    async with consumer_of(nsqd, topic, **options) as consumer:
+        await until(lambda: consumer.connections)
+        [client] = nsqd.channel(topic, "c")["clients"]
+    host, _, seen = client["remote_address"].rpartition(":")
+
+    assert host == "127.0.0.2"
+    assert (seen == str(port)) is ("{port}" in address)
+
+
+async def test_how_soon_an_nsqd_is_tried_again() -> None:
+    """max_reconnect_delay bounds the pause between two attempts."""
+    attempts: dict[float, int] = {}
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        identity = await reader.readuntil(b"}")
+        attempts[delay_in(identity)] = attempts.get(delay_in(identity), 0) + 1
+        writer.transport.abort()
+
+    def delay_in(identity: bytes) -> float:
+        found = re.search(rb'"client_id": ?"([\d.]+)"', identity)
+        assert found
+        return float(found[1])
+
+    async with listening(hang_up) as address, contextlib.AsyncExitStack() as stack:
+        for delay in (0.02, 60.0):
+            options = {"max_reconnect_delay": delay, "client_id": str(delay), "stop_timeout": 0.0}
+            await stack.enter_async_context(Producer(address, **options))
+        await until(lambda: attempts.get(0.02, 0) >= 20)
+
+    assert attempts[60.0] < 10
+
+
+async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> None:
+    """deflate_level is asked for; nsqd has the last word."""
+    for asked, agreed in ((1, 1), (9, 6)):
+        config = Config(deflate=True, deflate_level=asked)
+        connection = await open_connection(shared_daemons.nsqds[0].tcp, config)
+        await connection.close()
+        assert connection.facts["deflate_level"] == agreed
+
+
+async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
+    """tls_v1 alone asks for TLS: an nsqd that has none is refused, and gets nothing."""
+    nsqd = shared_daemons.nsqds[0]
+    async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
+        await until(lambda: producer.errors)
+
+        assert "does not offer TLS" in producer.errors[nsqd.tcp]
+        assert producer.connections == []
+
+
+async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) -> None:
+    """tls_config is used as it is: with what it trusts, and with the certificate that it has."""
+    good = ssl.create_default_context(cafile=files.authority)
+    good.load_cert_chain(files.client)
+    async with Producer(choosy.tcp, tls_config=good) as producer:
+        assert (await producer.publish("context", b"x")).nsqd == choosy.tcp
+    ignorant = Config(tls_config=ssl.create_default_context(), stop_timeout=0.0)
+    async with Producer(choosy.tcp, config=ignorant) as producer:
+        await until(lambda: producer.errors)
+        assert "TLS" in producer.errors[choosy.tcp]
+
+
+async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certificates) -> None:
+    """tls_insecure_skip_verify takes a certificate that the system's authorities do not know."""
+    known = {"tls_cert": str(files.client), "stop_timeout": 0.0}
+    async with Producer(choosy.tcp, tls_insecure_skip_verify=True, **known) as producer:
+        assert (await producer.publish("trusting", b"x")).nsqd == choosy.tcp
+    async with Producer(choosy.tcp, **known) as producer:
+        await until(lambda: producer.errors)
+        assert re.search("self-signed|local issuer", producer.errors[choosy.tcp])
+
+
+async def test_a_key_in_a_file_of_its_own(
+    choosy: NsqdServer, files: Certificates, tmp_path: Path
+) -> None:
+    """tls_key is the key of tls_cert's certificate, which holds none itself."""
+    text = files.client.read_text()
+    parts = re.findall(r"-----BEGIN.*?-----END[^\n]*\n", text, re.S)
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    key.write_text("".join(part for part in parts if "KEY" in part))
+    cert.write_text("".join(part for part in parts if "KEY" not in part))
+    options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(cert)}
+    with pytest.raises(ValueError, match="tls_cert"):
+        Config(**options)
+    async with Producer(choosy.tcp, **options, tls_key=str(key)) as producer:
+        assert (await producer.publish("key", b"x")).nsqd == choosy.tcp
+
+
+# nsqlookupds
+
+
+async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) -> None:
+    """lookupd_poll_interval: who asks often finds a new topic; who asks seldom does not yet."""
+    topic, places = "asked.often", {"lookupd_http_addresses": shared_daemons.lookupd.http}
+    first, second = shared_daemons.nsqds
+    first.post(f"/topic/create?topic={topic}")
+    await until(lambda: shared_daemons.lookupd.request("GET", f"/lookup?topic={topic}")[0] == 200)
+    async with (
+        Consumer(topic, "c", **places, lookupd_poll_interval=300.0) as seldom,
+        Consumer(topic, "c", **places, lookupd_poll_interval=0.1) as often,
+    ):
+        await until(lambda: seldom.connections == often.connections == [first.tcp])
+        second.post(f"/topic/create?topic={topic}")
+        await until(lambda: len(often.connections) == 2)
+
+        assert seldom.connections == [first.tcp]
+
+
+async def test_how_evenly_nsqlookupds_are_asked() -> None:
+    """lookupd_poll_jitter: the second question comes within so much of the interval."""
+    asked = {b"none": 0, b"full": 0}
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while line := await reader.readuntil(b"\r\n\r\n"):
+            asked[line.split(b"topic=")[1][:4]] += 1
+            writer.write(b'HTTP/1.1 200 OK\r\nContent-Length: 16\r\n\r\n{"producers":[]}')
+
+    async with listening(answer) as address:
+        options: dict[str, Any] = {"lookupd_http_addresses": address, "lookupd_poll_interval": 300}
+        async with (
+            Consumer("full", "c", **options, lookupd_poll_jitter=1.0),
+            Consumer("none", "c", **options, lookupd_poll_jitter=0.0),
+        ):
+            await until(lambda: asked == {b"none": 2, b"full": 1})
+
+
+async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
+    """lookupd_poll_timeout bounds its answer; the other one's nsqds are found meanwhile."""
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+
+    topic = shared_daemons.make("hanging")
+    async with listening(say_nothing) as deaf:
+        places = [shared_daemons.lookupd.http, deaf]
+        options = {"lookupd_poll_timeout": 0.1}
+        async with Consumer(topic, "c", lookupd_http_addresses=places, **options) as consumer:
+            await until(lambda: len(consumer.connections) == 2)
+            await until(lambda: any(deaf in place for place in consumer.errors))
+
+
+@pytest.mark.parametrize("sent", [True, False])
+async def test_nsqlookupds_get_the_secret(sent: bool) -> None:
+    """lookupd_authorization: as a bearer's token, or not at all."""
+    heads: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+
+    options = {"auth_secret": SECRET, "lookupd_authorization": sent}
+    async with (
+        listening(answer) as address,
+        Consumer("t", "c", lookupd_http_addresses=address, **options),
+    ):
+        await until(lambda: heads)
+
+    assert (f"Authorization: Bearer {SECRET}".encode() in heads[0]) is sent
+
+
+# Consuming
+
+
+async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificates) -> None:
+    """topology_region and topology_zone: the consumer of nsqd's own zone gets all it can take."""
+    options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(files.client)}
+    places = {"near": ("north", "n1"), "nearby": ("north", "n2"), "far": ("south", "s1")}
+    async with contextlib.AsyncExitStack() as stack:
+        consumers = {
+            name: await stack.enter_async_context(
+                consumer_of(choosy, "near", topology_region=region, topology_zone=zone, **options)
+            )
+            for name, (region, zone) in places.items()
+        }
+        await until(lambda: [10] * 3 == ready_counts(choosy, "near"))
+        choosy.post("/mpub?topic=near", b"\n".join(b"%d" % number for number in range(13)))
+        await until(lambda: sum(each.counters.received for each in consumers.values()) == 13)
+        received = {name: each.counters.received for name, each in consumers.items()}
+
+    assert received == {"near": 10, "nearby": 3, "far": 0}
+
+
+@pytest.mark.parametrize("strategy", ["exponential", "full_jitter"])
+async def test_two_strategies_of_backoff(shared_daemons: SharedDaemons, strategy: str) -> None:
+    """backoff_strategy, backoff_multiplier: exponential waits it out, full jitter up to that."""
+    topic, nsqd = shared_daemons.make(strategy), shared_daemons.nsqds[0]
+    options = {"backoff_strategy": strategy, "backoff_multiplier": 0.2}
+    waits: list[float] = []
+    async with consumer_of(nsqd, topic, **options) as consumer:
+        while len(waits) < 2 or (strategy == "full_jitter" and min(waits) > 0.35):
+            nsqd.post(f"/pub?topic={topic}", b"x")
+            (await anext(consumer)).requeue(0)
+            waits.append(await seconds_to_next(consumer))
+            await until(lambda: consumer.backoff_level == 0)
+
+    assert (1.5 > min(waits) >= 0.39) is (strategy == "exponential")
+
+
+async def seconds_to_next(consumer: Consumer) -> float:
+    """Finishes the next message, and says how long it took to come."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    (await anext(consumer)).finish()
+    return clock() - began
+
+
+@pytest.mark.parametrize("busy", [True, False])
+async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> None:
+    """With one seat for two connections: after low_rdy_timeout by the one that has messages, after
+    low_rdy_idle_timeout by the one that has none; looked at each rdy_redistribute_interval."""
+    topic = shared_daemons.make(f"seats.{busy}")
+    addresses = [nsqd.tcp for nsqd in shared_daemons.nsqds]
+    options: dict[str, Any] = {
+        "max_in_flight": 1,
+        "low_rdy_timeout": 1.0 if busy else 300.0,
+        "low_rdy_idle_timeout": 300.0 if busy else 1.0,
+        "rdy_redistribute_interval": 0.02,
+    }
+
+    def ready(nsqd: NsqdServer) -> int:
+        return sum(ready_counts(nsqd, topic))
+
+    async with Consumer(topic, "c", nsqd_tcp_addresses=addresses, **options) as consumer:
+        await until(lambda: len(consumer.connections) == 2)
+        await until(lambda: sum(map(ready, shared_daemons.nsqds)) == 1)
+        seated, waiting = sorted(shared_daemons.nsqds, key=ready, reverse=True)
+        waiting.post(f"/pub?topic={topic}", b"x")
+        if busy:
+            seated.post(f"/mpub?topic={topic}", b"\n".join([b"y"] * 1000))
+        async with asyncio.timeout(4):
+            async for message in consumer:
+                message.finish()
+                if message.body == b"x":
+                    break
+                await asyncio.sleep(0.01)  # a thousand last longer than the seat
+
+
+# Publishing
+
+
+async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
+    """publish_timeout bounds a publish whose nsqd does not answer."""
+    loop = asyncio.get_running_loop()
+    options = {"publish_timeout": 0.2, "stop_timeout": 0.0}
+    async with (
+        tapped(shared_daemons.nsqds[0]) as [tap],
+        Producer(tap.address, **options) as producer,
+    ):
+        await until(lambda: producer.connections)
+        tap.muted = True
+        began = loop.time()
+        with pytest.raises(PublishError):
+            await producer.publish("timed", b"x")
+        tap.muted = False
+
+        assert 0.2 <= loop.time() - began < 2
+
+
+async def test_what_awaits_its_ok_is_bounded(shared_daemons: SharedDaemons) -> None:
+    """max_pending_bytes: so much is sent and not answered; the next waits for an OK."""
+    options = {"max_pending_bytes": 10_000}
+    async with (
+        tapped(shared_daemons.nsqds[0]) as [tap],
+        Producer(tap.address, **options) as producer,
+    ):
+        await until(lambda: producer.connections)
+        tap.muted = True
+        publishes = [
+            asyncio.create_task(producer.publish("bounded", b"x" * 1_000)) for _ in range(30)
+        ]
+        await until(lambda: len(tap.lines(b"PUB")) >= 9)
+        sent = len(tap.lines(b"PUB"))
+        tap.muted = False
+        await asyncio.gather(*publishes)
+
+        assert sent in (9, 10)
+        assert producer.published == 30

@@ -1,0 +1,332 @@
+"""Requirements of a producer, held against real nsqds."""
+
+import asyncio
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import (
+    ClosedError,
+    ConnectionLostError,
+    Consumer,
+    Producer,
+    PublishError,
+    Receipt,
+    RefusedError,
+    RemoteError,
+    WrongPeerError,
+)
+from sparq.client.config import Config
+from sparq.client.connection import open_connection
+from tests.client.scripted import close
+from tests.scenarios.client_library.tap import Tap, tapped
+from tests.support.servers import NsqdServer, free_port
+from tests.support.shared_daemons import SharedDaemons
+from tests.support.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+def producer_of(*taps: Tap, **options: Any) -> Producer:
+    """A producer through taps that loses no time in connecting again."""
+    return Producer([tap.address for tap in taps], **{"max_reconnect_delay": 0.1, **options})
+
+
+def count(nsqd: NsqdServer, topic: str) -> int:
+    """How many messages the topic was given."""
+    topics = nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"] or []
+    return sum(int(found["message_count"]) for found in topics)
+
+
+async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
+    """The bodies that the topic's channel "c" has, each so often."""
+    depth = nsqd.channel(topic, "c")["depth"]
+    bodies: Counter[bytes] = Counter()
+    async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=2500) as consumer:
+        while bodies.total() < depth:
+            message = await anext(consumer)
+            bodies[message.body] += 1
+            message.finish()
+    return bodies
+
+
+async def test_all_ways_to_publish(shared_daemons: SharedDaemons) -> None:
+    """One, several, one for later; awaited, or told to a callback: nsqd has them all."""
+    topic, nsqd = shared_daemons.make("ways"), shared_daemons.nsqds[0]
+    outcomes: list[Any] = []
+    async with Producer(nsqd.tcp) as producer:
+        receipts = [
+            await producer.publish(topic, b"one"),
+            await producer.multi_publish(topic, [b"two", b"three"]),
+            await producer.publish_deferred(topic, b"four", 60),
+        ]
+        producer.publish_nowait(topic, b"five", outcomes.append)
+        producer.multi_publish_nowait(topic, [b"six", b"seven"], outcomes.append)
+        producer.publish_deferred_nowait(topic, b"eight", 60, outcomes.append)
+        await producer.flush()
+
+        assert [Receipt(nsqd.tcp)] * 6 == receipts + outcomes
+        assert (8, 0, 0) == (producer.published, producer.failed, producer.resent)
+        assert 8 == count(nsqd, topic)
+        await until(lambda: nsqd.channel(topic, "c")["deferred_count"] == 2)
+
+
+async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons) -> None:
+    """The await ends with nsqd's OK, not when the bytes have left: nsqd has it long before."""
+    topic, nsqd = shared_daemons.make("acknowledged"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], producer_of(tap) as producer:
+        await until(lambda: producer.connections)
+        tap.muted = True
+        publish = asyncio.create_task(producer.publish(topic, b"x"))
+        await until(lambda: count(nsqd, topic) == 1)
+        assert not publish.done()
+        tap.muted = False
+        assert Receipt(tap.address) == await publish
+
+
+async def test_tasks_share_a_connection(shared_daemons: SharedDaemons) -> None:
+    """Five hundred tasks publish on one connection, without waiting for one another's OK."""
+    topic, nsqd = shared_daemons.make("shared"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], producer_of(tap) as producer:
+        await until(lambda: producer.connections)
+        tap.muted = True
+        bodies = [b"%d" % number for number in range(500)]
+        tasks = [asyncio.create_task(producer.publish(topic, body)) for body in bodies]
+        await until(lambda: count(nsqd, topic) == 500)
+        assert not any(task.done() for task in tasks)
+        tap.muted = False
+        await asyncio.gather(*tasks)
+
+        assert [b"IDENTIFY"] == tap.lines(b"IDENTIFY")
+    assert Counter(bodies) == await stored(nsqd, topic)
+
+
+async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
+    """What is published before nsqd is even started is acknowledged once it is."""
+    nsqd = NsqdServer("sparq.nsqd", tmp_path, (f"--data-path={tmp_path}",))
+    async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
+        first = asyncio.create_task(producer.publish("t", b"x"))
+        producer.publish_nowait("t", b"y")
+        await until(lambda: producer.errors)
+        with nsqd:
+            await asyncio.to_thread(nsqd.start)
+            assert nsqd.tcp == (await first).nsqd
+            await producer.flush()
+
+    assert 2 == producer.published
+
+
+async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
+    """nsqds take turns; those unanswered when one goes are sent to the other, in doubt; where all
+    go each time, publish_attempts and the time are the bounds."""
+    topic = shared_daemons.make("turns")
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        producer_of(*taps, publish_attempts=2) as producer,
+    ):
+        await until(lambda: len(producer.connections) == 2)
+        for _ in range(6):
+            await producer.publish(topic, b"x")
+        assert [3, 3] == [len(tap.lines(b"PUB")) for tap in taps]
+
+        taps[0].muted = True
+        tasks = [asyncio.create_task(producer.publish(topic, b"y")) for _ in range(6)]
+        await until(lambda: [6, 6] == [len(tap.lines(b"PUB")) for tap in taps])
+        taps[0].muted = False
+        taps[0].hang_up()
+        receipts = await asyncio.gather(*tasks)
+        assert Counter({(1, 0): 3, (2, 1): 3}) == Counter((r.attempts, r.resent) for r in receipts)
+        assert {taps[1].address} == {receipt.nsqd for receipt in receipts}
+        assert 3 == producer.resent
+
+        await until(lambda: len(producer.connections) == 2)
+        for tap in taps:
+            tap.muted = True
+            tap.script.clear()
+        idle = list(taps)
+        publish = asyncio.create_task(producer.publish(topic, b"z"))
+        for _ in range(2):
+            await until(partial(_busy, idle))
+            idle.remove(tap := _busy(idle)[0])
+            tap.hang_up()
+        with pytest.raises(PublishError) as raised:
+            await publish
+        assert (2, 2) == (raised.value.attempts, raised.value.unanswered)
+
+
+def _busy(taps: list[Tap]) -> list[Tap]:
+    """Those on which something was published."""
+    return [tap for tap in taps if tap.lines(b"PUB")]
+
+
+async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
+    """nsqlookupd names the nsqds: publishes go to each that it lists, new topics included."""
+    options = {"lookupd_poll_interval": 0.2}
+    async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http, **options) as producer:
+        await producer.publish("discovered", b"x")
+        await until(lambda: len(producer.connections) == 2)
+        receipts = [await producer.publish("discovered", b"x") for _ in range(4)]
+
+    assert {nsqd.tcp for nsqd in shared_daemons.nsqds} == {receipt.nsqd for receipt in receipts}
+
+
+async def test_time_runs_out(shared_daemons: SharedDaemons) -> None:
+    """A call has the time that it is given, or publish_timeout; what is late disturbs nobody."""
+    topic, nsqd = shared_daemons.make("late"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
+        await until(lambda: producer.connections)
+        tap.muted = True
+        with pytest.raises(PublishError, match=r"timed out .*: sent 1 times, 1 without"):
+            await producer.publish(topic, b"short", timeout_seconds=0.1)
+        with pytest.raises(PublishError) as raised:
+            await producer.publish(topic, b"long")
+        assert raised.value.unanswered == raised.value.attempts > 0
+        tap.muted = False
+        assert (await producer.publish(topic, b"good")).attempts > 0
+    assert 0 < (await stored(nsqd, topic))[b"good"]
+
+
+async def test_back_pressure_by_bytes(shared_daemons: SharedDaemons) -> None:
+    """No more than max_pending_bytes are sent without an OK; the rest waits, in order."""
+    topic, nsqd = shared_daemons.make("pressure"), shared_daemons.nsqds[0]
+    bodies = [b"%03d" % number + bytes(497) for number in range(20)]
+    async with tapped(nsqd) as [tap], producer_of(tap, max_pending_bytes=2500) as producer:
+        await until(lambda: producer.connections)
+        tap.muted = True
+        tasks = [asyncio.create_task(producer.publish(topic, body)) for body in bodies]
+        await until(lambda: count(nsqd, topic) == 4)
+        assert 4 == len(tap.lines(b"PUB"))
+        tap.muted = False
+        await asyncio.gather(*tasks)
+    assert bodies == list(await stored(nsqd, topic))
+
+
+async def test_ping(shared_daemons: SharedDaemons) -> None:
+    """Each nsqd that answers is named, with its time; that none does is an error that says why."""
+    away = f"127.0.0.1:{free_port()}"
+    first, second = shared_daemons.nsqds
+    async with Producer([first.tcp, second.tcp, away]) as producer:
+        answered = await producer.ping()
+        assert {first.tcp, second.tcp} == answered.keys()
+        assert all(0 < seconds < 5 for seconds in answered.values())
+    async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http) as producer:
+        assert answered.keys() == (await producer.ping()).keys()
+    async with tapped(first) as [tap], producer_of(tap) as producer:
+        tap.muted = True
+        with pytest.raises(ConnectionLostError, match=r"no answer within 0\.1 s"):
+            await producer.ping(timeout_seconds=0.1)
+        tap.muted = False
+    async with Producer(away) as producer:
+        with pytest.raises(ConnectionLostError, match=away):
+            await producer.ping()
+    with pytest.raises(ClosedError):
+        await producer.ping()
+
+
+async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> None:
+    """A message too large, an MPUB too large, a delay too long: code, nsqd's words, and advice."""
+    nsqd = shared_daemons.nsqds[0]
+    too_many = [bytes(1 << 20)] * 6
+    async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
+        for code, words, advice, publish in (
+            ("E_BAD_MESSAGE", "too big", "--max-msg-size", producer.publish("t", bytes(2 << 20))),
+            ("E_BAD_BODY", "too big", "--max-body-size", producer.multi_publish("t", too_many)),
+            ("E_INVALID", "out of range", "delay", producer.publish_deferred("t", b"x", 90_000)),
+        ):
+            with pytest.raises(RemoteError, match=words) as refused:
+                await publish
+            assert isinstance(refused.value, RefusedError)
+            assert code == refused.value.code
+            assert advice in str(refused.value)
+        assert Receipt(nsqd.tcp) == await producer.publish("fine", b"x")
+
+
+async def test_errors_of_a_connection(shared_daemons: SharedDaemons) -> None:
+    """Who is no nsqd, an option that nsqd refuses, a closed producer: each is told as such."""
+    nsqd = shared_daemons.nsqds[0]
+    with pytest.raises(WrongPeerError, match="speaks HTTP"):
+        await open_connection(nsqd.http, Config())
+    async with Producer(nsqd.tcp, msg_timeout=3600, publish_timeout=0.3) as producer:
+        with pytest.raises(PublishError, match="E_BAD_BODY IDENTIFY msg timeout"):
+            await producer.publish("t", b"x")
+    with pytest.raises(ClosedError):
+        await producer.publish("t", b"x")
+
+
+async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
+    """What is under way is answered before the producer is closed, awaited or not."""
+    topic, nsqd = shared_daemons.make("closing"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap]:
+        producer = producer_of(tap)
+        tasks = [asyncio.create_task(producer.publish(topic, b"%d" % n)) for n in range(100)]
+        await until(lambda: tap.lines(b"PUB"))
+        producer.publish_nowait(topic, b"last")
+        await producer.close()
+
+        assert all(task.done() for task in tasks)
+        assert {Receipt(tap.address)} == set(await asyncio.gather(*tasks))
+        assert (101, 0) == (producer.published, producer.failed)
+        await until(lambda: not tap.clients)
+    assert 101 == count(nsqd, topic)
+
+
+@contextlib.asynccontextmanager
+async def half_closing(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
+    """The address of a proxy that stops in the middle of the mark, once, as a network may.
+
+    nsqd reads the end of its input there; its answers still arrive.
+    """
+    cut: list[bool] = []
+    serving: set[asyncio.Task[None]] = set()
+
+    async def up(reader: asyncio.StreamReader, to_nsqd: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1 << 16):
+            at = -1 if cut else data.find(mark)
+            to_nsqd.write(data if at < 0 else data[: at + len(mark) // 2])
+            if at >= 0:
+                cut.append(True)
+                break
+        to_nsqd.write_eof()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        serving.add(asyncio.current_task())  # type: ignore[arg-type] # there is one
+        from_nsqd, to_nsqd = await asyncio.open_connection("127.0.0.1", nsqd.tcp_port)
+        upwards = asyncio.create_task(up(reader, to_nsqd))
+        with contextlib.suppress(OSError):
+            while data := await from_nsqd.read(1 << 16):
+                writer.write(data)
+        upwards.cancel()
+        await asyncio.gather(upwards, return_exceptions=True)
+        await close(to_nsqd)
+        await close(writer)
+
+    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    yield f"127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    listener.close()
+    await asyncio.gather(*serving)
+    assert cut
+
+
+async def test_a_connection_cut_in_mid_command(shared_daemons: SharedDaemons) -> None:
+    """nsqd says E_BAD_MESSAGE of a command that came in part; the message is not at fault, and is
+    sent again with those behind it. Each is stored once, and none is in doubt."""
+    topic, nsqd = shared_daemons.make("cut"), shared_daemons.nsqds[0]
+    async with half_closing(nsqd, b"the middle") as address:
+        bodies = [b"first", b"the middle", *(b"%d" % number for number in range(20))]
+        async with Producer(address, max_reconnect_delay=0.1) as producer:
+            await until(lambda: producer.connections)
+            receipts = await asyncio.gather(*(producer.publish(topic, body) for body in bodies))
+
+    assert [1] + [2] * 21 == [receipt.attempts for receipt in receipts]
+    assert 0 == producer.resent
+    assert Counter(bodies) == await stored(nsqd, topic)

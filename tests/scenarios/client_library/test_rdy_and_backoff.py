@@ -1,0 +1,236 @@
+"""RDY and backoff as real nsqds see them, through taps on the wire."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from sparq.client import Consumer
+from tests.scenarios.client_library.tap import Tap, tapped
+from tests.support.servers import NsqdServer
+from tests.support.shared_daemons import RDY_COUNT_MAX, SharedDaemons
+from tests.support.waiting import until
+
+BACKOFF: dict[str, Any] = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.1}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+def consumer_of(taps: Iterable[Tap], topic: str, **options: Any) -> Consumer:
+    """A consumer of the topic's channel "c" through these taps."""
+    given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, "max_attempts": 0, **options}
+    return Consumer(topic, "c", nsqd_tcp_addresses=[tap.address for tap in taps], **given)
+
+
+def publish(nsqd: NsqdServer, topic: str, *bodies: str) -> None:
+    """Publish each body, in order."""
+    nsqd.post(f"/mpub?topic={topic}", "\n".join(bodies).encode())
+
+
+def ready(taps: list[Tap]) -> list[int]:
+    """The RDY count of each."""
+    return [tap.ready for tap in taps]
+
+
+def counts(tap: Tap) -> list[int]:
+    """Every RDY count that was sent."""
+    return [int(line.split(b" ")[1]) for line in tap.lines(b"RDY")]
+
+
+def words(tap: Tap) -> list[bytes]:
+    """RDY with its count, and the names of the answers."""
+    lines = tap.lines(b"RDY", b"REQ", b"FIN")
+    return [line if line[:3] == b"RDY" else line[:3] for line in lines]
+
+
+# RDY
+
+
+async def test_max_in_flight_is_shared(shared_daemons: SharedDaemons) -> None:
+    """Each new connection has its share at once, a lost one's goes to the others, and comes back;
+    nsqd has it as its client's ready_count."""
+    topic = shared_daemons.make("shared")
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic):
+        await until(lambda: ready(taps) == [5, 5])
+        for nsqd in shared_daemons.nsqds:
+            await until(lambda n=nsqd: n.channel(topic, "c")["clients"][0]["ready_count"] == 5)
+        taps[0].script.clear()
+        taps[0].hang_up()
+        await until(lambda: 10 in counts(taps[1]))
+        await until(lambda: ready(taps) == [5, 5])
+        assert taps[0].lines(b"SUB", b"RDY") == [b"SUB shared c", b"RDY 5"]
+
+
+async def test_no_connection_has_more_than_its_nsqd_allows(shared_daemons: SharedDaemons) -> None:
+    """max_rdy_count of each nsqd bounds its share; what it may not have, the other has."""
+    topic = shared_daemons.make("allowed")
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic, max_in_flight=2000):
+        await until(lambda: ready(taps) == [2000 - RDY_COUNT_MAX, RDY_COUNT_MAX])
+
+
+async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -> None:
+    """A hundred messages later there is still the one RDY."""
+    topic, nsqd = shared_daemons.make("steady"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic) as consumer:
+        publish(nsqd, topic, *map(str, range(100)))
+        for _ in range(100):
+            (await anext(consumer)).finish()
+        await until(lambda: len(tap.lines(b"FIN")) == 100)
+        assert counts(tap) == [10]
+
+
+async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> None:
+    """While everything is in flight at one nsqd, another gets RDY answer by answer."""
+    topic = shared_daemons.make("newcomer")
+    publish(shared_daemons.nsqds[0], topic, *map(str, range(10)))
+    async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps[:1], topic) as consumer:
+        held = [await anext(consumer) for _ in range(10)]
+        consumer.connect_to_nsqd(taps[1].address)
+        await until(lambda: ready(taps) == [5, 0] and len(consumer.connections) == 2)
+        for message in held[:3]:
+            message.finish()
+        await until(lambda: ready(taps) == [5, 3])
+        for message in held[3:]:
+            message.finish()
+        await until(lambda: ready(taps) == [5, 5])
+
+
+async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
+    """With fewer messages allowed than connections, an idle one hands its RDY 1 on."""
+    topic = shared_daemons.make("seats")
+    options = {"max_in_flight": 1, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **options) as consumer,
+    ):
+        await until(lambda: sum(ready(taps)) == 1 and len(consumer.connections) == 2)
+        idle = ready(taps).index(1)
+        publish(shared_daemons.nsqds[1 - idle], topic, "x")
+        message = await asyncio.wait_for(anext(consumer), 10)
+        assert message.nsqd == taps[1 - idle].address
+        assert sum(ready(taps)) == 1
+        message.finish()
+
+
+# Backoff
+
+
+async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> None:
+    """RDY 0 before the REQ; RDY 1 after the block; RDY 0 before the probe's FIN; then all again."""
+    topic, nsqd = shared_daemons.make("backoff"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
+        publish(nsqd, topic, "x")
+        began = asyncio.get_running_loop().time()
+        (await anext(consumer)).requeue(0)
+        (await anext(consumer)).requeue(0)
+        assert consumer.backoff_level == 2
+        (await anext(consumer)).finish()
+        assert consumer.backoff_level == 1
+        assert asyncio.get_running_loop().time() - began > 0.02 * 2 + 0.02 * 4
+        publish(nsqd, topic, "y")
+        (await anext(consumer)).finish()
+        await until(lambda: len(tap.lines(b"FIN")) == 2)
+
+        assert words(tap) == [
+            *(b"RDY 10", b"RDY 0", b"REQ"),
+            *(b"RDY 1", b"RDY 0", b"REQ"),
+            *(b"RDY 1", b"RDY 0", b"FIN"),
+            *(b"RDY 1", b"RDY 10", b"FIN"),
+        ]
+
+
+async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
+    """Of messages that fail together one counts; a success in the block does not, either."""
+    topic, nsqd = shared_daemons.make("together"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
+        publish(nsqd, topic, *map(str, range(5)))
+        held = [await anext(consumer) for _ in range(5)]
+        for message in held[:4]:
+            message.requeue(60)
+        held[4].finish()
+        assert consumer.backoff_level == 1
+        await until(lambda: tap.ready == 1)
+        assert counts(tap) == [10, 0, 1]
+
+
+async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemons) -> None:
+    """It begins none; in the probe it means one more block of the same length."""
+    topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
+        publish(nsqd, topic, "x")
+        (await anext(consumer)).requeue(0, backoff=False)
+        message = await anext(consumer)
+        assert (consumer.backoff_level, counts(tap)) == (0, [10])
+        message.requeue(0)
+        (await anext(consumer)).requeue(0, backoff=False)
+        assert consumer.backoff_level == 1
+        (await anext(consumer)).finish()
+        await until(lambda: counts(tap) == [10, 0, 1, 0, 1, 10])
+
+
+async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> None:
+    """With max_backoff_duration 0 failures change no RDY."""
+    topic, nsqd = shared_daemons.make("fearless"), shared_daemons.nsqds[0]
+    options = {"max_backoff_duration": 0.0}
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **options) as consumer:
+        publish(nsqd, topic, "x")
+        (await anext(consumer)).requeue(0)
+        (await anext(consumer)).finish()
+        await until(lambda: tap.lines(b"FIN"))
+        assert words(tap) == [b"RDY 10", b"REQ", b"FIN"]
+
+
+async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemons) -> None:
+    """Lost in the block, the only connection comes back to RDY 1, not to all."""
+    topic, nsqd = shared_daemons.make("alone"), shared_daemons.nsqds[0]
+    async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
+        publish(nsqd, topic, "x")
+        (await anext(consumer)).requeue(0)
+        await until(lambda: tap.lines(b"REQ"))
+        tap.script.clear()
+        tap.hang_up()
+        await until(lambda: tap.ready == 1)
+        (await anext(consumer)).finish()
+        await until(lambda: counts(tap) == [1, 10])
+
+
+async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
+    """When the connection that tests the waters is lost, another one does at once."""
+    topic = shared_daemons.make("probe")
+    publish(shared_daemons.nsqds[0], topic, "x")
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **BACKOFF) as consumer,
+    ):
+        await until(lambda: len(consumer.connections) == 2)
+        (await anext(consumer)).requeue(60)
+        await until(lambda: sorted(ready(taps)) == [0, 1])
+        probe = ready(taps).index(1)
+        other = taps[1 - probe]
+        other.script.clear()
+        taps[probe].hang_up()
+        await until(lambda: counts(other) == [1])
+
+
+async def test_an_idle_probe_moves_on(shared_daemons: SharedDaemons) -> None:
+    """A probe whose nsqd has no message hands its RDY 1 on, so that backoff comes to an end."""
+    topic = shared_daemons.make("idle.probe")
+    publish(shared_daemons.nsqds[0], topic, "x")
+    options = {**BACKOFF, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
+    async with (
+        tapped(*shared_daemons.nsqds) as taps,
+        consumer_of(taps, topic, **options) as consumer,
+    ):
+        await until(lambda: len(consumer.connections) == 2)
+        (await anext(consumer)).requeue(60)
+        await until(lambda: sorted(ready(taps)) == [0, 1])
+        probe = ready(taps).index(1)
+        publish(shared_daemons.nsqds[1 - probe], topic, "y")
+        (await asyncio.wait_for(anext(consumer), 10)).finish()
+        await until(lambda: sorted(ready(taps)) == [5, 5])

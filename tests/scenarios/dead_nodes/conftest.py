@@ -1,0 +1,6 @@
+"""The daemons that the tests of the tools and of nsqadmin share."""
+
+from tests.nsqadmin.conftest import cluster, ours
+from tests.tools.conftest import lookupd, nsqd, nsqds
+
+__all__ = ["cluster", "lookupd", "nsqd", "nsqds", "ours"]

@@ -1,0 +1,302 @@
+"""Every verb of `sparq admin` on three real nsqds of which one has been killed.
+
+Each is named in three ways: by an nsqlookupd that still lists the killed one, by one that does not
+(then `--expect-nodes` makes it a failure), and by its own address. Each time the status is 1, what
+was done is done at both others, and the answer says where it was not and what to do next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sparq.tools.admin.verbs import VERBS
+from tests.scenarios.dead_nodes.killed import Killed, three_nsqds
+from tests.support.servers import AdminServer, free_port
+from tests.support.waiting import wait_for
+from tests.tools.admin.conftest import Ran, call
+
+TOPIC, DEAD, IDS = "TOPIC", "DEAD", "IDS"
+COPIES, LOOKED_AT = "copies", "looked.at"
+BEFORE = {"topic_paused": False, "paused": False, "waiting": 2, "deferred": 1}
+
+
+class Row(NamedTuple):
+    """A verb, its words, its flags, and what it leaves of `BEFORE` at the nsqds that answer."""
+
+    verb: str
+    words: tuple[str, ...]
+    flags: tuple[str, ...] = ()
+    after: dict[str, Any] = BEFORE
+    past: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the case, and of its topic."""
+        return f"{self.verb}-{len(self.words)}"
+
+
+CHANNEL, LOST = (TOPIC, "archive"), ("--yes",)
+NO_CHANNEL = {"topic_paused": False}
+LOOKS = (
+    Row("list", ()),
+    Row("list", (TOPIC,)),
+    Row("list", CHANNEL),
+    Row("peek", (TOPIC,)),
+    Row("peek", CHANNEL),
+    Row("find", (TOPIC,), ("--where=n >= 2",)),
+    Row("find", CHANNEL, ("--where=n >= 2",)),
+    Row("export", (TOPIC,)),
+    Row("export", CHANNEL),
+    Row("policies", ("show", TOPIC)),
+)
+CHANGES = (
+    Row("pause", (TOPIC,), (), {**BEFORE, "topic_paused": True}, "paused"),
+    Row("pause", CHANNEL, (), {**BEFORE, "paused": True}, "paused"),
+    Row("unpause", (TOPIC,), (), BEFORE, "unpaused"),
+    Row("unpause", CHANNEL, (), BEFORE, "unpaused"),
+    Row("empty", (TOPIC,), LOST, BEFORE, "emptied"),
+    Row("empty", CHANNEL, LOST, {**BEFORE, "waiting": 0, "deferred": 0}, "emptied"),
+    Row("delete", (TOPIC,), LOST, {}, "deleted"),
+    Row("delete", CHANNEL, LOST, NO_CHANNEL, "deleted"),
+    Row("create", CHANNEL, (), BEFORE, "created"),
+    Row("seek", (*CHANNEL, "latest"), LOST, {**BEFORE, "waiting": 0, "deferred": 0}, "moved"),
+)
+SINGLE = (
+    Row("requeue", (*CHANNEL, IDS), (), {**BEFORE, "waiting": 3, "deferred": 0}, "requeued"),
+    Row("finish", (*CHANNEL, IDS), LOST, {**BEFORE, "deferred": 0}, "finished"),
+    Row("cancel", (*CHANNEL, IDS), LOST, {**BEFORE, "deferred": 0}, "cancelled"),
+    Row("copy", (TOPIC, IDS), (f"--to={COPIES}",), BEFORE, "copied"),
+)
+TOMBSTONE = Row("tombstone", (TOPIC, DEAD), LOST, BEFORE, "tombstoned")
+WAYS = ("listed", "forgotten", "given")
+MODES = ((), ("--dry-run",), ("--json",), ("--dry-run", "--json"))
+CASES = [
+    *product(LOOKS, WAYS, ((), ("--json",))),
+    *product((*CHANGES, *SINGLE), WAYS, MODES),
+    *product((TOMBSTONE,), ("listed",), MODES),
+]
+
+
+def topic_of(row: Row, way: str, mode: tuple[str, ...]) -> str:
+    """The topic that only this case uses, if it changes anything."""
+    return LOOKED_AT if row in LOOKS else ".".join((row.name, way, *mode)).replace("--", "")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killed]:
+    """The daemons, with a topic for each case."""
+    topics = dict.fromkeys(topic_of(*case) for case in CASES)
+    with three_nsqds(tmp_path_factory.mktemp("killed"), topics) as found:
+        yield found
+
+
+def named(killed: Killed, way: str) -> list[str]:
+    """The flags that name the cluster."""
+    if way == "listed":
+        return [f"--lookupd-http-address={killed.unaware.http}"]
+    if way == "forgotten":
+        return [f"--lookupd-http-address={killed.aware.http}", "--expect-nodes=3"]
+    addresses = (*(nsqd.http for nsqd in killed.alive), killed.dead)
+    return [f"--nsqd-http-address={address}" for address in addresses]
+
+
+def command(killed: Killed, row: Row, topic: str, *more: str) -> list[str]:
+    """The words and the flags of a row."""
+    places = {TOPIC: [topic], DEAD: [killed.dead], IDS: killed.ids.get(topic, [])}
+    words = [each for word in row.words for each in places.get(word, [word])]
+    return [row.verb, *words, *row.flags, *more]
+
+
+def case_name(value: Any) -> str:
+    """Of a row, a way or a mode."""
+    return value.name if isinstance(value, Row) else "".join(value) or "plain"
+
+
+def test_each_verb_is_in_the_table() -> None:
+    """All but those that do not look at nsqds, those of nsqds that they name, and `redrive`, which
+    wants dead letters: see the tests of those; `audit` is tested below."""
+    elsewhere = {"audit", "completion", "drain", "move", "redrive"}
+    assert {*VERBS} - elsewhere == {row.verb for row, *_ in CASES}
+
+
+@pytest.mark.parametrize(("row", "way", "mode"), CASES, ids=case_name)
+def test_a_verb(
+    killed: Killed, capfd: pytest.CaptureFixture[str], row: Row, way: str, mode: tuple[str, ...]
+) -> None:
+    """It ends with 1, having done its part; a dry run and a look have changed nothing."""
+    topic = topic_of(row, way, mode)
+    before = killed.state(topic)
+
+    ran = call(capfd, *command(killed, row, topic, *mode, *named(killed, way)))
+
+    assert [BEFORE] * 2 == before
+    is_dry = "--dry-run" in mode
+    assert [BEFORE if is_dry else row.after] * 2 == killed.state(topic)
+    assert (1, False) == (ran.status, "Traceback" in ran.err)
+    tells_who_is_missing(killed, row, way, ran, is_dry=is_dry)
+    if row in LOOKS:
+        shows_both(killed, row, ran, mode)
+    elif "--json" in mode:
+        tells_programs(killed, row, way, ran, is_dry=is_dry)
+    else:
+        tells_people(killed, row, way, ran, is_dry=is_dry)
+
+
+def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+    """Who, why, and what to do next; the command does it at that nsqd alone."""
+    told = ran.out + ran.err
+    if way == "forgotten":
+        assert f"sparq admin {row.verb}: found 2 of 3 expected nsqds (" in ran.err
+        assert all(nsqd.http in ran.err for nsqd in killed.alive)
+        assert "start the others, then run this again\n" in ran.err
+        assert killed.dead not in told
+        return
+    assert "connection refused" in told
+    assert f"nsqd {killed.dead}: start the nsqd, or find out why it cannot be reached" in told
+    assert f"sparq admin {row.verb} " in told
+    assert f"--nsqd-http-address={killed.dead}" in told
+    comes_back = row.verb in ("delete", "tombstone") and not is_dry
+    assert comes_back == ("was down still has what it did not delete" in told)
+
+
+def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:
+    """What the two others have: sums over both, or both by name."""
+    is_sum = row.verb == "list" and len(row.words) < 2
+    if row.verb == "export":
+        nodes = {json.loads(line)["node"] for line in ran.out.splitlines()}
+    elif mode:
+        document = ran.document
+        rows = document.get("rows", document.get("messages"))
+        nodes = {found.get("node", found.get("nsqd")) for found in rows}
+        rows = [found for found in rows if found.get("topic", LOOKED_AT) == LOOKED_AT]
+        assert {2} == {found.get("nsqds", 2) for found in rows}
+    else:
+        nodes = {nsqd.http for nsqd in killed.alive if nsqd.http in ran.out}
+    assert ({*()} if is_sum else {nsqd.http for nsqd in killed.alive}) == nodes - {None}
+
+
+def tells_programs(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+    """One document: what failed and what to do, both nsqds among what was, or would be, done."""
+    document = ran.document
+    errors = {} if way == "forgotten" else {killed.dead: "connection refused"}
+    assert (row.verb, is_dry, errors) == tuple(
+        document[key] for key in ("verb", "dry_run", "errors")
+    )
+    assert bool(errors) == any(killed.dead in line for line in document["next"])
+    if row.verb == "tombstone":
+        return
+    if row in SINGLE:
+        here = {nsqd.http for nsqd in killed.alive}
+        assert ("partly", here) == (document["result"], {*document["done"].values()})
+        assert killed.ids[document["topic"]][2:] == [*document["refused"]]
+        return
+    key = "plan" if "plan" in document else "rows" if "rows" in document else "steps"
+    done = [found for found in document[key] if found.get("done", True)]
+    daemons = {found.get("daemon", found.get("nsqd")) for found in done}
+    assert {nsqd.http for nsqd in killed.alive} <= daemons
+    assert killed.dead not in daemons
+    result = "partly" if errors else "done"
+    assert result == document.get("result", result)
+
+
+def tells_people(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
+    """What was done first, in the past where it was; then a line for each nsqd."""
+    part = "" if way == "forgotten" or row in SINGLE else " in part"
+    if not is_dry:
+        assert f"{row.past}{part}: " in ran.out.splitlines()[0]
+    elif row in SINGLE or row.verb == "seek":
+        assert ran.out.startswith(f"would be {row.past}: ")
+    else:
+        assert ["DAEMON", "WOULD", "MESSAGES"] == ran.rows[0]
+    if row.verb != "tombstone":
+        lines = [line for line in ran.out.splitlines() if "NOT DONE" not in line]
+        for nsqd in killed.alive:
+            assert any(line.strip().startswith(nsqd.http) for line in lines)
+    if row in SINGLE:
+        assert "2 of 3 messages" in ran.out
+
+
+def test_the_command_that_is_named_does_the_rest(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At an nsqd that is there again it is done; here one of the two others stands for it."""
+    topic = topic_of(CHANGES[2], "listed", ())
+    ran = call(capfd, "pause", topic, *named(killed, "listed"))
+    (line,) = (line for line in ran.out.splitlines() if "sparq admin pause" in line)
+    again = line.replace(killed.dead, killed.alive[0].http).split()[2:]
+
+    assert 0 == call(capfd, *again).status
+    assert 0 == call(capfd, "unpause", *again[1:]).status
+    assert [False, True] == [state["topic_paused"] for state in killed.state(topic)]
+    call(capfd, "unpause", topic, *named(killed, "listed"))
+
+
+def test_all_messages_done_is_not_all_nsqds_asked(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What is left out may be at the killed one: the status is 1 all the same."""
+    ids = killed.ids[LOOKED_AT][:2]
+    words = ("requeue", LOOKED_AT, "archive", *ids, "--dry-run")
+    ran = call(capfd, *words, *named(killed, "listed"))
+
+    assert (1, "would be requeued: 2 of 2") == (ran.status, ran.out[:25])
+
+
+def test_a_dry_run_tells_no_nsqlookupd_that_is_gone(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`create` begins at the nsqlookupds: one that does not answer is an error, not in the plan."""
+    gone = f"127.0.0.1:{free_port()}"
+    flags = (f"--lookupd-http-address={at}" for at in (killed.aware.http, gone))
+    ran = call(capfd, "create", "not.there", "--dry-run", "--json", *flags)
+
+    assert (1, {gone: "connection refused"}) == (ran.status, ran.document["errors"])
+    assert [killed.aware.http] == [row["daemon"] for row in ran.document["plan"]]
+    assert f"nsqlookupd {gone}: start the nsqlookupd" in ran.document["next"][0]
+
+
+def test_the_audit_tells_what_was_done_in_part(
+    killed: Killed, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """`audit` asks nsqadmin, which answers: 0; without nsqadmin 1, and what to do."""
+    topic = topic_of(CHANGES[2], "listed", ())
+    flag = f"--lookupd-http-address={killed.unaware.http}"
+    admin = AdminServer("sparq.nsqadmin", tmp_path, (flag,))
+    with admin:
+        admin.start()
+        status, _ = admin.request("POST", f"/api/topics/{topic}", b'{"action":"unpause"}')
+        ran = call(capfd, "audit", f"--nsqadmin-http-address={admin.http}", "--json")
+    (entry,) = (found for found in ran.document["entries"] if found["topic"] == topic)
+    assert (200, 0, "unpause_topic", "partly") == (
+        *(status, ran.status, entry["action"], entry["outcome"]),
+    )
+    assert killed.dead in entry["detail"]
+    ran = call(capfd, "audit", f"--nsqadmin-http-address=127.0.0.1:{free_port()}")
+    assert (1, "start it, or name another one" in ran.err) == (ran.status, True)
+
+
+def test_deferred_messages_may_be_lost_by_a_seek(
+    killed: Killed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """They do not wait, and are dropped: the name is asked for, but not for `earliest`."""
+    nsqd, topic = killed.alive[0], "put.off"
+    flag = f"--nsqd-http-address={nsqd.http}"
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=archive")
+    nsqd.post(f"/pub?topic={topic}&defer=3600000", b"later")
+    wait_for(lambda: nsqd.channel(topic, "archive")["deferred_count"] == 1)
+
+    ran = call(capfd, "seek", topic, "archive", "latest", flag)
+    assert 1 == ran.status
+    assert "this may drop 1 deferred messages of channel archive of topic put.off:" in ran.err
+    assert 0 == call(capfd, "seek", topic, "archive", "earliest", flag).status
+    assert 1 == nsqd.channel(topic, "archive")["deferred_count"]
+    assert 0 == call(capfd, "seek", topic, "archive", "latest", flag, "--yes").status
+    assert 0 == nsqd.channel(topic, "archive")["deferred_count"]
+    nsqd.post(f"/topic/delete?topic={topic}")

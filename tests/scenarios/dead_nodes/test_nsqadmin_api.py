@@ -1,0 +1,202 @@
+"""Failure modes of NSQ's API: some daemons gone is a warning, all gone is 502; in both modes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tests.cluster.peers import answer, listed, peer
+from tests.nsqadmin.cluster import Cluster, admin, free_address
+
+READ = ["/api/topics", "/api/topics?inactive=true", "/api/topics/part", "/api/topics/part/c"]
+READ_ALL = [*READ, "/api/nodes", "/api/counter"]
+ACT = [
+    ("POST", "/api/topics", {"topic": "part", "channel": "c"}),
+    ("POST", "/api/topics/part", {"action": "pause"}),
+    ("POST", "/api/topics/part/c", {"action": "empty"}),
+    ("DELETE", "/api/topics/part/c", None),
+    ("DELETE", "/api/topics/part", None),
+]
+
+
+def with_gone(cluster: Cluster, mode: str, gone: str) -> dict[str, Any]:
+    """Options with one more daemon, which is not there."""
+    return {name: (*there, gone) for name, there in cluster.modes()[mode].items()}
+
+
+@pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
+async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> None:
+    """200 with what the others said, and which one failed, for each route that reads."""
+    cluster.fill("part")
+    gone = free_address()
+    async with admin(**with_gone(cluster, mode, gone)) as found:
+        for path in (*READ_ALL, f"/api/nodes/{cluster.nsqds[0].http}"):
+            status, said = await found.ask("GET", path)
+            is_idle = path.endswith("inactive=true") and mode == "nsqd"
+            warning = "" if is_idle else f"WARNING: connection refused ({gone})"
+            assert (200, True) == (status, said["message"].startswith(warning)), (path, said)
+        _, topic = await found.ask("GET", "/api/topics/part")
+        assert 4 == topic["message_count"]
+
+
+@pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
+@pytest.mark.parametrize(("method", "path", "body"), ACT)
+async def test_what_can_be_done_is_done(
+    cluster: Cluster, mode: str, method: str, path: str, body: Any
+) -> None:
+    """200 with a warning, done at all who are there, in the audit log as partly done."""
+    cluster.fill("part")
+    gone = free_address()
+    async with admin(**with_gone(cluster, mode, gone)) as found:
+        status, said = await found.ask(method, path, body)
+        assert (200, True) == (status, said["message"].startswith("WARNING: ")), said
+        assert f"connection refused ({gone})" in said["message"]
+        assert "partly" == found.audited()[-1]["outcome"]
+    state = [nsqd.get_json("/stats?format=json&topic=part")["topics"] for nsqd in cluster.nsqds]
+    for topics in state:
+        if method == "DELETE":
+            assert topics is None or not topics[0]["channels"]
+        elif body and body.get("action") == "pause":
+            assert topics[0]["paused"]
+        elif body and body.get("action") == "empty":
+            assert 0 == topics[0]["channels"][0]["depth"]
+        else:
+            assert ["c"] == [channel["channel_name"] for channel in topics[0]["channels"]]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("lookupd", "nsqlookupd"), ("nsqd", "nsqd")])
+async def test_all_gone_is_an_error(mode: str, kind: str) -> None:
+    """502 with NSQ's sentence, in the order of the daemons."""
+    gone = (free_address(), free_address())
+    name = "lookupd_http_addresses" if mode == "lookupd" else "nsqd_http_addresses"
+    errors = "\n".join(f"connection refused ({address})" for address in gone)
+    expected = {"message": f"UPSTREAM_ERROR: failed to query any {kind}: {errors}"}
+    async with admin(**{name: gone}) as found:
+        for path in (*READ_ALL, f"/api/nodes/{gone[0]}"):
+            if path.endswith("inactive=true") and mode == "nsqd":
+                assert (200, {"topics": {}, "message": ""}) == await found.ask("GET", path)
+            else:
+                assert (502, expected) == await found.ask("GET", path), path
+        for method, path, body in ACT:
+            status, said = await found.ask(method, path, body)
+            assert (502, expected) == (status, said), path
+            assert "failed" == found.audited()[-1]["outcome"]
+
+
+async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
+    """Without a channel nobody is asked who has it: 200 with a warning of each, as with NSQ."""
+    gone = free_address()
+    async with admin(lookupd_http_addresses=(gone,)) as found:
+        status, said = await found.ask("POST", "/api/topics", {"topic": "part"})
+
+        warning = {"message": f"WARNING: connection refused ({gone})"}
+        assert (200, warning) == (status, said)
+        assert "failed" == found.audited()[-1]["outcome"]
+
+
+async def test_stages_are_told_apart(cluster: Cluster) -> None:
+    """An nsqlookupd and a node that are gone: NSQ joins the two by a semicolon."""
+    dead = free_address()
+    host, _, port = dead.partition(":")
+    cluster.fill("part")
+    both = listed((host, int(port)), *(("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds))
+    async with peer({"/lookup": answer(both), "/nodes": answer(both)}) as lookupd:
+        gone = free_address()
+        async with admin(lookupd_http_addresses=(lookupd.address, gone)) as found:
+            for path in ("/api/topics/part", "/api/topics/part/c", "/api/counter"):
+                _, said = await found.ask("GET", path)
+                first, second = (f"connection refused ({address})" for address in (gone, dead))
+                assert f"WARNING: {first}; {second}" == said["message"], path
+            _, said = await found.ask("POST", "/api/topics/part", {"action": "pause"})
+            assert f"WARNING: {first}\n{second}" == said["message"]
+            _, said = await found.ask("GET", f"/api/nodes/{dead}")
+            assert {"message": f"UPSTREAM_ERROR: failed to query any nsqd: {second}"} == said
+
+
+async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
+    """It is hidden, and that the topic is not deleted there is a warning (NSQ: 502)."""
+    dead = free_address()
+    host, _, port = dead.partition(":")
+    nodes = answer(listed((host, int(port))))
+    async with (
+        peer({"/nodes": nodes, "/topic/tombstone": answer(b"")}) as lookupd,
+        admin(lookupd_http_addresses=(lookupd.address,)) as found,
+    ):
+        status, said = await found.ask("DELETE", f"/api/nodes/{dead}", {"topic": "t"})
+    assert (200, f"WARNING: connection refused ({dead})") == (status, said["message"])
+    assert f"POST /topic/tombstone?topic=t&node={dead}" in lookupd.asked
+
+
+async def test_every_node_gets_its_order(cluster: Cluster) -> None:
+    """Each node gets its order, whoever else is gone, and all who failed are told of."""
+    gone = [free_address() for _ in range(3)]
+    nodes = [("127.0.0.1", int(address.partition(":")[2])) for address in gone]
+    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
+    cluster.fill("part")
+    async with (
+        peer({"/lookup": answer(listed(*nodes, *there))}) as lookupd,
+        admin(lookupd_http_addresses=(lookupd.address,)) as found,
+    ):
+        _, said = await found.ask("POST", "/api/topics/part/c", {"action": "empty"})
+    errors = "\n".join(f"connection refused ({address})" for address in gone)
+    assert f"WARNING: {errors}" == said["message"]
+    assert [0, 0] == [nsqd.channel("part", "c")["depth"] for nsqd in cluster.nsqds]
+
+
+async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster) -> None:
+    """It does no harm to the others' figures (W-6)."""
+    cluster.fill("part")
+    there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
+    said = listed(("169.254.169.254", 80), ("127.0.0.1", 22), *there)
+    async with (
+        peer({"/lookup": answer(said), "/nodes": answer(said)}) as lookupd,
+        admin(lookupd_http_addresses=(lookupd.address,)) as found,
+    ):
+        _, topic = await found.ask("GET", "/api/topics/part")
+        body = {"topic": "part"}
+        status, refused = await found.ask("DELETE", "/api/nodes/169.254.169.254:80", body)
+    assert 4 == topic["message_count"]
+    assert "multicast or unspecified address (169.254.169.254:80)" in topic["message"]
+    assert "not called (port 22) (127.0.0.1:22)" in topic["message"]
+    assert (404, {"message": "NODE_NOT_FOUND"}) == (status, refused)
+
+
+async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
+    """What is not on it is not called, however ordinary it is."""
+    async with admin(
+        **cluster.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
+    ) as found:
+        _, said = await found.ask("GET", "/api/nodes")
+    assert said["nodes"] is None
+    assert "not called: not an allowed address" in said["message"]
+
+
+async def test_orders_go_out_at_once(cluster: Cluster) -> None:
+    """Three silent nodes cost one time-out, not three (NSQ: one after the other)."""
+    cluster.fill("part")
+    release = asyncio.Event()
+    waiting = 0
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal waiting
+        waiting += 1
+        if waiting == 3:
+            release.set()
+        await release.wait()
+        writer.close()
+
+    servers = [await asyncio.start_server(silent, "127.0.0.1", 0) for _ in range(3)]
+    ports = [server.sockets[0].getsockname()[1] for server in servers]
+    nodes = answer(listed(*(("127.0.0.1", port) for port in ports)))
+    async with (
+        peer({"/lookup": nodes}) as lookupd,
+        admin(lookupd_http_addresses=(lookupd.address,)) as found,
+    ):
+        _, said = await found.ask("POST", "/api/topics/part/c", {"action": "empty"})
+    for server in servers:
+        server.close()
+    lines = said["message"].removeprefix("WARNING: ").splitlines()
+    assert [f"(127.0.0.1:{port})" for port in ports] == [line.rpartition(" ")[2] for line in lines]
+    assert release.is_set()

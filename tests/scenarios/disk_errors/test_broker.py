@@ -1,0 +1,384 @@
+"""Disks that fail: publishes are refused and say why, finishes never are, and it passes."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+
+import pytest
+
+from sparq.broker.channel import SeekTarget
+from sparq.log.disk import DiskError
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+from sparq.testing import Fault, MemoryDisk
+from tests.broker.house import House
+
+
+@pytest.fixture
+def house() -> House:
+    """A broker with an empty data path."""
+    return House()
+
+
+def test_a_refused_publish_keeps_its_connection(house: House) -> None:
+    """Decision 18: E_PUB_FAILED says the disk's reason, nothing is stored, the client goes on."""
+    client = house.connect()
+    client.say(commands.pub("t", b"before"))
+    assert client.answers() == [b"OK"]
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=9))
+    client.say(
+        commands.pub("t", b"1") * 2 + commands.mpub("t", [b"2"]) + commands.dpub("t", 5, b"3")
+    )
+    reason = b"no space left on device"
+    assert client.answers() == [
+        b"E_PUB_FAILED PUB failed " + reason,
+        b"E_PUB_FAILED PUB failed " + reason,
+        b"E_MPUB_FAILED MPUB failed " + reason,
+        b"E_DPUB_FAILED DPUB failed " + reason,
+    ]
+    assert not client.session.closing
+    assert house.broker.health().startswith("NOK - no space left on device; ")
+    assert house.broker.notes
+
+    house.disk.fault = None
+    client.say(commands.pub("t", b"after"))
+
+    assert client.answers() == [b"OK"]
+    assert house.broker.health() == "OK"
+    assert house.consumer("t", "c", rdy=10).bodies() == [b"before", b"after"]
+
+
+def test_no_ok_for_what_a_failed_sync_may_have_lost(house: House) -> None:
+    """P8: after a failed sync the batch is written again elsewhere, or refused; never both lost
+    and acknowledged."""
+    for seed in range(10):
+        house = House()
+        client = house.connect()
+        client.say(commands.pub("t", b"first"))
+        client.answers()
+        house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=1 + seed % 3))
+        client.say(commands.pub("t", b"doubtful"))
+        (answer,) = client.answers()
+        house.disk.fault = None
+        house.disk = house.disk.crash(seed)
+        house.crash()
+        bodies = house.consumer("t", "c", rdy=10).bodies()
+
+        assert bodies[0] == b"first"
+        assert answer != b"OK" or bodies == [b"first", b"doubtful"]
+
+
+def test_finishes_are_kept_though_the_ledger_cannot_be_written(house: House) -> None:
+    """A FIN is never refused; it is written when the disk takes writes again."""
+    consumer = house.consumer("t", "c", rdy=10)
+    house.publish("t", b"1", b"2", b"3")
+    messages = consumer.messages()
+    consumer.answers()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=5))
+    consumer.finish(messages[:2])
+    assert consumer.answers() == []
+    assert house.channel("t", "c").in_flight_count == 1
+    assert house.broker.health() != "OK"
+
+    house.disk.fault = None
+    house.pass_time(1.0)
+    assert house.broker.health() == "OK"
+    house.crash()
+
+    assert house.consumer("t", "c", rdy=10).bodies() == [b"3"]
+
+
+def test_a_topic_that_cannot_be_made(house: House) -> None:
+    """Publish and SUB are told the reason; later the same name works."""
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
+    producer, consumer = house.connect(), house.connect()
+    producer.say(commands.pub("t", b"x"))
+    consumer.say(commands.sub("t", "c"))
+    assert producer.answers() == [b"E_PUB_FAILED PUB failed no space left on device"]
+    assert consumer.answers() == [b"E_SUB_FAILED SUB failed no space left on device"]
+    assert (producer.session.closing, consumer.session.closing) == (False, True)
+
+    house.disk.fault = None
+    producer.say(commands.pub("t", b"y"))
+
+    assert producer.answers() == [b"OK"]
+
+
+def test_a_failed_read_is_tried_again(house: House) -> None:
+    """EIO on a read delivers nothing wrong and loses nothing: a second later it is tried again."""
+    house = House(cache_bytes=1)
+    for n in range(10):
+        house.publish("t", b"%d" % n)
+    house.crash()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"read", "open"}), times=1))
+    consumer = house.consumer("t", "c", rdy=100)
+    assert consumer.bodies() == []
+
+    house.pass_time(1.1)
+
+    assert consumer.bodies() == [b"%d" % n for n in range(10)]
+
+
+def test_a_damaged_batch_costs_itself_alone() -> None:
+    """Decision 19: a corrupt byte loses one batch, counted; all others are delivered."""
+    house = House(cache_bytes=1)
+    for n in range(6):
+        house.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    data = house.disk.data(path)
+    data[data.index(b"3-1")] ^= 1
+    house.crash()
+    consumer = house.consumer("t", "c", rdy=100)
+    bodies = consumer.bodies()
+
+    assert bodies == [b"%d-%d" % (n, at) for n in (0, 1, 2, 4, 5) for at in range(3)]
+    assert house.topic("t").damaged_messages == 3
+    assert house.channel("t", "c").depth == 0
+
+
+def test_a_full_disk_takes_finishes() -> None:
+    """P7: with no space left publishes are refused, and every finish is recorded."""
+    disk = MemoryDisk(capacity_bytes=2 << 20)
+    house = House(disk)
+    consumer = house.consumer("t", "c", rdy=2500)
+    producer = house.connect()
+    stored = 0
+    while True:
+        producer.say(commands.mpub("t", [b"x" * 200] * 50))
+        if producer.answers() != [b"OK"]:
+            break
+        stored += 50
+    assert stored > 1000
+    while messages := consumer.messages():
+        for message in messages[::10]:
+            consumer.finish([message])
+        consumer.finish([message for at, message in enumerate(messages) if at % 10])
+    assert (b"E_PUB" in b"".join(consumer.answers()), house.channel("t", "c").depth) == (False, 0)
+    house.crash()
+
+    assert house.channel("t", "c").depth == 0
+
+
+def test_a_full_disk_takes_channels_and_pauses() -> None:
+    """Decision 28: a channel can be made on it, paused and deleted, all of it for good."""
+    house = House(MemoryDisk(capacity_bytes=8 << 20))
+    house.consumer("t", "old")
+    producer = house.connect()
+    answers = [b"OK"]
+    while answers == [b"OK"]:
+        producer.say(commands.mpub("t", [b"x" * 200] * 50))
+        answers = producer.answers()
+
+    for number in range(200):
+        assert house.consumer("t", f"new{number}").answers() == [b"OK"]
+    house.broker.pause_channel("t", "new1", True, house.clock.now())
+    house.broker.delete_channel("t", "old", house.clock.now())
+    house.turn()
+    house.crash()
+
+    channels = house.broker.topics["t"].channels
+    assert {f"new{number}" for number in range(200)} == set(channels)
+    assert [name for name, channel in channels.items() if channel.paused] == ["new1"]
+
+
+class PartlyForbidden(MemoryDisk):
+    """A disk on which one folder's files may not be opened."""
+
+    forbidden = "none"
+
+    def step(self, operation: str, path: str) -> None:
+        """Refuse to open what is forbidden."""
+        super().step(operation, path)
+        if operation == "open" and self.forbidden in path:
+            raise DiskError(operation, path, errno.EACCES)
+
+
+def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
+    """It is reported, its name is refused, the others work, its files stay."""
+    disk = PartlyForbidden()
+    house = House(disk)
+    house.publish("bad", b"x")
+    house.publish("good", b"y")
+    files = [path for path in disk.paths() if "/t-bad/" in path]
+    disk.forbidden = "/t-bad/"
+    house.crash()
+    assert any("bad" in line for line in house.report)
+
+    client = house.connect()
+    client.say(commands.pub("good", b"z") + commands.pub("bad", b"z"))
+
+    ok, refused = client.answers()
+    assert ok == b"OK"
+    assert refused.startswith(b"E_PUB_FAILED PUB failed open")
+    assert [path for path in disk.paths() if "/t-bad/" in path] == files
+    disk.forbidden = "none"
+    house.crash()
+    assert house.consumer("bad", "c", rdy=1).bodies() == [b"x"]
+
+
+def test_administration_on_a_disk_that_refuses(house: House) -> None:
+    """Creating a topic says so; while one goes, its name is exiting."""
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
+    with pytest.raises(RemoteError) as full:
+        house.broker.create_topic("t", house.clock.now())
+    house.disk.fault = None
+    house.publish("t", b"x")
+    house.broker.delete_topic("t", house.clock.now())
+    with pytest.raises(RemoteError) as leaving:
+        house.broker.create_topic("t", house.clock.now())
+    client = house.connect()
+    client.say(commands.sub("t", "c"))
+
+    assert (full.value.code, leaving.value.code) == ("INTERNAL_ERROR", "EXITING")
+    assert client.answers() == [b"E_SUB_FAILED SUB failed exiting"]
+
+
+def test_range_answers_of_a_failing_disk() -> None:
+    """ENDS and READ are told the disk's reason and may ask again."""
+    house = House(cache_bytes=1)
+    for n in range(20):
+        house.publish("t", b"%d" % n * 100)
+        house.advance(1.0)
+    house.consumer("t", "c")
+    house.crash()
+    client = house.connect()
+    client.say(commands.ends("t"))
+    ends = json.loads(client.answers()[0])
+    log, first, end = ends["log"], int(ends["first"]), int(ends["end"])
+    questions = (
+        commands.ends_at_time("t", house.clock.wall_ns - 9_500_000_000),
+        commands.read("t", log, first, end, 1 << 20),
+    )
+    for question in questions:
+        house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+        client.say(question)
+        ((kind, refused),) = client.heard()
+        assert (kind, refused.split(b" ")[0]) == (1, b"E_RANGE_FAILED")
+        assert refused.endswith(b"failed input/output error")
+        client.say(question)
+        ((kind, _),) = client.heard()
+        assert kind != 1
+
+
+def test_a_seek_that_cannot_read_is_noted() -> None:
+    """The channel stays where it is, and an operator is told."""
+    house = House(cache_bytes=1)
+    house.consumer("t", "c")
+    for n in range(20):
+        house.publish("t", b"%d" % n * 100)
+        house.advance(1.0)
+    house.crash()
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"open", "read"}), times=1))
+    target: SeekTarget = ("time", house.clock.wall_ns - 5_500_000_000)
+    house.broker.seek_channel("t", "c", target, house.clock.now())
+    house.turn()
+
+    assert house.channel("t", "c").depth == 20
+    assert any("seeking" in note for note in house.broker.notes)
+
+
+def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
+    """It stays on the disk, nothing else suffers."""
+    house = House(max_bytes_per_file=2000)
+    consumer = house.consumer("t", "c", rdy=100)
+    for n in range(20):
+        house.publish("t", b"%d" % n * 150)
+    consumer.finish(consumer.messages())
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"unlink", "rename"}), times=99))
+    house.pass_time(3.0)
+
+    assert any("could not be deleted" in note for note in house.broker.notes)
+    house.disk.fault = None
+    house.publish("t", b"new")
+    assert consumer.bodies() == [b"new"]
+
+
+def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(house: House) -> None:
+    """What was found is synced before it is built upon (P8); the next start tries again."""
+    house.publish("t", b"x")
+    disk = house.disk
+    copied = copy.deepcopy(disk)
+    copied.trace.clear()
+    House(copied)
+    syncs = [(kind, path.endswith(".log")) for kind, path in copied.trace]
+    disk.fail(Fault(syncs.index(("sync", True)) + 1))
+
+    house.crash()
+
+    assert any(".log: input/output error" in line for line in house.report), house.report
+    assert "t" not in house.broker.topics
+
+    house.crash()
+    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
+
+
+def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
+    """A kernel takes it for written, so that a sync alone would not bring it to the disk."""
+    house = House(sync_every=2500)
+    house.publish("t", b"x")
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    file = house.disk.open(path)
+    house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"})))
+    with pytest.raises(DiskError):
+        file.sync()
+    file.close()
+    assert house.disk.forgotten() == [path]
+
+    house.disk = house.disk.killed()
+    house.crash()
+    assert house.disk.forgotten() == []
+    house.disk = house.disk.crash(1)
+    house.crash()
+    assert [b"x"] == house.consumer("t", "c", rdy=1).bodies()
+
+
+def test_a_torn_tail_is_reported(house: House) -> None:
+    """P6: what an unfinished write left behind is cut off, and told."""
+    house.publish("t", b"x")
+    (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
+    house.disk.data(path).extend(b"SPQB half of a header")
+    house.crash()
+
+    assert any("unfinished write" in line for line in house.report)
+    assert house.topic("t").depth == 1
+
+
+def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(house: House) -> None:
+    """P3: a checkpoint has what it says, before another power cut takes it."""
+    house.publish("t", b"x")
+    client = house.consumer("t", "c", rdy=1)
+    client.finish(client.messages())
+    disk = house.disk
+    copied = copy.deepcopy(disk)
+    copied.trace.clear()
+    House(copied)
+    steps = [(kind, "ledger-" in path) for kind, path in copied.trace]
+    disk.fail(Fault(steps.index(("sync", True)) + 1))
+
+    house.crash()
+    assert any("ledger-" in line and "input/output" in line for line in house.report), house.report
+    house.disk = house.disk.crash(1)
+    house.crash()
+
+    assert house.channel("t", "c").depth == 0
+
+
+def test_an_index_file_that_finds_no_space_is_not_tried_again_at_once() -> None:
+    """The broker comes to rest on a full disk; the next trim tries again."""
+    house = House(max_bytes_per_file=20_000)
+    for _ in range(8):
+        house.publish("t", b"." * 9_000)
+    for path in house.disk.paths():
+        if path.endswith(".index"):
+            house.disk.unlink(path)
+    house.crash()
+    house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"write", "create"}), times=10_000))
+    house.pass_time(2.0)
+    house.pass_time(2.0)
+    assert house.disk.failed_count == 2
+
+    house.disk.fault = None
+    house.pass_time(2.0)
+    assert len([path for path in house.disk.paths() if path.endswith(".index")]) >= 3

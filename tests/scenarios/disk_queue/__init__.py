@@ -1,0 +1,1 @@
+"""What the tests of NSQ's disk queue (go-diskqueue) assert, of sparq."""

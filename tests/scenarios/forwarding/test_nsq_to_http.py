@@ -1,0 +1,475 @@
+"""nsq_to_http between a real nsqd and a real web server: every flag, and what failures cost."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from urllib.parse import unquote_to_bytes
+
+import pytest
+from aiohttp import web
+
+from sparq.program.flags import flags_of
+from sparq.tools import commands, nsq_to_http, relay
+from tests.client.scripted import listening
+from tests.support.servers import NsqdServer, Server, free_port
+from tests.support.waiting import until_seen
+from tests.tools.forwarding import (
+    all_finished,
+    log_kept,
+    new_topic,
+    publish,
+    running,
+    stats,
+    web_server,
+)
+
+CHANNEL = "nsq_to_http"
+SOON = "--consumer-opt=default_requeue_delay,5ms"
+NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot be reached is given up at once."""
+    monkeypatch.setattr(relay, "PAUSES", ())
+
+
+def told(nsqd: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
+    """The command line of a tool that consumes this topic."""
+    return (f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", *words)
+
+
+async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
+    """All of its bytes, as they are, and it is finished then."""
+    topic, bodies = new_topic(), [bytes(range(256)), b"x" * (1 << 20), b"%s\r\n\r\n", b"\x00"]
+    async with web_server() as server:
+        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}/in?k=v")):
+            await publish(nsqd, topic, *bodies)
+            await all_finished(nsqd, topic, CHANNEL, 4)
+
+        assert sorted(bodies) == sorted(server.bodies)
+        assert {("POST", "/in?k=v")} == {(each.method, each.path_qs) for each in server.asked}
+        assert {"application/octet-stream"} == {
+            each.headers["Content-Type"] for each in server.asked
+        }
+        agents = {each.headers["User-Agent"] for each in server.asked}
+        assert all(re.fullmatch(r"nsq_to_http v1\.3\.0 sparq/\S+", agent) for agent in agents)
+
+
+async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
+    """As one value of the query, whatever it consists of."""
+    topic, bodies = new_topic(), [bytes(range(256)), b"a b&c=d#e", b"../..", b"%s%00"]
+    async with web_server() as server:
+        words = told(nsqd, topic, f"--get={server.url}/in?a=%41&b=%s&c=", "-channel=mine")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, *bodies)
+            await all_finished(nsqd, topic, "mine", 4)
+
+        found = [
+            re.fullmatch(r"/in\?a=%41&b=([\w.~%+-]*)&c=", each.path_qs) for each in server.asked
+        ]
+        assert sorted(bodies) == sorted(
+            unquote_to_bytes(each[1].replace("+", " ")) for each in found if each
+        )
+        assert {"GET"} == {each.method for each in server.asked}
+        assert all("Content-Type" not in each.headers for each in server.asked)
+
+
+async def test_what_must_not_be_sent_holds_up_nobody(
+    nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It is requeued without backoff, and the log says why; it is not lost."""
+    topic = new_topic()
+    async with web_server() as server:
+        words = told(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
+        async with running(nsq_to_http, *words, "--consumer-opt=backoff_multiplier,1m"):
+            await publish(nsqd, topic, b"..", b"1", b"2")
+            await until_seen(lambda: nsqd.channel(topic, CHANNEL).get("deferred_count") == 1)
+            await server.heard(2)
+
+    assert ["/in/1", "/in/2"] == [each.path_qs for each in server.asked]
+    assert " is not sent: its body would act as . or .. in the URL's path" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("flag", "path", "refused"),
+    [
+        ("post", "/", [199 + 101, 302, 404, 429, 500, 503]),
+        ("get", "/?%s", [201, 204, 302, 404, 500]),
+    ],
+)
+async def test_another_status_is_a_failure(
+    nsqd: NsqdServer, flag: str, path: str, refused: list[int]
+) -> None:
+    """The message comes again until the answer is 2xx, or for a GET 200."""
+    topic, left = new_topic(), list(refused)
+
+    async def answer(request: web.Request) -> web.Response:
+        status = left.pop(0) if left else 200
+        return web.Response(status=status, headers={"Location": "/elsewhere"})
+
+    async with web_server() as server:
+        server.answer = answer
+        words = told(nsqd, topic, f"--{flag}={server.url}{path}", SOON, NO_BACKOFF)
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, b"again")
+            await all_finished(nsqd, topic, CHANNEL, 1)
+
+        assert len(refused) + 1 == len(server.asked)
+        assert not any("elsewhere" in each.path_qs for each in server.asked)
+        assert (0, 0, len(refused)) == stats(nsqd, topic, CHANNEL)
+
+
+@pytest.mark.parametrize("status", [200, 202, 204, 299])
+async def test_2xx_finishes_a_post(nsqd: NsqdServer, status: int) -> None:
+    """At the first time."""
+    topic = new_topic()
+    async with web_server() as server:
+        server.status = status
+        async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}")):
+            await publish(nsqd, topic, b"once")
+            await all_finished(nsqd, topic, CHANNEL, 1)
+
+        assert [b"once"] == server.bodies
+
+
+async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
+    """While one fails, nothing else is sent before the pause is over."""
+    topic = new_topic()
+    async with web_server() as server:
+        server.status = 500
+        words = told(nsqd, topic, f"--post={server.url}", "--max-in-flight=1")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, b"1", b"2", b"3")
+            await until_seen(lambda: (2, 0, 1) == stats(nsqd, topic, CHANNEL))
+
+            assert 0 == nsqd.channel(topic, CHANNEL)["clients"][0]["ready_count"]
+        assert [b"1"] == server.bodies
+
+
+async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdServer) -> None:
+    """NSQ's own would finish it after five attempts; the client's option still can."""
+    for words, left in ((["--consumer-opt=max_attempts,2"], 2), ([], 8)):
+        topic = new_topic()
+        async with web_server() as server:
+            server.status = 500
+            line = told(
+                nsqd, topic, f"--post={server.url}", "--consumer-opt=default_requeue_delay,1ms"
+            )
+            async with running(nsq_to_http, *line, NO_BACKOFF, *words):
+                await publish(nsqd, topic, b"bad")
+                await server.heard(left)
+                server.status = 200
+                await all_finished(nsqd, topic, CHANNEL, 1)
+
+            assert left + (not words) == len(server.asked)
+
+
+async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
+    """Also by a message that waits for its turn: nsqd, which gives it 1.5 s, waits as well."""
+    topic = new_topic()
+
+    async def answer(request: web.Request) -> web.Response:
+        # Longer than nsqd's patience, and so are the others that wait for it.
+        await asyncio.sleep(1.9 if len(server.asked) == 1 else 0)
+        return web.Response()
+
+    async with web_server() as server:
+        server.answer = answer
+        words = told(nsqd, topic, f"--post={server.url}", "--consumer-opt=msg_timeout,1500ms")
+        async with running(nsq_to_http, *words, "--n=1"):
+            await publish(nsqd, topic, b"slow", b"waiting")
+            await all_finished(nsqd, topic, CHANNEL, 2)
+
+        assert {b"slow", b"waiting"} == set(server.bodies)
+        assert (2, 0) == (len(server.asked), nsqd.channel(topic, CHANNEL)["timeout_count"])
+
+
+async def test_the_request_timeout(nsqd: NsqdServer) -> None:
+    """An answer that does not come is a failure."""
+    topic, hang = new_topic(), asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        await hang.wait()
+        return web.Response()
+
+    async with web_server() as server:
+        server.answer = answer
+        words = told(nsqd, topic, f"--post={server.url}", "--http-client-request-timeout=150ms")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, b"late")
+            await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
+        hang.set()
+
+
+async def test_the_connect_timeout(nsqd: NsqdServer) -> None:
+    """Who is there and says nothing to the TLS handshake is given up long before the request."""
+    topic = new_topic()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with listening(say_nothing) as address:
+        words = told(nsqd, topic, f"--post=https://{address}", "--http-client-request-timeout=1h")
+        async with running(nsq_to_http, *words, "--http-client-connect-timeout=100ms"):
+            await publish(nsqd, topic, b"nobody there")
+            await until_seen(lambda: (0, 0, 1) == stats(nsqd, topic, CHANNEL))
+
+
+async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> None:
+    """As many as --n says, of as many messages as --max-in-flight says."""
+    topic, now, most = new_topic(), 0, 0
+
+    async def answer(request: web.Request) -> web.Response:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        in_flight.append(await asyncio.to_thread(lambda: stats(nsqd, topic, CHANNEL)[1]))
+        now -= 1
+        return web.Response()
+
+    in_flight: list[int] = []
+    async with web_server() as server:
+        server.answer = answer
+        words = told(nsqd, topic, f"--post={server.url}", "-n", "3", "-max-in-flight", "5")
+        async with running(nsq_to_http, *words):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(20)])
+            await all_finished(nsqd, topic, CHANNEL, 20)
+
+    assert 3 == most
+    assert 5 == max(in_flight)
+
+
+@pytest.mark.parametrize("mode", ["round-robin", "hostpool", "epsilon-greedy"])
+async def test_modes(nsqd: NsqdServer, mode: str) -> None:
+    """Round robin goes on asking who fails; the others pass it over."""
+    topic, count = new_topic(), 30
+    async with web_server() as good, web_server() as bad:
+        bad.status = 500
+        words = (f"--post={good.url}", f"--post={bad.url}", f"--mode={mode}", SOON, NO_BACKOFF)
+        async with running(nsq_to_http, *told(nsqd, topic, *words, "--n=1", "--max-in-flight=1")):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(nsqd, topic, CHANNEL, count)
+
+        assert count == len(set(good.bodies))
+        failed = len(bad.asked)
+        assert failed >= count / 2 if mode == "round-robin" else failed <= 1
+
+
+async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
+    """Who answers far more quickly gets most."""
+    topic, count = new_topic(), 100
+
+    async def slowly(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.1)  # far slower than the other
+        return web.Response()
+
+    async with web_server() as quick, web_server() as slow:
+        slow.answer = slowly
+        words = (f"--post={quick.url}", f"--post={slow.url}", "--mode=epsilon-greedy", "-n=4")
+        async with running(nsq_to_http, *told(nsqd, topic, *words)):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(nsqd, topic, CHANNEL, count)
+
+        assert len(quick.asked) > 1.5 * len(slow.asked)
+
+
+async def test_who_cannot_be_reached_costs_no_message_a_requeue(nsqd: NsqdServer) -> None:
+    """It is offered to the others at once: nothing was sent."""
+    topic, gone = new_topic(), f"http://127.0.0.1:{free_port()}"
+    async with web_server() as server:
+        words = (f"--post={gone}", f"--post={server.url}", "--mode=round-robin")
+        async with running(nsq_to_http, *told(nsqd, topic, *words)):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(30)])
+            await all_finished(nsqd, topic, CHANNEL, 30)
+
+        assert 30 == len(server.bodies)
+        assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
+
+
+async def test_a_host_that_starts_anew_is_waited_for(
+    nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a moment: no message is requeued, for which 90 s would pass."""
+    monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
+    topic, port = new_topic(), free_port()
+    async with running(nsq_to_http, *told(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
+        await publish(nsqd, topic, b"early")
+        await until_seen(lambda: stats(nsqd, topic, CHANNEL)[1] == 1)
+        async with web_server(port=port) as server:
+            await all_finished(nsqd, topic, CHANNEL, 1)
+
+            assert [b"early"] == server.bodies
+            assert (0, 0, 0) == stats(nsqd, topic, CHANNEL)
+
+
+async def test_a_sample(nsqd: NsqdServer) -> None:
+    """Some are sent, the others are finished all the same; of share 0 none."""
+    topic, count = new_topic(), 400
+    async with web_server() as server:
+        words = told(nsqd, topic, f"--post={server.url}")
+        async with running(nsq_to_http, *words, "--sample=0.25"):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(nsqd, topic, CHANNEL, count)
+        sent = len(server.asked)
+        async with running(nsq_to_http, *words, "--sample=0"):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(nsqd, topic, CHANNEL, 2 * count)
+
+        assert 50 <= sent <= 160
+        assert sent == len(server.asked)
+
+
+async def test_headers(nsqd: NsqdServer) -> None:
+    """They go with each request and replace what it had; a URL's user is said as one."""
+    topic = new_topic()
+    async with web_server() as server:
+        url = server.url.replace("://", "://me:s%20ecret@")
+        words = (f"--post={url}/a", f"--post={url}/b", "--mode=round-robin")
+        given = ("--header=user-agent: mine", "--header", "X-Two:  a: b ", "--content-type=text/x")
+        async with running(nsq_to_http, *told(nsqd, topic, *words, *given)):
+            await publish(nsqd, topic, b"1", b"2")
+            await all_finished(nsqd, topic, CHANNEL, 2)
+
+        assert {"/a", "/b"} == {each.path_qs for each in server.asked}
+        for each in server.asked:
+            names = ("User-Agent", "X-Two", "Content-Type", "Authorization")
+            assert ["mine", "a: b", "text/x", "Basic bWU6cyBlY3JldA=="] == [
+                each.headers.get(name) or each.headers[name.lower()] for name in names
+            ]
+
+
+async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
+    """At every so many messages, of all and of each; neither password nor query is shown."""
+    topic, count = new_topic(), 40
+    async with web_server() as server:
+        url = server.url.replace("://", "://me:secret@")
+        words = (f"--post={url}/a?token=hush", f"--post={url}/b", "--mode=round-robin")
+        async with running(nsq_to_http, *told(nsqd, topic, *words, "--status-every=10")):
+            await publish(nsqd, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(nsqd, topic, CHANNEL, count)
+        said = capfd.readouterr().err
+
+    times = r" - 99th: \d+\.\d\dms - 95th: \d+\.\d\dms - avg: \d+\.\d\dms"
+    for prefix, counts in (
+        (r"\[aggregate\]:", [10, 20, 30, 40]),
+        (rf"\[{server.url}/a\]:", [10, 20]),
+    ):
+        assert counts == [
+            int(each) for each in re.findall(f"{prefix} finished (\\d+){times}", said)
+        ]
+    assert "WARNING: --status-every=10: percentiles of so few" in said
+    assert not re.search("secret|hush", said)
+
+
+async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) -> None:
+    """And options of the client are taken; its user agent says who consumes."""
+    topic = new_topic()
+    await publish(nsqd, topic, b"found")
+    async with web_server() as server:
+        words = (f"--lookupd-http-address={lookupd.http}", f"--topic={topic}")
+        options = ("--consumer-opt=client_id,me", "--consumer-opt=lookupd_poll_interval,50ms")
+        async with running(nsq_to_http, *words, *options, f"--post={server.url}"):
+            await all_finished(nsqd, topic, CHANNEL, 1)
+            (client,) = nsqd.channel(topic, CHANNEL)["clients"]
+
+        assert [b"found"] == server.bodies
+        assert "me" == client["client_id"]
+        assert re.match(r"nsq_to_http/1\.3\.0 sparq/", client["user_agent"])
+
+
+def test_as_a_program(nsqd: NsqdServer) -> None:
+    """SIGTERM ends it in order, with status 0; its log is NSQ's."""
+    words = told(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
+    command = [sys.executable, "-m", "sparq.tools", "nsq_to_http", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+
+    assert re.match(r"\[nsq_to_http\] \d{4}/\d\d/\d\d [\d:.]+ WARNING: --status-every=99", line)
+    assert 0 == process.returncode
+    assert re.fullmatch(rf"(\[.* INFO: nsqd {nsqd.tcp}: connected \(1\.3\.0\)\n)?", rest)
+
+
+POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((NSQD, POST), "--topic and --channel are required"),
+        ((NSQD, POST, TOPIC, "--channel="), "--topic and --channel are required"),
+        ((NSQD, POST, "--topic=a b"), '--topic "a b" is not a valid name'),
+        ((NSQD, POST, TOPIC, "--channel=/"), '--channel "/" is not a valid name'),
+        ((POST, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
+        (
+            (NSQD, POST, TOPIC, "--lookupd-http-address=h:1"),
+            "use --nsqd-tcp-address or --lookupd-http-address not both",
+        ),
+        (("--nsqd-tcp-address=h", POST, TOPIC), "--nsqd-tcp-address not an address of the"),
+        ((NSQD, TOPIC), "--get or --post required"),
+        ((NSQD, TOPIC, POST, "--get=http://h/%s"), "use --get or --post not both"),
+        (
+            (NSQD, TOPIC, "--get=http://h/%s", "--content-type=a/b"),
+            "--content-type is valid with --post only",
+        ),
+        ((NSQD, TOPIC, POST, "--sample=1.5"), "--sample is 1.5: use a number from 0 to 1"),
+        ((NSQD, TOPIC, POST, "--sample=-0.1"), "--sample is -0.1: use a number from 0 to 1"),
+        ((NSQD, TOPIC, POST, "--n=0"), "--n is 0: use 1 or more"),
+        ((NSQD, TOPIC, POST, "--max-in-flight=0"), "--max-in-flight should be positive"),
+        ((NSQD, TOPIC, POST, "--status-every=-1"), "--status-every is -1: use 0 or more"),
+        ((NSQD, TOPIC, POST, "--mode=all"), "--mode 'all' is not one of round-robin, hostpool,"),
+        (
+            (NSQD, TOPIC, POST, "--http-client-connect-timeout=0s"),
+            "--http-client-connect-timeout should be positive",
+        ),
+        (
+            (NSQD, TOPIC, POST, "--http-client-request-timeout=-1s"),
+            "--http-client-request-timeout should be positive",
+        ),
+        ((NSQD, TOPIC, POST, "--header=none"), "--header takes 'Name: value': header 1"),
+        ((NSQD, TOPIC, "--post=h"), "--post takes a URL that begins with http"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+) -> None:
+    """With status 1 and one line that names the flag."""
+    with log_kept():
+        assert 1 == commands.nsq_to_http(words)
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"nsq_to_http: {reason}")
+    assert 1 == said.count("\n")
+
+
+EFFECTS = {
+    "topic": test_each_message_is_posted,
+    "channel": test_each_message_is_put_into_a_url,
+    "max-in-flight": test_several_requests_are_under_way_at_a_time,
+    "n": test_several_requests_are_under_way_at_a_time,
+    "mode": test_modes,
+    "sample": test_a_sample,
+    "http-client-connect-timeout": test_the_connect_timeout,
+    "http-client-request-timeout": test_the_request_timeout,
+    "status-every": test_status_lines,
+    "content-type": test_headers,
+    "post": test_each_message_is_posted,
+    "get": test_each_message_is_put_into_a_url,
+    "header": test_headers,
+    "nsqd-tcp-address": test_each_message_is_posted,
+    "lookupd-http-address": test_nsqlookupd_is_asked_for_nsqds,
+    "consumer-opt": test_nsqlookupd_is_asked_for_nsqds,
+}
+
+
+def test_every_flag_has_a_test_of_its_effect() -> None:
+    """They are NSQ's flags, no more and no fewer."""
+    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
+    assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_http.Options)}

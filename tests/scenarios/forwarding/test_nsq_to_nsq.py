@@ -1,0 +1,395 @@
+"""nsq_to_nsq between real nsqds: every flag, and what failures cost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.program.flags import flags_of
+from sparq.tools import commands, nsq_to_nsq, relay
+from tests.client.scripted import Peer, ScriptedNsqd, scripted
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd
+from tests.support.waiting import until, until_seen
+from tests.tools.forwarding import (
+    all_finished,
+    log_kept,
+    new_topic,
+    publish,
+    received,
+    running,
+    stats,
+)
+
+CHANNEL = "nsq_to_nsq"
+SOON = "--consumer-opt=default_requeue_delay,5ms"
+NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
+
+
+@pytest.fixture
+def source(nsqd: NsqdServer) -> NsqdServer:
+    """The nsqd that is copied from."""
+    return nsqd
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """The nsqd that is copied to, which takes small messages only."""
+    with spawn_nsqd(tmp_path_factory.mktemp("target"), "--max-msg-size=1000") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who cannot be reached is given up at once."""
+    monkeypatch.setattr(relay, "PAUSES", ())
+
+
+def told(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
+    """The command line of a tool that copies this topic."""
+    places = f"--nsqd-tcp-address={source.tcp}", f"--destination-nsqd-tcp-address={target.tcp}"
+    return (*places, f"--topic={topic}", *words)
+
+
+def publishes(target: ScriptedNsqd) -> int:
+    """How many there were, of single messages or of several."""
+    return len(target.lines(b"PUB", b"MPUB"))
+
+
+async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) -> None:
+    """All of its bytes, to the topic of the same name; of several topics each to its own."""
+    topic, other = new_topic(), new_topic()
+    bodies = [bytes(range(256)), b"\n", *[b"%d" % number for number in range(500)]]
+    async with running(nsq_to_nsq, *told(source, target, topic, f"--topic={other}")):
+        await publish(source, topic, *bodies)
+        await publish(source, other, b"other")
+        await all_finished(source, topic, CHANNEL, len(bodies))
+        await all_finished(source, other, CHANNEL, 1)
+
+    assert sorted(bodies) == sorted(await received(target, topic, len(bodies)))
+    assert [b"other"] == await received(target, other, 1)
+
+
+async def test_another_channel_and_another_topic(
+    source: NsqdServer, target: NsqdServer, lookupd: Server
+) -> None:
+    """All topics go into the one; nsqlookupd knows the sources; both clients take options."""
+    topics, other = [new_topic(), new_topic()], new_topic()
+    for topic in topics:
+        await publish(source, topic, topic.encode())
+    words = (
+        f"--lookupd-http-address={lookupd.http}",
+        *(f"--topic={topic}" for topic in topics),
+        f"--destination-nsqd-tcp-address={target.tcp}",
+        f"--destination-topic={other}",
+        "--channel=mine",
+        "--consumer-opt=client_id,taker",
+        "--producer-opt=client_id,giver",
+    )
+    async with running(nsq_to_nsq, *words):
+        for topic in topics:
+            await all_finished(source, topic, "mine", 1)
+        (taker,) = source.channel(topics[0], "mine")["clients"]
+        givers = (await asyncio.to_thread(target.get_json, "/stats?format=json"))["producers"]
+
+    assert sorted(topic.encode() for topic in topics) == sorted(await received(target, other, 2))
+    assert ["taker", "giver"] == [taker["client_id"], givers[0]["client_id"]]
+    for client in (taker, givers[0]):
+        assert re.match(r"nsq_to_nsq/1\.3\.0 sparq/", client["user_agent"])
+
+
+async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
+    source: NsqdServer,
+) -> None:
+    """Until then it is in flight, and no more of them than --max-in-flight says."""
+    topic = new_topic()
+    await publish(source, topic, *[b"%d" % number for number in range(10)])
+    async with scripted() as (slow,):
+        slow.on_publish = lambda peer, words, body: None
+        places = (
+            f"--nsqd-tcp-address={source.tcp}",
+            f"--destination-nsqd-tcp-address={slow.address}",
+        )
+        words = (*places, f"--topic={topic}", "--max-in-flight=4")
+        async with running(nsq_to_nsq, *words):
+            await until_seen(lambda: stats(source, topic, CHANNEL) == (6, 4, 0))
+            await until(lambda: bool(publishes(slow)))
+            held = await asyncio.to_thread(stats, source, topic, CHANNEL)
+            slow.on_publish = lambda peer, words, body: b"OK"
+            for _ in range(publishes(slow)):
+                slow.peers[0].send(0, b"OK")
+            await all_finished(source, topic, CHANNEL, 10)
+
+    assert (6, 4, 0) == held
+
+
+async def test_what_arrives_together_is_published_together(source: NsqdServer) -> None:
+    """With one OK; in several publishes where it is too much for one."""
+    topic, large, sizes = new_topic(), new_topic(), list[int]()
+    await publish(source, topic, *[b"%d" % number for number in range(500)])
+    await publish(source, large, *[b"x" * 100_000] * 10)
+    async with scripted() as (target,):
+
+        def on_publish(_peer: Peer, _words: list[bytes], body: bytes) -> bytes:
+            sizes.append(len(body))
+            return b"OK"
+
+        target.on_publish = on_publish
+        places = (
+            f"--nsqd-tcp-address={source.tcp}",
+            f"--destination-nsqd-tcp-address={target.address}",
+        )
+        words = (*places, f"--topic={topic}", f"--topic={large}", "--status-every=0")
+        async with running(nsq_to_nsq, *words):
+            await all_finished(source, topic, CHANNEL, 500)
+            await all_finished(source, large, CHANNEL, 10)
+        count = publishes(target)
+
+    assert count <= 100
+    assert 100_000 <= max(sizes) <= 256 << 10
+
+
+@pytest.mark.parametrize("code", [b"E_BAD_MESSAGE no", b"E_PUB_FAILED full"])
+async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> None:
+    """It comes again until it is taken; the consumer backs off by default."""
+    topic, answers = new_topic(), [code, code, b"OK"]
+    await publish(source, topic, b"again")
+    async with scripted() as (picky,):
+        picky.on_publish = lambda peer, words, body: answers.pop(0)
+        words = (
+            f"--destination-nsqd-tcp-address={picky.address}",
+            f"--nsqd-tcp-address={source.tcp}",
+            f"--topic={topic}",
+            "--consumer-opt=backoff_multiplier,10ms",
+        )
+        async with running(nsq_to_nsq, *words, SOON):
+            await all_finished(source, topic, CHANNEL, 1)
+
+    assert [] == answers
+    assert (0, 0, 1) <= stats(source, topic, CHANNEL)
+
+
+async def test_one_that_is_too_large_does_not_hold_up_the_others(
+    source: NsqdServer, target: NsqdServer
+) -> None:
+    """It is requeued, again and again; it is never given up."""
+    topic, count = new_topic(), 50
+    bodies = [b"%d" % number for number in range(count)]
+    async with running(nsq_to_nsq, *told(source, target, topic, NO_BACKOFF)):
+        await publish(source, topic, b"x" * 2000, *bodies)
+        await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
+
+        assert set(bodies) <= set(await received(target, topic, count))
+        assert 1 == source.channel(topic, CHANNEL)["deferred_count"]
+
+
+async def test_a_destination_that_is_gone_costs_no_requeue(
+    source: NsqdServer, target: NsqdServer
+) -> None:
+    """Its messages are offered to the other at once."""
+    topic, count, gone = new_topic(), 40, f"127.0.0.1:{free_port()}"
+    words = (f"--destination-nsqd-tcp-address={gone}", "--mode=round-robin")
+    async with running(nsq_to_nsq, *told(source, target, topic, *words)):
+        await publish(source, topic, *[b"%d" % number for number in range(count)])
+        await all_finished(source, topic, CHANNEL, count)
+
+    assert (0, 0, 0) == stats(source, topic, CHANNEL)
+    assert count == len(await received(target, topic, count))
+
+
+@pytest.mark.parametrize(
+    ("mode", "sends"), [("round-robin", 1), ("hostpool", 5), ("epsilon-greedy", 1)]
+)
+async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
+    """Round robin goes on asking whose disk is full; the others pass it over. None is requeued."""
+    topic, count = new_topic(), 40
+    async with scripted(2) as (good, bad):
+        bad.on_publish = lambda peer, words, body: b"E_PUB_FAILED disk full"
+        words = (
+            f"--nsqd-tcp-address={source.tcp}",
+            *(f"--destination-nsqd-tcp-address={nsqd.address}" for nsqd in (good, bad)),
+            f"--topic={topic}",
+            f"--mode={mode}",
+            f"--producer-opt=publish_attempts,{sends}",
+            "--max-in-flight=1",
+        )
+        async with running(nsq_to_nsq, *words):
+            await publish(source, topic, *[b"%d" % number for number in range(count)])
+            await all_finished(source, topic, CHANNEL, count)
+
+        failed = len(bad.lines(b"PUB"))
+        assert count == len(good.lines(b"PUB"))
+        assert failed >= count / 2 - 1 if mode == "round-robin" else failed <= 1
+
+
+async def test_a_destination_that_starts_anew(
+    source: NsqdServer, target: NsqdServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed and started again meanwhile, it has every message, and none was requeued for it."""
+    monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
+    topic, count = new_topic(), 200
+    async with running(nsq_to_nsq, *told(source, target, topic)):
+        await publish(source, topic, b"first")
+        await all_finished(source, topic, CHANNEL, 1)
+        await asyncio.to_thread(target.kill9)
+        await publish(source, topic, *[b"%d" % number for number in range(count)])
+        await until_seen(lambda: stats(source, topic, CHANNEL)[1] > 0)
+        await asyncio.to_thread(target.start)
+        await all_finished(source, topic, CHANNEL, 1 + count)
+
+    assert (0, 0, 0) == stats(source, topic, CHANNEL)
+    assert 1 + count == len(set(await received(target, topic, 1 + count)))
+
+
+async def test_required_fields(
+    source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What has not the field does not pass; what is no JSON is dropped, and the log says so."""
+    topic = new_topic()
+    bodies = [b'{"a":1}', b'{"b":1}', b"no JSON", b"[1]", b'{"a":null}']
+    async with running(nsq_to_nsq, *told(source, target, topic, "--require-json-field=a")):
+        await publish(source, topic, *bodies)
+        await all_finished(source, topic, CHANNEL, 5)
+
+    assert {bodies[0], bodies[4]} == set(await received(target, topic, 2))
+    assert 2 == len(re.findall(r" ERROR: message \w{16} is dropped: ", capfd.readouterr().err))
+
+
+async def test_required_values(source: NsqdServer, target: NsqdServer) -> None:
+    """What has another value does not pass; what has no such field is a failure, and requeued."""
+    topic = new_topic()
+    words = ("--require-json-field=a", "--require-json-value=5")
+    async with running(nsq_to_nsq, *told(source, target, topic, *words, NO_BACKOFF)):
+        await publish(source, topic, b'{"a":6}', b'{"a":5.0}', b'{"a":"5"}', b"{}")
+        await until_seen(lambda: source.channel(topic, CHANNEL).get("deferred_count") == 1)
+        await until_seen(lambda: stats(source, topic, CHANNEL) == (0, 0, 1))
+
+    assert {b'{"a":5.0}', b'{"a":"5"}'} == set(await received(target, topic, 2))
+
+
+async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
+    """Only listed fields pass."""
+    topic = new_topic()
+    words = ("--whitelist-json-field=a", "--whitelist-json-field=b")
+    async with running(nsq_to_nsq, *told(source, target, topic, *words)):
+        await publish(source, topic, b'{"c":3,"b":{"c":2},"a":1.0}')
+        await all_finished(source, topic, CHANNEL, 1)
+
+    (body,) = await received(target, topic, 1)
+    assert {"a": 1, "b": {"c": 2}} == json.loads(body)
+
+
+async def test_status_lines(
+    source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """At every so many messages; with one destination there is one kind of line."""
+    topic, count = new_topic(), 300
+    async with running(nsq_to_nsq, *told(source, target, topic, "--status-every=100")):
+        await publish(source, topic, *[b"%d" % number for number in range(count)])
+        await all_finished(source, topic, CHANNEL, count)
+
+    said = capfd.readouterr().err
+    assert ["100", "200", "300"] == re.findall(r"\[aggregate\]: finished (\d+) - 99th: ", said)
+    assert 3 == said.count("finished")
+
+
+def test_as_a_program(source: NsqdServer, target: NsqdServer) -> None:
+    """SIGINT ends it in order, with status 0."""
+    words = told(source, target, new_topic(), "--status-every=99")
+    command = [sys.executable, "-m", "sparq.tools", "nsq_to_nsq", *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert re.match(r"\[nsq_to_nsq\] .* WARNING: --status-ev", process.stderr.readline())
+        process.send_signal(signal.SIGINT)
+        process.stderr.read()
+
+    assert 0 == process.returncode
+
+
+NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2", "--topic=t"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ((NSQD, TO), "--topic and --channel are required"),
+        ((NSQD, TO, TOPIC, "--channel="), "--topic and --channel are required"),
+        ((NSQD, TO, TOPIC, "--topic=../x"), '--topic "../x" is not a valid name'),
+        ((NSQD, TOPIC), "--destination-nsqd-tcp-address required"),
+        (
+            (NSQD, TOPIC, "--destination-nsqd-tcp-address="),
+            "--destination-nsqd-tcp-address required",
+        ),
+        ((TO, TOPIC), "--nsqd-tcp-address or --lookupd-http-address required"),
+        (
+            (NSQD, TO, TOPIC, "--lookupd-http-address=h:1"),
+            "use --nsqd-tcp-address or --lookupd-http-address not both",
+        ),
+        (
+            (NSQD, TOPIC, "--destination-nsqd-tcp-address=h"),
+            "--destination-nsqd-tcp-address: not an address of the form host:port: 'h'",
+        ),
+        ((NSQD, TO, TOPIC, "--destination-topic=a/b"), '--destination-topic "a/b" is not valid'),
+        (
+            (
+                NSQD,
+                "--destination-nsqd-tcp-address=h:1",
+                "--topic=s",
+                TOPIC,
+                "--destination-topic=t",
+            ),
+            "--destination-nsqd-tcp-address: a topic would be copied to itself",
+        ),
+        (
+            (NSQD, "--destination-nsqd-tcp-address=h:1", TOPIC),
+            "--destination-nsqd-tcp-address: a topic would be copied to itself",
+        ),
+        ((NSQD, TO, TOPIC, "--max-in-flight=0"), "--max-in-flight should be positive"),
+        ((NSQD, TO, TOPIC, "--status-every=-1"), "--status-every is -1: use 0 or more"),
+        ((NSQD, TO, TOPIC, "--mode=any"), "--mode 'any' is not one of round-robin, hostpool,"),
+        (
+            (NSQD, TO, TOPIC, "--require-json-value=x"),
+            "--require-json-value is valid with --require-json-field only",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
+) -> None:
+    """With status 1 and one line that names the flag."""
+    with log_kept():
+        assert 1 == commands.nsq_to_nsq(words)
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"nsq_to_nsq: {reason}")
+    assert 1 == said.count("\n")
+
+
+EFFECTS = {
+    "topic": test_each_message_is_copied,
+    "channel": test_another_channel_and_another_topic,
+    "destination-topic": test_another_channel_and_another_topic,
+    "destination-nsqd-tcp-address": test_each_message_is_copied,
+    "max-in-flight": test_a_message_is_finished_only_when_its_copy_is_acknowledged,
+    "mode": test_modes,
+    "status-every": test_status_lines,
+    "whitelist-json-field": test_a_white_list,
+    "require-json-field": test_required_fields,
+    "require-json-value": test_required_values,
+    "nsqd-tcp-address": test_each_message_is_copied,
+    "lookupd-http-address": test_another_channel_and_another_topic,
+    "consumer-opt": test_another_channel_and_another_topic,
+    "producer-opt": test_another_channel_and_another_topic,
+}
+
+
+def test_every_flag_has_a_test_of_its_effect() -> None:
+    """They are NSQ's flags, no more and no fewer."""
+    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
+    assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_nsq.Options)}

@@ -1,0 +1,1 @@
+"""A first start of nsqd on the data path of Go's nsqd."""

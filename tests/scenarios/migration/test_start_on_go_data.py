@@ -1,0 +1,256 @@
+"""Go's data paths, taken over by real nsqd processes."""
+
+import contextlib
+import fcntl
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sparq.tools.nsq_check import CheckError, look
+from tests.scenarios.migration.go_path import GoPath, drain, in_order
+from tests.support.go_data import TIME, GoQueue, write_metadata
+from tests.support.servers import NsqdServer, spawn_nsqd
+
+COUNT = 100_000
+SECONDS = 60.0
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The data path of the nsqd that `spawn_nsqd` starts."""
+    return tmp_path / "nsqd"
+
+
+def depths_of(nsqd: NsqdServer) -> dict[tuple[str, str], int]:
+    depths = {}
+    for topic in nsqd.get_json("/stats?format=json")["topics"]:
+        depths[topic["topic_name"], ""] = topic["depth"]
+        for channel in topic["channels"]:
+            depths[topic["topic_name"], channel["channel_name"]] = channel["depth"]
+    return depths
+
+
+def checked_depths(folder: Path) -> dict[tuple[str, str], int]:
+    """What nsq_check says."""
+    return {(row.topic, row.channel): row.depth for row in look(str(folder)).rows}
+
+
+def assert_all_is_there(nsqd: NsqdServer, path: GoPath) -> None:
+    """Every channel delivers exactly what its Go queue held, and what its topic held."""
+    nsqd.post("/channel/unpause?topic=clicks&channel=metrics")
+    for (topic, channel), expected in path.expected.items():
+        got = drain(nsqd.tcp_port, topic, channel, expected.total())
+        assert expected == Counter(message for message, _ in got)
+    assert 0 == nsqd.channel("clicks", "archive")["depth"]
+
+
+def test_a_hundred_thousand_messages(tmp_path: Path, folder: Path) -> None:
+    """Two channels, a crash tail, a flipped length: nothing is lost but the damaged record.
+
+    nsq_check says before and after what nsqd has; pauses, attempts and timestamps are kept.
+    """
+    path = GoPath(folder, COUNT)
+    before = look(str(folder))
+    names = sorted(name.name for name in folder.iterdir())
+    with spawn_nsqd(tmp_path) as nsqd:
+        assert path.depths() == depths_of(nsqd)
+        assert nsqd.channel("clicks", "metrics")["paused"]
+        (late,) = nsqd.get_json("/stats?format=json&topic=late.topic")["topics"]
+        assert late["paused"]
+        nsqd.terminate()
+        assert (
+            path.depths()
+            == checked_depths(folder)
+            == {(row.topic, row.channel): row.depth for row in before.rows}
+        )
+        nsqd.start()
+        assert path.depths() == depths_of(nsqd)
+        assert_all_is_there(nsqd, path)
+        nsqd.post("/topic/unpause?topic=late.topic")
+        got = drain(nsqd.tcp_port, "late.topic", "c", 20)
+        assert [(body, 1) for body in path.late] == [message for message, _ in got]
+        assert TIME == got[0][1]
+        log = nsqd.log_text
+    (aside,) = folder.glob("go-nsqd-*")
+    assert sorted([*names, "import.json"]) == sorted(file.name for file in aside.iterdir())
+    damage = [line for line in log.splitlines() if "damaged, not imported" in line]
+    assert 1 == len(damage) == len(before.all_damage())
+    assert "clicks.diskqueue.00000" in damage[0]
+    assert 1 == log.count("importing the data of Go's nsqd")
+
+
+def test_order_is_kept(tmp_path: Path, folder: Path) -> None:
+    """First a channel's own queue in its order, then its topic's."""
+    path = GoPath(folder, 3_000)
+    with spawn_nsqd(tmp_path) as nsqd:
+        nsqd.post("/channel/unpause?topic=clicks&channel=metrics")
+        total = path.expected["clicks", "metrics"].total()
+        got = [body for (body, _), _ in drain(nsqd.tcp_port, "clicks", "metrics", total)]
+    words = [body.split()[0] for body in got]
+    assert [b"metrics"] * 1000 + [b"tail"] * 50 + [b"own"] * 999 == words
+    for word in (b"metrics", b"tail", b"own"):
+        assert in_order([int(body.split()[1]) for body in got if body.startswith(word)])
+
+
+# Killed
+
+
+def start_and_kill(folder: Path, condition: Callable[[], bool]) -> None:
+    """Start an nsqd on the folder and kill -9 it as soon as the condition holds."""
+    addresses = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
+    command = [sys.executable, "-m", "sparq.nsqd", f"--data-path={folder}", *addresses]
+    with (folder / "nsqd.log").open("ab") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    deadline = time.monotonic() + SECONDS
+    try:
+        while not condition() and not has_logs(folder) and process.poll() is None:
+            assert time.monotonic() < deadline
+    finally:
+        process.kill()
+        process.wait()
+
+
+def has_logs(folder: Path) -> bool:
+    """Whether the import is at its end: then it is killed there."""
+    return (folder / "topics" / "t-clicks").exists()
+
+
+def written_bytes(folder: Path) -> int:
+    total = 0
+    # Unlike a Path's, this glob bears with what goes away meanwhile.
+    for path in glob.glob(f"{folder}/go-import*/topics/*/*.log"):
+        with contextlib.suppress(FileNotFoundError):
+            total += os.stat(path).st_size
+    return total
+
+
+def moments(folder: Path) -> Iterator[tuple[str, Callable[[], bool]]]:
+    """When to kill."""
+    yield "begun", (folder / "go-import.tmp").exists
+    for size in (10_000, 200_000, 2_000_000):
+        yield f"{size} bytes", lambda size=size: written_bytes(folder) > size
+    yield "committed", (folder / "go-import").exists
+    yield "an original is moved", lambda: bool(glob.glob(f"{folder}/go-nsqd-*/*.dat"))
+    yield "a log is in place", lambda: has_logs(folder)
+
+
+@pytest.mark.parametrize("moment", range(7))
+def test_killed_and_started_again(tmp_path: Path, folder: Path, moment: int) -> None:
+    """Whenever nsqd is killed, the next start has everything, and has it once."""
+    path = GoPath(folder, 20_000)
+    _, condition = list(moments(folder))[moment]
+    start_and_kill(folder, condition)
+    with spawn_nsqd(tmp_path) as nsqd:
+        assert path.depths() == depths_of(nsqd)
+        nsqd.restart()
+        assert path.depths() == depths_of(nsqd)
+        assert_all_is_there(nsqd, path)
+    assert [] == [*folder.glob("*.diskqueue.*"), *folder.glob("go-import*")]
+    assert 1 == len([*folder.glob("go-nsqd-*")])
+
+
+def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
+    """All moments one after the other on the same data path."""
+    path = GoPath(folder, 6_000)
+    for _, condition in moments(folder):
+        if not has_logs(folder):
+            start_and_kill(folder, condition)
+    with spawn_nsqd(tmp_path) as nsqd:
+        assert path.depths() == depths_of(nsqd)
+        assert_all_is_there(nsqd, path)
+
+
+# Refused, and back again
+
+
+def refusal(folder: Path, *flags: str) -> str:
+    """What an nsqd says that does not start."""
+    command = [sys.executable, "-m", "sparq.nsqd", f"--data-path={folder}", *flags]
+    done = subprocess.run(
+        [*command, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert 1 == done.returncode, done.stderr
+    return done.stderr
+
+
+def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
+    """Topics of sparq and files of Go's: their owner must say which; nothing is touched."""
+    with spawn_nsqd(tmp_path) as nsqd:
+        nsqd.post("/pub?topic=clicks", b"ours")
+        nsqd.terminate()
+        queue = GoQueue(folder, "clicks").put(b"theirs").close()
+        content = queue.path(0).read_bytes()
+
+        said = refusal(folder)
+
+        assert "contains both topics of sparq and files of Go's nsqd (clicks.diskqueue" in said
+        assert content == queue.path(0).read_bytes()
+        assert "both" == look(str(folder)).kind
+        queue.path(0).unlink()
+        queue.metadata.unlink()
+        nsqd.start()
+        assert {("clicks", ""): 1} == depths_of(nsqd)
+
+
+def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
+    """Else channels would be lost unseen; the text says what to do."""
+    folder.mkdir()
+    (folder / "nsqd.dat").write_text("{")
+
+    assert "move it away to import without it" in refusal(folder)
+    assert look(str(folder)).all_damage()
+
+
+def test_an_empty_data_path_of_gos(tmp_path: Path, folder: Path) -> None:
+    """Topics and channels without a message are topics and channels."""
+    write_metadata(folder, {"a": {"b": True}, "c": {}}, paused="c")
+    with spawn_nsqd(tmp_path) as nsqd:
+        for _ in range(2):
+            assert {("a", ""): 0, ("a", "b"): 0, ("c", ""): 0} == depths_of(nsqd)
+            assert nsqd.channel("a", "b")["paused"]
+            nsqd.restart()
+        nsqd.post("/pub?topic=a", b"new")
+        assert 1 == nsqd.channel("a", "b")["depth"]
+
+
+def test_the_way_back(tmp_path: Path, folder: Path) -> None:
+    """The originals, moved back into an empty data path, are what they were."""
+    path = GoPath(folder, 3_000)
+    content = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with spawn_nsqd(tmp_path) as nsqd:
+        assert path.depths() == depths_of(nsqd)
+    (aside,) = folder.glob("go-nsqd-*")
+    plan = json.loads((aside / "import.json").read_text())
+    assert plan["originals"] == sorted(content)
+    (aside / "import.json").unlink()
+    assert content == {file.name: file.read_bytes() for file in aside.iterdir()}
+    again = tmp_path / "again"
+    shutil.copytree(aside, again)
+    with spawn_nsqd(tmp_path, name="again") as nsqd:
+        assert path.depths() == depths_of(nsqd)
+        assert_all_is_there(nsqd, path)
+
+
+def test_gos_nsqd_and_ours_exclude_each_other(tmp_path: Path, folder: Path) -> None:
+    """Both lock the folder itself; nsq_check does too."""
+    GoQueue(folder, "clicks").put(b"x").close()
+    held = os.open(folder, os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with pytest.raises(CheckError, match="in use by an nsqd"):
+        look(str(folder))
+    assert "cannot flock directory" in refusal(folder)
+    os.close(held)
+    assert {("clicks", ""): 1} == checked_depths(folder)

@@ -1,0 +1,70 @@
+"""The query `archive` into a Delta table, as a program of its own, for tests that kill it.
+
+    python tests/scenarios/pipeline/delta_killed.py NSQD TOPIC FOLDER [without-transactions]
+
+It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, and goes on until it is killed. The
+table is FOLDER/archive, Spark's checkpoint FOLDER/checkpoint; a later start goes on from there.
+Files are merged after each batch, so that a kill may come in the middle of that too. The last word
+leaves out what a repeated batch is found by: the control.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from sparq.pipeline.compaction import Sizes
+from sparq.pipeline.session import use_this_python
+from sparq.spark.java import ensure_java
+
+MESSAGES_PER_BATCH = 200
+MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+
+
+def session():
+    """A local session with two tasks at a time."""
+    ensure_java()
+    use_this_python()
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[2]").appName("sparq delta")
+    for name, value in SETTINGS.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def main(nsqd: str, topic: str, folder: Path, more: list[str]) -> None:
+    """Archive until killed."""
+    from sparq.pipeline import archive, archive_delta
+
+    if more == ["without-transactions"]:
+        archive_delta.CommitProperties = lambda app_transactions: None
+    spark = session()
+    messages = (
+        spark.readStream.format("nsq")
+        .option("topic", topic)
+        .option("channel", archive.QUERY)
+        .option("nsqd_tcp_addresses", nsqd)
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", MESSAGES_PER_BATCH)
+        .load()
+    )
+    sink = archive_delta.DeltaSink(str(folder / "archive"), MERGE_AT_ONCE)
+    writer = archive.archived(messages).writeStream.foreachBatch(sink)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), sys.argv[4:])

@@ -1,0 +1,87 @@
+"""`sparq run` with a user's own log: every number of its report against a count by other means."""
+
+import gzip
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from tests.pipeline import plain
+from tests.support.whole import run_whole
+
+ACCESS_LOG = Path(__file__).parents[4] / "shared" / "data" / "access.log"
+RUN_SECONDS = 900
+
+pytestmark = [
+    pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log"),
+    pytest.mark.timeout(RUN_SECONDS + 60),
+]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """A run with the log, gzipped: its data folder and what it printed."""
+    folder = tmp_path_factory.mktemp("run")
+    log = folder / "access.log.gz"
+    log.write_bytes(gzip.compress(ACCESS_LOG.read_bytes()))
+    data = folder / "data"
+    command = [sys.executable, "-m", "sparq.cli", "run", "--clicks", log, "--data", data]
+    done = run_whole(command, seconds=RUN_SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return data, done.stdout
+
+
+@pytest.fixture(scope="module")
+def counted():
+    """The clicks of the log, and the lines that are none."""
+    clicks, unreadable = [], []
+    for line in ACCESS_LOG.read_bytes().splitlines():
+        try:
+            clicks.append(plain.read(line))
+        except plain.Unreadable:
+            unreadable.append(line)
+    return clicks, unreadable
+
+
+def test_every_number_of_the_report(ran, counted):
+    """Counted once more from the file, by plain Python."""
+    data, text = ran
+    clicks, unreadable = counted
+    report = json.loads((data / "report.json").read_text())
+    total = len(clicks) + len(unreadable)
+    minutes = {click["time"].replace(second=0) for click in clicks}
+    classes = Counter(f"{click['status'] // 100}xx" for click in clicks)
+    pages = Counter(click["page"] for click in clicks)
+    top = sorted(pages.items(), key=lambda one: (-one[1], one[0]))[:10]
+
+    assert (total, len(clicks)) == (10_000, 9_999)
+    assert report["published"] == report["logged"] == total
+    assert report["archived"] == report["distinct"] == len(clicks)
+    assert report["rejected"] == len(unreadable)
+    assert report["rejected_by_reason"] == {"the user agent is never closed": len(unreadable)}
+    assert report["metrics_clicks"] + report["late"] == len(clicks)
+    assert (report["late"], report["resent"], report["exactly_once"]) == (0, 0, True)
+    assert report["minutes"] == len(minutes)
+    assert report["bytes"] == sum(click["bytes"] for click in clicks)
+    assert report["visitors"] == len({(one["address"], one["user_agent"]) for one in clicks})
+    assert {name: count for name, count in report["statuses"].items() if count} == classes
+    assert [(row["page"], row["clicks"]) for row in report["top_pages"]] == top
+    assert report["findings"]["declared_robot"] > 100
+    assert "every acknowledged click is stored exactly once" in text
+
+
+def test_the_archive_lies_by_date_and_hour(ran, counted):
+    """Of event time in UTC; bodies are the lines as they were."""
+    data, _ = ran
+    clicks, _ = counted
+    hours = Counter(click["time"].strftime("%Y-%m-%d %H") for click in clicks)
+    found = Counter()
+    for path in (data / "archive").glob("date=*/hour=*/*.parquet"):
+        table = pyarrow.dataset.dataset(path).to_table(columns=["body", "time"])
+        day, hour = (part.partition("=")[2] for part in path.parts[-3:-1])
+        found[f"{day} {hour.zfill(2)}"] += len(table)
+
+    assert found == hours

@@ -1,0 +1,153 @@
+"""Dashboard, alerts and documentation, held against the figures that the pipeline really shows."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from sparq.daemon.prometheus_text import process_registry
+from sparq.pipeline.query_metrics import QueryMetrics
+from sparq.pipeline.query_progress import COUNTS, NEWEST_PUBLISHED, parse
+from tests.pipeline.told_by_spark import STATE, progress
+
+ROOT = Path(__file__).parents[3]
+DASHBOARD = json.loads((ROOT / "dashboards/pipeline.json").read_text(encoding="utf-8"))
+RULES = ROOT / "deploy/prometheus/pipeline.rules.yml"
+CASES = Path(__file__).with_name("alerts.yml")
+MONITORING = ROOT / "docs/monitoring.md"
+OF_PROMETHEUS = {"instance", "job", "up"}
+"""Labels that Prometheus puts on what it scrapes, and its own metric."""
+
+SELECTOR = re.compile(r"\b((?:sparq|process)_\w+)(?:\{([^}]*)\})?")
+GROUPED = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
+RULE = re.compile(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", re.S)
+
+
+@pytest.fixture(scope="module")
+def samples():
+    """The names of all samples of a pipeline that has seen everything, each with its labels."""
+    metrics = QueryMetrics()
+    metrics.started("id", "run", "metrics", 1.0)
+    observed = {"r": {NEWEST_PUBLISHED: 1.0, **dict.fromkeys(COUNTS, 1)}}
+    times = {"max": "2026-11-22T12:00:00.000Z", "watermark": "2026-11-22T11:00:00.000Z"}
+    told = progress(observedMetrics=observed, stateOperators=[STATE], eventTime=times)
+    metrics.progressed(parse(told))
+    registry = process_registry()
+    registry.register(metrics)
+    found = {}
+    for family in text_string_to_metric_families(generate_latest(registry).decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def expressions():
+    """Every query of the dashboard with the legend that it fills."""
+    panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
+    targets = [target for panel in panels for target in panel["targets"]]
+    variables = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
+    return [(target["expr"], target["legendFormat"]) for target in targets] + [
+        (variable["definition"], "") for variable in variables
+    ]
+
+
+def rules():
+    """By name of the alert: expression, severity and annotations."""
+    found = {}
+    for name, body in RULE.findall(RULES.read_text(encoding="utf-8")):
+        (expression,) = re.findall(r"expr: (?:>-\n)?(.*?)\n +(?:for|labels):", body, re.S)
+        severity = re.findall(r"severity: (\w+)", body)
+        told = re.findall(r"^ +(summary|action): .+", body, re.M)
+        found[name] = (" ".join(expression.split()), severity, told)
+    return found
+
+
+def labels_named(expression, legend=""):
+    """The labels that a query and its legend speak of."""
+    inside = ",".join(labels for _, labels in SELECTOR.findall(expression))
+    found = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside))
+    found |= set(re.findall(r"\{\{(\w+)\}\}", legend))
+    for grouped in GROUPED.findall(expression):
+        found |= {label.strip() for label in grouped.split(",")}
+    if variable := re.fullmatch(r"label_values\(.*,\s*(\w+)\)", expression):
+        found.add(variable[1])
+    return found
+
+
+def missing(samples, expression, legend=""):
+    """What an expression asks for and nobody shows: metrics, and labels."""
+    names = {name for name, _ in SELECTOR.findall(expression)}
+    known = set().union(*(samples.get(name, set()) for name in names)) | OF_PROMETHEUS
+    return sorted(names - samples.keys()), sorted(labels_named(expression, legend) - known)
+
+
+def test_every_query_of_the_dashboard_finds_what_it_asks_for(samples):
+    """Each metric is shown by a pipeline, each label is one of its own or Prometheus'."""
+    assert len(expressions()) > 40
+    for expression, legend in expressions():
+        assert SELECTOR.search(expression), expression
+        assert (expression, ([], [])) == (expression, missing(samples, expression, legend))
+
+
+def test_every_alert_finds_what_it_asks_for(samples):
+    """Each names metrics that there are, who is to be told, what is wrong and what to do."""
+    assert len(rules()) > 10
+    for name, (expression, severity, told) in rules().items():
+        assert (name, ([], [])) == (name, missing(samples, expression))
+        assert severity in (["page"], ["ticket"]), name
+        assert ["summary", "action"] == told, name
+
+
+def test_every_figure_is_on_the_dashboard(samples):
+    """What is worth showing to Prometheus is worth showing to people."""
+    shown = " ".join(expression for expression, _ in expressions())
+    own = {re.sub(r"_(sum|count)$", "_bucket", n) for n in samples if n.startswith("sparq_")}
+
+    assert set() == {name for name in own if not re.search(rf"\b{name}\b", shown)}
+
+
+def test_every_metric_is_documented(samples):
+    """docs/monitoring.md names each metric of the pipeline, and none that is not there."""
+    named = set(re.findall(r"`(sparq_query_\w+)`", MONITORING.read_text(encoding="utf-8")))
+    own = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples if "sparq" in name}
+
+    assert named == own
+
+
+def test_panels_do_not_overlap():
+    """Each panel has an id and a place of its own within the 24 columns."""
+    taken = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        across, down = range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])
+        cells = {(x, y) for x in across for y in down}
+        assert at["x"] + at["w"] <= 24
+        assert not cells & taken
+        taken |= cells
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+def test_every_alert_has_been_seen_to_fire():
+    """alerts.yml has a case for each."""
+    assert set(rules()) == set(re.findall(r"Sparq\w+", CASES.read_text(encoding="utf-8")))
+
+
+def test_alerts_fire_when_they_should_and_only_then(tmp_path):
+    """Prometheus itself takes the file and evaluates the cases of alerts.yml."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool")
+    cases = tmp_path / CASES.name
+    text = CASES.read_text(encoding="utf-8")
+    cases.write_text(text.replace("[RULES]", f"[{RULES}]"), encoding="utf-8")
+    for command in (("check", "rules", RULES), ("test", "rules", cases)):
+        done = subprocess.run(
+            [promtool, *command], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr

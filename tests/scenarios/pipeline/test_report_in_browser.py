@@ -1,0 +1,333 @@
+"""The report in a browser: what a reader sees, on a screen, a phone and paper, by day and by night.
+
+Each look is also kept as a screenshot: in the folder that SPARQ_SCREENSHOTS names, else nowhere.
+"""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from aiohttp import web
+
+from sparq.pipeline.report_page.page import page_of
+from tests.pipeline.report_page import made
+from tests.scenarios.pipeline.browser import running_tab
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+
+KEPT = os.environ.get("SPARQ_SCREENSHOTS", "")
+PICTURE_BYTES_MIN = 20_000
+"""An empty page of that size has a tenth of it."""
+
+LOOKS = {
+    "wide-light": (1_200, "light", ""),
+    "wide-dark": (1_200, "dark", ""),
+    "narrow-light": (360, "light", ""),
+    "narrow-dark": (360, "dark", ""),
+    "paper": (794, "dark", "print"),
+}
+TAB, ENTER = ("Tab", 9), ("Enter", 13)
+
+# The least contrast between any text that is seen and what lies behind it.
+CONTRAST = """(() => {
+  const channels = text => text.match(/[\\d.]+/g).map(Number);
+  const light = ([r, g, b]) => {
+    const [x, y, z] = [r, g, b].map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+  };
+  const behind = node => {
+    for (let at = node; at; at = at.parentElement) {
+      const found = channels(getComputedStyle(at).backgroundColor);
+      if (found.length < 4 || found[3] > 0) return found;
+    }
+    return [255, 255, 255];
+  };
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  const found = [];
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement, style = getComputedStyle(node);
+    if (!walker.currentNode.data.trim() || style.visibility === 'hidden') continue;
+    if (!node.getClientRects().length) continue;
+    const ink = channels(node.closest('svg') ? style.fill : style.color);
+    const [a, b] = [light(ink), light(behind(node))].sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), walker.currentNode.data.slice(0, 40)]);
+  }
+  return found.sort((x, y) => x[0] - y[0])[0];
+})()"""
+
+
+def hostile_page():
+    """A failed run whose clicks try what they can."""
+    table, found = made.day(), made.findings(60, made.HOSTILE)
+    report = made.report(
+        table,
+        found,
+        pages=made.HOSTILE,
+        source=made.HOSTILE[0],
+        exactly_once=False,
+        failures=["3 acknowledged messages are missing"],
+        late=12,
+        restarts=["nsqd-1", "spark"],
+        rejected_by_reason={made.HOSTILE[1]: 1},
+    )
+    return page_of(report, table, found, made.samples())
+
+
+def plain_page():
+    """A run as it should be."""
+    table, found = made.day(), made.findings()
+    return page_of(made.report(table, found), table, found, made.samples())
+
+
+class Site:
+    """The page behind HTTP, and every path that was asked for."""
+
+    def __init__(self):
+        self.asked = []
+        self.pages = {"/plain": plain_page(), "/hostile": hostile_page()}
+        self.url = ""
+
+    async def answer(self, request):
+        self.asked.append(request.path)
+        text = self.pages.get(request.path)
+        if text is None:
+            return web.Response(status=404)
+        return web.Response(body=text.encode(), content_type="text/html", charset="utf-8")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def site():
+    """A server of both pages on a free port."""
+    served = Site()
+    application = web.Application()
+    application.router.add_get("/{path:.*}", served.answer)
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    place = web.TCPSite(runner, "127.0.0.1", 0)
+    await place.start()
+    served.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield served
+    await runner.cleanup()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser(tmp_path_factory):
+    """One browser for all tests here: it takes seconds to start."""
+    async with running_tab(tmp_path_factory.mktemp("browser")) as tab:
+        yield tab
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def tab(browser, site):
+    """The browser with no page of an earlier test; who asked for what is forgotten."""
+    await browser.look(1_200)
+    await browser.open("about:blank")
+    site.asked.clear()
+    return browser
+
+
+async def keep(picture, name):
+    """A screenshot, for people."""
+    if KEPT:
+        await asyncio.to_thread(Path(KEPT, f"{name}.png").write_bytes, picture)
+
+
+@pytest.mark.parametrize("which", ["plain", "hostile"])
+@pytest.mark.parametrize("look", LOOKS)
+async def test_every_look_is_whole_and_quiet(tab, site, which, look):
+    """Nothing is wider than the screen, no console says a word, and one request was made."""
+    width, scheme, media = LOOKS[look]
+    await tab.look(width, 800, scheme, media)
+    await tab.open(f"{site.url}/{which}")
+    height = await tab.value("document.documentElement.scrollHeight")
+    await tab.look(width, min(height, 8_000), scheme, media)
+    picture = await tab.picture()
+    await keep(picture, f"report-{which}-{look}")
+
+    assert width == await tab.value("document.documentElement.scrollWidth")
+    assert [] == tab.complaints()
+    assert [f"{site.url}/{which}"] == tab.requests()
+    assert [f"/{which}"] == site.asked
+    assert len(picture) > PICTURE_BYTES_MIN
+
+
+async def test_a_file_asks_for_nothing(tab, tmp_path):
+    """Opened from the disk, as most are, the page asks for itself alone."""
+    file = tmp_path / "report.html"
+    await asyncio.to_thread(file.write_text, hostile_page(), encoding="utf-8")
+    await tab.open(file.as_uri())
+
+    assert [file.as_uri()] == tab.requests()
+    assert [] == tab.complaints()
+
+
+async def test_what_clicks_say_stays_text(tab, site):
+    """No element, no handler, no dialog comes of it; it stands there as it was written."""
+    await tab.open(f"{site.url}/hostile")
+    for number in range(3):  # a handler that waited for the pointer would have it now
+        await tab.point(200, 200 + 150 * number)
+
+    strange = "script, img, iframe, object, embed, form, input, a[href^='http'], a[href^='java']"
+    assert 0 == await tab.value(f'document.querySelectorAll("{strange}").length')
+    handlers = "[...document.querySelectorAll('*')].flatMap(e => e.getAttributeNames())"
+    assert [] == await tab.value(f"{handlers}.filter(n => n.startsWith('on') || n == 'src')")
+    rows = "[...document.querySelectorAll('section[aria-labelledby=pages] tbody th')]"
+    shown = await tab.value(f"{rows}.map(e => e.textContent)")
+    assert list(made.HOSTILE[:8]) == shown[:8]
+    assert "right\\u202eto left\\u2066\\x00\\x07\\ud800" == shown[8]
+    assert "none" != await tab.value("getComputedStyle(document.body).display")
+    assert [] == tab.heard("Page.javascriptDialogOpening")
+
+
+async def test_the_policy_stops_what_would_have_got_through(tab, site):
+    """The page's own policy, seen at work: a script and a picture put into it do nothing."""
+    await tab.open(f"{site.url}/plain")
+    await tab.value(
+        "document.body.insertAdjacentHTML('beforeend',"
+        " '<img src=/stolen onerror=\"document.title=1\">')"
+    )
+    await tab.value(
+        "(() => { const s = document.createElement('script'); s.textContent = 'document.title=2';"
+        " document.body.append(s); })()"
+    )
+    blocked = "img-src data:"
+    while not any(blocked in str(said) for said in tab.heard("Log.entryAdded")):
+        await tab.value("new Promise(done => setTimeout(done, 20))")
+
+    assert "Clicks: audit passed" == await tab.value("document.title")
+    assert ["/plain"] == site.asked
+
+
+@pytest.mark.parametrize("width", [360, 1_200])
+@pytest.mark.parametrize("which", ["plain", "hostile"])
+async def test_the_audits_result_is_seen_first(tab, site, which, width):
+    """Without scrolling, on a phone too, and it is the largest text of the page."""
+    await tab.look(width, 640)
+    await tab.open(f"{site.url}/{which}")
+    bottom = await tab.value("document.getElementById('audit').getBoundingClientRect().bottom")
+    sizes = "[...document.querySelectorAll('h1, h2, p, dd')].map(e => [e.id, getComputedStyle(e)])"
+    largest = f"{sizes}.sort((a, b) => parseFloat(b[1].fontSize) - parseFloat(a[1].fontSize))[0][0]"
+
+    assert bottom < 320
+    assert "audit" == await tab.value(largest)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_text_stands_out_from_what_lies_behind_it(tab, site, scheme):
+    """By day and by night, the contrast is at least WCAG's 4.5, with all tables open."""
+    await tab.look(1_200, 800, scheme)
+    await tab.open(f"{site.url}/hostile")
+    await tab.value("document.querySelectorAll('details').forEach(one => one.open = true)")
+    contrast, text = await tab.value(CONTRAST)
+
+    assert contrast >= 4.5, text
+
+
+async def test_the_reader_chooses_light_or_dark(tab, site):
+    """The paper and the lines of charts follow, without the page being loaded again."""
+    await tab.open(f"{site.url}/plain")
+    seen = []
+    for scheme in ("light", "dark"):
+        await tab.look(1_200, 800, scheme)
+        seen.append(
+            await tab.value(
+                "[document.body, document.querySelector('.layer-clicks .line')].map(e =>"
+                " getComputedStyle(e)).map((s, at) => at ? s.stroke : s.backgroundColor)"
+            )
+        )
+
+    assert seen[0][0] == "rgb(255, 255, 255)"
+    assert not {*seen[0]} & {*seen[1]}
+
+
+async def test_the_figures_under_the_pointer(tab, site):
+    """Over a chart one reads the time and the values; away from it, they are gone."""
+    shown = (
+        "[...document.querySelectorAll('.hit text')].filter(t =>"
+        " getComputedStyle(t).visibility == 'visible').map(t => t.textContent)"
+    )
+    await tab.open(f"{site.url}/plain")
+    await tab.value("document.getElementById('clicks').scrollIntoView()")
+    box = await tab.value(
+        "(r => [r.x, r.y, r.width, r.height])"
+        "(document.querySelector('.chart.wide .background').getBoundingClientRect())"
+    )
+    assert [] == await tab.value(shown)
+
+    await tab.point(box[0] + box[2] / 2, box[1] + box[3] / 2)
+    await keep(await tab.picture(whole=False), "report-pointer")
+    (text,) = await tab.value(shown)
+    assert text.startswith("21 Nov 1")
+    assert "clicks" in text
+    assert "visitors" in text
+
+    await tab.point(5, 5)
+    assert [] == await tab.value(shown)
+
+
+async def test_the_keyboard_reaches_everything(tab, site):
+    """Tab goes through links, tables and what can be opened; Enter opens it; focus is seen."""
+    await tab.open(f"{site.url}/plain")
+    here = (
+        "(e => [e.tagName, e.textContent.trim().slice(0, 30),"
+        " getComputedStyle(e).outlineStyle])(document.activeElement)"
+    )
+    visited = []
+    for _ in range(60):
+        await tab.press(*TAB)
+        tag, text, outline = await tab.value(here)
+        if tag == "BODY":
+            break
+        assert outline == "solid", text
+        visited.append((tag, text))
+        if tag == "SUMMARY" and not [one for one in visited[:-1] if one[0] == "SUMMARY"]:
+            await tab.press(*ENTER)
+            await tab.press(*TAB)
+            visited.append(tuple((await tab.value(here))[:2]))
+
+    assert ("A", "Skip to the charts") == visited[0]
+    opened = [tag for tag, _ in visited].index("SUMMARY")
+    assert ("DIV", "Time (UTC)clicksvisitors") == (
+        visited[opened + 1][0],
+        visited[opened + 1][1][:24],
+    )
+    summaries = await tab.value("document.querySelectorAll('summary').length")
+    assert summaries == len([one for one in visited if one[0] == "SUMMARY"])
+    assert 1 == await tab.value("document.querySelectorAll('details[open]').length")
+
+
+async def test_a_screen_reader_is_told_what_charts_show(tab, site):
+    """Each chart is an image with its words; headings, tables and regions have names."""
+    await tab.open(f"{site.url}/plain")
+    tree = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
+    found = {}
+    for node in tree:
+        if not node["ignored"]:
+            role, name = (node.get(key, {}).get("value", "") for key in ("role", "name"))
+            found.setdefault(role, []).append(name)
+
+    assert 5 == len(found["image"])
+    assert found["image"][0].startswith(
+        "Clicks and visitors per minute, 21 Nov 2026 00:00 to 22 Nov 2026 00:00 UTC. clicks: mean"
+    )
+    assert all("maximum" in name for name in found["image"])
+    assert "Audit passed" in found["heading"]
+    assert all(found["table"])
+    assert all(found["region"])
+    assert {"navigation", "main", "banner"} <= set(found)
+
+
+async def test_paper_has_all_charts_in_ink(tab, site):
+    """Printed by a reader who likes the dark: white paper, wide charts, no links to click."""
+    await tab.look(794, 800, "dark", "print")
+    await tab.open(f"{site.url}/plain")
+    pdf = await tab.call("Page.printToPDF", preferCSSPageSize=True)
+    shown = "getComputedStyle(document.querySelector('{}')).display"
+
+    assert "none" == await tab.value(shown.format("nav"))
+    assert "block" == await tab.value(shown.format(".chart.wide"))
+    assert "none" == await tab.value(shown.format(".chart.narrow"))
+    assert pdf["data"].startswith("JVBERi0")  # %PDF-

@@ -1,0 +1,1 @@
+"""Publishing: what is stored, how often, and what the publisher is told."""

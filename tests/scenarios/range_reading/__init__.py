@@ -1,0 +1,1 @@
+"""Range readers, such as Spark's source, and the log that they read."""

@@ -1,0 +1,164 @@
+"""Crashes and failures at every operation: what was acknowledged is there, nothing is made up.
+
+The promises P1, P2, P5, P8, P9 of the log in one loop each: the N-th operation fails, for every N.
+"""
+
+import errno
+import random
+
+import pytest
+
+from sparq.log.disk import DiskError
+from sparq.log.log import Log
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+from tests.log.conversations import commit, open_log, publish, read_all
+from tests.log.witness import Witness
+
+ROUNDS = 14
+CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink"})
+"""What may fail without costing a message; a page that cannot be read costs what is on it."""
+
+
+def run(disk: MemoryDisk, clock: ManualClock, witness: Witness, *, sync: bool | None) -> Log:
+    """Publish over three runs of the log, with small files, a clean stop in between."""
+    log = None
+    for number in range(ROUNDS):
+        if log is None or number % 6 == 5:
+            if log is not None:
+                stop(log)
+            log = open_log(disk, clock, max_bytes_per_file=6_000, sync_every=4)
+        witness.publish(log, number, clock, sync=sync)
+    assert log is not None
+    return log
+
+
+def stop(log: Log) -> None:
+    """A clean stop: what is unsynced is synced, and again where that failed."""
+    for _ in range(2_000):
+        task = log.sync_task()
+        if task is None:
+            break
+        task.run()
+        log.finish(task)
+    log.close()
+
+
+def operations(*, sync: bool | None) -> int:
+    """How many operations a run without faults takes."""
+    disk = MemoryDisk()
+    run(disk, ManualClock(), Witness(), sync=sync)
+    return disk.count
+
+
+@pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
+def test_power_cut_at_every_operation(part: float) -> None:
+    """P2, P9: with every publish synced, what was acknowledged survives, batches whole."""
+    for at in range(1, operations(sync=True) + 1):
+        disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        disk.fail(Fault(at, None, part=part))
+        with pytest.raises(PowerCut):
+            run(disk, clock, witness, sync=True)
+        for seed in range(3):
+            # The clock was set back: the ceilings alone keep indexes apart.
+            clock = ManualClock(wall_ns=1_750_000_000_000_000_000)
+            log = open_log(disk.crash(seed), clock, max_bytes_per_file=6_000)
+            witness.check(log)
+            again = Witness()
+            again.attempted = dict(witness.attempted)
+            again.acknowledged = dict(witness.acknowledged)
+            again.publish(log, 99, clock, sync=True)
+            again.check(log)
+            assert log.written_end - 1 in again.acknowledged
+            log.close()
+
+
+@pytest.mark.parametrize("part", [0.5, 1.0])
+@pytest.mark.parametrize("times", [1, 2, 3, 1000])
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_failure_at_every_operation(number: int, times: int, part: float) -> None:
+    """P7, P8: refused is not stored, acknowledged is, and publishing resumes by itself.
+
+    Only where a write fails that has written everything, and it cannot be cut off, and nsqd is
+    stopped before the next publish, a refused batch is found.
+    """
+    revived = part == 1.0 and times > 1
+    for at in range(1, operations(sync=None) + 1):
+        disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+        disk.fail(Fault(at, number, CHANGES, times, part))
+        try:
+            log = run(disk, clock, witness, sync=None)
+        except DiskError:
+            # Opening or reading failed: the daemon would not have started.
+            continue
+        finally:
+            disk.fault = None
+        witness.publish(log, 77, clock, sync=True)
+        assert log.written_end - 1 in witness.acknowledged
+        witness.check(log, refused_may_be_there=revived)
+        assert log.unsynced.count == 0
+        log.close()
+        reopened = open_log(disk.crash(at), clock)
+        witness.check(reopened, refused_may_be_there=revived)
+
+
+def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
+    """What is left of it would hide what the file before it got later: that one gets no more."""
+    disk, clock = MemoryDisk(), ManualClock()
+    log = open_log(disk, clock, max_bytes_per_file=30_000)
+    publish(log, [b"a" * 700] * 2, clock)
+    disk.fail(Fault(1, errno.EIO, frozenset({"sync", "unlink", "syncdir"}), times=4))
+    refused = commit(log, [b"b" * 700] * 40, clock)
+    assert refused.error is not None
+    disk.fault = None
+    kept = publish(log, [b"c"], clock)
+
+    assert b"c" == read_all(log)[kept]
+    assert b"c" == read_all(open_log(disk.crash(1), clock))[kept]
+    assert b"c" == read_all(open_log(disk.killed(), clock))[kept]
+
+
+@pytest.mark.parametrize("times", [1, 2, 9])
+def test_a_new_file_that_a_power_cut_brings_back(times: int) -> None:
+    """Its folder could not be synced: what is answered after that is there whatever comes back."""
+    for seed in range(20):
+        disk, clock, acknowledged = MemoryDisk(), ManualClock(), {}
+        log = open_log(disk, clock, max_bytes_per_file=30_000)
+        publish(log, [b"a" * 700] * 2, clock)
+        disk.fail(Fault(1, errno.EIO, frozenset({"syncdir"}), times))
+        assert commit(log, [b"b" * 700] * 40, clock).error is not None
+        for number in range(9):
+            first, bodies = log.end_index, [b"%d" % number]
+            if commit(log, bodies, clock, sync=number % 2 == 0).error is None:
+                acknowledged[first] = bodies[0]
+        disk.fault = None
+
+        assert acknowledged
+        assert acknowledged.items() <= read_all(open_log(disk.crash(seed), clock)).items()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_failures_and_crashes(seed: int) -> None:
+    """All of it mixed, over several runs: repeat one with its seed."""
+    chance = random.Random(seed)
+    disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
+    for _ in range(5):
+        log = open_log(disk, clock, max_bytes_per_file=9_000, sync_every=chance.choice([1, 9]))
+        witness.check(log)
+        for number in range(chance.randint(1, 25)):
+            if chance.random() < 0.25:
+                operation = chance.choice(["write", "sync", "create", "truncate", "syncdir"])
+                disk.fail(
+                    Fault(
+                        1,
+                        chance.choice([errno.EIO, errno.ENOSPC]),
+                        frozenset({operation}),
+                        chance.randint(1, 3),
+                        chance.random(),
+                    )
+                )
+            witness.publish(log, number, clock, sync=chance.choice([None, True]))
+        disk.fault = None
+        stop(log)
+        assert log.unsynced.count == 0
+        witness.check(log)
+        disk = disk.crash(chance.randint(0, 1 << 30)) if chance.random() < 0.7 else disk.killed()

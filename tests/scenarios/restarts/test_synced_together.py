@@ -1,0 +1,166 @@
+"""A start with many topics: what it finds is synced at once, and is as safe as one by one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from sparq.broker.broker import Broker
+from sparq.broker.options import BrokerOptions
+from sparq.log.disk import DiskError, RealDisk
+from sparq.nsqd.timings import MeasuredDisk
+from sparq.protocol import commands
+from sparq.testing import Fault, ManualClock, MemoryDisk, PowerCut
+from tests.broker.house import House
+from tests.support.open_files import files_closed_below
+
+TOPICS = 70
+SYNCS = frozenset({"sync", "syncdir"})
+
+
+def killed_house(disk: MemoryDisk | None = None) -> House:
+    """Topics with a message in each that the process has left in memory alone."""
+    house = House(disk, sync_every=2500)
+    client = house.connect()
+    for number in range(TOPICS):
+        client.say(commands.pub(f"t{number}", b"%d" % number))
+        house.broker.create_channel(f"t{number}", "c", house.clock.now())
+    house.turn()
+    house.disk.killed()
+    house.disk.trace.clear()
+    return house
+
+
+def bodies(house: House) -> list[list[bytes]]:
+    """What each topic delivers."""
+    return [house.consumer(f"t{number}", "c", rdy=10).bodies() for number in range(TOPICS)]
+
+
+EACH: list[list[bytes]] = [[b"%d" % number] for number in range(TOPICS)]
+
+
+def test_a_start_with_many_topics_syncs_them_at_once() -> None:
+    """70 topics: one sync of the file system, hardly another; a power cut then loses nothing."""
+    house = killed_house()
+
+    house.start()
+
+    operations = [operation for operation, _ in house.disk.trace]
+    assert operations.count("syncfs") == 1
+    assert sum(operation in SYNCS for operation in operations) < 10
+    for seed in range(5):
+        assert bodies(House(house.disk.crash(seed), sync_every=2500)) == EACH
+
+
+def test_a_start_with_few_topics_waits_for_no_other_program() -> None:
+    """Below the number, each topic's files are synced alone, as they are of a topic made later."""
+    house = House()
+    house.publish("t", b"x")
+    house.disk.trace.clear()
+
+    house.crash()
+
+    operations = [operation for operation, _ in house.disk.trace]
+    assert "syncfs" not in operations
+    assert "sync" in operations
+
+
+def test_a_power_cut_in_that_sync_loses_nothing_acknowledged() -> None:
+    """What was synced before the process died is there, whatever the cut leaves of the rest."""
+    house = killed_house()
+    house.start(sync_every=1)
+    client = house.connect()
+    client.say(b"".join(commands.pub(f"t{number}", b"more") for number in range(TOPICS)))
+    assert client.answers() == [b"OK"] * TOPICS
+    house.disk.killed()
+    house.disk.fail(Fault(1, None, frozenset({"syncfs"})))
+    with pytest.raises(PowerCut):
+        house.start()
+
+    for seed in range(5):
+        found = bodies(House(house.disk.crash(seed)))
+        assert found == [[b"%d" % number, b"more"] for number in range(TOPICS)]
+
+
+class PartlyBad(MemoryDisk):
+    """A disk on which some syncs fail."""
+
+    bad: tuple[tuple[str, str], ...] = ()
+
+    def step(self, operation: str, path: str) -> None:
+        """Fail what is told: operation, and a part of the path."""
+        super().step(operation, path)
+        if any(operation == bad and part in path for bad, part in self.bad):
+            raise DiskError(operation, path, errno.EIO)
+
+
+def test_where_that_sync_fails_each_topic_is_synced_alone() -> None:
+    """The kernel takes for written what it has lost: all is written again, and nothing is lost."""
+    disk = PartlyBad()
+    house = killed_house(disk)
+    disk.bad = (("syncfs", ""),)
+
+    house.start()
+
+    assert not [path for path in disk.forgotten() if "/topics/" in path]
+    assert [line for line in house.report if "one by one" in line]
+    for seed in range(5):
+        assert bodies(House(disk.crash(seed), sync_every=2500)) == EACH
+
+
+def test_the_topic_that_cannot_be_synced_is_told_from_the_others() -> None:
+    """The log of one and the ledger of another: the one is refused, the other makes a checkpoint,
+    all others are as ever."""
+    disk = PartlyBad()
+    house = killed_house(disk)
+    disk.bad = (("syncfs", ""), ("sync", "/t-t7/000"), ("sync", "/t-t9/ledger"))
+
+    house.broker = Broker(house.options, disk, "/data", house.clock.now(), seed=1)
+    report = house.broker.load(house.clock.now())
+
+    left_alone = [line for line in report if "left alone" in line]
+    assert len(left_alone) == 1
+    assert left_alone[0].startswith("topic t7 cannot be opened")
+    assert [line for line in report if line.startswith("topic t9: sync ")]
+    assert len(report) == 3
+    assert set(house.broker.topics) == {f"t{number}" for number in range(TOPICS)} - {"t7"}
+    disk.bad = ()
+    house.turn()
+    for seed in range(5):
+        after = House(disk.crash(seed), sync_every=2500)
+        assert after.consumer("t9", "c", rdy=10).bodies() == [b"9"]
+
+
+def test_a_start_on_a_real_disk_syncs_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """200 topics, of which few files may be open at a time: not 800 syncs, but a few."""
+    opened = RealDisk().file_system(str(tmp_path))
+    if opened is None:
+        pytest.skip("needs a temporary folder on ext4, XFS or btrfs, and Linux 5.17")
+    opened.close()
+    syncs: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", syncs.append)
+    monkeypatch.setattr(os, "fsync", syncs.append)
+    clock = ManualClock()
+    with files_closed_below(tmp_path):
+        names = {f"t{number}" for number in range(200)}
+        disk = MeasuredDisk(64)
+        broker = Broker(BrokerOptions(), disk, str(tmp_path), clock.now())
+        broker.load(clock.now())
+        for name in names:
+            broker.create_topic(name, clock.now())
+        broker.end_turn(clock.now())
+        for count_max, syncs_max in ((200, 10), (64, 10)):
+            syncs.clear()
+            again = Broker(BrokerOptions(), MeasuredDisk(count_max), str(tmp_path), clock.now())
+            again.load(clock.now())
+            assert set(again.topics) == names
+            assert len(syncs) < syncs_max
+        syncs.clear()
+        one_by_one = BrokerOptions(topics_synced_together=1000)
+        Broker(one_by_one, MeasuredDisk(200), str(tmp_path), clock.now()).load(clock.now())
+        assert len(syncs) > 400

@@ -1,0 +1,87 @@
+"""The audit log of the real server: each change is in it before its answer, or is not done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tests.nsqadmin.access.cluster import Cluster, cluster
+from tests.support.waiting import until
+
+PROXY = {
+    "X-Forwarded-User": "alice",
+    "X-Forwarded-For": "127.0.0.9, 192.0.2.7",
+    "User-Agent": "curl/8",
+    "Content-Type": "application/json",
+}
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    """The entries that are on disk now."""
+    return [json.loads(line) for line in (folder / "audit").read_text().splitlines()]
+
+
+async def order(
+    running: Cluster, method: str, path: str, headers: Mapping[str, str] = PROXY, **fields: str
+) -> int:
+    return await running.ask(method, path, headers, json.dumps(fields).encode())
+
+
+async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> None:
+    """Who, from where, what, with what result; what is refused, too."""
+    log = str(tmp_path / "audit")
+    async with cluster(tmp_path, admin_users=("alice",), audit_log=log) as running:
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
+        (paused,) = lines(tmp_path)
+        assert 200 == await order(running, "DELETE", "/api/topics/t")
+        bob = {**PROXY, "X-Forwarded-User": "bob"}
+        assert 403 == await order(running, "POST", "/api/topics/t", bob, action="empty")
+        evil = {**PROXY, "Host": "evil.example"}
+        assert 403 == await order(running, "POST", "/api/topics/t", evil, action="empty")
+        assert 404 == await order(running, "DELETE", "/api/nodes/nowhere:1", topic="t")
+        await running.admin.services.audit.close()
+
+    assert {
+        "user": "alice",
+        "via": "header",
+        "remote": "192.0.2.7",
+        "action": "pause_channel",
+        "topic": "t",
+        "channel": "c",
+        "outcome": "done",
+        "user_agent": "curl/8",
+    }.items() <= paused.items()
+    found = sorted((one["user"], one["action"], one["outcome"]) for one in lines(tmp_path))
+    assert [
+        ("alice", "POST /api/topics/t", "refused"),
+        ("alice", "delete_topic", "done"),
+        ("alice", "pause_channel", "done"),
+        ("alice", "tombstone_topic_producer", "failed"),
+        ("bob", "POST /api/topics/t", "refused"),
+    ] == found
+
+
+async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path) -> None:
+    """The first change is done and told of in the other log; from then on they are refused."""
+    path = tmp_path / "audit"
+    async with cluster(tmp_path, admin_users=("alice",), audit_log=str(path)) as running:
+        path.unlink()
+        path.mkdir()
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
+        before = running.state()
+        assert 503 == await order(running, "POST", "/api/topics/t/c", action="unpause")
+        assert 503 == await order(running, "DELETE", "/api/topics/t")
+        assert before == running.state()
+        path.rmdir()
+        assert 200 == await order(running, "DELETE", "/api/topics/t")
+
+
+async def test_entries_are_published_to_a_topic(tmp_path: Path) -> None:
+    """It is one like any other, and its own making is in no log."""
+    async with cluster(tmp_path, admin_users=("alice",), audit_topic="audit") as running:
+        topics = running.nsqd.nsqd.broker.topics
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
+        assert 200 == await order(running, "POST", "/api/topics/t/c", action="unpause")
+        await until(lambda: "audit" in topics and topics["audit"].message_count == 2)

@@ -1,0 +1,179 @@
+"""nsqadmin over an nsqd and an nsqlookupd that let nobody do anything without a token.
+
+All three are programs of their own; what the token of `--upstream-token` may do decides what
+nsqadmin can show and change, and the token is in nothing that it says.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from sparq.daemon.access import tokens
+from sparq.protocol import commands
+from tests.nsqadmin.test_main import Program, program
+from tests.support.servers import NsqdServer, Server, spawn_nsqd, spawn_nsqlookupd
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+ROLES = {
+    "all": "administer,bodies",
+    "changes": "administer",
+    "reads": "read",
+    "publishes": "publish",
+    "registers": "register",
+}
+
+SAID = (
+    b"requires a token: set --upstream-token to a token that is valid there",
+    b"does not allow the token of --upstream-token to read all topics",
+)
+
+
+class Cluster(NamedTuple):
+    """Both servers, and where each token stands by itself."""
+
+    nsqd: NsqdServer
+    lookupd: Server
+    files: dict[str, Path]
+
+    def ask(self, method: str, path: str) -> tuple[int, bytes]:
+        """What nsqd answers to somebody who may do all of it."""
+        return asked(self.nsqd.http_port, method, path, token=self.files["all"].read_text().strip())
+
+    @property
+    def channel(self) -> dict[str, Any]:
+        """The channel's part of `/stats`."""
+        _, answer = self.ask("GET", "/stats?format=json&topic=t&channel=c")
+        (topic,) = json.loads(answer)["topics"]
+        (channel,) = topic["channels"]
+        return dict(channel)
+
+
+def asked(
+    port: int, method: str, path: str, body: Any = None, token: str = ""
+) -> tuple[int, bytes]:
+    """One request."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """An nsqd with a topic of 3 messages, registered at the nsqlookupd."""
+    folder = tmp_path_factory.mktemp("cluster")
+    lines, files = [], {}
+    for name, roles in ROLES.items():
+        token, line = tokens.make(name, roles)
+        lines.append(line)
+        files[name] = folder / f"{name}.token"
+        files[name].write_text(token + "\n")
+        files[name].chmod(0o600)
+    files["wrong"] = folder / "wrong.token"
+    files["wrong"].write_text("a-token-that-nobody-has-made-123\n")
+    known = folder / "tokens"
+    known.write_text("\n".join(lines) + "\n")
+    known.chmod(0o600)
+    file = f"--token-file={known}"
+    with (
+        spawn_nsqlookupd(folder, file, "--require-token") as lookupd,
+        spawn_nsqd(
+            folder, file, f"--lookupd-token=@{files['registers']}", lookupds=(lookupd,)
+        ) as nsqd,
+    ):
+        made = Cluster(nsqd, lookupd, files)
+        assert 200 == made.ask("POST", "/topic/create?topic=t")[0]
+        assert 200 == made.ask("POST", "/channel/create?topic=t&channel=c")[0]
+        with V2Client(nsqd) as producer:
+            token = files["publishes"].read_text().strip().encode()
+            assert b"permission_count" in producer.ask(commands.auth(token))[1]
+            assert producer.ask(commands.mpub("t", [b"one", b"two", b"three"])) == OK
+        yield made
+
+
+def flags_for(cluster: Cluster, token: str) -> list[str]:
+    """nsqadmin's flags, with what it is to show upstream; "" for nothing."""
+    shown = [f"--upstream-token=@{cluster.files[token]}"] if token else []
+    return [f"--lookupd-http-address={cluster.lookupd.http}", *shown]
+
+
+def overview(admin: Program) -> dict[str, Any]:
+    """The cluster as nsqadmin sees it."""
+    status, answer = admin.get("/api/v2/overview")
+    assert status == 200, answer
+    return dict(json.loads(answer))
+
+
+def says_nothing_of(secret: str, admin: Program, *answers: bytes) -> None:
+    """The token is in no answer, page or line of the log."""
+    pages = [admin.get(path)[1] for path in ("/", "/nodes", "/topics/t", "/metrics", "/attention")]
+    for text in (*answers, *pages, admin.log.read_bytes()):
+        assert secret.encode() not in text
+
+
+def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -> None:
+    """Figures, messages, and a pause that nsqd has taken."""
+    secret = cluster.files["all"].read_text().strip()
+    with program(tmp_path, *flags_for(cluster, "all")) as admin:
+        wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
+        status, page = admin.get("/api/v2/messages?topic=t&channel=c")
+        assert 200 == status
+        assert ["one", "two", "three"] == [each["body"] for each in json.loads(page)["messages"]]
+        for action in ("pause", "unpause"):
+            path = "/api/topics/t/c"
+            status, answer = asked(admin.port, "POST", path, {"action": action})
+            assert 200 == status, answer
+            assert (action == "pause") is cluster.channel["paused"]
+        says_nothing_of(secret, admin, page, answer)
+
+
+def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    """With `read` alone it shows figures; a pause and a look at bodies are refused, and why."""
+    with program(tmp_path, *flags_for(cluster, "reads")) as admin:
+        wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
+        status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": "pause"})
+        assert 200 == status  # as NSQ's, which calls it a warning
+        assert b"WARNING: got response 403 Forbidden" in answer
+        assert not cluster.channel["paused"]
+        status, page = admin.get("/api/v2/messages?topic=t&channel=c")
+        assert b"one" not in page
+        assert b"403" in page
+        says_nothing_of(cluster.files["reads"].read_text().strip(), admin, answer, page)
+
+
+def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
+    """It pauses, and does not see a message."""
+    with program(tmp_path, *flags_for(cluster, "changes")) as admin:
+        wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
+        for action in ("pause", "unpause"):
+            status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": action})
+            assert 200 == status, answer
+        page = admin.get("/api/v2/messages?topic=t&channel=c")[1]
+        assert b"one" not in page
+        assert b"403" in page
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "registers"])
+def test_who_may_not_read_sees_nothing(cluster: Cluster, tmp_path: Path, token: str) -> None:
+    """It runs, says what is refused and does nothing."""
+    with program(tmp_path, *flags_for(cluster, token)) as admin:
+        said = SAID[token == "registers"]
+        wait_for(lambda: said in admin.get("/api/v2/attention")[1])
+        told = admin.get("/api/v2/attention")[1]
+        status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": "pause"})
+        assert b"403 Forbidden" in answer if token == "registers" else 502 == status
+        assert not cluster.channel["paused"]
+        assert b"one" not in admin.get("/api/v2/messages?topic=t&channel=c")[1]
+        if token:
+            says_nothing_of(cluster.files[token].read_text().strip(), admin, told, answer)

@@ -1,0 +1,74 @@
+"""Every option has its words in the docstring, and a test of its effect."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from sparq.spark.data_source import NsqDataSource
+from sparq.spark.options import SHARED_OPTIONS, SINK_OPTIONS, SOURCE_OPTIONS
+
+TESTS = Path(__file__).parents[2]
+EFFECTS = {
+    "topic": "test_session.py::test_a_batch_read_gives_every_message_with_its_columns",
+    "topics": "test_several_topics.py::test_topics_of_all_nsqds_are_read_together",
+    "topicsPattern": "test_several_topics.py::"
+    "test_a_topic_that_appears_is_read_from_its_first_message",
+    "nsqd_tcp_addresses": "spark/test_source.py::test_a_batch_goes_to_the_end",
+    "lookupd_http_addresses": "test_session.py::test_an_nsqd_is_killed_and_another_one_joins",
+    "nsqdTimeoutMs": "spark/test_topic_connections.py::"
+    "test_a_query_does_not_begin_without_one_of_its_nsqds",
+    "tls_v1": "test_layers.py::test_a_batch_is_read",
+    "tls_root_ca_file": "test_layers.py::test_a_batch_is_read",
+    "tls_cert": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
+    "tls_key": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
+    "tls_min_version": "wire/test_client.py::test_old_versions_are_refused",
+    "tls_insecure_skip_verify": "test_mistakes.py::test_credentials_that_nsqd_asks_for",
+    "snappy": "test_layers.py::test_a_batch_is_read",
+    "deflate": "wire/test_client.py::test_identify_asks_for_what_the_options_say",
+    "deflate_level": "scenarios/client_library/test_options.py::"
+    "test_the_level_of_deflate_is_agreed",
+    "auth_secret": "test_layers.py::test_a_batch_is_read",
+    "lookupd_authorization": "spark/test_discovery.py::test_https_and_the_secret",
+    "channel": "spark/test_source.py::test_the_cursor_follows_what_spark_has_committed",
+    "queryName": "spark/test_source_options.py::test_nsqd_is_told_which_query_reads",
+    "startingOffsets": "spark/test_bounds.py::test_a_query_begins_where_the_option_says",
+    "startingTimestamp": "test_session.py::test_a_batch_may_start_at_a_time",
+    "endingOffsets": "spark/test_reader.py::test_a_batch_may_be_bounded",
+    "endingTimestamp": "test_reads.py::test_a_batch_may_end_at_a_time",
+    "pushDownPredicate": "test_reads.py::test_predicates_on_the_time_are_pushed_down",
+    "maxOffsetsPerTrigger": "spark/test_source.py::"
+    "test_a_limit_is_shared_out_and_all_is_read_in_the_end",
+    "maxBytesPerTrigger": "spark/test_source.py::test_bytes_bound_a_batch",
+    "minOffsetsPerTrigger": "spark/test_source.py::test_a_batch_waits_for_enough_messages",
+    "maxTriggerDelay": "spark/test_source.py::test_a_batch_waits_only_so_long",
+    "minPartitions": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
+    "maxRecordsPerPartition": "spark/test_planner.py::test_a_range_is_cut_into_equal_parts",
+    "failOnDataLoss": "spark/test_losses.py::test_a_log_that_was_replaced_is_data_loss",
+    "max_msg_size": "spark/test_sink.py::test_a_row_that_is_no_message_leaves_nothing_behind",
+    "max_body_size": "spark/test_encode.py::test_a_message_must_fit_an_mpub",
+}
+
+
+def functions_of(file: str) -> set[str]:
+    """The test functions of one file: in this folder, or by its path from `tests`."""
+    folder = TESTS if "/" in file else Path(__file__).parent
+    tree = ast.parse((folder / file).read_text())
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in tree.body if isinstance(node, kinds)}
+
+
+def test_every_option_has_a_test_of_its_effect():
+    """The table above is complete, and each test in it exists."""
+    assert {*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS} == EFFECTS.keys()
+    for option, name in EFFECTS.items():
+        file, _, function = name.partition("::")
+        assert function in functions_of(file), option
+
+
+@pytest.mark.parametrize("option", [*SHARED_OPTIONS, *SOURCE_OPTIONS, *SINK_OPTIONS])
+def test_every_option_is_documented(option):
+    """By its exact name, with what it takes."""
+    head = rf"^    (\w+, )*{option}(, \w+)* : "
+    assert re.search(head, NsqDataSource.__doc__ or "", re.MULTILINE)

@@ -1,0 +1,170 @@
+"""Mistakes in options, addresses and credentials: each ends soon, in one sentence that names it.
+
+Spark's calls are made by hand, in its order, against real daemons; test_session.py and
+test_layers.py hold that the sentences come through Spark.
+"""
+
+import time
+
+import pytest
+from pyspark.sql.datasource import CaseInsensitiveDict
+
+from sparq.spark.data_source import NsqDataSource
+from tests.client.authd import READER, SECRET, running_authd
+from tests.client.certificates import certificates
+from tests.spark.test_data_source import FULL
+from tests.support.published import publish
+from tests.support.servers import free_port, spawn_nsqd, spawn_nsqlookupd
+
+SECONDS = 10.0
+"""No mistake takes longer, whatever the machine is doing."""
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory, lookupd):
+    """An nsqd that anyone may read."""
+    with spawn_nsqd(tmp_path_factory.mktemp("plain"), lookupds=(lookupd,)) as running:
+        publish(running, "clicks", b"1")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory, files):
+    """An nsqd that wants TLS, a certificate of the client's, and a secret."""
+    flags = [
+        f"--tls-cert={files.server}",
+        f"--tls-key={files.server}",
+        f"--tls-root-ca-file={files.authority}",
+        "--tls-client-auth-policy=require-verify",
+        "--tls-required=tcp-https",
+        "--https-address=127.0.0.1:0",
+    ]
+    folder = tmp_path_factory.mktemp("guarded")
+    with (
+        running_authd() as authd,
+        spawn_nsqd(folder, *flags, f"--auth-http-address={authd.address}") as running,
+    ):
+        running.post("/topic/create?topic=clicks")
+        running.post("/channel/create?topic=clicks&channel=any")
+        yield running
+
+
+@pytest.fixture(scope="module")
+def credentials(files, tmp_path_factory):
+    """What the guarded nsqd wants; the key is in a file of its own."""
+    folder = tmp_path_factory.mktemp("own")
+    text = files.client.read_text()
+    key, mark, chain = text.partition("-----BEGIN CERTIFICATE-----")
+    (folder / "key.pem").write_text(key)
+    (folder / "cert.pem").write_text(mark + chain)
+    return {
+        "tls_v1": "true",
+        "tls_root_ca_file": str(files.authority),
+        "tls_cert": str(folder / "cert.pem"),
+        "tls_key": str(folder / "key.pem"),
+        "auth_secret": SECRET,
+    }
+
+
+def begin(stream: bool = True, **options: str) -> object:
+    """What Spark does in `load()` and at the start of a query."""
+    given = {"topic": "clicks", **options}
+    if stream:
+        given = {"channel": "spark", **given}
+    source = NsqDataSource(CaseInsensitiveDict({key: text for key, text in given.items() if text}))
+    source.schema()
+    if not stream:
+        return source.reader(FULL).partitions()
+    reader = source.streamReader(FULL)
+    try:
+        return reader.initialOffset()
+    finally:
+        if hasattr(reader, "_connected"):
+            reader.stop()
+
+
+def mistake(**options: str) -> str:
+    """The one sentence with which it ends."""
+    begun = time.monotonic()
+    with pytest.raises(Exception) as caught:
+        begin(**options)
+    assert time.monotonic() - begun < SECONDS
+    text = str(caught.value)
+    assert text
+    assert "\n" not in text
+    return text
+
+
+@pytest.mark.parametrize(
+    ("changed", "texts"),
+    [
+        ({"topik": "x"}, ["unknown option topik", "did you mean topic"]),
+        ({"maxOffsetsPerTrigger": "many"}, ["option maxOffsetsPerTrigger", "'many'"]),
+        ({"startingOffsets": '{"h:1": 5}'}, ["option startingOffsets", "found for h:1"]),
+        ({"topic": "", "topics": "a b"}, ["option topics", '"a b"']),
+        ({"channel": "a/b"}, ["option channel", '"a/b"']),
+        ({"nsqd_tcp_addresses": "localhost"}, ["option nsqd_tcp_addresses", "'localhost'"]),
+        ({"nsqd_tcp_addresses": "nowhere.invalid:4150"}, ["nsqd nowhere.invalid:4150"]),
+        ({"tls_root_ca_file": "/no/such"}, ["option tls_root_ca_file '/no/such'"]),
+        ({"tls_v1": "true"}, ["nsqd", "TLS"]),
+    ],
+)
+def test_a_mistake_in_an_option(plain, changed, texts):
+    """Its name and its value."""
+    said = mistake(**{"nsqd_tcp_addresses": plain.tcp, **changed})
+
+    for text in texts:
+        assert text in said
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_mistake_in_an_address(plain, lookupd, stream):
+    """Another port of NSQ's, or one where nothing listens."""
+    nothing = f"127.0.0.1:{free_port()}"
+    for option, address, text in (
+        ("nsqd_tcp_addresses", plain.http, f"{plain.http} is nsqd's HTTP port"),
+        ("nsqd_tcp_addresses", lookupd.http, f"{lookupd.http} is nsqlookupd's HTTP port"),
+        ("lookupd_http_addresses", lookupd.tcp, f"{lookupd.tcp} is nsqlookupd's TCP port"),
+        ("lookupd_http_addresses", plain.tcp, f"{plain.tcp} is nsqd's TCP port"),
+        ("lookupd_http_addresses", nothing, f"nsqlookupd {nothing}: "),
+        ("nsqd_tcp_addresses", f"{plain.tcp},{nothing}", f"nsqd {nothing}: "),
+    ):
+        assert text in mistake(stream=stream, **{option: address})
+
+
+def test_credentials_that_nsqd_asks_for(guarded, credentials, files):
+    """With all of them the topic can be read; with any of them wrong the sentence says which."""
+    address = {"nsqd_tcp_addresses": guarded.tcp}
+    compressed = {"deflate": "true", "deflate_level": "2", "tls_min_version": "tls1.3"}
+    assert begin(**address, **credentials)
+    assert begin(**address, **credentials, **compressed)
+
+    careless = {**credentials, "tls_root_ca_file": "", "tls_insecure_skip_verify": "true"}
+    assert begin(**address, **careless)
+    for changed, text in (
+        ({"tls_insecure_skip_verify": "false"}, "failed: self-signed certificate"),
+        ({"auth_secret": "guess"}, "E_AUTH_FAILED"),
+        ({"auth_secret": ""}, "set the option auth_secret"),
+        ({"tls_cert": "", "tls_key": ""}, "certificate"),
+        ({"tls_key": str(files.server)}, "tls_cert"),
+    ):
+        said = mistake(**{**address, **careless, **changed})
+        assert text in said
+        assert SECRET not in said
+
+
+def test_a_permission_that_is_missing(guarded, credentials):
+    """A secret that may only subscribe can be read with, and not be written with."""
+    assert begin(nsqd_tcp_addresses=guarded.tcp, **{**credentials, "auth_secret": READER})

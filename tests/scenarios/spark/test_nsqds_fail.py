@@ -1,0 +1,322 @@
+"""What happens to nsqds while Spark reads them, with real processes and a witness.
+
+Each scenario runs with a query that runs on and with runs that read what is there (availableNow),
+with failOnDataLoss true and false. In each, every message is in the sink exactly once, but for
+those that were lost; and what is lost is what the query has reported.
+"""
+
+import contextlib
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from sparq.client.range_reader import RangeReader
+from sparq.protocol import commands
+from sparq.spark.discovery import NsqdDiscovery
+from sparq.spark.offsets import Offset
+from sparq.spark.options import ClusterOptions
+from sparq.spark.topics import TopicSelection
+from tests.scenarios.spark.witness import WAIT_SECONDS, Witness, wipe
+from tests.support.own_topic import own_topic
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.v2_client import OK, V2Client
+from tests.support.waiting import wait_for
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+every_query = pytest.mark.parametrize(
+    ("continuous", "fail"),
+    [
+        pytest.param(True, True, id="continuous-fail", marks=pytest.mark.slow),
+        pytest.param(True, False, id="continuous-go_on"),
+        pytest.param(False, True, id="drained-fail"),
+        pytest.param(False, False, id="drained-go_on", marks=pytest.mark.slow),
+    ],
+)
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory, lookupd):
+    """An nsqd to which nothing happens."""
+    with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
+        yield running
+
+
+@pytest.fixture
+def another(tmp_path, lookupd):
+    """Starts a further nsqd."""
+
+    def start(name: str, *flags: str) -> NsqdServer:
+        return spawn_nsqd(tmp_path, *flags, lookupds=(lookupd,), name=name)
+
+    return start
+
+
+@pytest.fixture
+def nsqd(another):
+    """An nsqd to which something happens."""
+    with another("hurt") as running:
+        yield running
+
+
+@pytest.fixture
+def witness(request, spark, spark_log, lookupd, tmp_path):
+    """The witness of a query that finds its nsqds through nsqlookupd."""
+    values = request.node.callspec.params
+    options = {
+        "topic": own_topic(request),
+        "lookupd_http_addresses": lookupd.http,
+        "startingOffsets": "earliest",
+        "failOnDataLoss": str(values["fail"]).lower(),
+    }
+    made = Witness(spark, spark_log, tmp_path, options)
+    made.continuous = values["continuous"]
+    yield made
+    made.stop()
+
+
+def lookupd_knows(witness: Witness, nsqd: NsqdServer) -> bool:
+    """Whether the query would find an nsqd now."""
+    found = NsqdDiscovery(
+        ClusterOptions((), (witness.options["lookupd_http_addresses"],), 1000),
+        TopicSelection.of_one(witness.options["topic"]),
+    )
+    return nsqd.tcp in found.addresses()
+
+
+def number_of_lost(line: str) -> int:
+    """How many messages a line of the log reports as lost and gone on without."""
+    found = re.search(r"([\d,]+) messages of topic .* are lost.* continues without", line)
+    return int(found[1].replace(",", "")) if found else 0
+
+
+def restart_behind_its_back(
+    witness: Witness, nsqd: NsqdServer, count: int, *, gracefully: bool
+) -> None:
+    """Restarts an nsqd; before the query reaches it, it takes messages and deletes what was read.
+
+    The query cannot reach it since it listens elsewhere meanwhile. What the last batch has read
+    goes since a consumer subscribes: nsqd keeps that for range readers alone.
+    """
+    topic = witness.options["topic"]
+    wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
+    nsqd.terminate() if gracefully else nsqd.kill9()
+    flags = (f"--data-path={nsqd.folder}", "--broadcast-address=127.0.0.1")
+    with NsqdServer("sparq.nsqd", nsqd.folder, flags) as elsewhere:
+        start_first(elsewhere)
+        reader = RangeReader(elsewhere.tcp)
+        before = reader.ends(topic)
+        with V2Client(elsewhere) as consumer:
+            assert consumer.ask(commands.sub(topic, "spark")) == OK
+        witness.publish(elsewhere, count)
+        wait_for(
+            lambda: reader.ends(topic).first_ordinal == before.end_ordinal,
+            told=lambda: (before, reader.ends(topic), elsewhere.channel(topic, "spark")),
+        )
+        assert reader.ends(topic).first > before.end
+        reader.close()
+        elsewhere.terminate() if gracefully else elsewhere.kill9()
+    nsqd.start()
+
+
+@every_query
+def test_nsqds_restart_join_and_leave(witness, steady, another, continuous, fail):
+    """Nothing is lost and nothing comes twice, whatever takes place between two reads.
+
+    nsqd restarts, cleanly and killed, and takes messages before Spark is back. A new one joins and
+    leaves again. A run that reads what is there cannot know whether that one holds messages: with
+    failOnDataLoss it fails and says so, without it goes on.
+    """
+    with another("hurt") as nsqd, another("joining") as joining:
+        witness.publish(steady, 10_000)
+        witness.publish(nsqd, 20_000)
+        witness.read()
+        for gracefully in (True, False):
+            restart_behind_its_back(witness, nsqd, 10_000, gracefully=gracefully)
+            witness.publish(nsqd, 5_000)
+            witness.publish(steady, 1_500)
+            witness.read()
+        witness.publish(joining, 30_000)
+        witness.read()
+        joining.terminate()
+        witness.publish(nsqd, 7_000)
+        witness.options["nsqdTimeoutMs"] = "3000"
+        if fail and not continuous:
+            told = witness.wait_for_failure()
+            assert f"nsqd {joining.tcp}" in told
+            assert "if it was removed permanently, set failOnDataLoss=false" in told
+            joining.start()
+        witness.read()
+
+    assert 100_000 == len(witness.published)
+    assert "" == witness.wrong()
+    assert [] == witness.lines("are lost")
+
+
+@every_query
+def test_an_nsqd_that_was_absent_at_the_start(witness, steady, nsqd, continuous, fail):
+    """It is read from where its channel stands: nothing comes again, the cursor stays."""
+    topic = witness.options["topic"]
+    witness.options["startingOffsets"] = "committed" if continuous == fail else "latest"
+    nsqd.post(f"/topic/create?topic={topic}")
+    nsqd.post(f"/channel/create?topic={topic}&channel=keeps")
+    old = len(witness.publish(nsqd, 2_000) + witness.publish(steady, 100))
+    for each in (nsqd, steady):
+        wait_for(lambda each=each: each.channel(topic, "spark")["depth"] > 0)
+        each.post(f"/channel/empty?topic={topic}&channel=spark")
+    wait_for(lambda: lookupd_knows(witness, nsqd))
+    nsqd.kill9()
+    wait_for(lambda: not lookupd_knows(witness, nsqd))
+    witness.read(0)
+    if continuous:
+        wait_for(lambda: witness.query.lastProgress is not None, WAIT_SECONDS, every=0.05)
+    witness.publish(steady, 1_000)
+    witness.read(1_000)
+    nsqd.start()
+    if continuous:
+        wait_for(lambda: nsqd.tcp in witness.query.lastProgress.sources[0].endOffset)
+    else:
+        witness.run()
+    assert 0 == nsqd.channel(topic, "spark")["depth"]
+    witness.publish(nsqd, 5_000)
+    witness.read(6_000)
+
+    assert witness.found() == Counter(witness.published[old:])
+    assert [] == witness.lines("are lost")
+
+
+@every_query
+def test_an_nsqd_whose_disk_is_replaced(witness, steady, nsqd, continuous, fail):
+    """Behind nsqlookupd an nsqd comes back without its log: that is a loss, said once."""
+    said = f"of topic {witness.options['topic']} at nsqd {nsqd.tcp} are lost: its log"
+    witness.publish(steady, 1_000)
+    witness.publish(nsqd, 10_000)
+    witness.read()
+    wipe(nsqd)
+    nsqd.start()
+    if fail:
+        assert said in witness.wait_for_failure()
+        witness.options["failOnDataLoss"] = "false"
+    witness.publish(nsqd, 20_000)
+    witness.read()
+    witness.publish(nsqd, 1_000)
+    witness.read()
+
+    assert "" == witness.wrong()
+    assert 1 == sum("continues without" in line for line in witness.lines(said))
+
+
+@every_query
+def test_retention_overtakes_the_query(witness, another, continuous, fail):
+    """Unread messages are voided by the lag limit: each is reported, the others are read once."""
+    flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
+    topic = witness.options["topic"]
+    witness.options["maxOffsetsPerTrigger"] = "6500"
+    with another("limited", *flags) as nsqd:
+        witness.publish(nsqd, 6_500)
+        if continuous:
+            witness.gate.clear()
+        witness.read()
+        witness.publish(nsqd, 93_500)
+        wait_for(lambda: nsqd.channel(topic, "spark")["depth"] < 50_000, every=0.05)
+        witness.gate.set()
+        if fail:
+            told = witness.wait_for_failure()
+            assert f"of topic {topic} at nsqd {nsqd.tcp} are lost: they were deleted" in told
+            witness.options["failOnDataLoss"] = "false"
+        witness.read_to_the_last()
+
+    found = witness.found()
+    assert 1 == max(found.values())
+    lost = sum(map(number_of_lost, witness.lines(f"of topic {topic} at nsqd {nsqd.tcp} are lost")))
+    assert len(witness.published) - len(found) == lost > 0
+
+
+@pytest.mark.parametrize("fail", [True], ids=[""])
+@pytest.mark.parametrize("continuous", [True, False], ids=["continuous", "drained"])
+def test_a_batch_whose_commit_is_lost_runs_again(witness, another, continuous, fail):
+    """nsqd keeps what the last batch has read, whatever is killed, but no more."""
+    topic = witness.options["topic"]
+    witness.options["maxOffsetsPerTrigger"] = "6000"
+    with another("small", "--max-bytes-per-file=65536") as nsqd:
+        witness.publish(nsqd, 18_000)
+        first = first_index(nsqd, topic)
+        for _ in range(2):
+            witness.read()
+            wait_for(lambda: nsqd.channel(topic, "spark")["depth"] == 0)
+            wait_for(lambda before=first: first_index(nsqd, topic) > before)
+            witness.stop()
+            witness.batches.pop(forget_last_commit(witness))
+            nsqd.kill9()
+            nsqd.start()
+            first = first_index(nsqd, topic)
+            witness.read()
+            witness.publish(nsqd, 18_000)
+        witness.read()
+
+    assert "" == witness.wrong()
+    assert [] == witness.lines("are lost")
+
+
+def first_index(nsqd: NsqdServer, topic: str) -> int:
+    """Where the topic's log begins."""
+    with contextlib.closing(RangeReader(nsqd.tcp)) as reader:
+        return reader.ends(topic).first
+
+
+def forget_last_commit(witness: Witness) -> int:
+    """Deletes the last file of a stopped query's `commits/`; its batch."""
+    commits = witness.checkpoint / "commits"
+    batch = max(int(path.name) for path in commits.glob("[0-9]*"))
+    for name in (f"{batch}", f".{batch}.crc"):
+        (commits / name).unlink(missing_ok=True)
+    return batch
+
+
+@pytest.mark.parametrize(("continuous", "fail"), [(False, True)], ids=[""])
+def test_a_checkpoint_of_an_earlier_version_is_read(witness, another, continuous, fail):
+    """It holds no ordinals: a clean restart costs nothing all the same, a lag limit does."""
+    flags = ["--max-bytes-per-file=262144", "--max-channel-lag-bytes=524288"]
+    topic = witness.options["topic"]
+    with another("limited", *flags) as nsqd:
+        witness.publish(nsqd, 5_000)
+        witness.read()
+        without_ordinals(witness.checkpoint)
+        restart_behind_its_back(witness, nsqd, 5_000, gracefully=True)
+        witness.read()
+        assert "" == witness.wrong()
+
+        without_ordinals(witness.checkpoint)
+        witness.publish(nsqd, 80_000)
+        wait_for(lambda: nsqd.channel(topic, "spark")["depth"] < 50_000, every=0.05)
+        assert f"messages of topic {topic} at nsqd {nsqd.tcp} are lost: those from index" in (
+            witness.wait_for_failure()
+        )
+
+
+def without_ordinals(checkpoint: Path) -> None:
+    """Rewrites the offsets of a checkpoint as earlier versions wrote them."""
+    for path in (checkpoint / "offsets").glob("[0-9]*"):
+        lines = path.read_text().splitlines()
+        offset = json.loads(lines[-1])
+        found = Offset.parse(offset).positions
+        plain = {key: position.index for key, position in found.items()}
+        path.write_text("\n".join([*lines[:-1], json.dumps(plain)]))
+    for path in (checkpoint / "offsets").glob(".*.crc"):
+        path.unlink()

@@ -1,0 +1,241 @@
+"""What is read of topics, and when, in a real Spark session against real nsqd processes."""
+
+import json
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.support.own_topic import own_topic
+from tests.support.published import publish
+from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAIT_SECONDS = 150
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory, lookupd):
+    """One nsqd for all tests."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(request):
+    """A topic of the test's own."""
+    return own_topic(request)
+
+
+def between() -> datetime:
+    """A time after all that was published, and before all that will be, in whole milliseconds."""
+    begun_ms = time.time_ns() // 1_000_000
+    wait_for(lambda: time.time_ns() // 1_000_000 > begun_ms)
+    now_ms = time.time_ns() // 1_000_000
+    wait_for(lambda: time.time_ns() // 1_000_000 > now_ms)
+    return datetime.fromtimestamp(now_ms / 1000, UTC)
+
+
+def milliseconds(at: datetime) -> str:
+    return str(round(at.timestamp() * 1000))
+
+
+def numbers(frame) -> list[int]:
+    """The bodies, which are numbers."""
+    return sorted(int(bytes(row.body)) for row in frame.select("body").collect())
+
+
+def bodies(first: int, end: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, end)]
+
+
+def test_a_batch_may_end_at_a_time(spark, nsqd, topic):
+    """endingTimestamp leaves out what was published at or after it, startingTimestamp the rest."""
+    publish(nsqd, topic, *bodies(0, 3))
+    first = between()
+    publish(nsqd, topic, *bodies(3, 6))
+    second = between()
+    publish(nsqd, topic, *bodies(6, 9))
+    reader = spark.read.format("nsq").options(topic=topic, nsqd_tcp_addresses=nsqd.tcp)
+
+    assert [0, 1, 2, 3, 4, 5] == numbers(
+        reader.option("endingTimestamp", milliseconds(second)).load()
+    )
+    assert [3, 4, 5] == numbers(reader.option("startingTimestamp", milliseconds(first)).load())
+
+
+def test_predicates_on_the_time_are_pushed_down(spark, nsqd, topic):
+    """What they exclude is not read: with a partition a message, the partitions tell."""
+    publish(nsqd, topic, *bodies(0, 6))
+    at = between()
+    publish(nsqd, topic, *bodies(6, 10))
+    reader = spark.read.format("nsq").options(
+        topic=topic, nsqd_tcp_addresses=nsqd.tcp, maxRecordsPerPartition="1"
+    )
+    pushing = reader.option("pushDownPredicate", "true")
+    with pytest.raises(Exception, match=f"filter pushdown is disabled.*{PUSHDOWN}"):
+        pushing.load().collect()
+    spark.conf.set(PUSHDOWN, "true")
+    try:
+        everything = pushing.load()
+        since = everything.where(everything.timestamp >= at)
+        long_ago = everything.where(everything.timestamp < at - timedelta(hours=2))
+        hour = since.where(everything.timestamp < at + timedelta(hours=1))
+        exactly = everything.where(f"timestamp = TIMESTAMP'{at.isoformat()}'")
+        # Of a frame of its own: Spark keeps with a frame what one query has pushed down.
+        others = pushing.load().where("index > 0 OR timestamp < '2020-01-01'")
+
+        assert (10, 10) == (len(numbers(everything)), everything.rdd.getNumPartitions())
+        assert ([6, 7, 8, 9], 4) == (numbers(since), since.rdd.getNumPartitions())
+        assert [6, 7, 8, 9] == numbers(hour)
+        assert ([], 1) == (numbers(long_ago), long_ago.rdd.getNumPartitions())
+        assert [] == numbers(exactly)
+        assert 10 == len(numbers(others))
+        plain = reader.option("pushDownPredicate", "false").load()
+        assert 10 == plain.where(plain.timestamp >= at).rdd.getNumPartitions()
+    finally:
+        spark.conf.unset(PUSHDOWN)
+
+
+def wait_for_rows(query, batches: dict[int, list], count: int) -> None:
+    """Waits until a query's sink has so many; raises what it fails with."""
+
+    def look() -> bool:
+        if query.exception() is not None:
+            raise query.exception()
+        return sum(map(len, batches.values())) >= count
+
+    wait_for(look, WAIT_SECONDS, lambda: batches, 0.05)
+
+
+def topics_of(query) -> set[str]:
+    """The topics in the offset that a query has told of last."""
+    if query.lastProgress is None:
+        return set()
+    offset = json.loads(query.lastProgress.sources[0].endOffset or "{}")
+    return {key.rpartition("/")[2].partition(":")[0] for key in offset if key != "cut"}
+
+
+def test_topics_that_appear_join_a_running_query(spark, nsqd, lookupd, topic, tmp_path):
+    """By a pattern; only the columns of the schema are made; a restart goes on.
+
+    Rows are kept by the number of their batch: one that is stopped before it is committed runs
+    again after the restart.
+    """
+    found: dict[int, list[tuple[str, bytes]]] = {}
+
+    def keep(rows, batch: int) -> None:
+        assert ["topic", "body"] == rows.columns
+        found[batch] = [(row.topic, bytes(row.body)) for row in rows.collect()]
+
+    def start():
+        return (
+            spark.readStream.format("nsq")
+            .option("topicsPattern", f"{topic}[.].*")
+            .option("channel", "spark")
+            .option("lookupd_http_addresses", lookupd.http)
+            .schema("topic STRING, body BINARY")
+            .load()
+            .writeStream.foreachBatch(keep)
+            .option("checkpointLocation", str(tmp_path))
+            .trigger(processingTime="0 seconds")
+            .start()
+        )
+
+    publish(nsqd, f"{topic}.old", b"1", channel="spark")
+    query = start()
+    try:
+        wait_for_rows(query, found, 1)
+        publish(nsqd, f"{topic}.new", b"2", b"3", channel="another")
+        wait_for_rows(query, found, 3)
+        wait_for(lambda: topics_of(query) == {f"{topic}.old", f"{topic}.new"}, WAIT_SECONDS)
+    finally:
+        query.stop()
+    publish(nsqd, f"{topic}.new", b"4")
+    publish(nsqd, f"{topic}.newer", b"5", channel="another")
+    query = start()
+    try:
+        wait_for_rows(query, found, 5)
+    finally:
+        query.stop()
+
+    assert Counter(
+        {
+            (f"{topic}.old", b"1"): 1,
+            (f"{topic}.new", b"2"): 1,
+            (f"{topic}.new", b"3"): 1,
+            (f"{topic}.new", b"4"): 1,
+            (f"{topic}.newer", b"5"): 1,
+        }
+    ) == Counter(row for rows in found.values() for row in rows)
+
+
+def test_limits_of_micro_batches(spark, nsqd, topic, tmp_path):
+    """Bytes bound each from above; messages from below, but for the first."""
+    publish(nsqd, topic, *(bytes([number]) * 100_000 for number in range(6)), channel="spark")
+    counts: list[int] = []
+
+    def start(name: str, trigger: dict, **options: str):
+        given = {"topic": topic, "channel": "spark", "nsqd_tcp_addresses": nsqd.tcp, **options}
+        return (
+            spark.readStream.format("nsq")
+            .options(**given)
+            .load()
+            .writeStream.foreachBatch(lambda rows, _: counts.append(rows.count()))
+            .option("checkpointLocation", str(tmp_path / name))
+            .trigger(**trigger)
+            .start()
+        )
+
+    drained = start("bytes", {"availableNow": True}, maxBytesPerTrigger="220k")
+    assert drained.awaitTermination(WAIT_SECONDS)
+    assert [2, 2, 2] == [count for count in counts if count]
+
+    counts.clear()
+    publish(nsqd, topic, *bodies(0, 2))
+    query = start(
+        "messages", {"processingTime": "0 seconds"}, minOffsetsPerTrigger="20", maxTriggerDelay="1h"
+    )
+    try:
+        wait_for(lambda: sum(counts) >= 2 or query.exception(), WAIT_SECONDS, every=0.05)
+        for number in range(20):
+            publish(nsqd, topic, b"%d" % number)
+        wait_for(lambda: sum(counts) >= 22 or query.exception(), WAIT_SECONDS, every=0.05)
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert [2, 20] == [count for count in counts if count]
+
+
+def test_a_mistake_in_the_topics_is_one_sentence(spark, nsqd, topic, lookupd):
+    """load() raises it."""
+    for options, text in (
+        ({"topic": topic, "topics": "a"}, "the options topic and topics exclude each other"),
+        (
+            {"topicsPattern": "a("},
+            "option topicsPattern: .* is not a valid Python regular expression",
+        ),
+        ({"topicsPattern": "a.*"}, "option topicsPattern: also set lookupd_http_addresses"),
+    ):
+        with pytest.raises(Exception, match=f"OptionError: {text}"):
+            spark.read.format("nsq").options(nsqd_tcp_addresses=nsqd.tcp, **options).load()
+    none = {"topicsPattern": "nix.*", "lookupd_http_addresses": lookupd.http}
+    with pytest.raises(Exception, match="nsqlookupd lists no topic that matches nix"):
+        spark.read.format("nsq").options(**none).load().collect()

@@ -1,0 +1,293 @@
+"""The data source in a real Spark session, against real nsqd and nsqlookupd processes."""
+
+import time
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.spark.range_server import RangeServer
+from tests.support.own_topic import own_topic
+from tests.support.published import numbered, publish_batches
+from tests.support.servers import spawn_nsqd, spawn_nsqlookupd
+from tests.support.waiting import wait_for
+
+pytestmark = [
+    # The first test also waits for the JVM, whatever else the machine is doing.
+    pytest.mark.timeout(400),
+    # Py4J leaves closing its sockets to the garbage collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+WAIT_SECONDS = 150
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def nsqds(tmp_path_factory, lookupd):
+    """Two nsqds for all tests."""
+    folder = tmp_path_factory.mktemp("nsqds")
+    with (
+        spawn_nsqd(folder, lookupds=(lookupd,), name="a") as first,
+        spawn_nsqd(folder, lookupds=(lookupd,), name="b") as second,
+    ):
+        yield first, second
+
+
+@pytest.fixture
+def topic(request):
+    """A topic of the test's own."""
+    return own_topic(request)
+
+
+def reading(source, topic: str, *nsqds, **options):
+    """Options for a stream or a batch, by addresses."""
+    given = {"topic": topic, "nsqd_tcp_addresses": ",".join(nsqd.tcp for nsqd in nsqds)}
+    return source.format("nsq").options(**given | options)
+
+
+def archive(stream, folder, **trigger):
+    """A query that writes the stream to Parquet under `folder`, with its checkpoint there."""
+    writer = stream.writeStream.format("parquet").option("path", str(folder / "rows"))
+    return (
+        writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(**trigger).start()
+    )
+
+
+def archived(spark, folder) -> Counter:
+    """How often each body was archived."""
+    rows = spark.read.parquet(str(folder / "rows")).select("body").collect()
+    return Counter(bytes(row.body) for row in rows)
+
+
+def wait_until(condition, query=None) -> None:
+    """Waits for a condition; fails when the query fails, or after a while."""
+
+    def look():
+        if query is not None and query.exception() is not None:
+            raise query.exception()
+        return condition()
+
+    wait_for(look, WAIT_SECONDS, every=0.05)
+
+
+def test_a_batch_read_gives_every_message_with_its_columns(spark, nsqds, topic):
+    """All messages of all nsqds, once, as NSQ's consumers would see them."""
+    began = datetime.now(UTC) - timedelta(seconds=1)
+    publish_batches(nsqds[0], topic, numbered(0, 700), size=50)
+    publish_batches(nsqds[1], topic, numbered(700, 1000), size=50)
+    frame = reading(spark.read, topic, *nsqds, minPartitions="4").load()
+    rows = frame.collect()
+
+    assert frame.dtypes == [
+        ("topic", "string"),
+        ("nsqd", "string"),
+        ("id", "string"),
+        ("index", "bigint"),
+        ("timestamp", "timestamp"),
+        ("attempts", "int"),
+        ("body", "binary"),
+    ]
+    assert frame.rdd.getNumPartitions() >= 4
+    assert sorted(int(row.body) for row in rows) == list(range(1000))
+    assert Counter(row.nsqd for row in rows) == {nsqds[0].tcp: 700, nsqds[1].tcp: 300}
+    assert 1000 == len({row.id for row in rows})
+    assert {row.topic for row in rows} == {topic}
+    assert {row.attempts for row in rows} == {1}
+    assert all(int(row.id, 16) & ((1 << 54) - 1) == row["index"] for row in rows)
+    stamps = [row.timestamp.replace(tzinfo=UTC) for row in rows]
+    assert began < min(stamps) <= max(stamps) < datetime.now(UTC) + timedelta(seconds=1)
+
+
+def test_a_batch_may_start_at_a_time(spark, nsqds, topic):
+    """startingTimestamp leaves out what was published before; a schema chooses columns."""
+    publish_batches(nsqds[0], topic, numbered(0, 10))
+    before_ms = time.time_ns() // 1_000_000
+    between_ms = wait_for(lambda: max(0, time.time_ns() // 1_000_000 - before_ms)) + before_ms
+    publish_batches(nsqds[0], topic, numbered(10, 15))
+    reader = reading(spark.read, topic, nsqds[0], startingTimestamp=str(between_ms))
+    rows = reader.schema("body BINARY, topic STRING").load().collect()
+
+    assert [10, 11, 12, 13, 14] == sorted(int(body) for body, _ in rows)
+
+
+def test_a_drained_stream_goes_on_from_its_checkpoint(spark, nsqds, topic, tmp_path):
+    """Each run reads what is new, in batches within the limit; nsqd sees the progress as depth."""
+    publish_batches(nsqds[0], topic, numbered(0, 500))
+    publish_batches(nsqds[1], topic, numbered(500, 600))
+
+    def run():
+        options = {"channel": "archive", "maxOffsetsPerTrigger": "250"}
+        stream = reading(spark.readStream, topic, *nsqds, startingOffsets="earliest", **options)
+        query = archive(stream.load(), tmp_path, availableNow=True)
+        query.awaitTermination(WAIT_SECONDS)
+        assert query.exception() is None
+        return [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+    assert [250, 250, 100] == run()
+    assert archived(spark, tmp_path) == Counter(numbered(0, 600))
+    assert [0, 0] == [nsqd.channel(topic, "archive")["depth"] for nsqd in nsqds]
+
+    publish_batches(nsqds[1], topic, numbered(600, 700))
+    assert 100 == nsqds[1].channel(topic, "archive")["depth"]
+    assert [100] == run()
+    assert archived(spark, tmp_path) == Counter(numbered(0, 700))
+
+
+def test_an_nsqd_is_killed_and_another_one_joins(spark, nsqds, lookupd, topic, tmp_path):
+    """Exactly once through kill -9 of an nsqd; a new nsqd is found and read from its beginning."""
+    with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="c") as killed:
+        publish_batches(killed, topic, numbered(0, 300))
+        stream = (
+            spark.readStream.format("nsq")
+            .option("topic", topic)
+            .option("channel", "archive")
+            .option("lookupd_http_addresses", lookupd.http)
+            .option("startingOffsets", "earliest")
+            .load()
+        )
+        query = archive(stream, tmp_path, processingTime="0 seconds")
+        try:
+            wait_until(lambda: killed.channel(topic, "archive").get("depth") == 0, query)
+            publish_batches(killed, topic, numbered(300, 600))
+            killed.restart()
+            publish_batches(killed, topic, numbered(600, 700))
+            publish_batches(nsqds[0], topic, numbered(700, 1000))
+            wait_until(lambda: nsqds[0].channel(topic, "archive").get("depth") == 0, query)
+            wait_until(lambda: killed.channel(topic, "archive").get("depth") == 0, query)
+            progress = query.lastProgress
+        finally:
+            query.stop()
+
+    assert archived(spark, tmp_path) == Counter(numbered(0, 1000))
+    assert str(nsqds[0].tcp_port) in progress.sources[0].endOffset
+    assert str(nsqds[0].tcp_port) in progress.sources[0].latestOffset
+
+
+def test_a_batch_is_written_to_topics(spark, nsqds, topic):
+    """Rows go to the topic of the option, or each to its own; all nsqds get some."""
+    for nsqd in nsqds:
+        publish_batches(nsqd, topic, [b"1000"])
+        publish_batches(nsqd, f"{topic}.few", [b"1000"])
+        publish_batches(nsqd, f"{topic}.many", [b"1000"])
+    frame = spark.range(1000).repartition(2).selectExpr("CAST(id AS STRING) AS value")
+    frame.write.format("nsq").mode("append").options(
+        topic=topic, nsqd_tcp_addresses=",".join(nsqd.tcp for nsqd in nsqds)
+    ).save()
+    rows = reading(spark.read, topic, *nsqds).load().collect()
+
+    assert [*range(1000), 1000, 1000] == sorted(int(row.body) for row in rows)
+    assert {nsqd.tcp for nsqd in nsqds} == {row.nsqd for row in rows}
+
+    frame.selectExpr(
+        "CAST(value AS BINARY) AS body", f"IF(value < 10, '{topic}.few', '{topic}.many') AS topic"
+    ).write.format("nsq").mode("append").options(nsqd_tcp_addresses=nsqds[0].tcp).save()
+    few = reading(spark.read, f"{topic}.few", nsqds[0]).load()
+    many = reading(spark.read, f"{topic}.many", nsqds[0]).load()
+
+    assert (11, 991) == (few.count(), many.count())
+
+
+def test_a_stream_is_written_to_a_topic(spark, nsqds, lookupd, topic, tmp_path):
+    """From topic to topic, by way of nsqlookupd: the option goes before the column topic."""
+    publish_batches(nsqds[0], topic, numbered(0, 300))
+    for nsqd in nsqds:
+        publish_batches(nsqd, f"{topic}.copy", [b"first"])
+    stream = reading(spark.readStream, topic, *nsqds, channel="copy", startingOffsets="earliest")
+    query = (
+        stream.load()
+        .writeStream.format("nsq")
+        .option("topic", f"{topic}.copy")
+        .option("lookupd_http_addresses", lookupd.http)
+        .option("checkpointLocation", str(tmp_path))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination(WAIT_SECONDS)
+    copies = reading(spark.read, f"{topic}.copy", *nsqds).load().collect()
+
+    assert query.exception() is None
+    assert Counter([b"first", b"first", *numbered(0, 300)]) == Counter(
+        bytes(row.body) for row in copies
+    )
+
+
+def test_a_row_that_is_no_message_leaves_nothing_behind(spark, nsqds, topic):
+    """What is wrong with a row reaches the user through all of Spark, before one is published."""
+    options = {"topic": topic, "nsqd_tcp_addresses": nsqds[0].tcp}
+    body = "IF(id = 14999, CAST(NULL AS STRING), CAST(id AS STRING)) AS body"
+    rows = spark.range(0, 15_000, 1, 1).selectExpr(body)
+    with pytest.raises(Exception, match=r"row 14999 of partition 0 .* has no body \(null\)"):
+        rows.write.format("nsq").mode("append").options(**options).save()
+    assert not nsqds[0].get_json(f"/stats?format=json&topic={topic}")["topics"]
+
+
+def test_an_nsqd_without_ranges_is_named_before_a_query_runs(spark, topic):
+    """Go's nsqd publishes and delivers, but cannot be a source: load() says so."""
+    with RangeServer(ranges=0) as plain:
+        options = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": plain.address}
+        for source in (spark.readStream, spark.read):
+            with pytest.raises(Exception, match=f"nsqd {plain.address} .* cannot read ranges"):
+                source.format("nsq").options(**options).load()
+
+
+def test_a_mistake_in_the_options_is_one_sentence(spark, lookupd, nsqds, topic, tmp_path):
+    """load() and save() raise it, before any query runs; a stream without a channel says it first.
+
+    None of it is Spark's UnboundLocalError.
+    """
+    good = {"topic": topic, "channel": "c", "nsqd_tcp_addresses": nsqds[0].tcp}
+    wrong = {"topic": topic, "channel": "c", "lookupd_http_addresses": lookupd.tcp}
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body")
+    port = f"option lookupd_http_addresses: {lookupd.tcp} is nsqlookupd's TCP port"
+    for source, options, text in (
+        (spark.readStream, {**good, "startingOffset": "x"}, "OptionError: unknown option st"),
+        (spark.read, {**good, "failOnDataLoss": "x"}, "OptionError: option failOnDataLoss: expec"),
+        (spark.readStream, wrong, f"WrongPeerError: {port}"),
+    ):
+        with pytest.raises(Exception, match=text):
+            source.format("nsq").options(**options).load()
+    for options, text in (({**good, "topik": "x"}, "did you mean topic"), (wrong, port)):
+        with pytest.raises(Exception, match=text):
+            rows.write.format("nsq").mode("append").options(**options).save()
+
+    channelless = {key: value for key, value in good.items() if key != "channel"}
+    stream = spark.readStream.format("nsq").options(**channelless).load()
+    query = archive(stream, tmp_path, availableNow=True)
+    with pytest.raises(Exception, match="OptionError: set the option channel") as caught:
+        query.awaitTermination(WAIT_SECONDS)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_save_modes_that_promise_too_much_are_refused(spark, nsqds, topic):
+    """A topic can be added to; it is neither replaced nor left alone because it exists."""
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS body").write.format("nsq")
+    rows = rows.options(topic=topic, nsqd_tcp_addresses=nsqds[0].tcp)
+    for mode, text in (
+        ("overwrite", r"a topic cannot be overwritten: use mode\('append'\)"),
+        ("error", "cannot be written in the .ErrorIfExists. mode"),
+        ("ignore", "cannot be written in the .Ignore. mode"),
+    ):
+        with pytest.raises(Exception, match=text):
+            rows.mode(mode).save()
+    assert {} == nsqds[0].channel(topic, "any")
+
+
+def test_a_topic_that_never_had_a_message_is_said(spark, spark_log, nsqds, lookupd, tmp_path):
+    """A drained run of a misspelt topic reads nothing and succeeds, but not without a word."""
+    for number, options in enumerate(
+        ({"nsqd_tcp_addresses": nsqds[0].tcp}, {"lookupd_http_addresses": lookupd.http})
+    ):
+        name = f"misspelt{number}"
+        stream = spark.readStream.format("nsq").options(topic=name, channel="c", **options).load()
+        archive(stream, tmp_path / name, availableNow=True).awaitTermination(WAIT_SECONDS)
+        wait_until(
+            lambda name=name: f"topic {name} has never had a message" in spark_log.read_text()
+        )

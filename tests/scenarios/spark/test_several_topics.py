@@ -1,0 +1,485 @@
+"""Several topics in one query: real nsqds and nsqlookupd, and Spark's calls made by hand.
+
+What happens to nsqds and topics while a query runs is a table in docs/spark.md; its rows about one
+topic under a real Spark are in test_nsqds_fail.py.
+"""
+
+import re
+
+import pytest
+
+from sparq.client.range_reader import RangeReader
+from sparq.spark import discovery, source, topic_connections
+from sparq.spark.decode import SCHEMA
+from sparq.spark.discovery import NsqdDiscovery, TopicAt
+from sparq.spark.errors import DataLossError, SparkNsqError, UnreachableError
+from sparq.spark.offsets import parse_key
+from sparq.spark.options import ClusterOptions
+from sparq.spark.reader import NsqBatchReader
+from sparq.spark.source import NsqStreamReader
+from sparq.spark.source_options import SourceOptions
+from sparq.spark.topics import TopicSelection
+from tests.scenarios.spark.witness import wipe
+from tests.spark.reading import Follower, indexes
+from tests.support.own_topic import own_topic
+from tests.support.published import publish
+from tests.support.servers import NsqdServer, spawn_nsqd, spawn_nsqlookupd, start_first
+from tests.support.waiting import wait_for
+
+
+@pytest.fixture(autouse=True)
+def no_long_pauses(monkeypatch):
+    """All that the query waits for at an interval comes soon."""
+    monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(source, "MOVING_SECONDS", 1.0)
+    monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
+    monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.05)
+    monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0.05)
+
+
+@pytest.fixture(scope="module")
+def lookupd(tmp_path_factory):
+    """One nsqlookupd for all tests: topics keep them apart."""
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def steady(tmp_path_factory, lookupd):
+    """An nsqd to which nothing happens."""
+    with spawn_nsqd(tmp_path_factory.mktemp("steady"), lookupds=(lookupd,)) as running:
+        yield running
+
+
+@pytest.fixture
+def nsqd(tmp_path, lookupd):
+    """An nsqd to which something happens."""
+    with spawn_nsqd(tmp_path, lookupds=(lookupd,), name="hurt") as running:
+        yield running
+
+
+@pytest.fixture
+def both(lookupd, steady, nsqd):
+    """What most tests stand on."""
+    return lookupd, steady, nsqd
+
+
+@pytest.fixture
+def prefix(request):
+    """Topics of the test begin with it."""
+    return own_topic(request) + "."
+
+
+@pytest.fixture
+def made(lookupd):
+    """Makes readers and closes them."""
+    readers = []
+
+    def make(offset=None, **given: str) -> Follower:
+        options = {
+            "channel": "spark",
+            "lookupd_http_addresses": lookupd.http,
+            "startingOffsets": "earliest",
+            "nsqdTimeoutMs": "10000",
+            **given,
+        }
+        options = {name: value for name, value in options.items() if value}
+        reader = NsqStreamReader(SourceOptions.of(options, stream=True), SCHEMA.names)
+        readers.append(reader)
+        return Follower(reader, offset)
+
+    yield make
+    for reader in readers:
+        reader.stop()
+
+
+def is_known(lookupd, *places: tuple[NsqdServer, str]) -> None:
+    """Waits until nsqlookupd tells of topics at nsqds, as the query will be told."""
+    expected = {TopicAt(nsqd.tcp, topic) for nsqd, topic in places}
+    found = NsqdDiscovery(
+        ClusterOptions((), (lookupd.http,), 1000), TopicSelection((), ".*", several=True)
+    )
+    wait_for(lambda: expected <= set(found.found()))
+
+
+def batch(**given: str) -> list[tuple]:
+    """(topic, body) of each row of a batch read."""
+    reader = NsqBatchReader(SourceOptions.of(given, stream=False), ["topic", "body"])
+    return sorted(
+        row
+        for part in reader.partitions()
+        for rows in reader.read(part)
+        for row in zip(*(column.to_pylist() for column in rows.columns), strict=True)
+    )
+
+
+# What is read
+
+
+@pytest.mark.parametrize("by", ["topics", "topicsPattern"])
+def test_topics_of_all_nsqds_are_read_together(both, made, prefix, by):
+    """Each row has its topic; each key of the offset, too. Other topics are left alone."""
+    lookupd, steady, nsqd = both
+    first, second = prefix + "a", prefix + "b"
+    publish(steady, first, b"1", b"2")
+    publish(steady, second, b"3")
+    publish(nsqd, second, b"4")
+    publish(nsqd, "other", b"5")
+    publish(nsqd, prefix + "c#ephemeral", b"6")
+    is_known(lookupd, (steady, first), (steady, second), (nsqd, second))
+    given = {"topics": f"{first},{second}", "topicsPattern": re.escape(prefix) + ".*"}
+    follower = made(**{by: given[by]})
+    follower.read(4)
+
+    assert sorted(follower.rows) == sorted(
+        [
+            (first, steady.tcp, b"1"),
+            (first, steady.tcp, b"2"),
+            (second, steady.tcp, b"3"),
+            (second, nsqd.tcp, b"4"),
+        ]
+    )
+    keys = map(parse_key, indexes(follower.offset))
+    assert {(steady.tcp, first), (steady.tcp, second), (nsqd.tcp, second)} == {
+        (key.address, key.topic) for key in keys
+    }
+    assert [(first, b"1"), (first, b"2"), (second, b"3"), (second, b"4")] == batch(
+        **{by: given[by]}, lookupd_http_addresses=lookupd.http
+    )
+    follower.step()
+    assert [0, 0] == [each.channel(second, "spark")["depth"] for each in (steady, nsqd)]
+    assert {} == nsqd.channel("other", "spark")
+    assert {} == nsqd.channel(prefix + "c#ephemeral", "spark")
+
+
+def test_a_limit_is_shared_out_over_topics(steady, made, prefix):
+    """maxOffsetsPerTrigger is for all of them together, and a quiet topic is not starved."""
+    busy, quiet = prefix + "busy", prefix + "quiet"
+    publish(steady, busy, *(b"%d" % number for number in range(20)))
+    publish(steady, quiet, b"a", b"b")
+    follower = made(topics=f"{busy},{quiet}", maxOffsetsPerTrigger="11")
+    assert follower.step()
+
+    assert 11 == len(follower.rows)
+    assert [b"a"] == follower.bodies(quiet)
+    follower.read(22)
+
+
+def test_places_by_topic(steady, made, prefix):
+    """startingOffsets says it for a topic at an nsqd, or for a topic."""
+    first, second = prefix + "a", prefix + "b"
+    for topic in (first, second):
+        publish(steady, topic, b"1", b"2", b"3")
+    everything = made(topics=f"{first},{second}", channel="first")
+    everything.read(6)
+    index = min(
+        place
+        for key, place in indexes(everything.batches[0][0]).items()
+        if parse_key(key).topic == first
+    )
+    text = f'{{"{first}": {{"{steady.tcp}": {index + 1}}}, "{second}": "latest"}}'
+    follower = made(topics=f"{first},{second}", startingOffsets=text)
+    publish(steady, second, b"4")
+    follower.read(3)
+
+    assert ([b"2", b"3"], [b"4"]) == (follower.bodies(first), follower.bodies(second))
+
+
+def test_a_batch_read_names_the_topic_that_is_nowhere(lookupd, steady, prefix):
+    """A misspelt name must not pass for a topic without messages."""
+    publish(steady, prefix + "a", b"1")
+    is_known(lookupd, (steady, prefix + "a"))
+    given = {"lookupd_http_addresses": lookupd.http}
+
+    with pytest.raises(SparkNsqError, match=f"topic not found at any nsqd: {prefix}b$"):
+        batch(topics=f"{prefix}a,{prefix}b", **given)
+    with pytest.raises(SparkNsqError, match="nsqlookupd lists no topic that matches nix"):
+        batch(topicsPattern="nix.*", **given)
+
+
+# What is read again
+
+
+def test_an_offset_is_enough_to_read_a_batch_again(tmp_path, steady, made, prefix):
+    """After a crash Spark asks for partitions first, and nsqlookupd may know nothing any more."""
+    first, second = prefix + "a", prefix + "b"
+    publish(steady, first, b"1", b"2")
+    publish(steady, second, b"3")
+    follower = made(topicsPattern=re.escape(prefix) + ".*", maxOffsetsPerTrigger="2")
+    follower.read(3)
+    with spawn_nsqlookupd(tmp_path) as empty:
+        given = {"lookupd_http_addresses": empty.http, "topicsPattern": re.escape(prefix) + ".*"}
+        for start, end in follower.batches:
+            again = made(offset=start, **given)
+            assert follower.read_range(start, end) == again.read_range(start, end)
+        again = made(offset=follower.batches[0][0], **given)
+        again.read(3)
+
+    assert sorted(follower.rows) == sorted(again.rows)
+
+
+def test_one_topic_becomes_several_and_one_again(lookupd, steady, made, prefix, caplog):
+    """The checkpoint stays: what was read does not come again, what leaves keeps its place."""
+    first, second = prefix + "a", prefix + "b"
+    publish(steady, first, b"1")
+    publish(steady, second, b"2")
+    one = made(topic=first)
+    one.read(1)
+    assert {""} == {parse_key(key).topic for key in indexes(one.offset)}
+    one.reader.stop()
+
+    publish(steady, first, b"3")
+    several = made(offset=one.offset, topics=f"{first},{second}")
+    several.read(2)
+    assert ([b"3"], [b"2"]) == (several.bodies(first), several.bodies(second))
+    assert indexes(one.offset).keys() < indexes(several.offset).keys()
+    start, end = several.batches[-1]
+    several.reader.stop()
+
+    publish(steady, first, b"4")
+    publish(steady, second, b"5")
+    one = made(offset=several.offset, topic=first)
+    assert sorted(several.read_range(start, end)) == sorted(one.read_range(start, end))
+    one.read(1)
+    kept = {key for key in indexes(one.offset) if parse_key(key).topic == second}
+    assert 1 == len(kept)
+    assert 1 == sum(f"no longer name topic {second}" in line for line in caplog.messages)
+    assert {several.offset[key]["index"] for key in kept} == {
+        one.offset[key]["index"] for key in kept
+    }
+    one.reader.stop()
+
+    again = made(offset=one.offset, topicsPattern=re.escape(prefix) + ".*")
+    again.read(1)
+    assert [b"5"] == again.bodies(second)
+
+
+# Topics and nsqds come and go
+
+
+@pytest.mark.parametrize("starting", ["committed", "latest", "earliest"])
+def test_a_topic_that_appears_is_read_from_its_first_message(
+    steady, made, lookupd, prefix, starting
+):
+    """Also where another channel was there first, and has taken the messages by then."""
+    publish(steady, prefix + "old", b"0")
+    is_known(lookupd, (steady, prefix + "old"))
+    follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets=starting)
+    publish(steady, prefix + "new", b"1", b"2", channel="first")
+    publish(steady, prefix + "old", b"3")
+    follower.read(3 + (starting == "earliest"))
+
+    assert [b"1", b"2"] == follower.bodies(prefix + "new")
+    follower.step()
+    assert 0 == steady.channel(prefix + "new", "spark")["depth"]
+
+
+def test_a_channel_that_stood_somewhere_stays_there(steady, made, lookupd, prefix):
+    """A topic that appears with the query's channel is read from where that stands."""
+    topic = prefix + "new"
+    follower = made(topicsPattern=re.escape(prefix) + ".*", startingOffsets="committed")
+    publish(steady, topic, b"1", channel="spark")
+    before = steady.channel(topic, "spark")["depth"]
+    follower.read(1)
+
+    assert 1 == before
+    follower.step()
+    publish(steady, topic, b"2")
+    another = made(topicsPattern=re.escape(prefix) + ".*", offset={}, startingOffsets="committed")
+    another.read(1)
+    assert [b"2"] == another.bodies(topic)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_topic_that_is_deleted_does_not_come_back(both, made, prefix, fail, caplog):
+    """A query by a pattern does not create it anew; that it is gone is a loss, said once."""
+    lookupd, steady, _ = both
+    gone, kept = prefix + "gone", prefix + "kept"
+    publish(steady, gone, b"1")
+    publish(steady, kept, b"2")
+    is_known(lookupd, (steady, gone), (steady, kept))
+    follower = made(topicsPattern=re.escape(prefix) + ".*", failOnDataLoss=str(fail).lower())
+    follower.read(2)
+    steady.post(f"/topic/delete?topic={gone}")
+    publish(steady, kept, b"3")
+    said = f"all messages from .* of topic {gone} at nsqd {steady.tcp} are lost: its log"
+    if fail:
+        with pytest.raises(DataLossError, match=said):
+            while True:
+                follower.step()
+    else:
+        follower.read(3)
+        wait_for(lambda: follower.step() and "gone" in str(follower.offset.values()))
+        assert 1 == sum(bool(re.search(said, line)) for line in caplog.messages)
+    assert [kept] == [
+        topic["topic_name"]
+        for topic in steady.get_json("/stats?format=json")["topics"]
+        if topic["topic_name"].startswith(prefix)
+    ]
+    if not fail:
+        publish(steady, gone, b"4", b"5", channel="first")
+        follower.read(5)
+        assert [b"1", b"4", b"5"] == follower.bodies(gone)
+
+
+def test_an_nsqd_that_is_killed_keeps_the_places_of_its_topics(both, made, prefix):
+    """The others are read on, and when it is back each topic goes on where it was."""
+    lookupd, steady, nsqd = both
+    first, second = prefix + "a", prefix + "b"
+    for topic in (first, second):
+        publish(nsqd, topic, b"1")
+        publish(steady, topic, b"2")
+        is_known(lookupd, (nsqd, topic), (steady, topic))
+    follower = made(topics=f"{first},{second}")
+    follower.read(4)
+    nsqd.kill9()
+    for topic in (first, second):
+        publish(steady, topic, b"3")
+    follower.read(6)
+    nsqd.start()
+    for topic in (first, second):
+        publish(nsqd, topic, b"4")
+    follower.read(8)
+
+    assert [b"1", b"2", b"3", b"4"] == follower.bodies(first) == follower.bodies(second)
+
+
+def test_an_nsqd_that_comes_back_empty_is_a_loss_for_each_topic(both, made, prefix, caplog):
+    """Each is named, once; then what it takes anew is read from its first message."""
+    lookupd, steady, nsqd = both
+    first, second = prefix + "a", prefix + "b"
+    for topic in (first, second):
+        publish(nsqd, topic, b"1")
+        publish(steady, topic, b"2")
+        is_known(lookupd, (nsqd, topic), (steady, topic))
+    failing, going = (
+        made(topics=f"{first},{second}", channel=fail, failOnDataLoss=fail)
+        for fail in ("true", "false")
+    )
+    for follower in (failing, going):
+        follower.read(4)
+    wipe(nsqd)
+    nsqd.start()
+    with pytest.raises(
+        DataLossError, match=rf"topic {prefix}. at nsqd {nsqd.tcp} are lost: its log"
+    ):
+        while True:
+            failing.step()
+    for topic in (first, second):
+        publish(nsqd, topic, b"3", channel="false")
+    going.read(6)
+
+    assert [b"1", b"2", b"3"] == going.bodies(first) == going.bodies(second)
+    lost = [line for line in caplog.messages if "continues without them" in line]
+    assert 2 == len(lost)
+    for topic in (first, second):
+        assert 1 == sum(f"of topic {topic} at nsqd {nsqd.tcp} are lost" in line for line in lost)
+
+
+def test_an_nsqd_that_moves_is_found_by_its_logs(lookupd, nsqd, made, prefix):
+    """The same data path at another address: each topic goes on, its key stays."""
+    first, second = prefix + "a", prefix + "b"
+    for topic in (first, second):
+        publish(nsqd, topic, b"1")
+        is_known(lookupd, (nsqd, topic))
+    follower = made(topicsPattern=re.escape(prefix) + ".*")
+    follower.read(2)
+    nsqd.terminate()
+    moved = NsqdServer("sparq.nsqd", nsqd.folder, nsqd.flags)
+    with moved:
+        start_first(moved)
+        for topic in (first, second):
+            publish(moved, topic, b"2")
+        follower.read(4)
+        follower.step()
+
+    assert {(first, nsqd.tcp, b"2"), (second, nsqd.tcp, b"2")} == set(follower.rows[2:])
+    assert {nsqd.tcp} == {parse_key(key).address for key in indexes(follower.offset)}
+
+
+def test_a_silent_nsqd_is_not_asked_for_each_topic(lookupd, steady, made, prefix, monkeypatch):
+    """Its timeout is waited for once in a look, not once for each of its topics."""
+    topics = [prefix + name for name in "abc"]
+    for topic in topics:
+        publish(steady, topic, b"1")
+        is_known(lookupd, (steady, topic))
+    follower = made(topics=",".join(topics))
+    follower.read(3)
+    nsqds, asked = follower.reader._fleet, []
+
+    def silent(_reader, topic, *_channel):
+        asked.append(topic)
+        raise TimeoutError("timed out")
+
+    with monkeypatch.context() as patched:
+        for question in ("ends", "attach"):
+            patched.setattr(RangeReader, question, silent)
+        assert {} == nsqds.ends()
+        assert 1 == len(asked)
+        wait_for(lambda: all(member.due for member in nsqds._members.values()))
+        nsqds.refresh()
+        assert 2 == len(asked)
+    for topic in topics:
+        publish(steady, topic, b"2")
+    follower.read(6)
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_drained_run_waits_for_all_topics_of_an_nsqd(both, made, prefix, fail):
+    """It must not end without what it was to read; without failOnDataLoss it goes on then."""
+    lookupd, steady, nsqd = both
+    first, second = prefix + "a", prefix + "b"
+    for topic in (first, second):
+        publish(nsqd, topic, b"1")
+        publish(steady, topic, b"2")
+        is_known(lookupd, (nsqd, topic), (steady, topic))
+    offset = made(topics=f"{first},{second}", startingOffsets="earliest").offset
+    nsqd.kill9()
+    given = {"failOnDataLoss": str(fail).lower(), "nsqdTimeoutMs": "500"}
+    follower = made(topics=f"{first},{second}", offset=offset, **given)
+    follower.reader.prepareForTriggerAvailableNow()
+    if fail:
+        with pytest.raises(UnreachableError, match=f"nsqd {nsqd.tcp}.*failOnDataLoss=false"):
+            follower.step()
+    else:
+        follower.read(2)
+        assert not follower.step()
+
+
+def test_what_appears_after_a_drained_run_began_is_left_for_the_next(lookupd, steady, made, prefix):
+    """The run ends where the logs ended when it began, and with the logs that there were."""
+    publish(steady, prefix + "old", b"1")
+    is_known(lookupd, (steady, prefix + "old"))
+    given = {"topicsPattern": re.escape(prefix) + ".*"}
+    offset = made(**given).offset
+    run = made(**given, offset=offset)
+    run.reader.prepareForTriggerAvailableNow()
+    publish(steady, prefix + "new", b"2", channel="first")
+    publish(steady, prefix + "old", b"3")
+    is_known(lookupd, (steady, prefix + "new"))
+    run.read(1)
+    assert not run.step()
+    run.reader.stop()
+
+    following = made(**given, offset=run.offset)
+    following.reader.prepareForTriggerAvailableNow()
+    following.read(2)
+    assert ([b"2"], [b"3"]) == tuple(following.bodies(prefix + name) for name in ("new", "old"))
+
+
+def test_a_topic_that_is_tombstoned_is_read_on(lookupd, steady, made, prefix):
+    """A running query, or one with a checkpoint, finishes what is there; a new one leaves it."""
+    topic = prefix + "a"
+    publish(steady, topic, b"1")
+    is_known(lookupd, (steady, topic))
+    given = {"topicsPattern": re.escape(prefix) + ".*"}
+    follower = made(**given)
+    node = f"127.0.0.1:{steady.http_port}"
+    lookupd.post(f"/topic/tombstone?topic={topic}&node={node}")
+    follower.read(1)
+    publish(steady, topic, b"2")
+    assert {} == made(**given, channel="another").offset
+    again = made(**given, offset=follower.offset)
+    again.read(1)
+
+    assert [b"2"] == again.bodies(topic)

@@ -1,0 +1,1 @@
+"""TLS, compression and AUTH, between clients and daemons."""

@@ -1,0 +1,367 @@
+"""TLS, compression and AUTH with real nsqds: consumer, producer and range reader."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparq.client import AuthRequiredError, Config, Consumer, Producer, RemoteError, TlsError
+from sparq.client.blocking.connection import BlockingConnection
+from sparq.client.connection import DONE, open_connection
+from sparq.client.layer_options import LayerOptions
+from sparq.client.range_reader import RangeReader
+from sparq.protocol import batch, commands
+from tests.client.authd import READER, SECRET, Authd, running_authd
+from tests.client.certificates import Certificates, certificates
+from tests.client.nsqd_on_any_address import NsqdOnAnyAddress, tls_flags
+from tests.support.own_topic import own_topic
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
+from tests.support.waiting import stays, until
+
+WAIT_SECONDS = 60.0
+KINDS: dict[str, dict[str, bool]] = {
+    "plain": {},
+    "tls": {"tls_v1": True},
+    "snappy": {"snappy": True},
+    "deflate": {"deflate": True},
+    "tls+snappy": {"tls_v1": True, "snappy": True},
+    "tls+deflate": {"tls_v1": True, "deflate": True},
+}
+
+
+@pytest.fixture(autouse=True)
+def quiet(caplog: pytest.LogCaptureFixture) -> None:
+    """Expected losses need no lines."""
+    caplog.set_level(logging.CRITICAL, "sparq.client")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """Certificates, good and bad."""
+    return certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def authd() -> Iterator[Authd]:
+    """An authd that knows two secrets."""
+    with running_authd() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def open_nsqd(
+    tmp_path_factory: pytest.TempPathFactory, files: Certificates
+) -> Iterator[NsqdServer]:
+    """An nsqd that offers everything and asks for nothing."""
+    with spawn_nsqd(tmp_path_factory.mktemp("open"), *tls_flags(files.server)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded_nsqd(
+    tmp_path_factory: pytest.TempPathFactory, files: Certificates, authd: Authd
+) -> Iterator[NsqdServer]:
+    """One that asks for AUTH."""
+    flags = (*tls_flags(files.server), f"--auth-http-address={authd.address}")
+    with spawn_nsqd(tmp_path_factory.mktemp("guarded"), *flags) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def nsqds(open_nsqd: NsqdServer, guarded_nsqd: NsqdServer) -> dict[bool, NsqdServer]:
+    """Both, by whether they ask for AUTH."""
+    return {False: open_nsqd, True: guarded_nsqd}
+
+
+def options_of(files: Certificates, kind: str, secret: str = "") -> dict[str, Any]:
+    """Options of one kind that trust the tests' authority."""
+    options: dict[str, Any] = dict(KINDS[kind], auth_secret=secret)
+    if "tls_v1" in options:
+        options["tls_root_ca_file"] = str(files.authority)
+    return options
+
+
+async def refusal_of(address: str, **options: Any) -> str:
+    """Why a producer has no connection."""
+    async with Producer(address, stop_timeout=0.0, **options) as producer:
+        await until(lambda: producer.errors, WAIT_SECONDS)
+        assert not producer.connections
+        return producer.errors[address]
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["open", "auth"])
+@pytest.mark.parametrize("kind", KINDS)
+async def test_publish_and_consume(
+    request: pytest.FixtureRequest,
+    files: Certificates,
+    nsqds: dict[bool, NsqdServer],
+    kind: str,
+    guarded: bool,
+) -> None:
+    """Small bodies and the largest, compressible or not, arrive as they were; nsqd knows how."""
+    nsqd, topic = nsqds[guarded], own_topic(request)
+    options = options_of(files, kind, SECRET if guarded else "")
+    bodies = [b"small", os.urandom(1 << 20), bytes(1 << 20), *(b"%d" % n for n in range(500))]
+    options |= {"publish_timeout": WAIT_SECONDS}
+    consumer = Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=300, **options)
+    async with consumer, Producer(nsqd.tcp, **options) as producer:
+        await asyncio.gather(*(producer.publish(topic, body) for body in bodies[:3]))
+        await producer.multi_publish(topic, bodies[3:])
+        seen = []
+        async with asyncio.timeout(WAIT_SECONDS):
+            async for message in consumer:
+                seen.append(message.body)
+                await message.finish()
+                if len(seen) == len(bodies):
+                    break
+        await until(lambda: nsqd.channel(topic, "c")["in_flight_count"] == 0, WAIT_SECONDS)
+        (client,) = nsqd.channel(topic, "c")["clients"]
+
+    assert sorted(seen) == sorted(bodies)
+    asked = {"tls": "tls" in kind, "snappy": "snappy" in kind, "deflate": "deflate" in kind}
+    assert {name: bool(client[name]) for name in asked} == asked
+    assert bool(client.get("authed")) is guarded
+
+
+async def test_requeue_and_sampling_go_through_layers(
+    request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer
+) -> None:
+    """REQ is heard through TLS and snappy, and so are sample_rate and user_agent."""
+    topic, options = own_topic(request), options_of(files, "tls+snappy")
+    options |= {"sample_rate": 99, "user_agent": "layered/1", "max_attempts": 0}
+    async with Producer(open_nsqd.tcp, **options) as producer:
+        await producer.multi_publish(topic, [b"%d" % number for number in range(50)])
+    async with (
+        Consumer(topic, "c", nsqd_tcp_addresses=open_nsqd.tcp, **options) as consumer,
+        asyncio.timeout(WAIT_SECONDS),
+    ):
+        message = await anext(consumer)
+        (client,) = open_nsqd.channel(topic, "c")["clients"]
+        message.requeue(0, backoff=False)
+        while (again := await anext(consumer)).id != message.id:
+            again.finish()
+        assert again.attempts == 2
+
+    assert (client["sample_rate"], client["user_agent"]) == (99, "layered/1")
+
+
+@pytest.mark.parametrize(
+    ("cert", "text"),
+    [
+        ("stranger", "unable to get local issuer certificate"),
+        ("self_signed", "certificate"),
+        ("expired", "certificate has expired"),
+        ("elsewhere", "IP address mismatch"),
+    ],
+)
+async def test_who_cannot_be_trusted_is_refused(
+    tmp_path: Path, files: Certificates, cert: str, text: str
+) -> None:
+    """By the asyncio client and the blocking one; unless told not to look."""
+    trusting = {"tls_root_ca_file": str(files.authority)}
+    careless: dict[str, Any] = {"tls_insecure_skip_verify": True}
+    with spawn_nsqd(tmp_path, *tls_flags(getattr(files, cert))) as nsqd:
+        assert text in await refusal_of(nsqd.tcp, **trusting)
+        with pytest.raises(TlsError, match=text):
+            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
+
+        async with Producer(nsqd.tcp, **careless) as producer:
+            await producer.publish("t", b"1")
+        BlockingConnection(nsqd.tcp, layers=LayerOptions(**careless)).close()
+
+
+async def test_an_unknown_authority_is_refused(files: Certificates, open_nsqd: NsqdServer) -> None:
+    """Without tls_root_ca_file the system's authorities are asked, and none knows nsqd."""
+    assert "certificate" in await refusal_of(open_nsqd.tcp, tls_v1=True)
+
+
+async def test_an_nsqd_without_tls(
+    request: pytest.FixtureRequest, tmp_path: Path, files: Certificates
+) -> None:
+    """Nothing is published in clear when TLS was asked for; the error names the option."""
+    topic, options = own_topic(request), options_of(files, "tls")
+    text = "does not offer TLS, which the option tls_v1 requires"
+    with spawn_nsqd(tmp_path) as nsqd:
+        async with Producer(nsqd.tcp, publish_timeout=1.0, **options) as producer:
+            with pytest.raises(Exception, match=text):
+                await producer.publish(topic, b"1")
+        with pytest.raises(TlsError, match=text):
+            RangeReader(nsqd.tcp, layers=LayerOptions(**options)).ends(topic)
+        assert not nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"]
+
+
+async def test_an_nsqd_that_requires_tls_and_a_certificate(
+    tmp_path: Path, files: Certificates
+) -> None:
+    """Without either, its refusal is told; with both, it is as any other."""
+    flags = ("--tls-required=tcp-https", "--tls-client-auth-policy=require-verify")
+    flags += (f"--tls-root-ca-file={files.authority}", *tls_flags(files.server))
+    trusting = {"tls_root_ca_file": str(files.authority)}
+    known = trusting | {"tls_cert": str(files.client)}
+    with spawn_nsqd(tmp_path, *flags) as nsqd:
+        async with Producer(nsqd.tcp) as producer:
+            with pytest.raises(RemoteError, match="TLS required"):
+                await producer.publish("t", b"1")
+        assert "certificate required" in await refusal_of(nsqd.tcp, **trusting)
+        with pytest.raises(TlsError, match=r"certificate required.*tls_cert"):
+            BlockingConnection(nsqd.tcp, layers=LayerOptions(**trusting))
+        async with Producer(nsqd.tcp, **known) as producer:
+            await producer.publish("t", b"1")
+
+
+# AUTH
+
+
+async def test_secrets_that_are_no_good(
+    request: pytest.FixtureRequest, files: Certificates, guarded_nsqd: NsqdServer, authd: Authd
+) -> None:
+    """None, a wrong one, one that may not publish: each is told, and no secret is shown."""
+    topic, tcp = own_topic(request), guarded_nsqd.tcp
+    assert "set the option auth_secret" in await refusal_of(tcp)
+    refused = await refusal_of(tcp, auth_secret="guess")
+    assert "E_AUTH_FAILED AUTH failed" in refused
+    assert "guess" not in refused
+    with pytest.raises(AuthRequiredError, match="auth_secret"):
+        BlockingConnection(tcp)
+    with pytest.raises(RemoteError, match="E_AUTH_FAILED") as failed:
+        BlockingConnection(tcp, layers=LayerOptions(auth_secret="guess"))
+    assert "guess" not in repr(failed.value)
+
+    async with Producer(tcp, auth_secret=READER) as producer:
+        with pytest.raises(RemoteError, match="E_UNAUTHORIZED AUTH failed for PUB"):
+            await producer.publish(topic, b"1")
+    async with Consumer(topic, "c", nsqd_tcp_addresses=tcp, auth_secret=READER) as consumer:
+        await until(lambda: consumer.connections, WAIT_SECONDS)
+    asked = await open_connection(tcp, Config(**options_of(files, "tls", SECRET)))
+    assert asked.authorization["identity"] == "somebody"
+    assert authd.asked[-1]["tls"] == "true"
+    await asked.close()
+
+
+async def test_a_permission_that_cannot_be_renewed_in_time(tmp_path: Path) -> None:
+    """An authd that is out of order delays a publish whose permission ran out; none is lost."""
+    with (
+        running_authd() as authd,
+        spawn_nsqd(tmp_path, f"--auth-http-address={authd.address}") as nsqd,
+    ):
+        authd.ttl = 1
+        options: dict[str, Any] = {"auth_secret": SECRET, "max_reconnect_delay": 0.1}
+        async with Producer(nsqd.tcp, publish_timeout=WAIT_SECONDS, **options) as producer:
+            await producer.publish("t", b"1")
+            authd.in_order = False
+            await asyncio.sleep(1.1)  # its permission runs out after a second, which nobody tells
+            late = asyncio.create_task(producer.publish("t", b"2"))
+            await until(lambda: "E_AUTH_FAILED" in str(producer.errors), WAIT_SECONDS)
+            assert not late.done()
+            authd.in_order = True
+            assert (await late).resent == 0
+        stats = nsqd.get_json("/stats?format=json&topic=t")
+        assert stats["topics"][0]["message_count"] == 2
+
+
+# Back pressure, addresses, ranges
+
+
+@pytest.mark.parametrize("kind", ["tls", "tls+snappy", "deflate"])
+async def test_back_pressure(
+    request: pytest.FixtureRequest, files: Certificates, open_nsqd: NsqdServer, kind: str
+) -> None:
+    """While nsqd does not read, ``drained`` waits; afterwards every publish is acknowledged."""
+    topic = own_topic(request)
+    config = Config(publish_timeout=WAIT_SECONDS, **options_of(files, kind))
+    connection = await open_connection(open_nsqd.tcp, config)
+    os.kill(open_nsqd.pid, signal.SIGSTOP)
+    try:
+        answers = []
+        body = os.urandom(1 << 20)
+        for _ in range(16):
+            answers.append(connection.request(commands.pub(topic, body)))
+            await asyncio.sleep(0)  # written by itself, as by a task of its own
+        await until(lambda: connection.drained() is not DONE, WAIT_SECONDS)
+        waiting = asyncio.ensure_future(connection.drained())
+        await stays(lambda: not waiting.done())
+    finally:
+        os.kill(open_nsqd.pid, signal.SIGCONT)
+    await waiting
+    assert set(await asyncio.gather(*answers)) == {b"OK"}
+    await connection.close()
+
+
+def has_ipv6() -> bool:
+    """Whether ::1 can be listened on."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("place", ["{folder}/nsqd.sock", "[::1]:{port}"], ids=["unix", "IPv6"])
+@pytest.mark.parametrize("kind", ["plain", "tls+snappy"])
+async def test_unix_sockets_and_ipv6(
+    tmp_path: Path, files: Certificates, kind: str, place: str
+) -> None:
+    """A path and a bracketed address are addresses as any other, for both kinds of connection."""
+    if "::1" in place and not has_ipv6():
+        pytest.skip("needs IPv6")
+    options, layers = options_of(files, kind), LayerOptions(**options_of(files, kind))
+    address = place.format(folder=tmp_path, port=free_port())
+    nsqd = NsqdOnAnyAddress(
+        "sparq.nsqd", tmp_path, (f"--data-path={tmp_path}", *tls_flags(files.server))
+    )
+    nsqd.tcp = address
+    with nsqd:
+        await asyncio.to_thread(nsqd.start)
+        async with Producer(address, **options) as producer:
+            receipt = await producer.publish("t", b"1")
+        async with Consumer("t", "c", nsqd_tcp_addresses=[address], **options) as consumer:
+            message = await anext(consumer)
+            await message.finish()
+        reader = RangeReader(address, layers=layers)
+        ends = await asyncio.to_thread(reader.ends, "t")
+        reader.close()
+
+    assert (receipt.nsqd, message.nsqd, message.body) == (address, address, b"1")
+    assert ends.end_ordinal == 1
+
+
+@pytest.mark.parametrize("guarded", [False, True], ids=["open", "auth"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_ranges(
+    request: pytest.FixtureRequest,
+    files: Certificates,
+    nsqds: dict[bool, NsqdServer],
+    kind: str,
+    guarded: bool,
+) -> None:
+    """ATTACH, ENDS, READ and COMMIT; answers of megabytes, through each layer."""
+    nsqd, topic = nsqds[guarded], own_topic(request)
+    layers = LayerOptions(**options_of(files, kind, SECRET if guarded else ""))
+    bodies = [os.urandom(5000) + bytes(5000) for _ in range(1200)]
+    connection = BlockingConnection(nsqd.tcp, layers=layers)
+    for at in range(0, len(bodies), 300):
+        assert connection.ask(commands.mpub(topic, bodies[at : at + 300])) == b"OK"
+    connection.close()
+
+    reader = RangeReader(nsqd.tcp, layers=layers)
+    attached = reader.attach(topic, "spark")
+    ends = attached.ends
+    assert ends.end_ordinal == len(bodies)
+    read = []
+    for piece in reader.read(topic, ends.log, ends.first, ends.end):
+        for stored in batch.walk(piece.batches):
+            begin = 0
+            for end in stored.ends.tolist():
+                read.append(bytes(stored.frames[begin + 34 : end]))
+                begin = end
+    reader.commit(topic, "spark", attached.epoch, ends.end)
+    assert read == bodies
+    assert nsqd.channel(topic, "spark")["depth"] == 0
+    reader.close()

@@ -1,0 +1,109 @@
+"""Where reading begins and ends in a log, of an nsqd that answers from memory."""
+
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from sparq.protocol import commands
+from sparq.spark.errors import DataLossError
+from sparq.spark.offsets import Key
+from sparq.spark.options import OptionError
+from tests.spark.range_server import key
+from tests.spark.reading import indexes
+from tests.support.servers import free_port
+
+pytestmark = pytest.mark.usefixtures("no_long_pauses")
+
+ALL = ReadAllAvailable()
+
+
+def test_a_query_begins_where_the_option_says(servers, readers):
+    """Earliest, latest, where the channel stands, or an index or a word for each nsqd."""
+    first, second = servers
+    first.committed = 101
+    named = f'{{"{first.address}": 201, "{key(second)}": "latest"}}'
+
+    for options, expected in (
+        ({"startingOffsets": "committed"}, (101, 0)),
+        ({}, (0, 0)),
+        ({"startingOffsets": "latest"}, (204, 6)),
+        ({"startingOffsets": named}, (201, 6)),
+    ):
+        initial = readers(**options).initialOffset()
+        assert dict(zip((key(first), key(second)), expected, strict=True)) == indexes(initial)
+        assert {first.ordinal_at(expected[0]), expected[1]} == {
+            place["ordinal"] for place in initial.values()
+        }
+
+
+def test_a_query_may_begin_at_a_time(servers, readers):
+    """startingTimestamp goes before startingOffsets."""
+    reader = readers(startingTimestamp="1763687000000")
+
+    assert {key(server): server.end for server in servers} == indexes(reader.initialOffset())
+    asked = [heard for heard in servers[0].heard if isinstance(heard, commands.ReadEnds)]
+    assert 1763687000000000000 == asked[-1].value
+
+
+def test_offsets_of_no_log_are_refused(servers, readers):
+    """A name that is no nsqd's, or an index beyond the end, is a mistake to be told of."""
+    with pytest.raises(
+        OptionError, match="option startingOffsets: no log of topic clicks was found for h:1"
+    ):
+        readers(startingOffsets='{"h:1": 5}').initialOffset()
+    with pytest.raises(OptionError, match="option startingOffsets: index 7 is after index 6"):
+        readers(startingOffsets=f'{{"{servers[1].address}": 7}}').initialOffset()
+
+
+def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
+    """What was deleted cannot be begun with."""
+    servers[0].first = 102
+    named = f'{{"{servers[0].address}": 50}}'
+
+    with pytest.raises(
+        DataLossError, match="from index 50 to index 102, where the log now starts, were deleted"
+    ):
+        readers(startingOffsets=named).initialOffset()
+    reader = readers(startingOffsets=named, failOnDataLoss="false")
+    assert {"index": 102, "ordinal": 2} == reader.initialOffset()[key(servers[0])]
+
+
+def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
+    """The query has created the channel there: nobody has said what it need not see.
+
+    Of an nsqd that was away, and has the topic that is read elsewhere, only what is new is read.
+    """
+    for server in servers:
+        server.created, server.committed = True, server.end
+    absent = f"127.0.0.1:{free_port()}"
+    reader = readers(servers[0], startingOffsets="committed")
+    reader._fleet.remember([Key(servers[1].address, "")])
+    start = reader.latestOffset({}, ALL)
+    assert {key(servers[0]): 0, key(servers[1]): 0} == indexes(start)
+    assert [0, 0] == [server.committed for server in servers]
+
+    servers[1].committed = servers[1].end
+    reader = readers(servers[0], startingOffsets="committed")
+    start = reader.latestOffset({f"{absent}/{servers[0].log}": 202}, ALL)
+    reader._fleet.remember([Key(servers[1].address, "")])
+    assert 6 == indexes(reader.latestOffset(start, ALL))[key(servers[1])]
+
+    servers[1].created = False
+    reader = readers(servers[1], startingOffsets="committed")
+    assert {key(servers[1]): 6} == indexes(reader.latestOffset({}, ALL))
+
+
+def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
+    """It joins when it is back; the others go on."""
+    first, second = servers
+    reader = readers(first, startingTimestamp="5")
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    first.add([b"new"])
+    reader._fleet.remember([Key(second.address, "")])
+    second.hang_up_after["Ends"] = 1
+    assert {key(first): first.end} == indexes(reader.latestOffset(start, ALL))
+    start, deadline = reader.latestOffset(start, ALL), time.monotonic() + 30
+    while key(second) not in start:
+        start = reader.latestOffset(start, ALL)
+        assert time.monotonic() < deadline

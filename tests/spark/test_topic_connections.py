@@ -1,0 +1,175 @@
+"""The connections of a query: nsqds out of reach, at other addresses, and what they refuse."""
+
+import time
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from sparq.protocol import commands
+from sparq.protocol.errors import RemoteError
+from sparq.spark import options as option_limits
+from sparq.spark.errors import SupersededError, UnreachableError
+from tests.spark.range_server import RangeServer, key
+from tests.spark.reading import indexes, rows_of
+from tests.support.servers import free_port, spawn_nsqd
+
+pytestmark = pytest.mark.usefixtures("no_long_pauses")
+
+ALL = ReadAllAvailable()
+
+
+def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
+    """Where an nsqd's log begins can't be known without it: the error names it."""
+    gone = f"127.0.0.1:{free_port()}"
+    reader = readers(nsqd_tcp_addresses=f"{servers[0].address},{gone}", nsqdTimeoutMs="100")
+
+    with pytest.raises(UnreachableError, match=gone):
+        reader.initialOffset()
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_a_mistyped_address_is_named_soon(servers, readers, monkeypatch, drained):
+    """A query that has read nothing need not wait for a minute: it can be started again."""
+    monkeypatch.setattr(option_limits, "BEGIN_TIMEOUT_MS", 200)
+    gone = f"127.0.0.1:{free_port()}"
+    given = {"nsqd_tcp_addresses": f"{servers[0].address},{gone}", "nsqdTimeoutMs": ""}
+    reader = readers(**given)
+    begun = time.monotonic()
+    if drained:
+        reader.prepareForTriggerAvailableNow()
+
+    with pytest.raises(UnreachableError, match=f"nsqd {gone}: .*refused"):
+        reader.initialOffset()
+    assert time.monotonic() - begun < 5
+    assert 60_000 == reader._options.cluster.timeout_ms
+
+
+def test_a_channel_with_consumers_is_an_error(servers, readers):
+    """nsqd's own words say why the channel can't be had."""
+    text = "ATTACH failed channel clicks:archive has 2 consumers"
+    servers[0].refuse["Attach"] = RemoteError("E_ATTACH_FAILED", text)
+
+    with pytest.raises(RemoteError, match="has 2 consumers"):
+        readers().initialOffset()
+
+
+def test_another_query_on_the_channel_ends_this_one(servers, readers):
+    """The newest attachment wins; the older query learns of it when it next commits."""
+    older, newer = readers(servers[1]), readers(servers[1])
+    start = older.initialOffset()
+    newer.initialOffset()
+    end = older.latestOffset(start, ReadMaxRows(2))
+
+    with pytest.raises(SupersededError, match="another query has taken over channel archive"):
+        older.latestOffset(end, ALL)
+    newer.commit(end)
+    assert 2 == servers[1].committed
+
+
+def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, readers, tmp_path):
+    """A checkpoint names the address that a log once had: its batch is read where the log is now.
+
+    A test of golden checkpoints failed now and then, when another nsqd had the port for HTTP.
+    """
+    first, _ = servers
+    with spawn_nsqd(tmp_path) as nsqd, RangeServer(ranges=0) as plain:
+        for stranger in (nsqd.http, plain.address):
+            start, end = ({f"{stranger}/{first.log}": index} for index in (201, 204))
+            reader = readers(first)
+
+            assert [b"1a", b"1b"] == [body for _, body in rows_of(reader, start, end)]
+            assert [] == rows_of(reader, end, reader.latestOffset(end, ALL))
+
+
+def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, readers):
+    """The address was right once: the others go on, and it is read when it is back."""
+    first, second = servers
+    reader = readers()
+    start = reader.latestOffset(reader.initialOffset(), ALL)
+    second.stop()
+    first.add([b"new"])
+    with RangeServer(second.port, ranges=0):
+        end, deadline = start, time.monotonic() + 30
+        while not any("cannot read ranges" in reason for reason in reader._fleet.out_of_reach):
+            end = reader.latestOffset(start, ALL)
+            assert time.monotonic() < deadline
+
+    assert [b"new"] == [body for _, body in rows_of(reader, start, end)]
+    second.start()
+    while reader._fleet.out_of_reach:
+        reader.latestOffset(end, ALL)
+        assert time.monotonic() < deadline
+
+
+def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
+    """The others go on; when it is back it is attached anew, and read where it was left."""
+    first, second = servers
+    reader = readers()
+    start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
+    second.stop()
+    end = reader.latestOffset(start, ALL)
+
+    assert (204, indexes(start)[key(second)]) == (
+        indexes(end)[key(first)],
+        indexes(end)[key(second)],
+    )
+
+    second.start()
+    latest = end
+    while latest[key(second)] == end[key(second)]:
+        latest = reader.latestOffset(end, ALL)
+    assert 6 == indexes(latest)[key(second)]
+    assert 2 == sum(isinstance(heard, commands.Attach) for heard in second.heard)
+
+
+def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
+    """The log's id says what an index means; the address in the offset is only its name."""
+    start = {f"127.0.0.1:1/{servers[1].log}": 2}
+    reader = readers(servers[1])
+    end = reader.latestOffset(start, ALL)
+
+    assert {f"127.0.0.1:1/{servers[1].log}": 6} == indexes(end)
+    assert [("127.0.0.1:1", b"0c")] == rows_of(reader, start, end)[:1]
+
+
+def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
+    """E_AUTH_FAILED at first is the author's to mend; later its nsqd is just out of reach."""
+    first, second = servers
+    failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
+    first.refuse["Attach"] = failed
+    with pytest.raises(RemoteError, match="E_AUTH_FAILED"):
+        readers().initialOffset()
+
+    first.refuse.clear()
+    reader = readers()
+    start = reader.initialOffset()
+    for name in ("Attach", "Ends", "CommitRange"):
+        first.refuse[name] = failed
+    first.add([b"new"])
+    second.add([b"new"])
+    reader.commit({**start, key(first): {"index": 101, "ordinal": 1}})
+    heard = len(first.heard)
+    deadline = time.monotonic() + 30
+    while not any(isinstance(each, commands.Attach) for each in first.heard[heard:]):
+        latest = reader.latestOffset(start, ALL)
+        assert {**indexes(start), key(second): second.end} == indexes(latest)
+        assert time.monotonic() < deadline
+    reader.latestOffset(start, ALL)
+
+    first.refuse.clear()
+    while indexes(latest := reader.latestOffset(start, ALL))[key(first)] != first.end:
+        assert time.monotonic() < deadline, latest
+
+
+def test_a_permission_that_was_withdrawn_fails_the_query(servers, readers):
+    """E_UNAUTHORIZED does not pass by itself: the query says so."""
+    reader = readers()
+    start = reader.initialOffset()
+    gone = RemoteError("E_UNAUTHORIZED", 'AUTH failed for ATTACH on "clicks" "archive"')
+    for name in ("Attach", "Ends"):
+        servers[0].refuse[name] = gone
+
+    deadline = time.monotonic() + 30
+    with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
+        while time.monotonic() < deadline:
+            reader.latestOffset(start, ALL)

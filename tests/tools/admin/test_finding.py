@@ -1,0 +1,73 @@
+"""`sparq admin` finds and shows messages on three nsqds, one of them dead, and takes nothing."""
+
+from __future__ import annotations
+
+from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
+
+
+def test_peek_takes_nothing(cluster: Cluster, admin: Run) -> None:
+    """Messages of all nsqds in the order of their times; attempts and depth stay."""
+    cluster.fresh("clicks", "archive", messages=4)
+
+    ran = admin("peek", "clicks", "archive", "--limit=6")
+
+    tells_of_the_dead(ran, cluster, "peek")
+    ids = cluster.ids("clicks")
+    assert [*ids[0], *ids[1]][:6] == [row[0] for row in ran.rows[1:]]
+    assert '{"n": 0}' in ran.out
+    messages = admin("peek", "clicks", "archive", "--json").document["messages"]
+    assert [0] * 8 == [message["attempts"] for message in messages]
+    assert [*[cluster.nsqds[0].http] * 4, *[cluster.nsqds[1].http] * 4] == [
+        message["node"] for message in messages
+    ]
+    assert [4, 4] == cluster.depths("clicks", "archive")
+    newest = admin("peek", "clicks", "--limit=2", "--json").document["messages"]
+    assert ids[1][-2:] == [message["id"] for message in newest]
+    first = admin("peek", "clicks", "--limit=1", "--from=earliest", "--json").document["messages"]
+    assert ids[0][:1] == [message["id"] for message in first]
+
+
+def test_deferred_messages_by_when_they_are_due(cluster: Cluster, admin: Run) -> None:
+    """`--state=deferred`."""
+    cluster.fresh("orders", "c", dead=False)
+    cluster.nsqds[0].post("/pub?topic=orders&defer=900500", b"later")
+    cluster.nsqds[1].post("/pub?topic=orders&defer=600000", b"sooner")
+
+    ran = admin("peek", "orders", "c", "--state=deferred")
+
+    assert 0 == ran.status
+    assert ["sooner", "later"] == [row[-1] for row in ran.rows[1:]]
+    assert "deferred, due in 15m00s" in ran.out
+
+
+def test_messages_are_found(cluster: Cluster, admin: Run) -> None:
+    """By text, a value of their JSON, a time; by id; ids alone for the next command."""
+    cluster.fresh("clicks", "archive", messages=5)
+
+    for words in (['--text={"n": 3}'], ["--where=n = 3"], ["--where", "n=3", "--state=waiting"]):
+        ran = admin("find", "clicks", "archive", *words)
+        tells_of_the_dead(ran, cluster, "find")
+        assert [ids[3] for ids in cluster.ids("clicks")] == [row[0] for row in ran.rows[1:]]
+    (one, *_) = cluster.ids("clicks")[1]
+    ran = admin("find", "clicks", f"--id={one}", "--json")
+    assert [(one, '{"n": 0}', cluster.nsqds[1].http)] == [
+        (message["id"], message["body"], message["node"]) for message in ran.document["messages"]
+    ]
+    ids = admin("find", "clicks", "--where=n >= 4", "--ids")
+    assert [ids[4] for ids in cluster.ids("clicks")] == ids.out.split()
+    assert 3 == len(admin("find", "clicks", "--ids", "--limit=3").out.split())
+    assert "" == admin("find", "clicks", "--ids", "--from=latest").out
+    nobody = admin("find", "clicks", "--id=0123456789abcdef")
+    assert "has message 0123456789abcdef of topic clicks" in nobody.err
+
+
+def test_hostile_bodies_are_shown_and_not_obeyed(cluster: Cluster, admin: Run) -> None:
+    """Control characters become blanks in a table, and escapes in JSON."""
+    cluster.fresh("orders", "c", dead=False)
+    cluster.nsqds[0].post("/pub?topic=orders", b"\x1b]0;owned\x07\x1b[2J\xe2\x80\xae")
+
+    ran = admin("peek", "orders", "c")
+    assert "\x1b" not in ran.out
+    assert "]0;owned" in ran.out
+    assert "\u202e" not in ran.out
+    assert "\x1b" not in admin("peek", "orders", "c", "--json").out

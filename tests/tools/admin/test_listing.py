@@ -1,0 +1,157 @@
+"""`sparq admin list` and `sparq admin audit`: what is listed, also while an nsqd is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from tests.support.servers import free_port
+from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
+
+ENTRIES = [
+    {
+        **{"time": f"2026-11-23T12:00:{number:02}Z", "user": "ada", "via": "token"},
+        **{"action": "delete_channel", "topic": "clicks", "outcome": "done", "detail": "\x1b[2J"},
+    }
+    for number in range(30, 0, -1)
+]
+PAGE = 20
+
+
+class FakeAdmin:
+    """An nsqadmin's audit route: 20 entries a page, with a token."""
+
+    def __init__(self) -> None:
+        self.port = 0
+        self.seen: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        self._ready.wait()
+
+    def _run(self) -> None:
+        self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        self._stop = asyncio.Event()
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        async with server:
+            await self._stop.wait()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        url = urlsplit(head.split()[1])
+        query = dict(parse_qsl(url.query))
+        self.seen.append(query)
+        self.paths.append(url.path)
+        begin = int(query.get("before", "0"))
+        some = ENTRIES[begin : begin + min(PAGE, int(query["limit"]))]
+        following = str(begin + len(some)) if begin + len(some) < len(ENTRIES) else None
+        is_allowed = "authorization: bearer secret" in head.lower()
+        document = {"entries": some, "next": following} if is_allowed else {"message": "FORBIDDEN"}
+        body = json.dumps(document).encode()
+        status = b"200 OK" if is_allowed else b"403 Forbidden"
+        writer.write(b"HTTP/1.0 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body))
+        await writer.drain()
+        writer.close()
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeAdmin]:
+    """An nsqadmin."""
+    found = FakeAdmin()
+    yield found
+    found.close()
+
+
+def test_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
+    """As a table or JSON, over pages, with filters, and with nothing that a terminal would obey."""
+    flags = (f"--nsqadmin-http-address=127.0.0.1:{fake.port}", "--token=secret")
+
+    ran = admin("audit", *flags, "--limit=25", "--user=ada", "--action=delete_channel")
+    document = admin(
+        "audit",
+        f"--nsqadmin-http-address=http://127.0.0.1:{fake.port}/base/",
+        "--token=secret",
+        "--json",
+    ).document
+
+    assert (0, 26, "\x1b" in ran.out) == (ran.status, len(ran.rows), False)
+    assert ["TIME", "USER", "VIA", "REMOTE", "ACTION"] == ran.rows[0][:5]
+    assert ["2026-11-23T12:00:30Z", "ada", "token", "-", "delete_channel"] == ran.rows[1][:5]
+    asked = {"limit": "25", "user": "ada", "action": "delete_channel"}
+    assert [asked, {**asked, "limit": "5", "before": "20"}] == fake.seen[:2]
+    assert ENTRIES == document["entries"]
+    assert {"/api/v2/audit", "/base/api/v2/audit"} == {*fake.paths}
+
+
+def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
+    """One line, with what to do."""
+    ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{fake.port}")
+    assert 1 == ran.status
+    assert "use --token=@FILE with a token that may read" in ran.err
+    port = free_port()
+    ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{port}")
+    assert f"nsqadmin 127.0.0.1:{port}: connection refused: start it, or name another" in ran.err
+    ran = admin("audit", "--nsqadmin-http-address=nonsense")
+    assert (1, "--nsqadmin-http-address not an address" in ran.err) == (ran.status, True)
+
+
+def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> None:
+    """Sums over those that answer; the dead one is named each time."""
+    cluster.fresh("clicks", "archive", messages=3)
+
+    topics = admin("list")
+    assert 1 == topics.status
+    assert ["TOPIC", "CHANNELS", "DEPTH", "MESSAGES", "PAUSED", "NSQDS"] == topics.rows[0]
+    assert ["clicks", "1", "6", "6", "no", "2"] in topics.rows
+    channels = admin("list", "clicks")
+    assert ["archive", "6", "0", "0", "0", "0", "6", "0"] == channels.rows[1][:8]
+    assert ["no", "2"] == channels.rows[1][9:]
+    tells_of_the_dead(channels, cluster, "list")
+    parts = admin("list", "clicks", "archive")
+    assert [[address, "3"] for address in cluster.alive] == [row[:2] for row in parts.rows[1:]]
+    nodes = admin("list", "--nodes", "--json")
+    rows = {row["address"]: row for row in nodes.document["rows"]}
+    assert {*cluster.alive, cluster.dead} == rows.keys()
+    assert (None, "connection refused") == (
+        rows[cluster.dead]["topics"],
+        rows[cluster.dead]["error"],
+    )
+    assert 6 <= sum(rows[address]["messages"] for address in cluster.alive)
+
+
+def test_list_for_programs(cluster: Cluster, admin: Run) -> None:
+    """`--json`: rows by name, and errors; a message's age is a number."""
+    cluster.fresh("orders", "c", messages=1, dead=False)
+
+    document = admin("list", "orders", "--json").document
+
+    (row,) = document["rows"]
+    assert {} == document["errors"]
+    assert ("c", 2, 2, False, 2) == (
+        *(row["channel"], row["depth"], row["messages"], row["paused"]),
+        row["nsqds"],
+    )
+    assert 0 <= row["oldest_seconds"] < 60
+    missing = admin("list", "ordres")
+    assert 1 == missing.status
+    assert "no nsqlookupd knows the topic ordres: did you mean orders?" in missing.err
+    flags = [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
+    assert "there is no topic ordres: did you mean" in admin("list", "ordres", *flags).err
+    nobody = admin("list", "orders", "--lookupd-http-address=127.0.0.1:1")
+    assert "no nsqlookupd answered (127.0.0.1:1: connection refused)" in nobody.err

@@ -1,0 +1,51 @@
+"""`sparq admin seek` on three nsqds, one of them dead."""
+
+from __future__ import annotations
+
+from tests.tools.admin.conftest import Cluster, Run
+
+
+def waiting(cluster: Cluster) -> list[int]:
+    return cluster.depths("clicks", "archive")
+
+
+def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
+    """`seek`: where it lands at each nsqd and what comes again; the dead one is named."""
+    cluster.fresh("clicks", "archive")
+    # What some channel still needs stays in the log.
+    cluster.post("/channel/create?topic=clicks&channel=keeper")
+    cluster.post("/mpub?topic=clicks", b"1\n2\n3")
+    cluster.nsqds[0].post("/channel/empty?topic=clicks&channel=archive")
+
+    dry = admin("seek", "clicks", "archive", "earliest", "--dry-run")
+    assert [0, 3] == waiting(cluster)
+    assert (1, "would be moved: channel archive of topic clicks to earliest") == (
+        *(dry.status, dry.out.splitlines()[0]),
+    )
+    ran = admin("seek", "clicks", "archive", "earliest")
+    assert [3, 3] == waiting(cluster)
+    assert (1, "moved in part: channel archive of topic clicks to earliest") == (
+        *(ran.status, ran.out.splitlines()[0]),
+    )
+    rows = {row[0]: row[-3:] for row in ran.rows if row}
+    assert ["3", "0", "3"] == rows[cluster.nsqds[0].http]
+    assert ["0", "0", "3"] == rows[cluster.nsqds[1].http]
+    assert f"{cluster.dead}: connection refused" in ran.out
+    assert f"sparq admin seek clicks archive earliest --nsqd-http-address={cluster.dead}" in ran.out
+
+
+def test_messages_that_a_seek_skips_are_named_first(cluster: Cluster, admin: Run) -> None:
+    """Nobody types the name here: nothing is done without `--yes`."""
+    cluster.fresh("clicks", "archive", messages=3)
+
+    ran = admin("seek", "clicks", "archive", "latest")
+    assert (1, [3, 3]) == (ran.status, waiting(cluster))
+    assert (
+        "this skips 6 messages of channel archive of topic clicks: not confirmed, nothing was done"
+        in ran.err
+    )
+    ran = admin("seek", "clicks", "archive", "latest", "--yes", "--json")
+    assert [0, 0] == waiting(cluster)
+    assert ("partly", [3, 3]) == (
+        *(ran.document["result"], [row["skipped"] for row in ran.document["rows"]]),
+    )

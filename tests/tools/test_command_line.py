@@ -1,0 +1,77 @@
+"""Command lines of tools: flags, options of the client, and mistakes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from sparq.program.flag_types import INT
+from sparq.program.flags import option
+from sparq.tools.command_line import ConsumeOptions, parse, refuse
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(ConsumeOptions):
+    """A tool's options: those of every consumer and one of its own."""
+
+    n: int = option(0, "how many", kind=INT)
+
+
+def test_options_of_a_consumer_come_with_the_tools_own() -> None:
+    """Each flag of the sources may be given several times."""
+    words = ["-nsqd-tcp-address=a:1", "--nsqd-tcp-address", "b:2", "-n=3", "--consumer-opt=tls_v1"]
+
+    options = parse(Options, "tool", words)
+
+    assert (("a:1", "b:2"), (), 3) == (
+        options.nsqd_tcp_addresses,
+        options.lookupd_http_addresses,
+        options.n,
+    )
+    assert ("tls_v1",) == options.consumer_opt
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (["max_in_fligth,3"], "invalid option max_in_fligth (did you mean max_in_flight?)"),
+        (["max_in_flight,many"], "max_in_flight"),
+        (["sample_rate,100"], "sample_rate must be from 0 to 99, not 100"),
+        (["snappy", "deflate"], "snappy and deflate cannot be combined"),
+        (["auth_secret,hush", "nothing"], "invalid option nothing"),
+    ],
+)
+def test_a_bad_client_option_is_a_bad_command_line(
+    capsys: pytest.CaptureFixture[str], given: list[str], reason: str
+) -> None:
+    """Exit status 1, the flag and the option by name, in one line; a secret is not repeated."""
+    with pytest.raises(SystemExit) as ended:
+        parse(Options, "tool", [f"--consumer-opt={text}" for text in given])
+
+    said = capsys.readouterr().err
+    assert 1 == ended.value.code
+    assert said.startswith("tool: --consumer-opt: ")
+    assert reason in said
+    assert 1 == said.count("\n")
+    assert "hush" not in said
+
+
+def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """NSQ's tools pass over it and over all flags behind it, in silence."""
+    with pytest.raises(SystemExit) as ended:
+        parse(Options, "tool", ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"])
+
+    said = capsys.readouterr().err
+    assert 1 == ended.value.code
+    assert 1 == said.count("\n")
+    assert said.startswith("tool: ")
+    assert "true" in said
+
+
+def test_refusing(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line and exit status 1."""
+    with pytest.raises(SystemExit) as ended:
+        refuse("tool", "--topic required")
+
+    assert (1, "tool: --topic required\n") == (ended.value.code, capsys.readouterr().err)

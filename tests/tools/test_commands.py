@@ -1,0 +1,71 @@
+"""The command lines of the tools: each command starts the module of its tool."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+from sparq.program.flags import flags_of
+from sparq.tools import commands
+from sparq.tools.command_line import parse
+
+OPTIONS = {
+    "nsq_check": commands.CheckOptions,
+    "nsq_stat": commands.NsqStatOptions,
+    "nsq_tail": commands.NsqTailOptions,
+    "nsq_to_file": commands.NsqToFileOptions,
+    "nsq_to_http": commands.NsqToHttpOptions,
+    "nsq_to_nsq": commands.NsqToNsqOptions,
+    "to_nsq": commands.ToNsqOptions,
+    "top": commands.TopOptions,
+    "bench": commands.BenchOptions,
+}
+
+
+@pytest.mark.parametrize("tool", OPTIONS)
+def test_each_command_starts_the_module_of_its_tool(
+    tool: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It passes on the options, and returns the exit status of the tool."""
+    given: list[Any] = []
+
+    def start(options: Any) -> int:
+        given.append(options)
+        return 7
+
+    monkeypatch.setattr(import_module(f"sparq.tools.{tool}"), "start", start)
+    main = getattr(commands, tool)
+
+    assert 7 == main(["/data", "--json"] if tool == "nsq_check" else [])
+    assert [OPTIONS[tool]] == [type(options) for options in given]
+
+
+@pytest.mark.parametrize("tool", [tool for tool in OPTIONS if tool != "nsq_check"])
+def test_every_flag_is_explained(tool: str) -> None:
+    """Each flag has a help text."""
+    assert [] == [flag.name for flag in flags_of(OPTIONS[tool]) if not flag.help]
+
+
+def test_parts_of_the_bench_are_named_together_or_one_by_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the order in which they are given; for an unknown one, the one that was meant is named."""
+    given = parse(commands.BenchOptions, "bench", ["--part=latency,publish", "--part=consume"])
+
+    assert ("latency", "publish", "consume") == given.part
+    with pytest.raises(SystemExit):
+        parse(commands.BenchOptions, "bench", ["--part=consum"])
+    assert '"consum" is not one of publish, consume, latency' in capsys.readouterr().err
+
+
+def test_nsq_check_says_with_its_own_status_that_it_could_not_check(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """1 would mean that it found damage."""
+    with pytest.raises(SystemExit) as ended:
+        commands.nsq_check(["/data", "--nope"])
+
+    assert commands.CHECK_FAILED == ended.value.code
+    assert capsys.readouterr().err == "nsq_check: unrecognized arguments: --nope\n"

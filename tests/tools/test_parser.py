@@ -1,0 +1,50 @@
+"""Command lines that argparse reads: mistakes in one sentence, and the version line."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparq.tools.parser import ToolParser, VersionAction
+
+
+def parser() -> ToolParser:
+    made = ToolParser("tool", description="a tool")
+    made.add_argument("--version", action=VersionAction)
+    made.add_argument("--count", type=int)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [(["--count=x"], "--count"), (["more"], "unrecognized arguments: more")],
+)
+def test_a_mistake_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], words: list[str], reason: str
+) -> None:
+    """With the exit status of the tool, and without the usage."""
+    made = parser()
+    made.mistake_status = 2
+    with pytest.raises(SystemExit) as ended:
+        made.parse_args(words)
+
+    said = capsys.readouterr()
+    assert (2, "", 1) == (ended.value.code, said.out, said.err.count("\n"))
+    assert said.err.startswith("tool: ")
+    assert reason in said.err
+
+
+def test_the_version_is_one_line_however_narrow_the_terminal_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As NSQ's tools print it."""
+    monkeypatch.setenv("COLUMNS", "20")
+    with pytest.raises(SystemExit) as ended:
+        parser().parse_args(["--version"])
+
+    said = capsys.readouterr().out
+    assert (0, 1, True) == (ended.value.code, said.count("\n"), said.startswith("tool v1.3.0 ("))
+
+
+def test_without_a_version_there_is_none() -> None:
+    """The flag leaves nothing behind in what was parsed."""
+    assert {"count": 3} == vars(parser().parse_args(["--count=3"]))

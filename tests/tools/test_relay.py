@@ -1,0 +1,60 @@
+"""Relaying messages: response times, with a line after every N messages."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from sparq.tools import relay
+from sparq.tools.command_line import UsageError
+from sparq.tools.relay import Timings, check_every
+
+
+def test_a_line_at_every_so_many() -> None:
+    """Each is about the messages since the last one, and counts all."""
+    lines: list[str] = []
+    times = Timings(100, "[here]:", lines.append)
+    for number in range(100, 0, -1):
+        times.note(number / 1000)
+    for _ in range(199):
+        times.note(0.5)
+
+    assert lines == [
+        "[here]: finished 100 - 99th: 99.00ms - 95th: 95.00ms - avg: 50.50ms",
+        "[here]: finished 200 - 99th: 500.00ms - 95th: 500.00ms - avg: 500.00ms",
+    ]
+
+
+def test_no_lines() -> None:
+    """With 0 there are none, and nothing is kept."""
+    lines: list[str] = []
+    times = Timings(0, "", lines.append)
+    times.note(1.0)
+
+    assert [] == lines
+    assert [] == list(times._seconds)
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However rare the lines are."""
+    monkeypatch.setattr(relay, "KEPT_MAX", 10)
+    lines: list[str] = []
+    times = Timings(1000, "", lines.append)
+    for number in range(1000):
+        times.note(number / 1000)
+
+    assert lines == [" finished 1000 - 99th: 9.00ms - 95th: 9.00ms - avg: 4.50ms"]
+
+
+def test_few_messages_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Below 100; not of none at all; and less than none is refused."""
+    with caplog.at_level(logging.WARNING):
+        for every in (0, 100, 99):
+            check_every(every)
+
+    assert [
+        "--status-every=99: percentiles of so few messages are not meaningful"
+    ] == caplog.messages
+    with pytest.raises(UsageError, match="--status-every is -1: use 0 or more"):
+        check_every(-1)

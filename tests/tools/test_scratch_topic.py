@@ -1,0 +1,75 @@
+"""A temporary topic at a real nsqd: made, emptied, counted, and deleted whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from sparq.tools.command_line import ToolError
+from sparq.tools.scratch_topic import ScratchTopic
+from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+
+
+@pytest.fixture(scope="module")
+def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
+    """One nsqd without topics."""
+    with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
+        yield server
+
+
+def topics(nsqd: NsqdServer) -> dict[str, list[str]]:
+    """The channels of each topic."""
+    stats = nsqd.get_json("/stats?format=json&include_clients=false")
+    return {
+        topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
+        for topic in stats["topics"]
+    }
+
+
+async def test_it_is_there_for_the_block_alone(nsqd: NsqdServer) -> None:
+    """Each has a name of its own; an error in the block deletes it, too."""
+    async with ScratchTopic(nsqd.http) as one, ScratchTopic(nsqd.http) as two:
+        assert {one.name: [], two.name: []} == topics(nsqd)
+        assert one.version.startswith("nsqd v")
+    with pytest.raises(ZeroDivisionError):
+        async with ScratchTopic(nsqd.http):
+            raise ZeroDivisionError
+
+    assert {} == topics(nsqd)
+
+
+async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
+    nsqd: NsqdServer,
+) -> None:
+    """What was published before is dropped; the topic goes on counting it."""
+    async with ScratchTopic(nsqd.http) as topic:
+        nsqd.post(f"/pub?topic={topic.name}", b"before")
+        first = await topic.new_channel()
+        nsqd.post(f"/pub?topic={topic.name}", b"between")
+        second = await topic.new_channel()
+        nsqd.post(f"/pub?topic={topic.name}", b"after")
+
+        assert first != second
+        assert {topic.name: [second]} == topics(nsqd)
+        assert 1 == nsqd.channel(topic.name, second)["depth"]
+        assert 3 == await topic.message_count()
+        nsqd.post(f"/topic/delete?topic={topic.name}")
+        with pytest.raises(ToolError, match=f"its /stats does not list {topic.name}"):
+            await topic.message_count()
+        nsqd.post(f"/topic/create?topic={topic.name}")
+
+
+async def test_an_address_that_is_no_nsqds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The error names the flag and the address; without an nsqd nothing is made."""
+    nobody = f"127.0.0.1:{free_port()}"
+    with pytest.raises(ToolError, match=f"--nsqd-http-address {nobody}: connection refused"):
+        async with ScratchTopic(nobody):
+            pass
+    lookupd: Server
+    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as lookupd:
+        before = lookupd.get_json("/topics")
+        with pytest.raises(ToolError, match="--nsqd-http-address"):
+            async with ScratchTopic(lookupd.http):
+                pass
+        assert before == lookupd.get_json("/topics") or before == {"topics": []}

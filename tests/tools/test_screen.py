@@ -1,0 +1,173 @@
+"""The screen of `sparq top`: rows, complaints and keys; an opened channel with its clients."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sparq.cluster.clients import Client, clients_in
+from sparq.tools.overview import ChannelPart, Overview, OverviewRow
+from sparq.tools.screen import (
+    COMPLAINTS_MAX,
+    ChannelFacts,
+    Screen,
+    channel_page,
+    clients_above,
+    fitting,
+)
+from sparq.tools.view import (
+    BY_NAME,
+    COLUMNS,
+    View,
+)
+
+CLIENT = {
+    **{"client_id": "c1", "hostname": "h1", "remote_address": "10.0.0.1:5", "user_agent": "go-nsq"},
+    **{"ready_count": 7, "in_flight_count": 3, "finish_count": 1234, "requeue_count": 2},
+    "connect_ts": 1,
+}
+
+
+def document(*clients: Any) -> dict[str, Any]:
+    channels = [
+        {"channel_name": "c", "clients": list(clients)},
+        {"channel_name": "other", "clients": [CLIENT]},
+    ]
+    return {"topics": [{"topic_name": "x", "channels": channels}, {**TOPIC, "channels": channels}]}
+
+
+TOPIC = {"topic_name": "t"}
+
+
+def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = "c") -> list[str]:
+    console = Console(width=150, height=40, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(channel_page(("t", channel), facts, first, height))
+    return captured.get().rstrip("\n").split("\n")
+
+
+def test_clients_are_read_from_stats() -> None:
+    """Those of the channel alone, by host name; shown without what a terminal would obey."""
+    hostile = {**CLIENT, "client_id": "\x1b[2J", "hostname": "a", "user_agent": "u\n"}
+
+    found = clients_in(document(CLIENT, hostile), "t", "c")
+
+    assert ["a", "h1"] == [client.hostname for client in found]
+    assert Client(**CLIENT) == found[1]
+    assert [] == clients_in({"topics": None}, "t", "c")
+    shown = "".join(drawn(ChannelFacts(OverviewRow("t", "c"), [], {"a:1": found})))
+    assert " [2J" in shown
+    assert shown.isprintable()
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"topics": [1]}, document(3), document({"ready_count": "7"})],
+)
+def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
+    """One error, whatever is wrong."""
+    with pytest.raises(ValueError, match="invalid list of clients"):
+        clients_in(broken, "t", "c")
+
+
+def test_nsqds_and_clients_are_shown() -> None:
+    """Each nsqd with its part, one that is gone marked; each client with what it does."""
+    row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=42.0)
+    parts = [ChannelPart("a:1", OverviewRow("t", "c", depth=1_234, clients=1), False)]
+    parts.append(ChannelPart("b:1", OverviewRow("t", "c", depth=5), True))
+    clients = {"a:1": clients_in(document(CLIENT), "t", "c")}
+
+    lines = drawn(ChannelFacts(row, parts, clients))
+
+    assert "t / c   stuck: nothing finished for 42.0s" == lines[0].rstrip()
+    assert ["NSQD", "IN/S", "OUT/S", "DEPTH"] == lines[1].split()[:4]
+    assert ["a:1", "-", "-", "1,234"] == lines[2].split()[:4]
+    assert lines[3].split()[3] == "5"
+    assert lines[3].rstrip().endswith("gone: last figures")
+    expected = ["a:1", "h1", "10.0.0.1:5", "c1", "go-nsq", "7", "3", "1,234", "2"]
+    assert expected == lines[6].split()[:9]
+
+
+def test_clients_scroll() -> None:
+    """As many as fit, with how many there are; never beyond the last one."""
+    many = [Client(f"c{n}", f"h{n}", "a") for n in range(100)]
+    facts = ChannelFacts(
+        OverviewRow("t", "c"), [ChannelPart("a:1", OverviewRow("t", "c"), False)], {"a:1": many}
+    )
+
+    lines = drawn(facts, first=10, height=15)
+    assert "CONNECTED (11-20 of 100)" in lines[4]
+    assert [f"h{n}" for n in range(10, 20)] == [line.split()[1] for line in lines[5:]]
+    assert 90 == clients_above(facts, 1_000, 10)
+    assert "(91-100 of 100)" in drawn(facts, first=1_000, height=15)[4]
+
+
+def test_what_is_not_there_is_said() -> None:
+    """Before an answer, without clients, of a topic, and of a channel that was deleted."""
+    parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
+
+    assert "asking for its clients ..." in drawn(ChannelFacts(OverviewRow("t", "c"), parts))
+    assert "no clients" in drawn(ChannelFacts(OverviewRow("t", "c"), parts, {}))
+    assert "NSQD (10 of 30)" in drawn(ChannelFacts(OverviewRow("t", "c"), parts))[1]
+    assert ["t   no channel"] == [
+        line.rstrip() for line in drawn(ChannelFacts(OverviewRow("t")), channel="")[:1]
+    ]
+    assert "t / c   no nsqd has it any more" == drawn(ChannelFacts())[0].rstrip()
+    spark = OverviewRow("t", "c", readers=1)
+    assert "read by Spark" in drawn(ChannelFacts(spark))[0]
+
+
+def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
+    """The screen as text."""
+    console = Console(width=width, height=height, color_system=None, force_terminal=False)
+    many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
+    made = Screen(View("depth"), "sparq top", console)
+    with console.capture() as captured:
+        seen = Overview(many, 2, 1, 5.0, {"n:1": "NOK"})
+        console.print(made.picture(seen, errors or {}, ChannelFacts()))
+    return captured.get()
+
+
+def test_a_screen_is_filled_and_not_more() -> None:
+    """Rows, complaints and keys together have room; the rest of both is counted or scrolled."""
+    text = screen(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
+
+    lines = text.rstrip("\n").split("\n")
+    assert 11 == len(lines)
+    assert 12 - 4 - COMPLAINTS_MAX - 1 == sum(line.startswith("topic") for line in lines)
+    counts = r"2 nsqds   1 topics   in 5\.0/s   out -/s   depth 0"
+    assert re.match(rf"sparq top   \d\d:\d\d:\d\d   {counts}", lines[0])
+    assert "DEPTH v" in lines[1]
+    assert "0:1: connection refused" in text
+    assert "... and 7 more" in text
+    assert "quit" in lines[-1]
+
+
+def test_a_narrow_terminal_does_without_some_columns() -> None:
+    """Those that say least go first; names, rates, depth and lag stay for longest."""
+    wide, narrow = screen(130, 20), screen(80, 20)
+
+    assert "PAUSED" in wide
+    assert "PAUSED" not in narrow
+    assert all(heading in narrow for heading in ("CHANNEL", "IN/S", "OUT/S", "DEPTH", "LAG"))
+
+
+def test_no_figure_is_cut() -> None:
+    """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
+    row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
+    for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
+        columns = fitting([row], width, BY_NAME[sorted_by])
+
+        assert sum(columns.values()) + 2 * (len(columns) - 1) <= width
+        assert {BY_NAME["depth"], BY_NAME[sorted_by]} <= columns.keys()
+        assert columns[BY_NAME["depth"]] >= len("123,456,789")
+        assert min(columns[BY_NAME["topic"]], columns[BY_NAME["channel"]]) >= 4
+    assert list(COLUMNS) == list(fitting([row], 250, BY_NAME["topic"]))
+    assert list(COLUMNS) == list(fitting([], 250, BY_NAME["topic"]))
+    assert fitting([OverviewRow("t", "c" * 64)], 40, BY_NAME["topic"])[BY_NAME["topic"]] == len(
+        "TOPIC ^"
+    )

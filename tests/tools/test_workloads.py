@@ -1,0 +1,26 @@
+"""Workloads of `sparq bench`: what they measure, and that waiting has an end."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from sparq.tools.command_line import ToolError
+from sparq.tools.workloads import Measurement, patience
+
+
+async def test_a_message_that_does_not_come() -> None:
+    """Waiting for it has an end."""
+    with pytest.raises(ToolError, match="did not arrive"):
+        async with patience(0.01):
+            await asyncio.Event().wait()
+
+
+def test_quantiles_are_of_the_times() -> None:
+    """The value that so large a part does not exceed; without times there are none."""
+    measurement = Measurement("", 4, 2.0, 1 << 20, [0.004, 0.001, 0.003, 0.002])
+
+    assert [2.0, 4.0, 4.0, 1.0] == [measurement.quantile_ms(part) for part in (0.5, 0.99, 1.0, 0.0)]
+    assert (2.0, 2.0) == (measurement.rate, measurement.mib_rate)
+    assert Measurement("", 0, 0.0, 1).rate == 0.0
