@@ -113,7 +113,7 @@ def test_a_refusal_leaves_the_connection_in_use(server, reader):
 def test_after_a_broken_connection_the_next_question_connects_anew(server, reader):
     """The reader says that the connection broke, once, and then works again."""
     reader.ends("clicks")
-    server.hang_up_after["Ends"] = 0
+    server.hang_up_after["ReadEnds"] = 0
 
     with pytest.raises(OSError, match=server.address):
         reader.ends("clicks")
@@ -184,14 +184,14 @@ def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
 def test_heartbeats_are_answered(server):
     """A heartbeat between question and answer is answered and not taken for the answer."""
     connection = BlockingConnection(server.address)
-    answer = server._ends
+    answer = server._readends
 
     def with_heartbeat(command):
         from sparq.protocol import layout
 
         return layout.response(b"_heartbeat_") + answer(command)
 
-    server._ends = with_heartbeat
+    server._readends = with_heartbeat
     server._nop = lambda _: b""
 
     assert server.log == connection.ask_json(commands.ends("clicks"))["log"]

@@ -52,8 +52,10 @@ def test_ordinary_lines_are_found():
 def test_nearly_all_generated_lines_are_ordinary():
     """Only damaged ones are not: else the batch is read one by one."""
     made = generate(2000, seed=6)
+    lines = [line for line in made.lines if not line.startswith(b"{")]
 
-    assert len(made.lines) - len(found_in(made.lines)[0]) <= made.damaged
+    assert len(lines) > 1_000
+    assert len(lines) - len(found_in(lines)[0]) <= made.damaged
 
 
 def test_no_rows_are_no_clicks():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from sparq.demo.website import BROWSERS
 from sparq.pipeline import visits
 from sparq.pipeline.visits import (
     BARE,
@@ -137,3 +138,12 @@ def test_evidence_spans_what_it_rests_on():
 def test_robots_name_themselves(user_agent, name):
     """The name is the whole word that gives it away."""
     assert declared_name(user_agent) == name
+
+
+@pytest.mark.parametrize(
+    "user_agent",
+    [*BROWSERS, "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", "-", ""],
+)
+def test_browsers_name_no_robot(user_agent):
+    """Neither does the telephone whose name ends in bot."""
+    assert declared_name(user_agent) is None

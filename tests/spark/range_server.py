@@ -166,7 +166,7 @@ class RangeServer:
         }
         return layout.response(json.dumps(self._ends_object() | own).encode())
 
-    def _ends(self, command: commands.ReadEnds) -> bytes:
+    def _readends(self, command: commands.ReadEnds) -> bytes:
         answer = self._ends_object()
         if command.kind == "after":
             ordinal = self.ordinal_at(max(command.value, self.first))  # as a log that has no more

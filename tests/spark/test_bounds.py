@@ -101,7 +101,7 @@ def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
     start = reader.latestOffset(reader.initialOffset(), ALL)
     first.add([b"new"])
     reader._fleet.remember([Key(second.address, "")])
-    second.hang_up_after["Ends"] = 1
+    second.hang_up_after["ReadEnds"] = 1
     assert {key(first): first.end} == indexes(reader.latestOffset(start, ALL))
     start, deadline = reader.latestOffset(start, ALL), time.monotonic() + 30
     while key(second) not in start:

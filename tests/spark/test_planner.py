@@ -47,7 +47,7 @@ def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
     assert expected == bounds(readers(maxRecordsPerPartition="1").partitions(start, end))
 
     replayed = readers()
-    first.hang_up_after["Ends"] = 3
+    first.hang_up_after["ReadEnds"] = 3
     second.stop()
     threading.Timer(0.2, second.start).start()
     assert expected == bounds(replayed.partitions(start, end))

@@ -83,7 +83,7 @@ def test_waiting_has_an_end(server):
 def test_an_authd_that_is_out_of_order_is_waited_for(server):
     """The driver has read with this secret: E_AUTH_FAILED passes, other refusals do not."""
     server.refuse["Read"] = RemoteError("E_AUTH_FAILED", "AUTH failed")
-    server.refuse["Ends"] = server.refuse["Read"]
+    server.refuse["ReadEnds"] = server.refuse["Read"]
 
     def vouch() -> None:
         wait_for(lambda: sum(isinstance(each, commands.Read) for each in server.heard) >= 2)
@@ -132,7 +132,7 @@ def test_a_topic_that_is_gone_is_data_loss(server):
     """So is a topic that is not there at all."""
     wanted = range_of(server)
     gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
-    server.refuse = {"Read": gone, "Ends": gone}
+    server.refuse = {"Read": gone, "ReadEnds": gone}
 
     with pytest.raises(DataLossError, match=r"10 messages of .* are lost: their log no longer"):
         bodies(wanted)

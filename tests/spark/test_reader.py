@@ -72,7 +72,7 @@ def test_a_batch_may_be_bounded(servers):
 
 def test_a_topic_that_is_nowhere_is_an_error(servers):
     """One nsqd without the topic is skipped; none with it is a mistake to be told of."""
-    servers[0].refuse["Ends"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
+    servers[0].refuse["ReadEnds"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
     assert 6 == len(batch_rows(batch_reader(*servers)))
 
     with pytest.raises(SparkNsqError, match="topic not found at any nsqd: clicks"):

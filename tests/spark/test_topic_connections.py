@@ -143,7 +143,7 @@ def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
     first.refuse.clear()
     reader = readers()
     start = reader.initialOffset()
-    for name in ("Attach", "Ends", "CommitRange"):
+    for name in ("Attach", "ReadEnds", "CommitRange"):
         first.refuse[name] = failed
     first.add([b"new"])
     second.add([b"new"])
@@ -166,7 +166,7 @@ def test_a_permission_that_was_withdrawn_fails_the_query(servers, readers):
     reader = readers()
     start = reader.initialOffset()
     gone = RemoteError("E_UNAUTHORIZED", 'AUTH failed for ATTACH on "clicks" "archive"')
-    for name in ("Attach", "Ends"):
+    for name in ("Attach", "ReadEnds"):
         servers[0].refuse[name] = gone
 
     deadline = time.monotonic() + 30
