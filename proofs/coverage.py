@@ -33,7 +33,7 @@ PAGE = ROOT / "docs" / "coverage.md"
 PACKAGES = ("protocol", "log", "broker")
 FOLDERS = (*PACKAGES, "inspection")
 CORE = tuple(f"{top}.{package}." for top in ("sparq", "tests") for package in PACKAGES)
-DAEMONS = ("asyncio", "subprocess", "tests.client", "tests.nsqd", "tests.support.servers")
+DAEMONS = ("asyncio", "subprocess", "tests.nsqd", "tests.support.servers", "tests.support.v2_")
 """Imports of tests that talk to a daemon."""
 
 

@@ -30,8 +30,9 @@ from proofs.coverage import Reach
 SECONDS_MIN = 20.0
 SLOWNESS_MAX = 5.0
 """A run may use `SECONDS_MIN` of CPU, and as many times what its tests took under coverage."""
-WAITING_MAX = 4.0
-"""It may last this many times as long: it may wait for other processes, or for ever."""
+TEST_SECONDS_MAX = 120
+"""The longest time for one test, which may wait for ever: then it fails."""
+RUN_SECONDS_MAX = 1800.0
 MEMORY_BYTES_MAX = 6 << 30
 FILE_BYTES_MAX = 4 << 30
 STOPPED = -signal.SIGXCPU
@@ -160,6 +161,7 @@ class Workplace:
         self._list.write_text(json.dumps(tests), encoding="utf-8")
         files = dict.fromkeys(name.partition("::")[0] for name in tests)
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:randomly", "--tb=no"]
+        command += [f"--timeout={TEST_SECONDS_MAX}"]
         command += ["-p", "proofs.mutants_parts.select_plugin", f"--basetemp={self._temporary}"]
         environment = {
             **os.environ,
@@ -187,7 +189,7 @@ class Workplace:
             soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
             resource.prlimit(process.pid, limited, (soft, hard))
         try:
-            return process.wait(WAITING_MAX * seconds)
+            return process.wait(RUN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
             return STOPPED
         finally:

@@ -57,6 +57,7 @@ def test_each_line_knows_its_tests(reach: Reach) -> None:
         ("from sparq.client import Consumer", False),
         ("from sparq.log.disk import Disk\nfrom tests.support import servers", False),
         ("from sparq.protocol import names\ndef test_it(nsqd): ...", False),
+        ("from sparq.protocol import names\nfrom tests.support.v2_client import OK", False),
     ],
 )
 def test_scenarios_with_daemons_are_left_out(tmp_path: Path, text: str, expected: bool) -> None:
