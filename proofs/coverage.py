@@ -1,8 +1,8 @@
 """Measures which branches of protocol, log and broker their tests take: `make coverage`.
 
-1. It runs tests/protocol, tests/log, tests/broker, and those scenarios that call these packages
-   without starting a daemon. Only code in the tests' own process is measured: what a daemon runs
-   does not count, so the figures of all other packages are low and given as one total.
+1. It runs the tests of these packages and of inspection, which is built on them, and those
+   scenarios that call them without a daemon. Only code in the tests' own process is measured: what
+   a daemon runs does not count, so the figures of other packages are low and given as one total.
 2. coverage measures; each line and branch is stored with the tests that reach it, which
    `make mutants` needs too. The data stays in build/coverage.
 3. The table goes to docs/coverage.md, with its date and commit.
@@ -31,8 +31,9 @@ ROOT = Path(__file__).parent.parent
 HOME = ROOT / "build" / "coverage"
 PAGE = ROOT / "docs" / "coverage.md"
 PACKAGES = ("protocol", "log", "broker")
+FOLDERS = (*PACKAGES, "inspection")
 CORE = tuple(f"{top}.{package}." for top in ("sparq", "tests") for package in PACKAGES)
-DAEMONS = ("asyncio", "subprocess", "tests.client", "tests.nsqd", "tests.support.servers")
+DAEMONS = ("asyncio", "subprocess", "tests.nsqd", "tests.support.servers", "tests.support.v2_")
 """Imports of tests that talk to a daemon."""
 
 
@@ -49,8 +50,8 @@ class Reach(NamedTuple):
 
 
 def groups_of_tests(root: Path = ROOT) -> list[list[str]]:
-    """Files of tests, in groups that run side by side: one for each package, and the scenarios."""
-    folders = [sorted((root / "tests" / package).glob("**/test_*.py")) for package in PACKAGES]
+    """Files of tests, in groups that run side by side: one for each folder, and the scenarios."""
+    folders = [sorted((root / "tests" / name).glob("**/test_*.py")) for name in FOLDERS]
     scenarios = sorted((root / "tests" / "scenarios").glob("**/test_*.py"))
     folders.append([path for path in scenarios if is_in_process(path)])
     return [[str(path.relative_to(root)) for path in paths] for paths in folders if paths]
@@ -80,24 +81,18 @@ def measured(groups: Sequence[Sequence[str]], home: Path = HOME, root: Path = RO
     Raises:
         SystemExit: a test failed.
     """
-    data, durations = home / "data", home / "durations.json"
     files = [*root.glob("src/**/*.py"), *root.glob("tests/**/*.py")]
     newest = max(path.stat().st_mtime for path in files)
-    key = json.dumps(groups)
-    if not (durations.exists() and durations.stat().st_mtime > newest) or key != _key(home):
-        _measure(groups, home, root)
-        (home / "groups.json").write_text(key, encoding="utf-8")
-    return Reach(data, json.loads(durations.read_text(encoding="utf-8")))
+    stored = home / "durations.json"
+    last = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}
+    if last.get("groups") != groups or stored.stat().st_mtime < newest:
+        last = {"groups": groups, "seconds": _measure(groups, home, root)}
+        stored.write_text(json.dumps(last), encoding="utf-8")
+    return Reach(home / "data", last["seconds"])
 
 
-def _key(home: Path) -> str:
-    """The groups of the last measurement."""
-    path = home / "groups.json"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
-
-
-def _measure(groups: Sequence[Sequence[str]], home: Path, root: Path) -> None:
-    """Run the groups, one for each core at a time, and put their data together."""
+def _measure(groups: Sequence[Sequence[str]], home: Path, root: Path) -> dict[str, float]:
+    """Run the groups, one for each core at a time, and put their data together: the durations."""
     home.mkdir(parents=True, exist_ok=True)
     for old in [*home.glob("data*"), *home.glob("durations*.json")]:
         old.unlink()
@@ -112,8 +107,7 @@ def _measure(groups: Sequence[Sequence[str]], home: Path, root: Path) -> None:
         cwd=root,
         check=True,
     )
-    seconds = {name: each for part in found for name, each in part.items()}
-    (home / "durations.json").write_text(json.dumps(seconds), encoding="utf-8")
+    return {name: each for part in found for name, each in part.items()}
 
 
 def _run(tests: Iterable[str], home: Path, number: int, root: Path) -> dict[str, float]:
@@ -133,14 +127,14 @@ def _run(tests: Iterable[str], home: Path, number: int, root: Path) -> dict[str,
     return seconds
 
 
-def report(data: Path, root: Path = ROOT) -> dict[str, dict[str, Any]]:
-    """coverage's figures of each module, by its path."""
+def report(data: Path, include: list[str] | None = None) -> dict[str, dict[str, Any]]:
+    """coverage's figures of each module, or of those included, by its path."""
     measurement = coverage.Coverage(
-        data_file=str(data), config_file=str(root / "pyproject.toml"), messages=False
+        data_file=str(data), config_file=str(ROOT / "pyproject.toml"), messages=False
     )
     measurement.load()
     target = data.with_name("report.json")
-    measurement.json_report(outfile=str(target))
+    measurement.json_report(outfile=str(target), include=include)
     files = json.loads(target.read_text(encoding="utf-8"))["files"]
     return {name: each["summary"] for name, each in files.items()}
 
@@ -185,11 +179,11 @@ OPENING = """# Branch coverage
 
 Written by `make coverage` on {date}, commit {commit}: {count:,} tests.
 
-Branches of `protocol`, `log` and `broker` that their tests take: `tests/protocol`, `tests/log`,
-`tests/broker`, and the scenarios that use these packages without a daemon. Only code in the tests'
-own process is measured. The daemons that other tests start are processes of their own and are not
-measured, so the last row says little about the other packages. To see the lines that no test
-reaches: `.venv/bin/python -m coverage report -m --data-file=build/coverage/data`.
+Branches of `protocol`, `log` and `broker` that tests take: `tests/protocol`, `tests/log`,
+`tests/broker`, `tests/inspection`, and the scenarios that use these packages without a daemon. Only
+code in the tests' own process is measured. The daemons that other tests start are processes of
+their own and are not measured, so the last row says little about the other packages. The lines that
+no test reaches: `.venv/bin/python -m coverage report -m --data-file=build/coverage/data`.
 
 """
 

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import random
@@ -87,6 +88,8 @@ def judge(
 ) -> list[Judged]:
     """Run the tests of each mutant, in one copy of the repository for each core.
 
+    Ctrl-C ends early, with those that are done.
+
     Raises:
         SystemExit: tests fail in a copy that has no change.
     """
@@ -120,9 +123,10 @@ def judge(
         ThreadPoolExecutor(cores) as pool,
     ):
         list(pool.map(prepare, [f"{folder}/{number}" for number in range(cores)]))
-        for judged in pool.map(run, range(len(mutants))):
-            found.append(judged)
-            told(judged)
+        with contextlib.suppress(KeyboardInterrupt):
+            for judged in pool.map(run, range(len(mutants))):
+                found.append(judged)
+                told(judged)
     return found
 
 
@@ -168,8 +172,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=coverage.HOME, help="coverage's data")
     given = parser.parse_args(arguments)
     began = time.monotonic()
-    mutants, places = choose(modules(given.only), given.count, given.seed)
-    print(f"repeat with: make mutants SEED={given.seed} N={given.count}")
+    packages = modules(given.only)
+    if not packages:
+        parser.error("no such module in protocol, log or broker")
+    mutants, places = choose(packages, given.count, given.seed)
+    selected = "" if given.only == ["*"] else f' ARGS="--only {" ".join(given.only)}"'
+    print(f"repeat with: make mutants SEED={given.seed} N={given.count}{selected}")
     print(f"{len(mutants)} mutants at {places:,} places", flush=True)
     reach = coverage.measured(
         [given.tests] if given.tests else coverage.groups_of_tests(), given.data

@@ -23,6 +23,6 @@ def never_inline(
 
 if __name__ == "__main__":
     setattr(journal, "SHARE_MIN", 1)  # noqa: B010 - a replacement, which types do not allow
-    setattr(journal, "FILE_BYTES", JOURNAL_BYTES)  # noqa: B010 - a replacement as well
-    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    setattr(journal, "FILE_BYTES", JOURNAL_BYTES)  # noqa: B010 - the same
+    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - the same
     sys.exit(main())

@@ -20,7 +20,7 @@ async def end_at_once(_nsqd: Nsqd) -> None:
 
 
 if __name__ == "__main__":
-    setattr(disk_threads, "Committer", LateCommitter)  # noqa: B010 - types do not allow it
-    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
-    setattr(Nsqd, "stop", end_at_once)  # noqa: B010 - a replacement as well
+    setattr(disk_threads, "Committer", LateCommitter)  # noqa: B010 - for mypy
+    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - the same
+    setattr(Nsqd, "stop", end_at_once)  # noqa: B010 - the same
     sys.exit(main())

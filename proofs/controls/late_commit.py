@@ -39,6 +39,6 @@ def never_inline(
 
 
 if __name__ == "__main__":
-    setattr(disk_threads, "Committer", LateCommitter)  # noqa: B010 - types do not allow it
-    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - a replacement as well
+    setattr(disk_threads, "Committer", LateCommitter)  # noqa: B010 - for mypy
+    setattr(disk_threads.DiskThreads, "may_run_inline", never_inline)  # noqa: B010 - the same
     sys.exit(main())

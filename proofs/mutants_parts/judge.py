@@ -12,6 +12,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import math
 import os
 import resource
 import shutil
@@ -28,9 +29,13 @@ from proofs.coverage import Reach
 
 SECONDS_MIN = 20.0
 SLOWNESS_MAX = 5.0
-"""A run may take this many times as long as its tests took under coverage, and `SECONDS_MIN`."""
+"""A run may use `SECONDS_MIN` of CPU, and as many times what its tests took under coverage."""
+TEST_SECONDS_MAX = 120
+"""The longest time for one test, which may wait for ever: then it fails."""
+RUN_SECONDS_MAX = 1800.0
 MEMORY_BYTES_MAX = 6 << 30
 FILE_BYTES_MAX = 4 << 30
+STOPPED = -signal.SIGXCPU
 NO_TESTS = 5
 """Exit status of pytest if the tests are not there, because the change renames them."""
 NOT_COPIED = shutil.ignore_patterns(
@@ -135,7 +140,7 @@ class Workplace:
             for by, some in (("own tests", own), ("other tests", others)):
                 limit = SECONDS_MIN + SLOWNESS_MAX * sum(seconds.get(name, 0.0) for name in some)
                 status = self.run(some, limit) if some else 0
-                if status is None:
+                if status == STOPPED:
                     return Verdict(True, "time", len(tests))
                 if status not in (0, NO_TESTS):
                     return Verdict(True, by, len(tests))
@@ -151,11 +156,12 @@ class Workplace:
         subprocess.run(compiled, cwd=self.folder, check=True)
         return self.run(tests, SECONDS_MIN * len(files), keeps_compiled=True) == 0
 
-    def run(self, tests: list[str], seconds: float, *, keeps_compiled: bool = False) -> int | None:
-        """The exit status of pytest with these tests; None if it had to be stopped."""
+    def run(self, tests: list[str], seconds: float, *, keeps_compiled: bool = False) -> int:
+        """The exit status of pytest with these tests; `STOPPED` if they take too long."""
         self._list.write_text(json.dumps(tests), encoding="utf-8")
         files = dict.fromkeys(name.partition("::")[0] for name in tests)
         command = [sys.executable, "-m", "pytest", "-x", "-p", "no:randomly", "--tb=no"]
+        command += [f"--timeout={TEST_SECONDS_MAX}"]
         command += ["-p", "proofs.mutants_parts.select_plugin", f"--basetemp={self._temporary}"]
         environment = {
             **os.environ,
@@ -171,18 +177,21 @@ class Workplace:
             env=environment,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,
+            process_group=0,
         )
-        # A mutant may fill memory or disk.
+        # A mutant may never end, or fill memory or disk. A busy machine slows it, but not its CPU.
         for limited, size in (
+            (resource.RLIMIT_CPU, math.ceil(seconds)),
             (resource.RLIMIT_AS, MEMORY_BYTES_MAX),
             (resource.RLIMIT_FSIZE, FILE_BYTES_MAX),
         ):
-            resource.prlimit(process.pid, limited, (size, size))
+            _, hard = resource.getrlimit(limited)
+            soft = size if hard == resource.RLIM_INFINITY else min(size, hard)
+            resource.prlimit(process.pid, limited, (soft, hard))
         try:
-            return process.wait(seconds)
+            return process.wait(RUN_SECONDS_MAX)
         except subprocess.TimeoutExpired:
-            return None
+            return STOPPED
         finally:
             _end(process)
 

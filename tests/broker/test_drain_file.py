@@ -37,6 +37,7 @@ def test_no_flipped_bit_is_believed() -> None:
         (encode(NONE).replace(b'"format": 1', b'"format": 2'), "format 2"),
         (encode(Draining(None, {"a b": Drain(1, "")})), "invalid topic name"),
     ],
+    ids=["empty", "a list", "a changed name", "a later format", "an invalid topic"],
 )
 def test_other_contents_are_refused(text: bytes, why: str) -> None:
     """The error says what is wrong: damage, a later format, or a name that no topic has."""

@@ -17,9 +17,9 @@ from sparq.testing import ManualClock
 from tests.broker.house import House
 
 
-def new_session(**options: int) -> V2Session:
+def new_session(**options: Any) -> V2Session:
     """A session of a client on this host."""
-    return V2Session(1, "10.0.0.1:5555", ManualClock().now(), BrokerOptions(**options))  # type: ignore[arg-type]  # numbers
+    return V2Session(1, "10.0.0.1:5555", ManualClock().now(), BrokerOptions(**options))
 
 
 def granted(**asked: Any) -> Granted:

@@ -46,6 +46,10 @@ def answer(body: bytes | Any, status: str = "200 OK", *headers: str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
+NSQD = {"/info": answer({"version": "1.3.0"}), "/stats": answer({"topics": []})}
+"""What an nsqd answers when a cluster of given nsqds is asked for its nodes."""
+
+
 def listed(*addresses: tuple[Any, Any]) -> dict[str, Any]:
     """What an nsqlookupd says of nodes with these hosts and ports, all with the topic `t`."""
     return {

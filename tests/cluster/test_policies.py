@@ -3,15 +3,13 @@
 from sparq.cluster import policies
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.upstream import Upstream
-from tests.cluster.peers import answer, peer
-
-INFO = answer({"version": "1.3.0"})
+from tests.cluster.peers import NSQD, answer, peer
 
 
 async def test_policies_come_by_node(upstream: Upstream) -> None:
     """An answer that is not an object is an error of that node; it alone is a failure."""
-    good = {"/info": INFO, "/policies": answer({"policies": []})}
-    bad = {"/info": INFO, "/policies": answer(["nonsense"])}
+    good = {**NSQD, "/policies": answer({"policies": []})}
+    bad = {**NSQD, "/policies": answer(["nonsense"])}
     async with peer(good) as one, peer(bad) as two:
         both = Fleet(upstream, nsqds=[one.address, two.address])
         found = await policies.read(both, "t", "c")
@@ -25,7 +23,7 @@ async def test_policies_come_by_node(upstream: Upstream) -> None:
 
 async def test_policies_are_set_and_dropped_at_every_node(upstream: Upstream) -> None:
     """With the document's type; Go's nsqd has none, which the report says."""
-    async with peer({"/info": INFO, "/policies": answer({})}) as ours, peer({"/info": INFO}) as go:
+    async with peer({**NSQD, "/policies": answer({})}) as ours, peer(NSQD) as go:
         fleet = Fleet(upstream, nsqds=[ours.address, go.address])
         put = await policies.put(fleet, b"[[policy]]", policies.TOML, dry_run=True)
         head = ours.heads[-1]

@@ -6,9 +6,8 @@ from typing import Any
 from sparq.cluster.fleet import Fleet
 from sparq.cluster.redriving import STEP, RedriveProgress, redrive
 from sparq.cluster.upstream import Upstream
-from tests.cluster.peers import Peer, answer, peer
+from tests.cluster.peers import NSQD, Peer, answer, peer
 
-INFO = answer({"version": "1.3.0"})
 QUERY = {"topic": "t.dead", "channel": "c"}
 
 
@@ -33,7 +32,7 @@ def steps(nsqd: Peer) -> list[str]:
 async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream) -> None:
     """Refused letters are counted by reason and skipped; never more than there were."""
     first = {"done": ["a", "b"], "refused": [{"why": "no such topic"}], "next": "b"}
-    async with peer({"/info": INFO}) as nsqd:
+    async with peer(NSQD) as nsqd:
         seen = await redriven(upstream, nsqd, [first, {"done": ["d"], "next": "d"}], 4)
 
     assert [(2, 1, 1), (3, 1, 0)] == seen
@@ -42,7 +41,7 @@ async def test_each_request_goes_on_where_the_last_one_ended(upstream: Upstream)
 
 async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
     """Also if an answer names a next one but did nothing: that would go on for ever."""
-    async with peer({"/info": INFO}) as nsqd:
+    async with peer(NSQD) as nsqd:
         assert [(1, 0, 9)] == await redriven(upstream, nsqd, [{"done": ["a"]}], 10)
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [], "next": "a"}], 10)
         assert [(0, 0, 10)] == await redriven(upstream, nsqd, [{"done": [3], "next": 3}], 10)
@@ -50,7 +49,7 @@ async def test_it_ends_when_nsqd_has_no_more(upstream: Upstream) -> None:
 
 async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
     """What was done before still counts."""
-    async with peer({"/info": INFO, STEP: answer({"done": ["a"], "next": "a"})}) as nsqd:
+    async with peer({**NSQD, STEP: answer({"done": ["a"], "next": "a"})}) as nsqd:
         fleet = Fleet(upstream, nsqds=[nsqd.address])
         seen: list[RedriveProgress] = []
         async for progress in redrive(fleet, await fleet.node(nsqd.address), QUERY, 3, 0):
@@ -65,7 +64,7 @@ async def test_a_failure_ends_it_and_says_why(upstream: Upstream) -> None:
 async def test_a_rate_is_kept_to(upstream: Upstream) -> None:
     """Few letters at a time, and a pause after each request."""
     answers = [{"done": ["a", "b"], "next": "b"}]
-    async with peer({"/info": INFO}) as nsqd:
+    async with peer(NSQD) as nsqd:
         began = time.monotonic()
         seen = await redriven(upstream, nsqd, answers, 4, rate=20)
 

@@ -161,7 +161,8 @@ def test_a_channels_depth_is_what_it_has_not_finished(tmp_path: Path) -> None:
     first = topic.first
     topic.ledger.created("archive", first)
     topic.ledger.finished("archive", [first, first + 8], [first + 3, first + 9])
-    topic.ledger.requeued("archive", [first + 4, first + 5], [0, LATER_NS], [1, 3])
+    again = [first + 4, first + 5, first + 6]
+    topic.ledger.requeued("archive", again, [0, LATER_NS, 0], [1, 3, 0])
     topic.ledger.mark(first + 20)
     topic.close()
 

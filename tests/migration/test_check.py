@@ -8,6 +8,7 @@ from sparq.log.check import CheckReport, CheckRow
 from sparq.log.disk import RealDisk
 from sparq.log.ledger import Ledger
 from sparq.log.log import Log, LogOptions
+from sparq.log.metadata import DataPathMetadata
 from sparq.migration.check import check, size_of
 from sparq.protocol.frames import BodySlices
 from sparq.testing import ManualClock
@@ -99,7 +100,9 @@ def test_both_kinds_of_data_are_reported(tmp_path: Path) -> None:
 
 def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
     """Before its rename Go's files count, and after it the logs that were made of them."""
+    write_metadata(tmp_path, {"clicks": {}})
     GoQueue(tmp_path, "clicks").put(b"1", b"2").close()
+    (tmp_path / "sparq.json").write_bytes(DataPathMetadata(1, 7, 0).encode())
     (tmp_path / "go-import.tmp" / "topics").mkdir(parents=True)
     before = checked(tmp_path)
     (tmp_path / "go-import.tmp").rename(tmp_path / "go-import")
@@ -108,9 +111,11 @@ def test_an_import_that_was_interrupted(tmp_path: Path) -> None:
     after = checked(tmp_path)
 
     assert ("go", 2) == (before.kind, rows(before)["clicks", ""].depth)
-    assert "an import was interrupted: nsqd will restart it" == before.notes[0]
+    restarts, finishes = "nsqd will restart it", "nsqd will finish it"
+    facts = "format 1, node id 7"
+    assert [f"an import was interrupted: {restarts}", facts] == before.notes
     assert ("sparq", 5) == (after.kind, rows(after)["clicks", ""].depth)
-    assert ["an import was interrupted at its last step: nsqd will finish it"] == after.notes
+    assert [facts, f"an import was interrupted at its last step: {finishes}"] == after.notes
 
 
 @pytest.mark.parametrize("home", ["topics", "go-import/topics"])

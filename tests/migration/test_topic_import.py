@@ -85,6 +85,7 @@ def test_each_channel_gets_its_own_queue_and_the_topics(tmp_path: Path) -> None:
     a, b = state.channels["a"], state.channels["b"]
     assert (6, 6, 0) == (count, tally.messages, tally.damaged)
     assert sorted(places) == places
+    assert first + 6 == state.mark
     assert (first, first + 3) == (a.start, b.start)
     assert ([(first + 3, first + 5)], []) == (a.finished, b.finished)
     assert {first + 2: 3} == {index: attempts for index, (_, attempts) in a.requeued.items()}

@@ -8,10 +8,6 @@ import struct
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-from sparq.broker import drain_file
-from sparq.broker.drain_file import NONE, Drain, DrainError, Draining
 from sparq.nsqd.draining import LEFT_SHOWN
 from sparq.protocol.commands import sub
 from tests.nsqd.daemon import Consumer, Daemon, start, stop
@@ -174,29 +170,6 @@ async def test_changes_at_the_same_time_are_all_kept(nsqd: Daemon) -> None:
 
     assert found["draining"] is True
     assert {f"t{number}" for number in range(8)} == set(found["draining_topics"])
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [
-        (b"", "Expecting value"),
-        (b"[]", "list indices"),
-        (drain_file.encode(Draining(Drain(1, "me"), {})).replace(b'"me"', b'"we"'), "checksum"),
-        (drain_file.encode(NONE).replace(b'"format": 1', b'"format": 2'), "format 2"),
-        (drain_file.encode(Draining(None, {"a b": Drain(1, "")})), "invalid topic name"),
-    ],
-)
-def test_a_file_that_is_none(text: bytes, why: str) -> None:
-    """What is damaged, or of a later version, is told; nothing is guessed."""
-    with pytest.raises(DrainError, match=why):
-        drain_file.decode(text)
-
-
-def test_a_file_is_read_as_it_was_written() -> None:
-    """With who has asked, since when and for what."""
-    draining = Draining(Drain(5, "me", True), {"t": Drain(6, "she")})
-
-    assert draining == drain_file.decode(drain_file.encode(draining))
 
 
 def status_of(nsqd: Server) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -77,7 +78,7 @@ def test_a_place_to_go_on_from() -> None:
     assert token_of(call(""), 2) is None
     assert [12, -3] == token_of(call("after=12.-3"), 2)
     for text in ("12", "1.2.3", "x", "", "1.", f"{1 << 63}.0", f"-{1 << 63}.0"):
-        told = refusal(lambda text=text: token_of(call(f"after={text}"), 2))  # type: ignore[misc]  # bound now
+        told = refusal(partial(token_of, call(f"after={text}"), 2))
         assert "INVALID_ARG_AFTER: the `next` value of an answer to the same request" == told
 
 

@@ -58,7 +58,8 @@ class Bench:
             ),
             schedule=lambda: None,
         )
-        self.token = ConnectionToken(self.access, turns, self.session)  # type: ignore[arg-type]  # scripted
+        scripted: Any = turns, self.session
+        self.token = ConnectionToken(self.access, *scripted)
 
     def _call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         self.timers.append(Timer(seconds, call))

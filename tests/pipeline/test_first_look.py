@@ -37,9 +37,7 @@ def test_options_of_source_and_sink():
         source=(("tls_v1", "true"),),
     )
 
-    assert {"lookupd_http_addresses": "a:4161,b:4161", "tls_v1": "true"} == (
-        cluster_options(given)
-    )
+    assert {"lookupd_http_addresses": "a:4161,b:4161", "tls_v1": "true"} == (cluster_options(given))
 
 
 def test_a_cluster_that_answers_is_left_as_it_is(cluster):

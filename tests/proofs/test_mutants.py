@@ -66,7 +66,7 @@ def test_tests_that_do_not_end_are_stopped(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mutant that never ends counts as killed, by time."""
-    monkeypatch.setattr(judge, "SECONDS_MIN", 0.2)
+    monkeypatch.setattr(judge, "SECONDS_MIN", 1.0)
     endless = mutant("MILLISECOND = 1_000_000", "while True: pass")
 
     assert Verdict(True, "time", 1) == workplace.judge(endless, [f"{FORMATS}[0-0s]"], {})
@@ -106,7 +106,6 @@ def test_two_mutants_of_one_module(tmp_path: Path, capsys: pytest.CaptureFixture
         shutil.rmtree(ENVIRONMENTS / "mutants", ignore_errors=True)
         pytest.skip("needs an index of Python packages")
     assert places > 10
-    assert (found, places) == mutants.choose(chosen, 2, 7)
     assert all(ast.parse(each.text) for each in found)
 
     arguments = ["--only", "protocol.durations", "--tests", TESTS, "--data", str(tmp_path)]
@@ -114,3 +113,6 @@ def test_two_mutants_of_one_module(tmp_path: Path, capsys: pytest.CaptureFixture
     printed = capsys.readouterr().out
     assert "repeat with: make mutants SEED=7 N=2" in printed
     assert "| protocol | 2 | " in printed
+    survived = [line for line in printed.splitlines() if ": survived" in line]
+    places = [f"{each.path}:{each.line}" for each in found]
+    assert all(line.partition(": ")[0] in places for line in survived)

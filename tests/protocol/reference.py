@@ -248,7 +248,7 @@ class Reference:
             value = self.int64(words, 3, "time" if kind == "time" else "index")
         if kind in ("after", "within"):
             count = self.int64(words, 4, "count" if kind == "after" else "bytes")
-        self.events.append(("Ends", topic, kind, value, count))
+        self.events.append(("ReadEnds", topic, kind, value, count))
 
     def do_commit(self, words: list[str]) -> None:
         self.at_least(words, 4)

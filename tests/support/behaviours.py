@@ -133,8 +133,9 @@ def places(paths: Iterable[Path]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for path in paths:
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            is_test = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-            place = f"{path.relative_to(TESTS)}" + (f"::{node.name}" if is_test else "")
+            place = str(path.relative_to(TESTS))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                place += f"::{node.name}"
             for call in ast.walk(node):
                 for name in _names_in(call) if isinstance(call, ast.Call) else ():
                     found.setdefault(name, []).append(place)

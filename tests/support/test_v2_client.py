@@ -34,6 +34,7 @@ def test_answers_and_messages_are_kept_apart(nsqd: NsqdServer) -> None:
 
 def test_drain_takes_all_there_is(nsqd: NsqdServer) -> None:
     """Every message of the channel is returned, and finished."""
+    nsqd.post("/topic/create?topic=drained")
     nsqd.post("/channel/create?topic=drained&channel=c")
     bodies = [b"%d" % number for number in range(1200)]
     with V2Client(nsqd) as client:

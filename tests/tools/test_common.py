@@ -138,15 +138,15 @@ def test_closed_descriptors() -> None:
     """What is closed stays so: no connection is written to or read as if it were a standard one."""
     program = """
 import asyncio, socket
-from sparq.tools.command_line import Failed
+from sparq.tools.command_line import ToolError
 from sparq.tools.common import run
-from sparq.tools.pipes import Input, Output
+from sparq.tools.pipes import Input, PipeOutput
 async def work(stop):
     sockets = socket.socketpair()
-    for call in (Input().read(), Output().write(b"x")):
+    for call in (Input().read(), PipeOutput().write(b"x")):
         try:
             await call
-        except Failed as error:
+        except ToolError as error:
             print(error, file=open("/dev/stderr", "w"))
     return min(each.fileno() for each in sockets)
 raise SystemExit(run("tool", work))

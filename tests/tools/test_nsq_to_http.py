@@ -246,7 +246,7 @@ async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
 
 TRUSTING = """
 import asyncio, json, sys
-from sparq.tools.nsq_to_http import Endpoint, open_session
+from sparq.tools.nsq_to_http import HttpTarget, open_session
 from sparq.tools.relay import NotSentError
 
 async def main():
@@ -254,7 +254,7 @@ async def main():
     async with open_session(5, 5) as session:
         for url in sys.argv[1:]:
             try:
-                await Endpoint("POST", url, {}).send(session, b"x")
+                await HttpTarget("POST", url, {}).send(session, b"x")
                 found.append("sent")
             except NotSentError as error:
                 found.append("refused" if "certificate" in str(error) else str(error))

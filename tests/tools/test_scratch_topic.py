@@ -8,7 +8,7 @@ import pytest
 
 from sparq.tools.command_line import ToolError
 from sparq.tools.scratch_topic import ScratchTopic
-from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spawn_nsqlookupd
+from tests.support.servers import NsqdServer, free_port, spawn_nsqd
 
 
 @pytest.fixture(scope="module")
@@ -60,16 +60,12 @@ async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
         nsqd.post(f"/topic/create?topic={topic.name}")
 
 
-async def test_an_address_that_is_no_nsqds(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """The error names the flag and the address; without an nsqd nothing is made."""
+async def test_an_address_where_no_nsqd_speaks_http(nsqd: NsqdServer) -> None:
+    """The error names the flag and the address; no topic is made."""
     nobody = f"127.0.0.1:{free_port()}"
-    with pytest.raises(ToolError, match=f"--nsqd-http-address {nobody}: connection refused"):
-        async with ScratchTopic(nobody):
-            pass
-    lookupd: Server
-    with spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as lookupd:
-        before = lookupd.get_json("/topics")
-        with pytest.raises(ToolError, match="--nsqd-http-address"):
-            async with ScratchTopic(lookupd.http):
+    for address, reason in ((nobody, "connection refused"), (nsqd.tcp, "speaks NSQ")):
+        with pytest.raises(ToolError, match=f"--nsqd-http-address {address}: .*{reason}"):
+            async with ScratchTopic(address):
                 pass
-        assert before == lookupd.get_json("/topics") or before == {"topics": []}
+
+    assert {} == topics(nsqd)

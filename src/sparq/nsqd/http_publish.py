@@ -50,7 +50,7 @@ END: Final = b"\r\n\r\n"
 PLAIN_HEADERS: Final = frozenset(
     ("host", "user-agent", "accept", "accept-encoding", "content-length", "content-type")
 )
-"""Headers without effect here; `PublishConnection: keep-alive` is the only other one accepted."""
+"""Headers without effect here; `Connection: keep-alive` is the only other one accepted."""
 
 
 class Head(NamedTuple):
@@ -113,7 +113,7 @@ class FastPublishPath:
         size = message.headers.get("Content-Length", "")
         path, _, raw_query = message.path.partition("?")
         names = {name.lower() for name in message.headers}
-        if "connection" in names and message.headers["PublishConnection"].lower() == "keep-alive":
+        if "connection" in names and message.headers["Connection"].lower() == "keep-alive":
             names.discard("connection")
         plain = (
             message.method == "POST"

@@ -32,7 +32,7 @@ def is_met(needs: Needs, granted: str, **arguments: str) -> bool:
         ("read", "clicks", False),
         ("operate:clicks*", "clicks2", True),
         ("operate:clicks*", "orders", False),
-        ("operate:clicks*", "", False),  # a request without a topic is about all topics
+        ("operate:**", "", False),  # a request without a topic is about all topics
         ("none", "clicks", False),
     ],
 )

@@ -71,12 +71,3 @@ async def test_a_stream_needs_the_right_of_its_page(site: Site) -> None:
             assert status == answer.status, view
     async with stream(site, "/nodes/127.0.0.1:1", "a") as answer:
         assert "This can no longer be shown: NODE_NOT_FOUND." in "\n".join(await event(answer))
-
-
-async def test_two_roles_never_share_a_part(site: Site) -> None:
-    """A button that only administrators have is in no stream of others."""
-    page = f"/nodes/{site.nodes[0]}"
-    async with stream(site, page, "a") as ann, stream(site, page, "b", token="eve") as eve:
-        parts = ["\n".join(await event(answer)) for answer in (ann, eve)]
-    assert parts[0] != parts[1] or "Drain…" not in parts[0]
-    assert "Drain…" not in parts[1]

@@ -15,7 +15,7 @@ SAYS_MAGIC = {
     "tests/support/v2_client.py": "the one client",
     "tests/protocol/test_commands.py": "compares the constant with NSQ's bytes",
     "tests/client/scripted.py": "a server for tests of sparq's client",
-    "tests/client/tap.py": "reads what sparq's client sends",
+    "tests/scenarios/client_library/tap.py": "reads what sparq's client sends",
     "tests/spark/range_server.py": "a server for tests of Spark's source",
     "tests/nsqlookupd/test_tcp.py": "a wrong magic for nsqlookupd",
     "proofs/hostile_parts/served.py": "a wrong magic for nsqlookupd",

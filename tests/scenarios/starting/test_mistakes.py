@@ -142,8 +142,8 @@ def test_what_the_machine_does_not_give_is_named(tmp_path: Path) -> None:
 
 AS_NOBODY = """
 import os, sys
-from sparq.nsqd import checks, main, tls
-from sparq.nsqd.options import Options, TlsOptions
+from sparq.nsqd import main, option_checks, tls
+from sparq.nsqd.options import NsqdOptions, TlsOptions
 from sparq.program.lifecycle import StartError
 from pathlib import Path
 
@@ -153,8 +153,8 @@ os.seteuid(65534)
 folder, key = sys.argv[1:]
 for work in (
     lambda: main.lock(main.RealDisk(), Path(folder)),
-    lambda: checks.check(Options(tls=TlsOptions(cert=key, key=key)), tls.build),
-    lambda: checks.check(Options(tls=TlsOptions(root_ca_file=key)), tls.build),
+    lambda: option_checks.check(NsqdOptions(tls=TlsOptions(cert=key, key=key)), tls.build),
+    lambda: option_checks.check(NsqdOptions(tls=TlsOptions(root_ca_file=key)), tls.build),
 ):
     try:
         work()

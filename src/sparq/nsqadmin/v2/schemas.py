@@ -78,8 +78,8 @@ def of_type(hint: Any) -> Schema:
 
 
 def name_of(kind: type) -> str:
-    """The name of a row's schema: a `ChannelRow` is a `Channel` in the API."""
-    return kind.__name__.removesuffix("Row")
+    """The name of a schema in the API: a `ChannelRow` is a `Channel` there."""
+    return "Left" if kind is NodeRemainder else kind.__name__.removesuffix("Row")
 
 
 TEXT: Final[Schema] = {"type": "string"}
@@ -294,7 +294,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         scanned_bytes=COUNT,
     ),
     "Forgotten": thing(node=TEXT),
-    "NodeRemainder": of_dataclass(NodeRemainder),
+    "Left": of_dataclass(NodeRemainder),
     "Drain": of_dataclass(DrainProgress),
     "Mark": of_dataclass(Mark),
     "LetterPage": thing(origin=TEXT, marks=by_key(reference("Mark")), **_MESSAGES),
