@@ -6,8 +6,11 @@
    line of JSON. With `--once` it prints one table or one document, and exits.
 2. Rates need two samples. The screen shows the first one without rates; printed output begins with
    the second.
-3. STATE says what is wrong with a channel (`overview`). With `--once` it is `stuck` if nothing was
-   finished in the one interval; otherwise after 10 seconds, or 2 minutes if Spark reads it.
+3. STATE says what is wrong with a channel; docs/operating.md, "Troubleshooting", says what to do.
+   A topic without a channel, or with messages that its channels do not get because it is paused,
+   has a row of its own, with the channel `-`. With `--once` a channel is `stuck` if nothing was
+   finished in the one interval; otherwise after 10 seconds, or 2 minutes if Spark reads it. LAG is
+   `never` if messages wait and none is finished.
 4. An nsqd that stops answering keeps its last figures, and is reported as gone.
 5. It uses HTTP requests that any nsqd answers (`cluster`), sparq's and Go's, and changes nothing.
    Go's nsqd does not report the age of the oldest message: `-`.
