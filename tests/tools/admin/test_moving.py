@@ -149,6 +149,25 @@ def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFi
     assert Counter(range(50)) == pair.arrived("c")
 
 
+def test_the_target_does_not_learn_the_channel_of_the_move(
+    pair: Pair, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A slow nsqlookupd answers the target's question about channels after the move has begun."""
+    pair.furnish(messages=50)
+    wait_for(lambda: "t" in pair.lookupd.get_json("/topics")["topics"])
+    os.kill(pair.lookupd.pid, signal.SIGSTOP)
+    timer = threading.Timer(2.0, os.kill, (pair.lookupd.pid, signal.SIGCONT))
+    timer.start()
+    try:
+        words = [word for word in pair.words if not word.startswith("--lookupd")]
+        nsqds = [f"--nsqd-http-address={nsqd.http}" for nsqd in (pair.source, pair.target)]
+        document = call(capfd, *words, *nsqds, "--json").document
+    finally:
+        timer.join()
+    assert {"result": "done", "carried": 50, "maybe_twice": 0}.items() <= document.items()
+    assert not pair.target.get_json("/stats?format=json&topic=t")["topics"][0]["channels"]
+
+
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim: str) -> None:
     """The verb says so; the next run finishes, and nothing is lost."""

@@ -45,6 +45,9 @@ PUBLISH_BYTES: Final = 1 << 20
 PATIENCE_SECONDS: Final = 10.0
 """Time after which the next run gets the messages that a killed run had in flight."""
 
+LEARN_SECONDS: Final = 5.0
+"""Time that an nsqd waits for nsqlookupd's list of a new topic's channels (decision 8)."""
+
 LOOK_SECONDS: Final = 0.25
 CONNECT_SECONDS: Final = 10.0
 SECOND: Final = 1_000_000_000
@@ -195,6 +198,10 @@ class Move:
             return []
         names = [one["channel_name"] for one in self._channels(figures) if waiting_in(one)]
         if not figures["channels"] and waiting_in(figures):
+            # The target may still be asking nsqlookupd which channels its new topic has. It would
+            # create CARRIER as well, and the messages would be in that channel, not in the topic.
+            # No answer of nsqd shows that it is done, so wait as long as it may take.
+            await asyncio.sleep(LEARN_SECONDS)
             await self._post(self.source, "/channel/create", channel=CARRIER)
             names.append(CARRIER)
         return names
