@@ -1,7 +1,7 @@
-"""nsqd that takes what it has sent for what was received. The control of net.py.
+"""nsqd that counts what it has sent as received. The control of net.py.
 
-What a consumer had in flight when its connection ended counts as finished: at most once, as a
-broker does that has no acknowledgements.
+When a connection ends, the messages in flight on it count as finished: delivery at most once, as in
+a broker without acknowledgements.
 """
 
 import sys
@@ -13,7 +13,7 @@ from sparq.protocol.instant import Instant
 
 
 def forget(channel: Channel, session: V2Session, _now: Instant, *, requeue: bool) -> None:
-    """Forget a session, and all that it had."""
+    """Finish a session's messages in flight when its connection ends."""
     if channel.sessions.pop(session.owner, None) is None:
         return
     channel.ready.pop(session, None)

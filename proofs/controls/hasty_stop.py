@@ -1,8 +1,8 @@
-"""nsqd with its guard switched off: told to stop it ends at once, with writes behind their OKs.
+"""nsqd that ends at once when it is told to stop. A control of term.py.
 
-A control of term.py. A stop must wait for what its threads have been given. Where an OK leaves only
-after its write there is nothing that a hasty end could lose; so this has late_commit.py's commits,
-too, which an orderly stop would still bring to the disk.
+A stop must wait for the writes that its threads have been given. But if an OK leaves only after its
+write, a hasty end loses nothing. So this nsqd also has the commits of late_commit.py, which an
+orderly stop would still write.
 """
 
 import os
@@ -15,7 +15,7 @@ from sparq.nsqd.server import Nsqd
 
 
 async def end_at_once(_nsqd: Nsqd) -> None:
-    """Wait for nothing."""
+    """End without waiting for anything."""
     os._exit(0)
 
 

@@ -1,7 +1,7 @@
-"""nsqd with its guard switched off: a sync that failed is taken for good. A control of ioerror.py.
+"""nsqd that takes a failed sync for a successful one. A control of ioerror.py.
 
-After a failed fdatasync Linux may have dropped what was to be written, and the next one succeeds:
-who goes on as if nothing had happened acknowledges what is on no disk.
+After a failed fdatasync Linux may have dropped the data, and the next fdatasync succeeds. A broker
+that ignores the error acknowledges messages that are on no disk.
 """
 
 import sys
@@ -13,7 +13,7 @@ sync = RealFile.sync
 
 
 def sync_or_not(file: RealFile) -> None:
-    """Sync, and hope for the best."""
+    """Sync, and ignore an error."""
     try:
         sync(file)
     except DiskError:

@@ -1,8 +1,7 @@
-"""nsqd with its guard switched off: every OK leaves before its write. The control of kill.py.
+"""nsqd that sends every OK before its write. The control of kill.py.
 
-A proof that nothing is lost is worth something only when it is seen to fail where messages are
-lost. This runs the same nsqd, with the commit helper replaced by one that reports a commit as done
-first and runs it a moment later, which is what a broker without the guarantee does.
+A proof that no message is lost has value only if it fails where messages are lost. In this nsqd a
+disk thread reports a commit as done first, and runs it a moment later.
 """
 
 import sys
@@ -17,7 +16,7 @@ LATE_SECONDS = 0.05
 
 
 class LateCommitter(disk_threads.Committer):
-    """Reports commits before they are run."""
+    """Reports commits before they have run."""
 
     def _work(self) -> None:
         while (entry := self._queue.get()) is not None:
@@ -34,7 +33,7 @@ class LateCommitter(disk_threads.Committer):
 def never_inline(
     _runner: disk_threads.DiskThreads, _tasks: list[Task], _backlog_bytes: int
 ) -> bool:
-    """A commit in the loop is a commit in time: none is allowed here."""
+    """Never run a commit in the event loop: it would be done before its OK."""
     return False
 
 

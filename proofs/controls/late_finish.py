@@ -1,8 +1,8 @@
-"""nsqd with another guard switched off: what is finished is written late. A control of kill.py.
+"""nsqd that writes finished messages late. A control of kill.py.
 
-A FIN that was followed by an answered command must outlive a kill: nsqd writes what was finished
-before any reply of that turn leaves. Here the ledger holds such records back for a moment, so that
-a kill finds them unwritten, and messages come again that must not.
+A FIN that was followed by an answered command must survive a kill: nsqd writes the records of FINs
+before it sends any reply of that turn. Here the ledger holds such records back for a moment, so a
+kill loses them, and messages are delivered again that must not be.
 """
 
 import sys
@@ -19,13 +19,13 @@ held_since: dict[Ledger, float] = {}
 
 
 def note(ledger: Ledger, channel: str, starts: Indexes, ends: Indexes) -> None:
-    """As ever; but what is flushed waits from now on."""
+    """Record FINs as usual; from now on, flushes are held back."""
     held_since.setdefault(ledger, time.monotonic())
     finished(ledger, channel, starts, ends)
 
 
 def flush_late(ledger: Ledger) -> None:
-    """Write nothing while the oldest finish that was noted is young."""
+    """Write nothing while the oldest record of a FIN is young."""
     since = held_since.get(ledger)
     if since is None or time.monotonic() - since > LATE_SECONDS:
         held_since.pop(ledger, None)

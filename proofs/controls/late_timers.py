@@ -1,6 +1,6 @@
-"""nsqd that looks at its timers a quarter of a second after they are due: a control of clock.py.
+"""nsqd that handles its timers a quarter of a second late. A control of clock.py.
 
-Nothing comes early by this, and nothing is lost: only the measure of lateness can tell.
+No message comes early and none is lost: only the measurement of lateness can find it.
 """
 
 import sys
@@ -14,7 +14,7 @@ POP_DUE = Timers.pop_due
 
 
 def pop_late(timers: Timers[Any], mono_ns: int) -> list[Any]:
-    """Only what was due a quarter of a second ago is seen to."""
+    """Handle only what was due a quarter of a second ago."""
     return POP_DUE(timers, mono_ns - LATE_NS)
 
 

@@ -1,7 +1,4 @@
-"""nsqd that keeps something of every topic that it deletes. A control of mixed.py.
-
-Memory and open files stay for each, as if somebody had forgotten them.
-"""
+"""nsqd that keeps memory and open files of every topic that it deletes. A control of mixed.py."""
 
 import os
 import sys
@@ -17,7 +14,7 @@ kept: list[tuple[bytes, list[int]]] = []
 
 
 def delete_and_keep(topics: Topics, *arguments: str) -> object:
-    """Delete it, and keep what it might have left."""
+    """Delete a topic, and keep memory and an open file for it."""
     files = [os.open(os.devnull, os.O_RDONLY) for _ in range(LEAKED_FILES)]
     kept.append((os.urandom(LEAKED_BYTES), files))
     return delete(topics, *arguments)

@@ -1,7 +1,7 @@
 """nsqd that never notices that a client does not read. The control of slow.py.
 
-Without it a consumer gets as much as its RDY count allows, and what it does not take lies in nsqd's
-memory.
+A consumer then gets as many messages as its RDY count allows, and those that it does not read stay
+in nsqd's memory.
 """
 
 import sys
@@ -11,7 +11,7 @@ from sparq.nsqd.tcp import TcpConnection
 
 
 def go_on(_connection: TcpConnection) -> None:
-    """However much waits to be sent."""
+    """Never pause, however much waits to be sent."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""nsqd with its guard switched off: no checkpoint makes room for ledgers. A control of full.py.
+"""nsqd without checkpoints that shrink ledgers on a full disk. A control of full.py.
 
-The reserve is then all there is: single FINs use it up, and a kill brings back what came later.
+Only the reserve is left: FINs out of order use it up, and after a kill later ones are undone.
 """
 
 import sys
@@ -11,7 +11,7 @@ from sparq.nsqd.main import main
 
 
 def no_room(*_arguments: Any) -> bool:
-    """A ledger that finds no space is not written."""
+    """Leave a ledger unwritten if there is no space for it."""
     return False
 
 

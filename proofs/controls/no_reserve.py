@@ -1,6 +1,6 @@
-"""nsqd with its guard switched off: no space is kept back. A control of full.py.
+"""nsqd without reserved disk space. A control of full.py.
 
-On a full disk what is finished can then not be written down, and a kill brings it back.
+On a full disk FINs cannot be recorded then, and a kill undoes them.
 """
 
 import sys
@@ -10,17 +10,17 @@ from sparq.nsqd.main import main
 
 
 def nothing_to_release(_reserve: Reserve, _size: int, _purpose: Purpose = Purpose.APPEND) -> bool:
-    """There is no spare file to be cut."""
+    """Do nothing: there is no reserve to shrink."""
     return False
 
 
 def nothing_to_restore(reserve: Reserve) -> int:
-    """Nor is there one to be filled up again; what is free is told as it is."""
+    """Do nothing: there is no reserve to fill; report the free space as it is."""
     return reserve._disk.free_bytes(reserve._directory)
 
 
 def nothing_to_ask(_reserve: Reserve, _size_bytes: int) -> None:
-    """Logs take the disk to its last block."""
+    """Let logs fill the disk to its last block."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""nsqd with its guard switched off: nothing is synced, all is left to the kernel. A control.
+"""nsqd that syncs nothing and leaves all writes to the kernel. The control of power.py.
 
-What a broker does that trusts `write`: a kill does no harm, and a power cut takes what was
-acknowledged in the seconds before it.
+A kill does no harm to it; a power cut loses the messages acknowledged in the seconds before.
 """
 
 import sys
@@ -11,11 +10,11 @@ from sparq.nsqd.main import main
 
 
 def no_sync(_file: RealFile) -> None:
-    """Say that it is on the disk."""
+    """Report a file as synced."""
 
 
 def no_directory_sync(_disk: RealDisk, _path: str) -> None:
-    """Say that the folder's entries are on the disk."""
+    """Report a folder as synced."""
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The pipeline with its guard switched off: a reader that does not keep to the checkpoint.
+"""The pipeline with a reader that does not keep to the checkpoint. The control of spark.py.
 
-The control of spark.py. What a micro-batch reads is planned and written down before it is read, and
-a batch that is run again must read just that. This reader keeps to a plan only while it remembers
-having made it: run again after a kill, a batch reads on to wherever the logs end by then, and the
-next one reads the rest once more.
+The ranges of a micro-batch are planned and written down before they are read, and a batch that runs
+again must read the same ranges. This reader keeps to a plan only while it remembers making it. If a
+batch runs again after a kill, it reads to the current end of the logs, and the next batch reads
+those messages a second time.
 
-It is called as small_batches.py is.
+It is called like small_batches.py.
 """
 
 import sys
@@ -14,36 +14,36 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from proofs.controls import small_batches
+from proofs import small_batches
 from sparq.pipeline import app
 from sparq.spark.data_source import NsqDataSource
 from sparq.spark.source import NsqStreamReader
 
 
-class CarelessReader(NsqStreamReader):
+class UnplannedReader(NsqStreamReader):
     """Reads beyond the end of a batch that it has not planned itself."""
 
     planned = False
 
     def latestOffset(self, start: dict[str, int], limit: Any) -> dict[str, int]:
-        """As ever; from here on the plans are its own."""
+        """Make plans as usual, and remember them."""
         self.planned = True
         return super().latestOffset(start, limit)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[Any]:
-        """The planned ranges, or all that there is."""
+        """Return the planned ranges, or all that the logs hold."""
         if not self.planned:
             end = super().latestOffset(start, ReadAllAvailable())
         return super().partitions(start, end)
 
 
 class CarelessSource(NsqDataSource):
-    """The format `nsq`, read by a careless reader."""
+    """The format `nsq`, with a reader that ignores plans."""
 
-    def streamReader(self, schema: Any) -> CarelessReader:
-        """As ever, but for its class."""
+    def streamReader(self, schema: Any) -> UnplannedReader:
+        """Return the usual reader, as an `UnplannedReader`."""
         reader = super().streamReader(schema)
-        return CarelessReader(reader._options, reader._columns)
+        return UnplannedReader(reader._options, reader._columns)
 
 
 def register_careless(spark: SparkSession) -> None:

@@ -1,7 +1,7 @@
-"""nsqd that shares its open files out to nobody. The control of fds.py.
+"""nsqd that does not divide its open files among logs and clients. The control of fds.py.
 
-Connections may take all of the process's files, and a log that needs one more finds none and closes
-none of its own: what a broker does that has not thought of it.
+Connections may take all open files of the process. A log that needs another one finds none, and
+closes none of its own.
 """
 
 import sys
@@ -12,12 +12,12 @@ from sparq.nsqd.open_files import OpenFiles
 
 
 def nobody_is_bounded(_limit: int) -> files.FileShares:
-    """Whoever comes first has them all."""
+    """Give all open files to whoever needs them first."""
     return files.FileShares(files.UNLIMITED, files.UNLIMITED, files.UNLIMITED)
 
 
 def close_none(_files: OpenFiles) -> bool:
-    """What is open stays open."""
+    """Close nothing."""
     return False
 
 

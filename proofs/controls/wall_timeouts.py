@@ -1,6 +1,7 @@
-"""nsqd whose timeouts run on the wall clock. The control of clock.py.
+"""nsqd whose timeouts use the wall clock. The control of clock.py.
 
-A jump of a day forward ends everybody's time at once, and brings deferred messages a day early.
+If the clock jumps a day forward, every timeout ends at once, and deferred messages come a day
+early.
 """
 
 import sys
@@ -12,7 +13,7 @@ from sparq.protocol.instant import Instant
 
 
 def one_clock() -> Instant:
-    """The wall clock, twice."""
+    """Read the wall clock for both clocks."""
     now = time.time_ns()
     return Instant(now, now)
 

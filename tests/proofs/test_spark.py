@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from proofs.controls import unplanned_reader
-from proofs.controls.unplanned_reader import CarelessReader
+from proofs.controls.unplanned_reader import UnplannedReader
 from proofs.spark import PipelineRun, archived, driver_pids
 
 from sparq.pipeline import app
@@ -106,7 +106,7 @@ def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(NsqStreamReader, "latestOffset", lambda *_: {"log": 90})
     monkeypatch.setattr(NsqStreamReader, "partitions", lambda _self, start, end: [start, end])
 
-    planned, rerun = (object.__new__(CarelessReader) for _ in range(2))
+    planned, rerun = (object.__new__(UnplannedReader) for _ in range(2))
     planned.latestOffset({"log": 1}, None)
 
     assert [{"log": 1}, {"log": 50}] == planned.partitions({"log": 1}, {"log": 50})

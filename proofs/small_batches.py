@@ -18,7 +18,7 @@ FLAGS = (
 )
 
 
-def main(words: list[str], module: str = "proofs.controls.small_batches") -> int:
+def main(words: list[str], module: str = "proofs.small_batches") -> int:
     """The run, whose application is `module`; or the application."""
     if words[0] == "run":
         setattr(pipeline, "APPLICATION", module)  # noqa: B010 - a replacement
