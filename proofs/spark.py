@@ -8,7 +8,7 @@ is chance, from the seed. The runner starts again what has ended; then its audit
 archive, counted here once more, must have every message once.
 
 The control is a run whose reader does not keep to a batch that the checkpoint has planned
-(careless_reader.py): after a kill it reads on to wherever the log ends now. Messages must be found
+(controls/unplanned_reader.py): after a kill it reads on to wherever the log ends now. Messages must be found
 twice in its archive. That needs a kill in a batch of the archive while the log still grows: where
 no kill came to one, the control has another run, three at most.
 """
