@@ -1,1 +1,1 @@
-"""Proofs: real daemons, killed while they work, and a count of what was lost. See kill.py."""
+"""Proofs: programs that try to break sparq's promises and count the violations. See kill.py."""

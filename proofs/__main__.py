@@ -1,9 +1,9 @@
-"""Every proof, and GUARANTEES.md from what they came to: `make proofs`.
+"""Runs all proofs and writes GUARANTEES.md from their results: `make proofs`.
 
-Each proof is a process of its own, with its defaults. They run one after the other; the mixed run,
-an hour at a low rate, runs beside the others. A proof that fails, or ends
-without an outcome, is written down as failed, and the exit status is 1. `--only crash,full` runs
-some again and keeps the rows of the others; `--only ''` writes the page anew and runs nothing.
+Each proof runs in its own process, with its default options. The proofs run one after another; only
+the mixed run, an hour at a low rate, runs in parallel with the others. A proof that fails, or ends
+without an outcome, is recorded as failed, and the exit status is 1. `--only crash,full` runs these
+two again and keeps the results of the others; `--only ''` only rewrites the page.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from proofs.guarantees import Book, Result
 from proofs.outcome import Outcome
 from proofs.promises import PROMISES
 
-# What costs little comes first.
+# The cheapest proofs come first.
 VERBS = (
     "golden",
     "model",
@@ -49,7 +49,7 @@ VERBS = (
     "mixed",
 )
 BESIDE = ("mixed",)
-"""Long proofs that need little of the machine: they begin first and end last, beside the others."""
+"""Long proofs with little load: they start first, in parallel with the others, and end last."""
 
 SECONDS_MAX = 7200.0
 OWN = (":!GUARANTEES.md", ":!proofs/results.json")
@@ -58,13 +58,13 @@ OWN = (":!GUARANTEES.md", ":!proofs/results.json")
 def run(
     verb: str, seed: int | None, root: Path = guarantees.ROOT, *, beside: bool = False
 ) -> Outcome:
-    """One proof in a process of its own.
+    """Run one proof in its own process and return its outcome.
 
     Args:
-        verb: the proof.
-        seed: of its random choices; None: one by chance.
-        root: the folder that holds the package `proofs`.
-        beside: run it without its output; else that goes where ours goes.
+        verb: name of the proof.
+        seed: seed of its random choices; None: the proof chooses one.
+        root: the folder that contains the package `proofs`.
+        beside: discard the proof's output, as others run in parallel; otherwise it is shown.
     """
     with tempfile.TemporaryDirectory(prefix="sparq-proofs-") as folder:
         answer = Path(folder) / "outcome.json"
@@ -81,7 +81,7 @@ def run(
 
 
 def status_of(command: Sequence[str], root: Path, *, quiet: bool = False) -> str:
-    """Run a program to its end, for SECONDS_MAX at most; in words how it ended."""
+    """Run a program for at most SECONDS_MAX, and describe how it ended."""
     output = subprocess.DEVNULL if quiet else None
     try:
         ended = subprocess.run(command, cwd=root, stdout=output, timeout=SECONDS_MAX, check=False)
@@ -91,14 +91,14 @@ def status_of(command: Sequence[str], root: Path, *, quiet: bool = False) -> str
 
 
 def commit(root: Path = guarantees.ROOT) -> str:
-    """The commit of the tree, with a + when files differ from it, our own output apart."""
+    """Return the current commit, with a + if tracked files differ, except our own output."""
     name = git(root, "rev-parse", "--short", "HEAD")
     changed = git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", *OWN)
     return name + "+" * bool(changed) if name else "unknown"
 
 
 def git(root: Path, *words: str) -> str:
-    """What git says, nothing where there is no repository."""
+    """Return git's output; empty outside a repository."""
     command = ["git", *words]
     found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     return found.stdout.strip()
@@ -109,7 +109,7 @@ def today() -> str:
 
 
 def outcomes(verbs: Sequence[str], seed: int | None) -> Iterator[tuple[str, Outcome]]:
-    """Run these proofs; each with what it came to, as soon as it has ended."""
+    """Run these proofs, and yield each name with its outcome; the parallel ones come last."""
     beside = [verb for verb in verbs if verb in BESIDE]
     alone = [verb for verb in verbs if verb not in BESIDE]
     with ThreadPoolExecutor(max_workers=len(BESIDE)) as pool:
@@ -123,7 +123,7 @@ def outcomes(verbs: Sequence[str], seed: int | None) -> Iterator[tuple[str, Outc
 
 
 def prove(book: Book, verbs: Sequence[str], seed: int | None) -> None:
-    """Run these proofs; the book and the page are written after each, so that none is lost."""
+    """Run these proofs. Results and page are written after each, so an abort loses none."""
     book.machine = machine.facts()
     for verb, found in outcomes(verbs, seed):
         outcome = replace(found, verb=verb)
@@ -134,10 +134,10 @@ def prove(book: Book, verbs: Sequence[str], seed: int | None) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The proofs asked for; the exit status says whether all of them hold or are skipped."""
+    """Run the selected proofs; the exit status is 0 if all of them hold or are skipped."""
     parser = argparse.ArgumentParser(prog="make proofs", description=__doc__)
-    parser.add_argument("--only", help="these verbs, with commas between them")
-    parser.add_argument("--seed", type=int, help="of all proofs; without it, one each by chance")
+    parser.add_argument("--only", help="names of the proofs to run, separated by commas")
+    parser.add_argument("--seed", type=int, help="seed of all proofs (default: one each at random)")
     options = parser.parse_args(arguments)
     verbs = VERBS if options.only is None else tuple(filter(None, options.only.split(",")))
     if unknown := [verb for verb in verbs if verb not in VERBS]:
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def summary(book: Book, verbs: Sequence[str]) -> str:
-    """The proofs that were run, counted by what they came to."""
+    """Return how many of these proofs hold, failed or were skipped, in one line."""
     outcomes = [book.results[verb].outcome for verb in verbs]
     failed = [outcome.verb for outcome in outcomes if not outcome.held]
     skipped = [outcome.verb for outcome in outcomes if outcome.skipped]

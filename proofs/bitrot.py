@@ -1,17 +1,18 @@
-"""Files that rot while nsqd is stopped or running: `make bitrot`. Every damage is made on a copy.
+"""Damages files of a data path, with nsqd stopped or running: `make bitrot`.
 
-First every byte of a small segment is flipped, one at a time. Then single bits anywhere in the data
-path, half of them in its small files: ledgers, checkpoint, catalog. Then truncations, zeroed and
-misplaced blocks, swapped, copied and foreign files. Each copy is opened by the broker in this
-process and drained, and what comes is compared, index by index, with what was published:
+Each damage is made on a fresh copy. First a bit is flipped in every byte of a small segment, one
+byte at a time. Then single bits are flipped anywhere in the data path, half of them in its small
+files: ledgers, checkpoint, catalog. Then come truncations, zeroed and misplaced blocks, swapped,
+copied and foreign files. A broker in this process opens each copy and drains it. The delivered
+messages are compared, index by index, with the published ones:
 
-1. No body comes that was not published, or under another index.
-2. What is missing is of batches with a damaged byte. Damage to ledgers costs no message at all.
-3. Whatever is missing, or comes again, has been said, and counted where it can be.
-4. Then it goes on: a message is published, kept and delivered, under an index never used before.
+1. Every delivered body was published, under that index.
+2. Missing messages belong to batches with a damaged byte. Damage to ledgers loses no message.
+3. Messages that are missing or delivered again are reported, and counted where possible.
+4. The topic still works: it stores and delivers a new message, under an index never used before.
 
-Half of the flipped bits flip under a running broker. The control believes every payload, whatever
-its checksum says: damaged bodies must come.
+Every second bit flip in a segment happens under a running broker. The control accepts every payload
+without checking its checksum: it must deliver damaged bodies.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sparq.testing import MemoryDisk
 
 PROMISES = ("P5", "P6")
 WHOLE_SEGMENT_FROM = 1_000
-"""From so many flips on every byte of the small segment is flipped, below that fewer."""
+"""From this number of flips, every byte of the small segment is damaged; below, only some."""
 SHOWN_MAX = 20
 CONTROL_FLIPS = 40
 AFTERWARDS = b"published after the damage"
@@ -43,13 +44,13 @@ WRONG = ("corrupt", "outside", "unreported", "reused", "stuck")
 
 @dataclass(slots=True)
 class Tally:
-    """What came out.
+    """Results of all cases.
 
     Attributes:
-        cases: damages by kind.
-        lost: messages missing, each for a damaged byte of its batch.
-        refused: starts that were refused, and why was said.
-        wrong: what must not be, by kind; `shown` says where.
+        cases: number of damages, by kind.
+        lost: missing messages from damaged batches.
+        refused: refused starts, each with its reason.
+        wrong: number of violations, by kind; `shown` describes them.
     """
 
     cases: Counter[str] = field(default_factory=Counter)
@@ -59,14 +60,14 @@ class Tally:
     shown: list[str] = field(default_factory=list)
 
     def note(self, kind: str, count: int, damage: Damage, said: str) -> None:
-        """Something is wrong, if the count says so."""
+        """Record `count` violations of this kind, if there are any."""
         if count:
             self.wrong[kind] += count
             self.shown.append(f"{kind} {count}: {damage}; said: {said or 'nothing'}")
 
 
 class Case:
-    """One damaged copy: opened, drained, compared."""
+    """One damaged copy: opens it, drains it and compares its messages."""
 
     def __init__(self, sound: Original, damage: Damage, tally: Tally, *, running: bool) -> None:
         self.sound = sound
@@ -75,13 +76,13 @@ class Case:
         self.running = running
 
     def run(self) -> None:
-        """Open the copy and see what it has; damage it only then if nsqd is to be running."""
+        """Open the copy and compare its messages; with `running`, damage it after it is open."""
         self.tally.cases[self.damage.kind] += 1
         disk = original.disk_with(self.sound.files if self.running else self.damage.files)
         try:
             home = Reopened(disk, PATH, clock=self.sound.clock(), options=OPTIONS)
         except CatalogError as error:
-            # Refused with a reason, the data as they are: what an operator can mend.
+            # Refused with a reason, and the data are unchanged: an operator can repair them.
             self.tally.refused += 1
             assert "sparq.json" in str(error)
             return
@@ -96,7 +97,7 @@ class Case:
                 self.goes_on(home, topic)
 
     def compare(self, home: Reopened, topic: str, channel: str) -> None:
-        """Everything that must come has come, and nothing else."""
+        """Check that the channel delivered everything that it must, and nothing else."""
         bodies = self.sound.bodies[topic]
         done = self.sound.finished if channel == PARTLY else set()
         came = home.drain(topic, channel)
@@ -115,7 +116,7 @@ class Case:
         self.tally.lost += len(lost) if channel != PARTLY else 0
 
     def harmed(self, topic: str) -> set[int]:
-        """The messages that the damage may cost."""
+        """Return the indexes of the messages that this damage may lose."""
         hurt = self.damage
         return {
             index
@@ -126,7 +127,7 @@ class Case:
         }
 
     def goes_on(self, home: Reopened, topic: str) -> None:
-        """The topic takes and gives messages as ever."""
+        """Check that the topic still accepts and delivers messages."""
         _, channel = next(pair for pair in CHANNELS if pair[0] == topic)
         home.publish(topic, [AFTERWARDS])
         came = home.drain(topic, channel)
@@ -138,7 +139,7 @@ class Case:
 
 
 def each_byte(sound: Original, count: int) -> Iterator[Damage]:
-    """A flip of every byte of the small segment, or of some of them evenly spread."""
+    """Flip a bit in every byte of the small segment, or in evenly spaced bytes of it."""
     files = {path: data for path, data in sound.files.items() if topic_of(path) != TOPIC}
     (path,) = damages.segments(files)
     step = max(1, WHOLE_SEGMENT_FROM // max(1, count))
@@ -147,7 +148,7 @@ def each_byte(sound: Original, count: int) -> Iterator[Damage]:
 
 
 def flips(sound: Original, count: int, chance: random.Random) -> Iterator[Damage]:
-    """Bits by chance."""
+    """Flip random bits, half of them in small files."""
     for number in range(count):
         anywhere = number % 4 < 2
         choose = damages.flip_anywhere if anywhere else damages.flip_small
@@ -155,7 +156,7 @@ def flips(sound: Original, count: int, chance: random.Random) -> Iterator[Damage
 
 
 def larger(sound: Original, count: int, chance: random.Random) -> Iterator[Damage]:
-    """Damages of more than a bit, of all kinds in turn; in the topic that has several files."""
+    """Make larger damages, of all kinds in turn, in the topic that has several segments."""
     files = {path: data for path, data in sound.files.items() if topic_of(path) != SMALL}
     kinds: tuple[Callable[[], Damage], ...] = (
         lambda: damages.truncate(files, chance),
@@ -174,7 +175,7 @@ def larger(sound: Original, count: int, chance: random.Random) -> Iterator[Damag
 
 
 def damage_all(plan: Plan, sound: Original) -> Tally:
-    """All damages, one after the other."""
+    """Try all damages, one after another."""
     chance = random.Random(f"{plan.seed} damages")
     tally = Tally()
     sources = (
@@ -192,7 +193,7 @@ def damage_all(plan: Plan, sound: Original) -> Tally:
 
 
 def believed(sound: Original, chance: random.Random) -> int:
-    """The control: damaged bodies that come when no payload's checksum is looked at."""
+    """The control: return how many damaged bodies come if no payload checksum is checked."""
     corrupt = 0
     stored = [one for one in sound.batches if topic_of(one.path) == SMALL]
     with replaced(batch, "check_payload", lambda *_: True):
@@ -206,7 +207,7 @@ def believed(sound: Original, chance: random.Random) -> int:
 
 
 def came_wrong(sound: Original, disk: MemoryDisk) -> int:
-    """How many messages of the small topic come that nobody has published."""
+    """Return how many messages of the small topic come that were never published."""
     with Reopened(disk, PATH, clock=sound.clock(), options=OPTIONS) as home:
         try:
             came = home.consumer(SMALL, CHANNELS[-1][1]).take(100)
@@ -217,7 +218,7 @@ def came_wrong(sound: Original, disk: MemoryDisk) -> int:
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its control."""
     sound = original.make(plan.seed)
     tally = damage_all(plan, sound)
     for line in tally.shown[:SHOWN_MAX]:

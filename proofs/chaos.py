@@ -1,12 +1,12 @@
 """A bad network for one client: a proxy that delays, splits, doubles and cuts connections.
 
-It stands between a client and nsqd, both of which do not know. What it does comes from its own
-generator of chances; how the bytes arrive is the machine's affair, so that a seed repeats the kinds
-of trouble and their order, not every byte.
+It runs between a client and nsqd; neither of them knows. It has its own random generator. When
+bytes arrive depends on the machine, so a seed repeats the kinds of trouble and their order, but not
+every byte.
 
-1. Bytes are never changed, dropped or reordered within a connection that goes on.
-2. A connection is cut only after something has come back over it: each may get something done.
-3. Whatever is done to a connection, both of its sides are closed within about a second.
+1. While a connection lasts, its bytes are never changed, dropped or reordered.
+2. A connection is cut only after the client got a reply on it, so each can make progress.
+3. After a cut of any kind, both sides of a connection are closed within about a second.
 """
 
 import asyncio
@@ -40,13 +40,13 @@ class Cut(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Toll:
-    """What all proxies of a run have done together.
+    """What all proxies of a run have done, in total.
 
     Attributes:
-        left: cuts still to be made.
-        cuts: those made, by kind.
-        doubles: connections that said the magic and went.
-        reconnects: seconds from a cut until something came back to the client again.
+        left: cuts still to make.
+        cuts: cuts made, by kind.
+        doubles: extra connections that sent the magic bytes and were closed.
+        reconnects: seconds from each cut until the client got a reply again.
     """
 
     left: int
@@ -56,7 +56,7 @@ class Toll:
 
 
 class Side:
-    """One of a connection's two sockets."""
+    """One of the two sockets of a link: the client's or nsqd's."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -67,7 +67,7 @@ class Side:
 
 
 class Link:
-    """One client's connection and the one to nsqd behind it."""
+    """A connection of the client, and the matching connection to nsqd."""
 
     def __init__(self, proxy: "Proxy", client: Side, server: Side) -> None:
         self.proxy = proxy
@@ -105,7 +105,7 @@ class Link:
         self.end()
 
     async def pass_on(self, data: bytes, writer: asyncio.StreamWriter) -> None:
-        """Send a piece: as it is, a moment later, or the first bytes one by one."""
+        """Send a piece: unchanged, after a delay, or with its first bytes one by one."""
         chance = self.proxy.chance
         trouble = 1.0 if self.proxy.calm else chance.random()
         if trouble < SPLIT_SHARE:
@@ -123,7 +123,7 @@ class Link:
         await writer.drain()
 
     async def cut(self, how: Cut) -> None:
-        """End it so; returns when both sides are closed, or about to be."""
+        """Cut the connection this way; return when both sides are closed or closing."""
         self.is_cut = True
         linger = self.proxy.chance.uniform(*LINGER_SECONDS)
         if how is Cut.CLIENT_FIRST:
@@ -149,10 +149,10 @@ class Link:
 
 
 class Proxy:
-    """Where one client connects instead of to nsqd at `target`.
+    """The address to which one client connects, instead of to nsqd at `target`.
 
     Attributes:
-        calm: from now on bytes are only carried.
+        calm: if true, bytes are only passed on, without trouble.
     """
 
     def __init__(self, target: str, chance: random.Random, toll: Toll) -> None:
@@ -169,7 +169,7 @@ class Proxy:
 
     @property
     def is_owed(self) -> bool:
-        """Whether the client was cut off and nothing has come back to it since."""
+        """Whether the client was cut off and has not got a reply since."""
         return self._cut_at is not None
 
     async def __aenter__(self) -> "Proxy":
@@ -193,7 +193,7 @@ class Proxy:
         task.add_done_callback(self._tasks.discard)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One more connection of the client."""
+        """Handle a new connection of the client."""
         client = Side(reader, writer)
         try:
             if not self.calm and self.chance.random() < DOUBLE_SHARE:
@@ -213,13 +213,13 @@ class Proxy:
             self.links.discard(link)
 
     def came_back(self) -> None:
-        """A connection has brought its first answer."""
+        """Record the first reply on a connection: it ends the time since the last cut."""
         if self._cut_at is not None:
             self.toll.reconnects.append(asyncio.get_running_loop().time() - self._cut_at)
             self._cut_at = None
 
     async def trouble(self) -> None:
-        """Cut one connection after the other, until there have been enough."""
+        """Cut one connection after another until no cut is left, then stay calm."""
         while self.toll.left > 0:
             await asyncio.sleep(self.chance.uniform(*PAUSE_SECONDS))
             ready = [link for link in self.links if link.answered and not link.is_cut]

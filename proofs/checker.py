@@ -1,18 +1,19 @@
-"""The checker: from a history alone, what was lost, made up, spoilt or delivered twice.
+"""The checker: counts lost, invented, damaged and repeated messages from a history alone.
 
-The classes are Jepsen's. Per channel, since each channel must get everything:
+The classes are Jepsen's. They are counted per channel, since each channel must get everything:
 
-- lost         acknowledged, and never delivered
-- ghosts       delivered, and never attempted in this run
-- corrupt      delivered, and not as it was written
-- refused yet delivered      an error was answered, and the message came all the same
-- split        an MPUB of which some came and some did not; after a power cut that was allowed to
-               take messages, only if some came after the cut, since it may have taken the whole
-               MPUB when a part of it had been delivered
-- refused      FINs and requeues of messages in flight that were answered with an error
-- returned     delivered again after its FIN was followed by an answered command
-- duplicates   all deliveries beyond a message's first, against their bound: what was in flight
-               at the kills, and what the consumers themselves sent back
+- lost         acknowledged, but never delivered
+- revived      outcome unknown, but delivered: no violation
+- ghosts       delivered, but never published in this run
+- corrupt      delivered, but not as published
+- refused yet delivered      the reply was an error, but the message was delivered
+- split        an MPUB without an outcome that was delivered only in part. After a power cut that
+               may lose messages, it counts only if a part came after the cut: before it, a part
+               may have been delivered, and the cut may then have lost the whole MPUB
+- refused      FINs and requeues of messages in flight that got an error
+- returned     delivered again after a FIN that was followed by an answered command
+- duplicates   all deliveries after a message's first. Their bound: the messages in flight at the
+               kills, plus those that the consumers requeued
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,7 +28,7 @@ Keys = np.ndarray[tuple[int], np.dtype[np.uint64]]
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Counts of one channel, or of all."""
+    """The counts of one channel, or of all channels."""
 
     attempted: int
     acknowledged: int
@@ -45,7 +46,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether something was delivered, and nothing lost, made up, split or brought back."""
+        """Whether messages were delivered and no class has violations."""
         wrong = (self.lost, self.ghosts, self.corrupt, self.refused_yet_delivered)
         return (
             self.delivered > 0
@@ -68,7 +69,7 @@ class Verdict:
 
 
 def check(history: History) -> dict[str, Verdict]:
-    """A verdict for each channel of the run."""
+    """Return a verdict for each channel of the run."""
     sent = {outcome: sent_keys(history, outcome) for outcome in Outcome}
     batches = [
         (publisher, command)
@@ -82,7 +83,7 @@ def check(history: History) -> dict[str, Verdict]:
 
 
 def total(verdicts: Iterable[Verdict]) -> Verdict:
-    """The sums over channels; attempted and acknowledged are the same in each."""
+    """Return the sums over channels; attempted and acknowledged are the same in each of them."""
     rows = list(verdicts)
     sums = {field.name: sum(getattr(row, field.name) for row in rows) for field in fields(Verdict)}
     sums["attempted"], sums["acknowledged"] = rows[0].attempted, rows[0].acknowledged
@@ -90,7 +91,7 @@ def total(verdicts: Iterable[Verdict]) -> Verdict:
 
 
 def lost_commands(history: History) -> Iterator[str]:
-    """What was lost, a line for each command and channel: where to begin to look."""
+    """Describe lost messages, in a line per command and channel, to start debugging from."""
     for name, channel in history.channels.items():
         came = {event for event in channel.events if not event & FINISHED}
         for publisher, commands in history.publishers.items():
@@ -104,7 +105,7 @@ def lost_commands(history: History) -> Iterator[str]:
 
 
 def sent_keys(history: History, outcome: Outcome) -> Keys:
-    """The keys of all messages whose command ended so."""
+    """Return the keys of all messages whose command had this outcome."""
     runs = [
         np.arange(command.first, command.first + command.count, dtype=np.uint64)
         | np.uint64(publisher << 32)
@@ -143,18 +144,18 @@ def check_channel(
 
 
 def is_split(publisher: int, command: Command, came: set[int]) -> bool:
-    """Whether some but not all messages of one MPUB came."""
+    """Return whether some, but not all messages of an MPUB were delivered."""
     return 0 < sum(key in came for key in keys_of(publisher, command)) < command.count
 
 
 def keys_of(publisher: int, command: Command) -> range:
-    """The keys of a command's messages."""
+    """Return the keys of a command's messages."""
     first = publisher << 32 | command.first
     return range(first, first + command.count)
 
 
 def returned(events: Keys, is_finish: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int:
-    """How many deliveries came after their message's answered FIN."""
+    """Return the number of deliveries after their message's answered FIN."""
     finished, first_at = np.unique(events[is_finish] & np.uint64(FINISHED - 1), return_index=True)
     if not len(finished):
         return 0

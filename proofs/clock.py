@@ -1,20 +1,20 @@
-"""A wall clock that jumps by days, and a daemon that stands still: `make clock`.
+"""Moves nsqd's wall clock by days, and stops the daemon for a while: `make clock`.
 
-nsqd runs under libfaketime (faked_time.py). A witness works all the while. Beside it somebody holds
-messages in flight, and somebody defers: by DPUB, and once more by REQ, for some seconds each.
+nsqd runs under libfaketime (faked_time.py), and a witness works all the time. In addition, a holder
+keeps messages in flight, and a deferrer publishes messages with DPUB and defers each once more with
+REQ, for 10 ms to 3 s each time.
 
-1. So many jumps, by a day or by part of one, forward and back. Nothing in flight may come again,
-   nothing deferred may come before its time has passed on the witness's monotonic clock, nor later
-   than 100 ms after it, but for what the machine or the proof itself overslept (lateness.py).
-2. kill -9, and a start with the clock set to another day meanwhile: no message id may be given a
-   second time.
-3. SIGSTOP for longer than three heartbeats, SIGCONT: no connection is lost by it, nothing deferred
-   is early.
-4. All is drained, and the checker counts.
+1. The clock jumps N times, by up to a day, forward and back. No message in flight is redelivered.
+   No deferred message comes before its due time on the proof's monotonic clock, or more than 100 ms
+   after it, not counting time for which the machine or the proof itself was stalled (lateness.py).
+2. After kill -9, nsqd starts with the clock set to another day. No message id is used twice.
+3. SIGSTOP for longer than three heartbeat intervals, then SIGCONT. No connection is lost, and no
+   deferred message is early.
+4. All messages are drained, and the checker counts.
 
-There are two controls. One (wall_timeouts.py) has its timeouts on the wall clock: there a jump must
-bring messages back and deferred ones early. The other (late_timers.py) looks at its timers a
-quarter of a second late: there deferred ones must be found to be late.
+There are two controls. With controls/wall_timeouts.py timeouts use the wall clock: a jump must
+cause redeliveries and early deferred messages. With controls/late_timers.py timers fire a quarter
+of a second late: deferred messages must be late.
 """
 
 import asyncio
@@ -51,10 +51,10 @@ HELD_MESSAGES = 100
 DEFERRED = 20
 DELAY_MS = (10, 3_000)
 LATE_SECONDS_MAX = 0.1
-"""What P4 promises."""
+"""Promised by P4."""
 STEP_COMMANDS = 100
 STARTS = (1, -1, -1, 1)
-"""The day that the clock shows at each start, seen from the right one."""
+"""Offset of the clock at each start, in days."""
 FULL_JUMPS = 20
 STOP_SECONDS, STOP_SECONDS_SHORT = 95.0, 2.0
 HEARTBEAT_MS = 30_000
@@ -65,7 +65,7 @@ PROMISES = ("P4", "P13")
 
 
 class Registrar(Consumer):
-    """A consumer that keeps which message each id was given to; one book for all."""
+    """A consumer that records the body of each message id, in a dict shared by all consumers."""
 
     book: dict[bytes, bytes]
     again: list[bytes]
@@ -77,7 +77,7 @@ class Registrar(Consumer):
 
 
 class Holder(Actor):
-    """Takes messages and keeps them in flight; finishes them when it is told to."""
+    """Keeps messages in flight, and finishes them when `letting_go` is set."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address)
@@ -104,7 +104,7 @@ class Holder(Actor):
 
 
 class Deferrer(Actor):
-    """Defers messages and notes when they come: each by DPUB, and by REQ once it has come."""
+    """Defers each message by DPUB and then by REQ, and records when it comes."""
 
     def __init__(self, address: str, chance: random.Random) -> None:
         super().__init__(address)
@@ -123,7 +123,7 @@ class Deferrer(Actor):
                     await connection.send_all(self.answer(decode_message(data)))
 
     def answer(self, message: Message) -> bytes:
-        """Note whether it is early; the first time it is put off again."""
+        """Record whether a message is early; return its REQ at first, its FIN after that."""
         now = asyncio.get_running_loop().time()
         due = self.due.pop(message.body, float("inf"))
         self.came += 1
@@ -136,13 +136,13 @@ class Deferrer(Actor):
         return b"REQ %s %d\n" % (message.id, delay_ms)
 
     def put_off(self, body: bytes) -> int:
-        """Choose a delay, which begins now at the earliest; milliseconds."""
+        """Choose a delay in milliseconds, and record the earliest due time."""
         delay_ms = self.chance.randint(*DELAY_MS)
         self.due[body] = asyncio.get_running_loop().time() + delay_ms / 1_000
         return delay_ms
 
     async def defer(self, count: int) -> None:
-        """Publish so many."""
+        """Publish `count` deferred messages."""
         connection = await connect(self.address)
         for _ in range(count):
             body = self.chance.randbytes(16)
@@ -156,7 +156,7 @@ class Deferrer(Actor):
 
 @dataclass(slots=True)
 class Findings:
-    """What one run came to."""
+    """The results of one run."""
 
     jumps: int = 0
     redelivered: int = 0
@@ -173,7 +173,7 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether no clock was believed too much."""
+        """Whether there was no violation, and deferred messages were in time."""
         wrong = self.redelivered + self.early + self.reused + self.broken
         in_time = self.deferred > 0 and self.latest_net <= LATE_SECONDS_MAX
         return not wrong and in_time and bool(self.verdict and self.verdict.holds)
@@ -206,7 +206,7 @@ class Proof:
         self.deferrer = Deferrer(address, random.Random(f"{self.plan.seed} delays"))
 
     async def run(self, *, is_control: bool) -> Findings:
-        """All steps; of a control only what shows that the guard is needed."""
+        """Run all steps; with a control, only those that its missing safeguard affects."""
         found = self.found
         await asyncio.to_thread(self.prepare)
         async with AsyncExitStack() as stack:
@@ -233,7 +233,7 @@ class Proof:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Whenever this loop is late itself, that is noted."""
+        """Record the times at which this event loop was stalled."""
         task = asyncio.create_task(lateness.watch_loop(self.deferrer.lateness.own))
         try:
             yield
@@ -241,7 +241,7 @@ class Proof:
             task.cancel()
 
     def note_lateness(self, notes: Path) -> None:
-        """How the deferred ones came, up to now; `notes` are of who slept beside nsqd."""
+        """Record the lateness of the deferred messages so far; `notes` lists machine stalls."""
         found, came = self.found, self.deferrer
         found.deferred, found.early = came.came, came.early
         found.latest = came.lateness.latest()
@@ -258,7 +258,7 @@ class Proof:
     # The steps
 
     async def jump_about(self, *, is_control: bool) -> None:
-        """Jumps, with messages deferred before each; then all that was put off comes."""
+        """Defer messages before each jump; then wait for all of them."""
         for number in range(self.plan.count):
             progress(f"jump {number + 1}")
             await self.deferrer.defer(DEFERRED)
@@ -287,12 +287,12 @@ class Proof:
         return not figures["depth"] and not figures["in_flight_count"]
 
     async def jump(self, offset_seconds: int) -> None:
-        """Set the daemon's clock, and see that it looks at it."""
+        """Set the daemon's clock, and wait until the daemon uses it."""
         self.clock.set(offset_seconds)
         await asyncio.to_thread(wait_until, lambda: self.clock.is_seen_by(self.server), "seen")
 
     async def stand_still(self) -> None:
-        """Stopped for longer than clients may be silent, and on again."""
+        """Stop nsqd for longer than a client may be silent, then let it continue."""
         is_full = self.plan.count >= FULL_JUMPS
         seconds = STOP_SECONDS if is_full else STOP_SECONDS_SHORT
         progress(f"stopped for {seconds:.0f} s")
@@ -311,7 +311,7 @@ class Proof:
         return self.witness.connections() + others
 
     async def start_on_other_days(self) -> None:
-        """kill -9, another day, start."""
+        """Kill nsqd with kill -9 and start it on another day, several times."""
         for day in STARTS[: max(1, self.plan.count // 5)]:
             progress("started on another day")
             self.server.kill9()
@@ -324,7 +324,7 @@ class Proof:
 
 @contextmanager
 def stopped(server: NsqdServer) -> Iterator[None]:
-    """The daemon does nothing."""
+    """Stop the daemon with SIGSTOP while the block runs."""
     os.kill(server.pid, signal.SIGSTOP)
     try:
         yield
@@ -333,7 +333,7 @@ def stopped(server: NsqdServer) -> Iterator[None]:
 
 
 def attempt(plan: Plan, clock: WallClock, module: str = NSQD) -> Findings:
-    """One run in a folder of its own."""
+    """Do one run in its own folder."""
     keep = plan.keep if module == NSQD else None
     clock.set(0)
     with data_folder(keep) as folder, started(folder, module, FLAGS, clock.prefix) as server:
@@ -341,7 +341,7 @@ def attempt(plan: Plan, clock: WallClock, module: str = NSQD) -> Findings:
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its controls."""
     with data_folder(None) as folder:
         clock = WallClock.of(folder)
         if clock is None:

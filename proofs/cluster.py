@@ -1,16 +1,16 @@
-"""A cluster whose daemons are killed and restarted at random: `make cluster`.
+"""Kills and restarts the daemons of a cluster at random: `make cluster`.
 
-Three nsqds and two nsqlookupds die by themselves, by kill -9 or SIGTERM, several at a time, and
-come back, for so many seconds. Meanwhile a producer of sparq's library publishes to whatever nsqds
-it finds, and two consumers, which nobody restarts, handle a channel each: one is given the nsqds'
-addresses, the other finds them through the nsqlookupds.
+For N seconds, three nsqds and two nsqlookupds are ended independently of each other, by kill -9 or
+SIGTERM, and started again; several may be down at once. Meanwhile a producer of sparq's client
+library publishes to the nsqds that it finds. Two consumers, which are never restarted, handle a
+channel each: one is given the nsqds' addresses, the other finds them through the nsqlookupds.
 
-At the end every acknowledged message must have been handled by both. Each time that an nsqd comes
-back it is noted how long each consumer took to be subscribed again: the one that knows the address
-from when the nsqd answers, the other from when an nsqlookupd that lives lists it. Both times have
-bounds, which the options of the client give.
+At the end, both consumers must have handled every acknowledged message. Each time an nsqd is back,
+the proof measures how long each consumer takes to subscribe again. For the consumer that knows the
+address, the time starts when the nsqd answers; for the other, when a running nsqlookupd lists it.
+The client's options determine the bounds of both times.
 
-The control (late_commit.py) writes behind the OK: there messages must be lost.
+The control (controls/late_commit.py) writes after the OK: it must lose messages.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.05
 POLL_SECONDS = RECONNECT_SECONDS = DIAL_SECONDS = 1.0
 TRIED_SECONDS = RECONNECT_SECONDS + DIAL_SECONDS
 BOUNDS = {GIVEN: TRIED_SECONDS, FOUND: max(TRIED_SECONDS, POLL_SECONDS + 1.0)}
-"""As docs/guide.md has them."""
+"""Seconds, as documented in docs/guide.md."""
 CONFIG = Config(
     lookupd_poll_interval=POLL_SECONDS,
     max_reconnect_delay=RECONNECT_SECONDS,
@@ -54,19 +54,21 @@ CONFIG = Config(
 )
 CONTROL_SECONDS = 12
 FULL_SECONDS = 60
-"""From so many on the waiting times count, too."""
+"""From this many seconds on, the proof also fails if a consumer is back too late."""
 LATE_COMMIT = "proofs.controls.late_commit"
 PROMISES = ("P1", "P16")
 
 
 @dataclass(slots=True)
 class Findings:
-    """What one run came to.
+    """The results of one run.
 
     Attributes:
-        delays: seconds until a consumer was back, by its channel.
-        missing: acknowledged and not handled, by channel.
+        refused: publishes that failed.
+        delays: seconds until a consumer was subscribed again, by its channel.
+        missing: messages acknowledged but not handled, by channel.
         deaths: how often an nsqd, and an nsqlookupd, was ended.
+        stuck: connections that the consumers lack at the end.
     """
 
     acknowledged: int = 0
@@ -78,21 +80,21 @@ class Findings:
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages that one consumer or the other has not handled."""
+        """Acknowledged messages not handled, summed over both consumers."""
         return sum(self.missing.values())
 
     @property
     def holds(self) -> bool:
-        """Whether nothing was lost and nobody was stuck."""
+        """Whether no message was lost and no consumer was stuck."""
         return self.acknowledged > 0 and not self.lost and not self.stuck
 
     @property
     def in_time(self) -> bool:
-        """Whether each consumer was always back within its bound."""
+        """Whether each consumer was always subscribed again within its bound."""
         return all(max(times, default=0.0) <= BOUNDS[name] for name, times in self.delays.items())
 
     def line(self) -> str:
-        """In words."""
+        """Return the results in one line."""
         waits = ", ".join(
             f"{name} {len(times):,} times, slowest {max(times, default=0.0):.1f} s "
             f"(promised {BOUNDS[name]:.1f})"
@@ -106,7 +108,7 @@ class Findings:
 
 
 class Cluster:
-    """The daemons, who works with them, and what becomes of it."""
+    """The daemons, their producer and consumers, and the results."""
 
     def __init__(self, nsqds: list[NsqdServer], lookupds: list[Server], seed: int) -> None:
         self.nsqds, self.lookupds, self.seed = nsqds, lookupds, seed
@@ -124,7 +126,7 @@ class Cluster:
         }
 
     def consumer(self, channel: str, **source: Any) -> Consumer:
-        """One that notes what it handles."""
+        """Return a consumer that records the bodies it handles."""
         handled = self.handled[channel]
 
         def handle(message: Message) -> None:
@@ -133,7 +135,7 @@ class Cluster:
         return Consumer(TOPIC, channel, handler=handle, config=CONFIG, **source)
 
     async def run(self, seconds: float) -> Findings:
-        """Trouble for so long, then calm, until everything is handled."""
+        """End daemons for this many seconds, then wait until all messages are handled."""
         for nsqd in self.nsqds:
             await asyncio.to_thread(nsqd.post, f"/topic/create?topic={TOPIC}")
             for channel in self.handled:
@@ -164,18 +166,18 @@ class Cluster:
         return self.found
 
     def all_connected(self) -> bool:
-        """Whether both consumers are subscribed everywhere."""
+        """Return whether both consumers are subscribed at every nsqd."""
         return all(len(each.connections) == NSQDS for each in self.consumers.values())
 
     def missing(self) -> int:
-        """Count what was acknowledged and is not handled."""
+        """Count and record the messages that are acknowledged but not handled."""
         self.found.missing = {
             name: len(self.acknowledged - handled) for name, handled in self.handled.items()
         }
         return self.found.lost
 
     async def publish(self, worker: int) -> None:
-        """One message after the other; each is another."""
+        """Publish unique messages, one at a time."""
         number = 0
         while self.publishing:
             body = b"%d-%d" % (worker, number)
@@ -191,7 +193,7 @@ class Cluster:
     # Trouble
 
     async def trouble(self, server: Server, chance: random.Random) -> None:
-        """End a daemon and start it again, until it is to be calm; it is left running."""
+        """End a daemon and start it again until `calm` is set; leave it running."""
         while not await self.is_calm_within(chance.uniform(*UP_SECONDS)):
             gracefully = chance.random() < GRACEFUL_SHARE
             await asyncio.to_thread(server.terminate if gracefully else server.kill9)
@@ -208,7 +210,7 @@ class Cluster:
         return self.calm.is_set()
 
     async def back(self, nsqd: NsqdServer, name: str) -> None:
-        """Note how long a consumer takes to be subscribed to an nsqd that is up again."""
+        """Record how long a consumer takes to subscribe to an nsqd that is up again."""
         clock = asyncio.get_running_loop().time
         began: float | None = None
         deadline = clock() + 10 * max(BOUNDS.values())
@@ -221,7 +223,7 @@ class Cluster:
         self.found.delays[name].append(0.0 if began is None else clock() - began)
 
     def is_listed(self, nsqd: NsqdServer) -> bool:
-        """Whether an nsqlookupd that lives lists it."""
+        """Return whether a running nsqlookupd lists this nsqd."""
         listed = b'"tcp_port":%d' % nsqd.tcp_port
         for lookupd in self.lookupds:
             with suppress(OSError):
@@ -231,7 +233,7 @@ class Cluster:
 
 
 def attempt(plan: Plan, seconds: float, module: str = NSQD) -> Findings:
-    """One run in a folder of its own."""
+    """Do one run in its own folder."""
     keep = plan.keep if module == NSQD else None
     with data_folder(keep) as folder, ExitStack() as stack, ThreadPoolExecutor() as threads:
         names = [folder / f"lookupd-{number}" for number in range(LOOKUPDS)]
@@ -259,7 +261,7 @@ async def of_cluster(
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its control."""
     found = attempt(plan, plan.count)
     held = found.holds and (found.in_time or plan.count < FULL_SECONDS)
     control = ""
@@ -271,7 +273,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 if __name__ == "__main__":
-    # Whoever is cut off says so, hundreds of times.
+    # The clients log every lost connection, hundreds of them.
     for name in ("asyncio", "sparq.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.exit(outcome.run("cluster", prove, count=120, of="seconds of trouble"))

@@ -1,15 +1,16 @@
-"""kill -9 at the N-th write, sync, rename ... of nsqd, for N = 1, 2, 3 and so on: `make crash`.
+"""Kills nsqd at its N-th write, sync, rename ..., for N = 1, 2, 3 and so on: `make crash`.
 
-strace kills nsqd at the entrance of a system call, so that everything before it has happened and
-nothing after it: with all N of all calls that change the disk or send an answer, each state that a
-crash can leave behind is met. Nothing is left to luck but what the clients do meanwhile.
+strace kills nsqd when it enters a system call: everything before the call has happened, and nothing
+after it. All N of all calls that change the disk or send a reply together cover every state that a
+crash can leave on disk. Only the clients' timing is random.
 
-Each nsqd is started on what the crash before it has left, so that recoveries are crashed as well,
-again and again: a chain of points on one data path. All the while publishers (PUB and MPUB) and
-consumers work on the channel `live`, and an operator makes and deletes topics. At a chain's end
-nsqd is started in peace, the channel `late` is read for the first time, and the checker counts.
+A chain is a series of crash points on one data path: each nsqd starts on the files that the crash
+before it has left, so recoveries crash as well. Publishers (PUB and MPUB) and consumers work on the
+channel `live` all the time, and an operator creates and deletes topics. At the end of a chain, nsqd
+starts without a crash point, the channel `late` is read for the first time, and the checker counts.
 
-The controls are chains of an nsqd that writes behind its OK, or writes late what is finished.
+The controls are chains of an nsqd that writes after its OK (controls/late_commit.py), or that
+writes finished messages late (controls/late_finish.py).
 """
 
 import asyncio
@@ -64,9 +65,9 @@ SHARES = {
     "mkdir": 7,
     "rename": 1,
 }
-"""How many of 520 points fall on which call: about as many as there are in a life of a second."""
+"""Points per system call, out of 520: about as many as nsqd makes of each in a second."""
 CONTROL_POINTS = (("writev", 20), ("pwrite64", 30), ("writev", 40), ("pwrite64", 30))
-"""Under full load: there is something to lose."""
+"""Points reached under full load, when there are messages to lose."""
 CONTROL_DRAIN_SECONDS = 10.0
 ROUNDS_MAX = 4
 EARLY_CALLS, EARLY_NUMBER_MAX = ("pwrite64", "fdatasync", "writev"), 25
@@ -76,19 +77,19 @@ LOG_SHOWN = 4000
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where nsqd dies: at the entrance of a call, when some thread makes it for the n-th time."""
+    """A crash point: nsqd dies when one of its threads enters a call for the N-th time."""
 
     call: str
     number: int
 
     def prefix(self, opens: int) -> tuple[str, ...]:
-        """The tracer; `opens` are files that Python opens for itself before any of the data."""
+        """Return the strace command; `opens`: number of files opened before the first data file."""
         ahead = opens if self.call == "openat" else 0
         return strace.inject(self.call, "signal=KILL", str(ahead + self.number))
 
 
 def points(count: int, chance: random.Random) -> list[Point]:
-    """So many points, N = 1, 2, 3 ... of each call by its share, in any order."""
+    """Return `count` points, N = 1, 2, 3 ... of each call by its share, in random order."""
     whole = sum(SHARES.values())
     found = [
         Point(call, number)
@@ -100,13 +101,13 @@ def points(count: int, chance: random.Random) -> list[Point]:
 
 
 def early_point(chance: random.Random) -> Point:
-    """A point that is soon reached."""
+    """Return a point that nsqd reaches soon."""
     return Point(chance.choice(EARLY_CALLS), chance.randint(1, EARLY_NUMBER_MAX))
 
 
 @dataclass(slots=True)
 class Chain:
-    """One data path, and an nsqd on it that dies at each of some points."""
+    """One data path, and an nsqd that dies at each point of a series."""
 
     seed: int
     points: Sequence[Point]
@@ -120,7 +121,7 @@ class Chain:
         self.history = History(run=self.seed & 0xFFFFFFFF)
 
     async def run(self) -> Verdict:
-        """Die at each point, drain, and check."""
+        """Crash at each point, drain, and check."""
         for path in (f"topic/create?topic={TOPIC}", *map(channel_path, (LIVE, LATE))):
             await asyncio.to_thread(self.server.post, f"/{path}")
         self.server.kill9()
@@ -140,10 +141,10 @@ class Chain:
         return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     async def life(self, point: Point) -> None:
-        """From a start to the death at this point.
+        """Start nsqd and wait until it dies at this point.
 
         Raises:
-            AssertionError: nsqd ended in another way.
+            AssertionError: nsqd ended otherwise than by SIGKILL.
         """
         self.server.prefix = point.prefix(self.opens)
         self.server.launch()
@@ -159,7 +160,7 @@ class Chain:
             )
 
     def wait_for_death(self, process: subprocess.Popen[bytes]) -> int | None:
-        """The exit status; None when nsqd has been under load for a while and still lives."""
+        """Return the exit status; None if nsqd still runs after LOAD_SECONDS of load."""
         before, deadline, loaded = self.answered(), time.monotonic() + UP_SECONDS, False
         while (status := process.poll()) is None and time.monotonic() < deadline:
             if not loaded and self.answered() > before:
@@ -168,11 +169,11 @@ class Chain:
         return status
 
     def answered(self) -> int:
-        """How many commands of the publishers have come to an end."""
+        """Return the number of publishing commands that have an outcome."""
         return sum(map(len, self.history.publishers.values()))
 
     async def drain(self) -> None:
-        """A start in peace, and both channels to their ends."""
+        """Start nsqd without a crash point, and drain both channels."""
         self.server.prefix = ()
         began = time.monotonic()
         await asyncio.to_thread(self.server.start)
@@ -181,7 +182,7 @@ class Chain:
             await asyncio.to_thread(self.wait_drained)
 
     def wait_drained(self) -> None:
-        """Until both channels are empty; an nsqd without its guard may never come to that."""
+        """Wait until both channels are empty; a control may never get there."""
         guarded = self.server.module == NSQD
         seconds = DRAIN_SECONDS if guarded else CONTROL_DRAIN_SECONDS
         with nullcontext() if guarded else suppress(AssertionError):
@@ -194,7 +195,7 @@ def channel_path(channel: str) -> str:
 
 @dataclass(slots=True)
 class Campaign:
-    """Chains, some at once, and the sums of what they came to."""
+    """Chains, CHAINS_AT_ONCE of them in parallel, and their total results."""
 
     seed: int
     folder: Path
@@ -205,13 +206,13 @@ class Campaign:
     slowest: float = 0.0
 
     async def run(self, points: Sequence[Point]) -> Verdict:
-        """Die at each of these points."""
+        """Crash at each of these points, and return the total verdict."""
         left = iter(list(enumerate(chunks(points), len(self.verdicts))))
         await asyncio.gather(*(self.work(left) for _ in range(CHAINS_AT_ONCE)))
         return summed(self.verdicts)
 
     async def run_until(self, count: int, chance: random.Random) -> Verdict:
-        """Die at so many points: those that a slow machine does not reach are made up for."""
+        """Crash at `count` points; points that are not reached are replaced by early ones."""
         verdict = await self.run(points(count, chance))
         for _ in range(ROUNDS_MAX):
             missing = count - self.reached.total()
@@ -224,7 +225,7 @@ class Campaign:
             await self.chain(number, some)
 
     async def chain(self, number: int, some: Sequence[Point]) -> None:
-        """One chain, noted."""
+        """Run one chain and record its results."""
         seed = self.seed + number
         folder = self.folder / f"{self.module} {number}"
         folder.mkdir()
@@ -242,13 +243,13 @@ class Campaign:
 
 
 def chunks(whole: Sequence[Point]) -> Iterator[Sequence[Point]]:
-    """The points of one chain after the other."""
+    """Yield the points of each chain."""
     for first in range(0, len(whole), CHAIN_POINTS):
         yield whole[first : first + CHAIN_POINTS]
 
 
 def summed(verdicts: Sequence[Verdict]) -> Verdict:
-    """Verdicts of several runs as one: unlike channels of one run, each has published by itself."""
+    """Add up verdicts of several runs, including their published messages."""
     return replace(
         total(verdicts),
         attempted=sum(verdict.attempted for verdict in verdicts),
@@ -257,7 +258,7 @@ def summed(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def prove(plan: Plan) -> Outcome:
-    """The crash points and the controls."""
+    """Run the crash points and the controls."""
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
@@ -274,7 +275,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def figures(campaign: Campaign, verdict: Verdict) -> str:
-    """The line of the proof."""
+    """Return the results in one line."""
     calls = ", ".join(f"{call} {count}" for call, count in campaign.reached.most_common())
     return (
         f"crash points tried: {campaign.reached.total()} ({calls}) · "
@@ -288,7 +289,7 @@ def figures(campaign: Campaign, verdict: Verdict) -> str:
 
 
 def controls(seed: int, folder: Path, opens: int) -> tuple[bool, str]:
-    """Whether each guard is seen to be needed, and what the proof said without it."""
+    """Return whether both controls found violations, and the controls' results in words."""
     late_commit = without_guard(LATE_COMMIT, seed, folder, opens)
     late_finish = without_guard(LATE_FINISH, seed, folder, opens)
     text = (
@@ -299,7 +300,7 @@ def controls(seed: int, folder: Path, opens: int) -> tuple[bool, str]:
 
 
 def without_guard(module: str, seed: int, folder: Path, opens: int) -> Verdict:
-    """What the checker says of an nsqd that this module has spoilt."""
+    """Return the verdict on the nsqd of this control."""
     deep = [Point(*point) for point in CONTROL_POINTS]
     return asyncio.run(Campaign(seed, folder, opens, module).run(deep))
 

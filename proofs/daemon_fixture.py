@@ -1,8 +1,8 @@
-"""What a proof needs around an nsqd: the daemon itself, its actors at work, and the way to its end.
+"""Shared parts of the proofs: starts an nsqd, runs actors against it, waits until it is drained.
 
-1. A daemon is sparq's own, or a module of `proofs` that switches a guard off and then runs it.
-2. Actors work for as long as their block lasts; an actor that failed fails the block.
-3. Waiting is for a condition, with a deadline.
+1. The daemon is sparq's nsqd, or a control: a module that switches a safeguard off and runs nsqd.
+2. Actors work while their block runs; an actor that failed makes the block fail.
+3. Every wait has a condition and a deadline.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ DRAIN_SECONDS = 120.0
 
 
 def python_path() -> str:
-    """The search path of a process that runs a module of `proofs`."""
+    """Return the PYTHONPATH for a process that runs a module of `proofs`."""
     return os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
 
 
 class Crew:
-    """Actors at work for as long as the block lasts."""
+    """Actors that work while the block runs."""
 
     def __init__(self, *actors: Actor) -> None:
         self.actors = actors
@@ -50,7 +50,7 @@ class Crew:
 def started(
     folder: Path, module: str = NSQD, flags: Sequence[str] = (), prefix: tuple[str, ...] = ()
 ) -> NsqdServer:
-    """An nsqd of this module with its data in `folder`, under `prefix` if that is given."""
+    """Start this module's nsqd with its data in `folder`; `prefix` is put before its command."""
     if module == NSQD:
         return spawn_nsqd(folder, *flags, prefix=prefix)
     os.environ["PYTHONPATH"] = python_path()
@@ -61,7 +61,7 @@ def started(
 
 @contextmanager
 def data_folder(keep: Path | None) -> Iterator[Path]:
-    """A folder that is removed afterwards, or the one in which everything is to be kept."""
+    """Yield a temporary folder, which is removed afterwards, or create and yield `keep`."""
     if keep is not None:
         keep.mkdir(parents=True)
         yield keep
@@ -71,7 +71,11 @@ def data_folder(keep: Path | None) -> Iterator[Path]:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = DRAIN_SECONDS) -> None:
-    """Return once the condition holds; an AssertionError says what did not come about in time."""
+    """Wait until the condition holds.
+
+    Raises:
+        AssertionError: it did not hold in time; the message contains `what`.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not {what} in {seconds:.0f} s"
@@ -79,7 +83,7 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = DRAIN_
 
 
 def is_drained(server: NsqdServer, topic: str, channels: Iterable[str]) -> bool:
-    """Whether nothing waits in any of these channels."""
+    """Return whether these channels have no waiting, in-flight or deferred messages."""
     waiting = ("depth", "in_flight_count", "deferred_count")
     figures = [server.channel(topic, channel) for channel in channels]
     return all(figure and not any(figure[key] for key in waiting) for figure in figures)

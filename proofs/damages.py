@@ -1,7 +1,7 @@
-"""Ways in which a data path rots while nobody looks: what is changed, and where.
+"""Damages to the files of a data path: flipped bits, truncations, wrong blocks, misplaced files.
 
-A damage is made on a copy of the files, given as path -> bytes. It says which bytes of which file
-are not what they were, so that a proof knows what may be missing afterwards, and nothing else.
+A damage is made on a copy of the files, given as path -> bytes. It records which bytes of which
+file it changed, so that a proof knows which messages may be missing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ BLOCKS = (512, 4096)
 
 
 class Damage(NamedTuple):
-    """What was done.
+    """One damage.
 
     Attributes:
-        kind: one word or two.
-        path: the file.
-        start, end: the bytes of it that may differ now, or be gone.
-        files: all files, this one damaged.
-        all_of_it: nothing of the file counts any more, for its header is gone.
+        kind: its name, one to three words.
+        path: the damaged file.
+        start, end: range of its bytes that may have changed or be gone.
+        files: all files, including the damaged one.
+        all_of_it: whether all messages of the file may be lost, as its header is gone or foreign.
     """
 
     kind: str
@@ -41,35 +41,35 @@ class Damage(NamedTuple):
 
 
 def changed(files: Files, path: str, data: bytes) -> Files:
-    """The files with another content of this one."""
+    """Return the files with new content for one of them."""
     return {**files, path: data}
 
 
 def flip(files: Files, path: str, offset: int, bit: int) -> Damage:
-    """One bit."""
+    """Flip this bit."""
     data = bytearray(files[path])
     data[offset] ^= 1 << bit
     return Damage("flip", path, offset, offset + 1, changed(files, path, bytes(data)))
 
 
 def flip_anywhere(files: Files, chance: random.Random) -> Damage:
-    """One bit of all there are: large files are hit as much more often as they are larger."""
+    """Flip a random bit; the probability of a file is proportional to its size."""
     paths = sorted(files)
     (path,) = chance.choices(paths, [len(files[path]) for path in paths])
     return flip(files, path, chance.randrange(len(files[path])), chance.randrange(8))
 
 
 def flip_small(files: Files, chance: random.Random) -> Damage:
-    """One bit of a file that is no segment: these are small, and chance would pass them by."""
+    """Flip a random bit of a file other than a segment; by size alone, few bits would hit these."""
     small = [path for path, data in sorted(files.items()) if data and not path.endswith(".log")]
     path = chance.choice(small)
     return flip(files, path, chance.randrange(len(files[path])), chance.randrange(8))
 
 
 def truncate(files: Files, chance: random.Random) -> Damage:
-    """A segment loses its end, sometimes nearly all of it; it is not cut between two batches.
+    """Cut off the end of a segment, sometimes nearly all of it, but never between two batches.
 
-    There the newest file would be whole, and who looks at it could not know that it had more.
+    After a cut between two batches, the newest segment would look complete.
     """
     path = any_segment(files, chance)
     size = len(files[path])
@@ -79,7 +79,7 @@ def truncate(files: Files, chance: random.Random) -> Damage:
 
 
 def truncate_head(files: Files, chance: random.Random) -> Damage:
-    """A segment that is not the newest is cut in its head: nothing of it is left."""
+    """Cut a segment other than the newest in its header, so that all its messages are lost."""
     path = chance.choice(segments(files)[:-1])
     kept = chance.choice((0, 1, 100, 128, 4096, DATA_START))
     data = files[path][:kept]
@@ -87,17 +87,17 @@ def truncate_head(files: Files, chance: random.Random) -> Damage:
 
 
 def zero_block(files: Files, chance: random.Random) -> Damage:
-    """A sector or page reads as zeros."""
+    """Fill a sector or page with zeros."""
     return block(files, chance, "zeroed block", bytes)
 
 
 def noise_block(files: Files, chance: random.Random) -> Damage:
-    """A sector or page reads as anything."""
+    """Fill a sector or page with random bytes."""
     return block(files, chance, "block of noise", chance.randbytes)
 
 
 def misplaced_block(files: Files, chance: random.Random) -> Damage:
-    """A sector or page has what belongs elsewhere: a write that went to the wrong place."""
+    """Fill a sector or page with the content of another one, like a misdirected write."""
     source = files[any_segment(files, chance)]
 
     def elsewhere(size: int) -> bytes:
@@ -110,7 +110,7 @@ def misplaced_block(files: Files, chance: random.Random) -> Damage:
 def block(
     files: Files, chance: random.Random, kind: str, filling: Callable[[int], bytes]
 ) -> Damage:
-    """One block of a segment, aligned as a disk has it, has another content."""
+    """Replace the content of one aligned block of a segment, of 512 or 4096 bytes."""
     path = any_segment(files, chance)
     data, size = files[path], chance.choice(BLOCKS)
     at = chance.randrange((len(data) + size - 1) // size) * size
@@ -120,27 +120,27 @@ def block(
 
 
 def swap(files: Files, chance: random.Random) -> Damage:
-    """Two segments have each other's names. A file is what its header says: nothing is lost."""
+    """Swap the names of two segments. Their headers identify them, so no message is lost."""
     one, two = chance.sample(segments(files), 2)
     return Damage("swap", one, 0, 0, {**files, one: files[two], two: files[one]})
 
 
 def stray(files: Files, foreign: bytes, chance: random.Random) -> Damage:
-    """A segment of another log has come into the folder: nothing of it may be delivered."""
+    """Add a segment of another log to the folder: none of its messages may be delivered."""
     folder = any_segment(files, chance).rpartition("/")[0]
     path = f"{folder}/{chance.randrange(1, 1 << 50):016x}.log"
     return Damage("stray file", path, 0, 0, changed(files, path, foreign))
 
 
 def replaced(files: Files, foreign: bytes, chance: random.Random) -> Damage:
-    """A segment has the content of another log's."""
+    """Replace a segment's content with a segment of another log."""
     path = chance.choice(segments(files)[:-1])
     size = len(files[path])
     return Damage("replaced file", path, 0, size, changed(files, path, foreign), True)
 
 
 def copied(files: Files, chance: random.Random) -> Damage:
-    """A segment is there a second time under another name: no message comes twice."""
+    """Add a copy of a segment under another name: no message may be delivered twice."""
     path = any_segment(files, chance)
     folder = path.rpartition("/")[0]
     double = f"{folder}/{chance.randrange(1, 1 << 50):016x}.log"
@@ -148,7 +148,7 @@ def copied(files: Files, chance: random.Random) -> Damage:
 
 
 def wrong_index(files: Files, chance: random.Random) -> Damage:
-    """A segment has the index file of another, or what its own once was."""
+    """Give a segment the index file of another segment, or an earlier, shorter one of its own."""
     source = chance.choice([path for path in sorted(files) if path.endswith(".index")])
     path = any_segment(files, chance).removesuffix(".log") + ".index"
     data = files[source]
@@ -157,10 +157,10 @@ def wrong_index(files: Files, chance: random.Random) -> Damage:
 
 
 def segments(files: Files) -> list[str]:
-    """The segments, oldest first."""
+    """Return the paths of the segments, oldest first."""
     return sorted(path for path in files if path.endswith(".log"))
 
 
 def any_segment(files: Files, chance: random.Random) -> str:
-    """One of them."""
+    """Return the path of a random segment."""
     return chance.choice(segments(files))

@@ -1,8 +1,8 @@
-"""nsqlookupds that are killed and restarted, and what publishers and consumers notice of it (P16).
+"""Kills and restarts nsqlookupds while topics are published and consumed (P16).
 
-Two nsqlookupds, one nsqd that registers with both, consumers that ask both. In each round one of
-them is dead, or both are restarted; then a topic is new, and somebody waits for it. A steady topic
-is published to all the while.
+One nsqd registers with two nsqlookupds, and consumers query both. In each round one nsqlookupd is
+down, or both are restarted. Then a new topic is created, and a consumer already waits for it. All
+the time, messages are published to the topic `steady` and consumed.
 """
 
 import asyncio
@@ -24,12 +24,19 @@ PROMISED_SECONDS = POLL_SECONDS + 1.0
 ROUNDS = 6
 PUBLISH_SECONDS = 0.01
 DOWN_SECONDS = 3.0
-"""Long enough for nsqd to have come to its longest pause between two attempts to connect."""
+"""Long enough for nsqd to reach its longest pause between two attempts to connect."""
 
 
 @dataclass(slots=True)
 class Findings:
-    """What it came to."""
+    """The results.
+
+    Attributes:
+        rounds: losses of one or both nsqlookupds.
+        found: new topics whose message came in time.
+        slowest: longest wait for a new topic, in seconds.
+        acknowledged, missing: messages of the steady topic.
+    """
 
     rounds: int = 0
     found: int = 0
@@ -39,11 +46,11 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether each new topic was found and nothing lost."""
+        """Whether each new topic was found and no message was lost."""
         return self.found == self.rounds > 0 and not self.missing and self.acknowledged > 0
 
     def line(self) -> str:
-        """In words."""
+        """Return the results in one line."""
         return (
             f"nsqlookupd losses {self.rounds:,}: new topics found {self.found:,}/{self.rounds:,}, "
             f"slowest {self.slowest:.1f} s (promised {PROMISED_SECONDS:.1f}), steady topic: "
@@ -52,7 +59,7 @@ class Findings:
 
 
 class Steady:
-    """A topic that exists all the while; its consumer knows it from the nsqlookupds alone."""
+    """A topic that exists all the time; its consumer finds it only through the nsqlookupds."""
 
     def __init__(self, nsqd: NsqdServer, lookupds: list[Server]) -> None:
         self.nsqd = nsqd
@@ -77,7 +84,7 @@ class Steady:
 
 
 def consumer_of(topic: str, lookupds: list[Server]) -> Consumer:
-    """A consumer that asks these nsqlookupds every second."""
+    """Return a consumer that queries these nsqlookupds every second."""
     return Consumer(
         topic,
         CHANNEL,
@@ -89,7 +96,7 @@ def consumer_of(topic: str, lookupds: list[Server]) -> Consumer:
 
 
 async def attempt(folder: Path, rounds: int) -> Findings:
-    """So many losses, one after the other."""
+    """Do this number of rounds, one after another."""
     found = Findings()
     with ExitStack() as stack:
         lookupds = [
@@ -122,7 +129,11 @@ async def attempt(folder: Path, rounds: int) -> Findings:
 
 
 async def lose(nsqd: NsqdServer, lookupds: list[Server], number: int) -> float | None:
-    """One loss; how long a consumer that waits for a new topic then waited; None: in vain."""
+    """Do one round.
+
+    Returns:
+        How many seconds a consumer waited for a new topic; None: its message never came.
+    """
     topic = f"new.{number}"
     lost = lookupds if number % 3 == 2 else [lookupds[number % 3]]
     async with consumer_of(topic, lookupds) as consumer:
@@ -147,6 +158,6 @@ async def lose(nsqd: NsqdServer, lookupds: list[Server], number: int) -> float |
 
 
 def knows_nsqd(lookupd: Server) -> bool:
-    """Whether this one can be lost alone: it knows nsqd, as the other one does."""
+    """Return whether nsqd is registered with this nsqlookupd again, so the next round may begin."""
     status, answer = lookupd.request("GET", f"/lookup?topic={STEADY}")
     return status == 200 and bool(json.loads(answer)["producers"])

@@ -1,9 +1,9 @@
-"""Each vectorised function of the hot path gives what its plain twin gives, on random input.
+"""Compares each vectorised function of the hot path with its plain twin, on random input.
 
-The pairs stand in `twins.py`. Each case has a generator of its own, seeded with the proof's seed,
-the pair and the case's number: what differs is repeated by the same seed and count.
+The pairs are listed in `twins.py`. Each case has its own random generator, seeded with the proof's
+seed, the pair's name and the case's number, so the same seed and count repeat a difference.
 
-The control is the same with vectorised functions that are wrong now and then.
+The controls use vectorised functions that are wrong in some cases.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from sparq.protocol import runs
 
 PROMISES = ("P12",)
 SHARE = 500
-"""Cases of one pair that a process does at a time."""
+"""Number of cases of one pair that a process checks at a time."""
 CONTROL_CASES = 1_000
 
 
 class Share(NamedTuple):
-    """Some cases of one pair: [first, end)."""
+    """The cases [first, end) of one pair."""
 
     seed: int
     pair: int
@@ -37,14 +37,14 @@ class Share(NamedTuple):
 
 
 def differences(share: Share) -> list[str]:
-    """The cases in which the two forms differ, in words."""
+    """Describe the cases in which the two functions differ."""
     name, case = PAIRS[share.pair]
     found: list[str] = []
     for number in range(share.first, share.end):
         chance = random.Random(f"{share.seed} {name} {number}")
         try:
             vectorised, plain = case(chance)
-        except Exception as error:  # whatever it is, the twin has not raised it
+        except Exception as error:  # any exception is a difference: the twin raises none
             found.append(f"{name}, case {number}: {error!r}")
             continue
         if vectorised != plain:
@@ -53,7 +53,7 @@ def differences(share: Share) -> list[str]:
 
 
 def shares_of(plan: Plan) -> list[Share]:
-    """All cases, the pairs in equal parts."""
+    """Return all cases, the same number for each pair."""
     each = -(-plan.count // len(PAIRS))
     return [
         Share(plan.seed, pair, first, min(first + SHARE, each))
@@ -63,7 +63,7 @@ def shares_of(plan: Plan) -> list[Share]:
 
 
 def prove(plan: Plan) -> Outcome:
-    """Compare as often as planned."""
+    """Run the planned number of cases, and the controls."""
     shares = shares_of(plan)
     found: list[str] = []
     if len(shares) > len(PAIRS):
@@ -89,12 +89,12 @@ def prove(plan: Plan) -> Outcome:
 
 
 class Wrong(NamedTuple):
-    """A vectorised function that is wrong now and then.
+    """A vectorised function that is wrong in some cases.
 
     Attributes:
-        name: what is wrong.
-        pair: which pair must show it.
-        target, function, replacement: what is replaced by what.
+        name: short description of the error.
+        pair: the pair that must find it.
+        target, function, replacement: `function` of `target` is replaced by `replacement`.
     """
 
     name: str
@@ -105,7 +105,7 @@ class Wrong(NamedTuple):
 
 
 def touching_apart(firsts: Any, ends: Any) -> Any:
-    """Arrays of ranges are not joined where they touch."""
+    """Do not join ranges that touch, in arrays."""
     if len(firsts) < records.VECTOR_MIN:
         return MERGE_RANGES(firsts, ends)
     pairs = sorted({(a, b) for a, b in zip(firsts, ends, strict=True) if a < b})
@@ -113,12 +113,12 @@ def touching_apart(firsts: Any, ends: Any) -> Any:
 
 
 def one_too_many(data: bytes, at: int) -> int:
-    """A run of FINs reaches one row too far."""
+    """Make a run of FINs one row too long."""
     return min(FINISH_ROWS(data, at) + 1, (len(data) - at) // runs.FIN_WIDTH)
 
 
 def mine_and_yours(tracked: in_flight.InFlight, first: int, end: int, _owner: int) -> bool:
-    """A range of FINs is freed whoever has the messages."""
+    """Accept a range of FINs for messages that are in flight to another client."""
     return all(index in tracked.indexes() for index in range(first, end))
 
 
@@ -138,7 +138,7 @@ WRONG = (
 
 
 def without(wrong: Wrong, seed: int) -> int:
-    """How many differences are seen with this function wrong."""
+    """Return the number of differences that are found with this wrong function."""
     pair = next(number for number, pair in enumerate(PAIRS) if pair.name == wrong.pair)
     with patch.object(wrong.target, wrong.function, wrong.replacement):
         return len(differences(Share(seed, pair, 0, CONTROL_CASES)))

@@ -1,7 +1,7 @@
-"""A wall clock that can be moved under a running daemon, by libfaketime; its monotonic one runs on.
+"""Moves the wall clock of a running daemon with libfaketime; its monotonic clock is not changed.
 
-The library is found by its own program, `faketime`. Once a second the daemon looks at a file, and
-finds there how far its clock is off.
+The program `faketime` locates the library. Once a second the library reads the clock's offset from
+a file.
 """
 
 import shutil
@@ -16,12 +16,12 @@ from tests.support.servers import Server
 
 DAY_SECONDS = 86_400
 CLOSE_SECONDS = 600
-"""What a jump may be off by the time that has passed meanwhile; far less than a day."""
+"""Tolerance for the time that passes between two readings of a clock; far less than a day."""
 
 
 @dataclass(slots=True)
 class WallClock:
-    """A daemon's wall clock, so many seconds off; set by the file at `path`."""
+    """A daemon's wall clock, `offset_seconds` away from the right time; the file `path` sets it."""
 
     path: Path
     preload: str
@@ -29,7 +29,7 @@ class WallClock:
 
     @classmethod
     def of(cls, folder: Path) -> "WallClock | None":
-        """A clock that is right so far; None: there is no libfaketime."""
+        """Return a clock with offset 0; None if libfaketime is not installed."""
         if shutil.which("faketime") is None:
             return None
         told = subprocess.run(
@@ -42,33 +42,33 @@ class WallClock:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What makes a program look at this clock."""
+        """The command prefix that makes a program use this clock."""
         return (
             "env",
             self.preload,
             f"FAKETIME_TIMESTAMP_FILE={self.path}",
             "FAKETIME_CACHE_DURATION=1",
             "FAKETIME_DONT_FAKE_MONOTONIC=1",
-            # Else each wait of a thread with a deadline, such as for Python's lock, goes wrong.
+            # Without it, timed waits of threads fail, such as those for Python's locks.
             "FAKETIME_FORCE_MONOTONIC_FIX=0",
             "DONT_FAKE_MONOTONIC=1",
             "NO_FAKE_STAT=1",
         )
 
     def set(self, offset_seconds: int) -> None:
-        """Jump, from one moment to the next."""
+        """Set the offset at once, with an atomic replacement of the file."""
         self.offset_seconds = offset_seconds
         beside = self.path.with_suffix(".new")
         beside.write_text(f"{offset_seconds:+d}\n")
         beside.replace(self.path)
 
     def is_seen_by(self, server: Server) -> bool:
-        """Whether the daemon's own clock shows it: it dates its answers."""
+        """Return whether the daemon uses the offset: its responses contain its time."""
         return abs(date_of(server) - time.time() - self.offset_seconds) < CLOSE_SECONDS
 
 
 def date_of(server: Server) -> float:
-    """What the daemon takes for the time."""
+    """Return the daemon's time, as its `Date` header has it."""
     connection = HTTPConnection("127.0.0.1", server.http_port, timeout=10)
     try:
         connection.request("GET", "/ping")

@@ -1,8 +1,9 @@
-"""Lives of an nsqd whose system calls fail, one after the other on one data path.
+"""Runs nsqd again and again on one data path while some of its system calls fail.
 
-The actors work all the while: publishers, consumers of the channel `live`, and an operator who
-makes and deletes topics. `late` is consumed in the lives that ask for it, from the disk then, and
-at the end, when nsqd is started in peace and everything is drained.
+Each run is a life: nsqd starts, works under load, and ends with kill -9. Publishers, consumers of
+the channel `live`, and an operator that creates and deletes topics work all the time. The channel
+`late` is consumed from the disk: in lives that ask for it, and at the end, when nsqd starts without
+faults and all channels are drained.
 """
 
 import asyncio
@@ -35,14 +36,14 @@ CALL = re.compile(r"^\d+ +(\w+)\(")
 
 
 def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
-    """How often a starting nsqd makes these calls before it opens the first file of its data.
+    """Count the calls that nsqd makes at its start, before it opens its first data file.
 
-    Those are Python's own: for its modules and their folders, and for libraries.
+    Python makes these calls, to load modules and libraries.
 
     Args:
-        scratch: a folder for it.
+        scratch: a folder for temporary files.
         calls: names of system calls; `openat` is always counted.
-        module: what is run.
+        module: the module to run.
     """
     record = scratch / "calls"
     prefix = (*strace.SWIFT, "-o", str(record), "-e", f"trace={','.join({'openat', *calls})}")
@@ -62,11 +63,11 @@ def before_data(scratch: Path, *calls: str, module: str = NSQD) -> Counter[str]:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What fails in a life.
+    """The calls that fail in a life.
 
     Attributes:
-        faults: (calls, errno's name, when), as strace has them.
-        wanted: the life is long enough once so many calls have failed.
+        faults: (calls, errno's name, when), in strace's notation.
+        wanted: number of failed calls after which the life may end.
         reads: whether the channel `late` is consumed.
         in_topic: only calls on the topic's folder itself fail.
     """
@@ -78,23 +79,23 @@ class Rule:
 
 
 def placed(rule: Rule, **places: int) -> Rule:
-    """This rule, with numbers for the names of places in its faults."""
+    """Return the rule with the placeholders in its faults replaced by these numbers."""
     changed = tuple((calls, error, when.format(**places)) for calls, error, when in rule.faults)
     return replace(rule, faults=changed)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the lives came to.
+    """Results of all lives.
 
     Attributes:
-        faults: calls that failed, by name.
-        dark: calls that failed in lives in which all of them do.
-        refused_starts: lives that ended while starting, with a reason.
-        deaths: what was said by lives that ended otherwise.
+        faults: number of failed calls, by name.
+        dark: the same for lives in which no sync succeeds.
+        refused_starts: starts that nsqd refused, with a reason.
+        deaths: descriptions of lives that ended in any other way, except by kill -9.
         believed: files that were synced again after a failed sync.
-        acknowledged_dark: publishes acknowledged in lives in which no sync succeeds.
-        damaged: messages that the lives have reported as lost to damage.
+        acknowledged_dark: messages acknowledged in lives in which no sync succeeds.
+        damaged: messages that nsqd reported as lost to damage.
     """
 
     faults: Counter[str] = field(default_factory=Counter)
@@ -107,11 +108,11 @@ class Tally:
 
 
 class Rig:
-    """A data path, its actors, and nsqds on it.
+    """A data path, its actors, and the nsqd that runs on it.
 
     Args:
-        server: a running one; it is killed when the first life begins.
-        seed: of all chances.
+        server: a running nsqd; kill it before the first life.
+        seed: seed of all random choices.
     """
 
     def __init__(self, server: NsqdServer, seed: int) -> None:
@@ -132,18 +133,18 @@ class Rig:
         return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     async def start(self, rule: Rule) -> None:
-        """A life that is over as soon as nsqd is up, or has refused to start."""
+        """Run a life that ends as soon as nsqd answers or has refused to start."""
         with self.traced(rule):
             if await asyncio.to_thread(self.comes_up):
                 await asyncio.to_thread(self.note_damage)
                 await self.kill()
 
     async def load(self, rule: Rule, dark: bool = False) -> None:
-        """A life under load, until enough has failed.
+        """Run a life under load until enough calls have failed.
 
         Args:
-            rule: what fails.
-            dark: whether nothing can be acknowledged by right.
+            rule: the calls that fail.
+            dark: whether no sync succeeds, so that no publish may be acknowledged.
         """
         with self.traced(rule, dark) as record:
             if not await asyncio.to_thread(self.comes_up):
@@ -165,17 +166,17 @@ class Rig:
             )
 
     async def kill(self) -> None:
-        """kill -9; publishers have read all that was answered before."""
+        """Kill nsqd with kill -9, and wait until publishers have read all its replies."""
         self.server.kill9()
         await asyncio.to_thread(wait_until, self.is_unheard, "noticed by the publishers")
 
     def is_unheard(self) -> bool:
-        """Whether no publisher waits for an answer any more."""
+        """Return whether no publisher waits for a reply."""
         return not any(publisher.unanswered for publisher in self.publishers)
 
     @contextmanager
     def traced(self, rule: Rule, dark: bool = False) -> Iterator[strace.Record]:
-        """nsqd is launched, and counted when it is gone."""
+        """Launch nsqd under strace; after the block, count the life and its failed calls."""
         record = strace.Record(self.server.folder.parent / f"record {self.history.kills}")
         paths = (str(self.topic_folder),) if rule.in_topic else ()
         opens = "" if rule.in_topic or "fdatasync" not in rule.faults[0][0] else "openat,rename"
@@ -188,7 +189,7 @@ class Rig:
         record.path.unlink(missing_ok=True)
 
     def comes_up(self) -> bool:
-        """Whether nsqd answers; if it ends instead, that is noted, and whether it said why."""
+        """Wait until nsqd answers; if it ends instead, record whether it gave a reason."""
         begin = len(self.server.log_text)
         deadline = time.monotonic() + UP_SECONDS
         while self.status() is None and time.monotonic() < deadline:
@@ -205,18 +206,18 @@ class Rig:
         return False
 
     def answers(self) -> bool:
-        """Whether nsqd answers; what is the matter with its disk is another question."""
+        """Return whether nsqd answers /ping, with any status: its disk may be failing."""
         with suppress(OSError, HTTPException):
             return self.server.request("GET", "/ping")[0] > 0
         return False
 
     def status(self) -> int | None:
-        """The exit status of nsqd, None while it runs."""
+        """Return the exit status of nsqd, None while it runs."""
         process = self.server.process
         return None if process is None else process.poll()
 
     def wait_for_faults(self, record: strace.Record, wanted: int) -> None:
-        """Until enough has failed, or no more comes of it, or nsqd is dead."""
+        """Wait until enough calls have failed, LIFE_SECONDS have passed, or nsqd has ended."""
         began = time.monotonic()
         while self.status() is None and (lasted := time.monotonic() - began) < LIFE_SECONDS:
             if lasted > LIFE_SECONDS_MIN and record.injected().total() >= wanted:
@@ -224,7 +225,7 @@ class Rig:
             time.sleep(POLL_SECONDS)
 
     async def end(self, guarded: bool = True) -> Verdict:
-        """A start in peace, both channels drained, and what the checker says."""
+        """Start nsqd without faults, drain both channels and return the checker's verdict."""
         self.server.prefix = ()
         await asyncio.to_thread(self.server.start)
         for publisher in self.publishers:
@@ -238,7 +239,7 @@ class Rig:
             wait_until(lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained")
 
     def note_damage(self) -> None:
-        """Count what the running nsqd has reported as lost to damage: the next one starts at 0."""
+        """Add the messages reported as lost to damage; the next life counts from 0 again."""
         topics = self.server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
         self.tally.damaged += sum(int(topic["damaged_messages"]) for topic in topics or ())
 
@@ -248,6 +249,6 @@ def channel_path(channel: str) -> str:
 
 
 def rig(folder: Path, seed: int, module: str = NSQD) -> Rig:
-    """A rig in a folder of its own."""
+    """Return a rig in its own folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return Rig(started(folder, module, FLAGS), seed)

@@ -1,17 +1,19 @@
-"""nsqd with few open files and many who want them: `make fds`.
+"""Runs nsqd with too few open files for its connections: `make fds`.
 
-A daemon that may have 64 open files serves a witness: publishers and consumers on one topic, whose
-files are small and roll all the while.
+nsqd may have 64 open files. It serves a witness: publishers and consumers of one topic, with small
+segments, so that nsqd starts new ones all the time.
 
-1. So many connections come at once and stay. Those within the daemon's share are served, the others
-   are closed. The witness must not notice: no connection of its own breaks, no publish is refused,
-   files roll on; and topics, of which there are more than files, can be made and written.
-2. Then the limit sinks below what is open already, so that not one more file can be had. Publishes
-   are refused with a reason as soon as a file must be rolled; when the limit is back they go on by
-   themselves. The flood goes, and who comes then is served.
-3. All is drained, and the checker counts.
+1. A flood: N connections are opened at once and stay open. nsqd serves those within the clients'
+   share of open files, and closes the others. The flood must not affect the witness: none of its
+   connections breaks, no publish is refused, and new segments are started. 100 topics, more than
+   open files, can be created and published to.
+2. The limit is lowered below the number of files already open, so no file can be opened. Publishes
+   that need a new segment are refused with a reason. When the limit is raised again, publishing
+   resumes by itself. Then the flood's connections close, and a new connection is served.
+3. All messages are drained, and the checker counts.
 
-The control (unshared_files.py) shares nothing out: there the flood must hurt the witness.
+The control (controls/unshared_files.py) does not divide the open files: the flood must affect the
+witness.
 """
 
 import asyncio
@@ -38,7 +40,7 @@ TOPICS = 100
 FLAGS = ("--max-bytes-per-file=262144", "--msg-timeout=60s")
 PREFIX = ("sh", "-c", f'ulimit -n {FILES} && exec "$@"', "sh")
 STEP_COMMANDS = 1_000
-"""How many commands the witness must have answered in each step, some files' worth."""
+"""Commands that the witness must get acknowledged in each step: enough for several segments."""
 UNSHARED = "proofs.controls.unshared_files"
 REFUSALS_MIN = 20
 PROMISES = ("P12", "P7")
@@ -46,15 +48,15 @@ PROMISES = ("P12", "P7")
 
 @dataclass(slots=True)
 class Findings:
-    """What one run came to.
+    """The results of one run.
 
     Attributes:
-        taken, turned_away: connections of the flood.
-        hurt: connections of the witness that broke, and publishes refused, in the flood.
-        topics: those made and written in the flood, of TOPICS.
-        refused: publishes refused while no file could be had.
-        resumed: whether publishing went on by itself, newcomers were served and /ping was OK.
-        verdict: the checker's.
+        taken, turned_away: connections of the flood that were served, and the others.
+        hurt: the witness's broken connections and refused publishes during the flood.
+        topics: topics created and published to during the flood, out of TOPICS.
+        refused: publishes refused while no file could be opened.
+        resumed: whether a new connection was served and /ping was OK after the flood.
+        verdict: the checker's verdict.
     """
 
     taken: int = 0
@@ -67,7 +69,7 @@ class Findings:
 
     @property
     def holds(self) -> bool:
-        """Whether nobody was hurt and nothing lost."""
+        """Whether the witness was not affected, and no message was lost."""
         unhurt = self.hurt == 0 and self.topics == TOPICS and self.turned_away > 0
         verdict = self.verdict
         return unhurt and self.refused > 0 and self.resumed and bool(verdict and verdict.holds)
@@ -81,11 +83,11 @@ class Flood:
     held: list[AsyncV2Client] = field(default_factory=list)
 
     async def comes(self, count: int) -> int:
-        """Connect so many; how many are served."""
+        """Open `count` connections; return how many are served."""
         return sum(await asyncio.gather(*(self.connect() for _ in range(count))))
 
     async def connect(self) -> bool:
-        """One more; whether a publish over it is answered."""
+        """Open one connection; return whether a publish over it is acknowledged."""
         with suppress(OSError):
             client = await AsyncV2Client.connect(self.address, seconds=WAIT_SECONDS)
             self.held.append(client)
@@ -93,7 +95,7 @@ class Flood:
         return False
 
     def goes(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for client in self.held:
             client.abort()
         self.held.clear()
@@ -110,7 +112,7 @@ class Proof:
         self.flood = Flood(server.tcp)
 
     async def run(self, *, is_control: bool) -> Findings:
-        """All steps; of a control only what shows that the guard is needed."""
+        """Run all steps; with a control, only those that its missing safeguard affects."""
         await asyncio.to_thread(self.witness.make_topic)
         try:
             async with self.witness.at_work():
@@ -126,7 +128,7 @@ class Proof:
         return self.found
 
     async def under_flood(self) -> None:
-        """Many come; the witness and the operator go on."""
+        """Open the flood's connections; the witness continues, and other topics are written."""
         progress("flood")
         witness, found = self.witness, self.found
         refused, connections = witness.refused(), witness.connections()
@@ -137,7 +139,7 @@ class Proof:
         found.hurt = witness.refused() - refused + witness.connections() - connections
 
     def write_topics(self) -> int:
-        """A message to each of many topics over HTTP; how many took it."""
+        """Publish a message to each of TOPICS topics over HTTP; return how many accepted it."""
         taken = 0
         for number in range(TOPICS):
             with suppress(OSError, HTTPException):
@@ -145,7 +147,7 @@ class Proof:
         return taken
 
     async def without_files(self) -> None:
-        """Not one more file can be had, until something is refused; then as before."""
+        """Lower the limit until REFUSALS_MIN publishes are refused, then raise it again."""
         progress("no files")
         before, pid = self.witness.refused(), self.server.pid
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1, FILES))
@@ -157,7 +159,7 @@ class Proof:
         self.found.refused = self.witness.refused() - before
 
     async def without_flood(self) -> None:
-        """Who comes when the others have gone is served."""
+        """Close the flood's connections, and check that a new connection is served."""
         self.flood.goes()
 
         deadline = time.monotonic() + WAIT_SECONDS
@@ -170,14 +172,14 @@ class Proof:
 
 
 def attempt(plan: Plan, module: str = NSQD) -> Findings:
-    """One run in a folder of its own."""
+    """Do one run in its own folder."""
     keep = plan.keep if module == NSQD else None
     with data_folder(keep) as folder, started(folder, module, FLAGS, PREFIX) as server:
         return asyncio.run(Proof(plan, server).run(is_control=module != NSQD))
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its control."""
     if shutil.which("sh") is None:
         return skipped(PROMISES, "needs a shell with ulimit")
     found = attempt(plan)

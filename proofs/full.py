@@ -1,21 +1,22 @@
-"""nsqd on a disk that is full, in each way in which a disk can be: `make full`.
+"""Runs nsqd on full disks of several kinds: `make full`.
 
-- brim: a small file system of its own is filled up to the brim. Publishes are refused with the
-  reason, `/ping` says it, consumers go on receiving and finishing, a kill -9 takes nothing of that
-  back; and when somebody else makes space, publishing goes on by itself.
-- short: a write of an MPUB stops in its middle (a limit on the file's size), anywhere. Nothing of
-  it is there afterwards.
-- crowd: disks of 16 MB, 40 MB and 1 GB, each with 1, 20 and 200 topics, are filled up; consumers at
-  RDY 1 finish one message at a time until long after the reserve would be gone, over a SIGTERM and
-  a kill -9 (full_parts/crowd.py). So on a disk that was nearly full when nsqd was started.
-- remedies: with not a byte left and the reserve gone, deleting and emptying topics and channels
+- brim: fills a small file system completely. Publishes are refused with the reason, and `/ping`
+  reports it. Consumers still receive and finish messages, and a kill -9 undoes no FIN. When space
+  is freed from outside, publishing resumes by itself.
+- short: a limit on the file's size stops the write of an MPUB at a random byte. No part of it is
+  stored afterwards.
+- crowd: fills disks of 16 MiB, 40 MiB and 1 GiB, each with 1, 20 and 200 topics. Consumers with
+  RDY 1 finish one message at a time, for more FINs than the reserve alone could hold, across a
+  SIGTERM and a kill -9 (full_parts/crowd.py). The same on disks that were nearly full when nsqd
+  started.
+- remedies: with no free byte left and the reserve gone, deleting or emptying a topic or channel
   frees the space before it is answered (full_parts/remedies.py).
-- points: strace lets the N-th write, creation, cut or reservation find no space, for many N, while
-  publishers and consumers work; each life ends with kill -9 (faults.py).
+- points: with strace, the N-th write, creation, rename or reservation of disk space fails with
+  ENOSPC, for many N, while publishers and consumers work. Each life ends with kill -9 (faults.py).
 
-The controls are an nsqd that keeps no space back for what is finished (no_reserve.py), and one in
-which no checkpoint makes room (no_checkpoints.py): after the kill messages must come again whose
-FINs were taken in.
+The controls are an nsqd without reserved space for FINs (controls/no_reserve.py), and one without
+checkpoints that make room (controls/no_checkpoints.py): after the kill, they must deliver finished
+messages again.
 """
 
 import asyncio
@@ -53,19 +54,19 @@ SHAPES = (
     Shape(16, 20, starts_full=True),
 )
 SMALL = Shape(4, 20)
-"""For a short run, and for the control."""
+"""For short runs, and for the control."""
 ALL_SHAPES_FROM = 100
-"""So many points, and all shapes are tried."""
+"""From this many points on, all shapes are tried."""
 TOPIC, CHANNEL = "proof", "late"
 MIB = 1 << 20
 DISK, DISK_BYTES, FREE_BYTES = "24m", 24 * MIB, 12 * MIB
 REFUSED = 2_000
-"""So many PUBs are refused before anything else."""
+"""Number of PUBs to a full disk, in a full run, before the first FIN."""
 FINISHES = 10_000
 BODY_BYTES = 260
 BATCH = 50
 PRESS_EVERY = 500
-"""After so many FINs publishers try again."""
+"""Number of FINs after which publishers try again."""
 READY = 2500
 RESUMED_SECONDS = 30.0
 SHORT_SHARE, SHORT_BODIES = 0.3, 10
@@ -81,14 +82,15 @@ LIVES_MAX = 40
 
 @dataclass(slots=True)
 class Brim:
-    """What the full disk showed.
+    """Results of the completely filled disk.
 
     Attributes:
-        refused: commands answered with an error.
-        lost, stored: messages that should have come and did not, or came though refused.
-        finished, redelivered: FINs while the disk was full, and how many of them came again.
-        resumed_seconds: from the moment there was space to the first OK.
-        wrong: what was not as promised, in words.
+        acknowledged: number of acknowledged messages.
+        refused: number of commands answered with an error.
+        lost, stored: acknowledged messages that did not come, and refused ones that did.
+        finished, redelivered: messages finished on the full disk, and those delivered again.
+        resumed_seconds: seconds from the moment there was space to the first OK.
+        wrong: descriptions of other violations.
     """
 
     acknowledged: int
@@ -102,7 +104,7 @@ class Brim:
 
 
 class Press:
-    """A publisher of unique bodies who keeps what was acknowledged and what was refused."""
+    """A publisher of unique bodies; keeps the acknowledged and the refused ones."""
 
     def __init__(self, server: NsqdServer, seed: int) -> None:
         self.server = server
@@ -113,7 +115,7 @@ class Press:
         self.wrong: list[str] = []
 
     def publish(self, line: V2Client, count: int, reason: str = "no space left on device") -> bool:
-        """One PUB or MPUB; whether it was acknowledged."""
+        """Send a PUB or an MPUB; return whether it was acknowledged. Check an error's text."""
         bodies = [self.chance.randbytes(BODY_BYTES) for _ in range(count)]
         name, command = ("PUB", pub(TOPIC, bodies[0])) if count == 1 else ("MPUB", b"")
         kind, text = answer = line.ask(command or mpub(TOPIC, bodies))
@@ -127,19 +129,19 @@ class Press:
         return False
 
     def fill(self, line: V2Client) -> None:
-        """Publish until nothing more is taken, not the smallest either."""
+        """Publish until nsqd accepts neither a batch nor a single message."""
         for count in (BATCH, 1):
             while self.publish(line, count):
                 pass
 
     def expect(self, what: str, holds: bool) -> None:
-        """Note what is not as it should be."""
+        """Record `what` as a violation, unless `holds`."""
         if not holds:
             self.wrong.append(what)
 
 
 def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
-    """Fill a disk, finish, be killed, and have space again."""
+    """Fill a disk, finish messages, kill nsqd, free space, and drain."""
     own = folder / "nsqd"
     with SmallDisk(own, DISK) as disk:
         disk.ballast(DISK_BYTES - max(FREE_BYTES * finishes // FINISHES, FREE_BYTES // 4))
@@ -170,16 +172,16 @@ def brim(folder: Path, seed: int, finishes: int, module: str = NSQD) -> Brim:
 
 
 def create(server: NsqdServer) -> None:
-    """The topic, with a channel that gets everything."""
+    """Create the topic, with a channel from its first message on."""
     server.post(f"/topic/create?topic={TOPIC}")
     server.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
 
 
 def finish(press: Press, count: int) -> list[bytes]:
-    """Finish so many messages on the full disk, about every second one that comes.
+    """Finish `count` messages on the full disk, about half of those that come; return their bodies.
 
-    The others are sent back, so that what is finished is no single range. Publishers take at once
-    what becomes free when files are finished: but the space that is kept back is not for them.
+    The others are requeued, so that the finished messages form many ranges. Meanwhile publishers
+    use any space that finished segments free; they must not get the reserved space.
     """
     finished: list[bytes] = []
     with V2Client(press.server) as line, V2Client(press.server) as pressing:
@@ -199,7 +201,7 @@ def finish(press: Press, count: int) -> list[bytes]:
 
 
 def resumed(press: Press, disk: SmallDisk) -> float:
-    """The seconds from the moment there is space until an MPUB is taken, without a restart."""
+    """Free space; return after how many seconds an MPUB is acknowledged, without a restart."""
     with V2Client(press.server) as line:
         press.fill(line)
         disk.drop_ballast()
@@ -212,13 +214,13 @@ def resumed(press: Press, disk: SmallDisk) -> float:
 
 
 def is_healthy(server: NsqdServer) -> bool:
-    """Whether /ping has nothing to complain of."""
+    """Return whether /ping is answered with 200."""
     return server.request("GET", "/ping")[0] == 200
 
 
 @dataclass(slots=True)
 class Short:
-    """What writes that stopped in their middle showed."""
+    """Results of the writes that stopped in the middle."""
 
     points: int
     lost: int
@@ -227,7 +229,7 @@ class Short:
 
 
 def short(folder: Path, seed: int, points: int) -> Short:
-    """MPUBs whose write stops anywhere, each followed by one that is taken."""
+    """Send MPUBs whose write stops at a random byte, each after a publish that is acknowledged."""
     with spawn_nsqd(folder, name="short") as server:
         create(server)
         (topic,) = (path for path in (server.folder / "topics").iterdir() if TOPIC in path.name)
@@ -250,18 +252,18 @@ def short(folder: Path, seed: int, points: int) -> Short:
 
 
 def log_bytes(server: NsqdServer) -> int:
-    """Where the next batch begins: behind the last one, whatever filling the file has there."""
+    """Return the offset of the next batch: the end of the last one, before any preallocation."""
     (topic,) = server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
     return int(topic["log_bytes"])
 
 
 def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
-    """Let nsqd's writes stop at this size of a file, in their middle if need be."""
+    """Limit the size of files that nsqd writes; a write that crosses the limit is cut short."""
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, resource.RLIM_INFINITY))
 
 
 async def lives(rig: Rig, plan: Plan) -> Verdict:
-    """Loads without space at so many points, and the end."""
+    """Run lives until `plan.count` calls found no space; return the final verdict."""
     chance = random.Random(f"{plan.seed} points")
     async with rig.crew:
         for number, rule in zip(range(LIVES_MAX), cycle(POINTS), strict=False):
@@ -273,7 +275,7 @@ async def lives(rig: Rig, plan: Plan) -> Verdict:
 
 
 def prove(plan: Plan) -> Outcome:
-    """The three ways and the control."""
+    """Run all parts and the controls."""
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     finishes = min(FINISHES, plan.count * 80)
@@ -308,7 +310,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def crowded(folder: Path, shapes: Sequence[Shape]) -> Iterator[Crowd]:
-    """What each of these disks showed."""
+    """Yield the results of each of these disks."""
     for shape in shapes:
         started_full = "-late" if shape.starts_full else ""
         progress(f"{shape.disk_mib} MiB, {shape.topics} topics{started_full}")
@@ -316,7 +318,7 @@ def crowded(folder: Path, shapes: Sequence[Shape]) -> Iterator[Crowd]:
 
 
 def of_remedies(found: Remedies) -> str:
-    """Their figures."""
+    """Return the results of the remedies in one line."""
     return (
         f"remedies with no byte left {found.tried - len(found.wrong)}/{found.tried}, "
         f"publishing again after {found.slowest_seconds:.2f} s at most"
@@ -324,7 +326,7 @@ def of_remedies(found: Remedies) -> str:
 
 
 def holds(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> bool:
-    """Whether nothing at all was wrong."""
+    """Return whether there was no violation."""
     brimming = (full.lost, full.stored, full.redelivered, *full.wrong)
     shortened = (cut.lost, cut.stored, *cut.wrong)
     pointed = (verdict.lost, verdict.ghosts, verdict.corrupt, verdict.split)
@@ -333,7 +335,7 @@ def holds(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> bool:
 
 
 def figures(full: Brim, cut: Short, rig: Rig, verdict: Verdict) -> str:
-    """The line of the proof."""
+    """Return the results in one line."""
     faulty = rig.tally.faults
     calls = ", ".join(f"{call} {count}" for call, count in faulty.most_common())
     acknowledged = full.acknowledged + verdict.acknowledged

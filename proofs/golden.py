@@ -1,10 +1,10 @@
-"""Data paths that earlier versions have written, opened by this one: `make golden`.
+"""Opens data paths that earlier versions have written: `make golden`.
 
-tests/golden has a folder for each version that wrote a format of its own; in it packed data paths,
-and what was to be seen of each when it was written. All of that must still be seen: ids, attempts,
-timestamps, bodies, due times, what is paused, what is damaged. Then each goes on.
+tests/golden has a folder for each version with a new format. It contains packed data paths, and a
+document with the visible content of each when it was written. This version must read the same: ids,
+attempts, timestamps, bodies, due times, pauses and damage. Then each topic must accept messages.
 
-The control is a reader that knows a newer format only: it must open none of them as they were.
+The control is a reader that knows only a newer format: it must read none of them correctly.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from sparq.log import segment
 PROMISES = ("P15",)
 
 VERSION_AT = 10
-"""Where a header has its version: behind the magic and the size."""
+"""Offset of the version in a header, after the magic and the size."""
 
 
 def packs() -> list[Path]:
-    """The packed data paths."""
+    """Return the packed data paths."""
     return sorted(GOLDEN.glob("*/*.tar.xz"))
 
 
 def newer(kind: bytes) -> bytes:
-    """What the header of a version later begins with."""
+    """Return the beginning of a header of the next version."""
     return kind[:VERSION_AT] + bytes([kind[VERSION_AT] + 1]) + kind[VERSION_AT + 1 :]
 
 
 def unpack(pack: Path, folder: Path) -> Path:
-    """The data path, as nsqd would have left it."""
+    """Unpack a data path and return its folder."""
     data = folder / pack.parent.name / pack.name.removesuffix(".tar.xz")
     with tarfile.open(pack) as packed:
         for member in packed:
@@ -52,7 +52,7 @@ def unpack(pack: Path, folder: Path) -> Path:
 
 
 def difference(pack: Path, folder: Path) -> str:
-    """What is not as it was; empty: nothing."""
+    """Describe the differences from the recorded content; empty if there are none."""
     document = pack.with_name(pack.name.removesuffix(".tar.xz") + ".json")
     expected = in_promised_order(json.loads(document.read_text(encoding="utf-8")))
     found = in_promised_order(json.loads(json.dumps(describe(unpack(pack, folder)))))
@@ -60,10 +60,10 @@ def difference(pack: Path, folder: Path) -> str:
 
 
 def in_promised_order(document: Document) -> Document:
-    """The document with first deliveries in their order, and the others of a channel sorted.
+    """Keep the order of each channel's first deliveries, and sort the repeated ones.
 
-    P10 promises the order of first deliveries. That of the others depends on what is in memory
-    when they are sent: a version may read more at a time than the one before.
+    P10 promises the order of first deliveries. The order of the others depends on which messages
+    are in memory when they are sent: a version may read more at a time than the one before.
     """
     for topic in document["topics"].values():
         for channel in topic["channels"].values():
@@ -74,7 +74,7 @@ def in_promised_order(document: Document) -> Document:
 
 
 def differences(expected: object, found: object, at: str) -> list[str]:
-    """The places in which two documents differ."""
+    """Describe the places in which two documents differ."""
     if isinstance(expected, dict) and isinstance(found, dict):
         keys = sorted(expected.keys() | found.keys())
         return [
@@ -86,14 +86,14 @@ def differences(expected: object, found: object, at: str) -> list[str]:
 
 
 def messages(pack: Path) -> int:
-    """How many messages its log holds."""
+    """Return the number of messages in the pack's logs."""
     document = pack.with_name(pack.name.removesuffix(".tar.xz") + ".json")
     topics = json.loads(document.read_text(encoding="utf-8"))["topics"].values()
     return sum(len(topic["replayed"]) for topic in topics)
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control; what is opened does not depend on the plan."""
+    """Run the proof and its control; all packs are opened, whatever the plan's count."""
     found = packs()
     if not found:
         return skipped(PROMISES, "needs tests/golden")

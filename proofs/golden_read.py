@@ -1,9 +1,9 @@
-"""What a data path holds, as everything that can be seen of it from outside: a plain document.
+"""Describes everything that clients can see of a data path, in a plain document.
 
-The same document must come of the same data path with every later version. It has, of each topic
-and channel: whether it is paused, what it delivers and in which second of a clock that is moved by
-hand, under which id, at which attempt; then all that the log still holds, replayed from its start;
-then what the offline check says. Bodies stand in it as the first 16 digits of their SHA-256.
+Every later version must produce the same document from the same data path. It contains, for each
+topic and channel: whether it is paused, and its deliveries, each with its second on a manual clock,
+its id and its attempt; then all messages still in the log, replayed from its start; and the number
+of damages that the offline check finds. The first 16 hex digits of their SHA-256 replace bodies.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from sparq.testing import START_WALL_NS, ManualClock
 
 Document = dict[str, Any]
 STOPPED_WALL_NS = START_WALL_NS + 3_600_000_000_000
-"""When a golden data path is taken to have been stopped: due times lie about it."""
+"""Time at which golden data paths were written, and are opened: due times are close to it."""
 WATCHED_SECONDS = 30
 NEW = b"published by a later version"
 REPLAY = "replay"
 
 
 def digest(body: bytes) -> str:
-    """What stands for a body."""
+    """Return the first 16 hex digits of a body's SHA-256."""
     return hashlib.sha256(body).hexdigest()[:16]
 
 
 def line(second: int, one: Message) -> str:
-    """A delivery: when, which, at which attempt, published when, what."""
+    """Return a delivery as text: second, id, attempt, publish time and digest."""
     return f"{second} {one.id.decode()} {one.attempts} {one.timestamp_ns} {digest(one.body)}"
 
 
 def attempts_of(delivery: str) -> int:
-    """The attempts in a line that `line` has made."""
+    """Return the attempts from a text made by `line`."""
     return int(delivery.split(" ")[2])
 
 
 def describe(data_path: Path) -> Document:
-    """Everything that is to be seen; the data path is not the same afterwards."""
+    """Return the document of a data path. This changes the data path."""
     document: Document = {"damages that the check finds": look(data_path)}
     clock = ManualClock(STOPPED_WALL_NS)
     with Reopened(RealDisk(), str(data_path), clock=clock) as home:
@@ -52,7 +52,7 @@ def describe(data_path: Path) -> Document:
         document["reports at the start"] = len(home.report)
         document["topics"] = {name: topic_of(home, name) for name in sorted(home.broker.topics)}
         for name in document["topics"]:
-            # It keeps the log as it is until the end.
+            # The replay channel keeps all messages in the log until the end.
             home.create(name, REPLAY)
             home.broker.seek_channel(name, REPLAY, "earliest", clock.now())
         follow(home, document["topics"])
@@ -61,14 +61,14 @@ def describe(data_path: Path) -> Document:
 
 
 def look(data_path: Path) -> int:
-    """How many damages `nsq_check` finds."""
+    """Return the number of damages that `nsq_check` finds."""
     findings = check(LookingDisk(), str(data_path), Instant(STOPPED_WALL_NS, 1), lambda _size: None)
     assert findings is not None
     return len(findings.all_damage())
 
 
 def topic_of(home: Reopened, name: str) -> Document:
-    """A topic's state, and its channels'."""
+    """Return the state of a topic and its channels."""
     topic = home.topic(name)
     return {
         "paused": topic.paused,
@@ -87,7 +87,7 @@ def topic_of(home: Reopened, name: str) -> Document:
 
 
 def follow(home: Reopened, topics: Document) -> None:
-    """Let half a minute pass, second by second, and note what comes; paused ones first go on."""
+    """Unpause all, then record deliveries for WATCHED_SECONDS, second by second."""
     now = home.clock.now()
     consumers = []
     for name, topic in topics.items():
@@ -108,7 +108,7 @@ def follow(home: Reopened, topics: Document) -> None:
 
 
 def replay(home: Reopened, topics: Document) -> None:
-    """Note what each log still holds, publish to it, and see that its indexes go on."""
+    """Record all messages in each log, publish one more, and check that its id is the highest."""
     for name, topic in topics.items():
         found = home.drain(name, REPLAY)
         topic["replayed"] = [f"{one.id.decode()} {digest(one.body)}" for one in found]

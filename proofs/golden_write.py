@@ -1,10 +1,10 @@
-"""Writes golden data paths with the present version: `python -m proofs.golden_write <name>`.
+"""Writes golden data paths with the current version: `python -m proofs.golden_write <name>`.
 
-The name is the version's, and a letter if that version wrote several formats. What is written is
-tests/golden/<name>/<case>.tar.xz, and beside it <case>.json: what is to be seen of it for ever (see
-golden_read.py). An existing name is refused: golden data paths are never written again.
+The name is the version, with a letter if that version wrote several formats. The output is
+tests/golden/<name>/<case>.tar.xz, and <case>.json with the content that every later version must
+read from it (see golden_read.py). An existing name is refused: golden data paths never change.
 
-The cases are what a data path can be like when nsqd is not running: see the functions.
+The cases are states of a data path whose nsqd has ended: see the functions.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from sparq.testing import ManualClock
 GOLDEN = ROOT / "tests" / "golden"
 OPTIONS = BrokerOptions(node_id=613, max_bytes_per_file=12_000)
 LEFT_OUT = ("reserve",)
-"""Has no content, and 16 MiB of it."""
+"""Files that are not packed: the reserve is 16 MiB without content."""
 SECOND_MS = 1000
 
 
 def bodies(word: str, count: int, first: int = 0) -> list[bytes]:
-    """So many, no two alike, of many sizes."""
+    """Return `count` different bodies of many sizes."""
     return [f"{word} {n} ".encode() * (1 + n * n % 29) for n in range(first, first + count)]
 
 
 def queued(home: Reopened) -> None:
-    """Several segments; a channel that has seen nothing, one with holes in what it finished, one
-    that is paused; a topic that is paused; names that file systems are touchy about."""
+    """Write several segments, with a channel without deliveries, one with gaps among its finished
+    messages and a paused one; a paused topic; and names that are special to file systems."""
     for channel in ("untouched", "holes", "paused"):
         home.create("clicks", channel)
     for first in range(0, 120, 8):
@@ -62,7 +62,7 @@ def queued(home: Reopened) -> None:
 
 
 def deferred(home: Reopened) -> None:
-    """Messages that wait for their time: published so, or sent back; and some delivered before."""
+    """Write deferred messages, by DPUB and by REQ, and waiting ones that were delivered before."""
     home.create("later", "c")
     home.create("later", "d")
     for seconds in (2, 5, 9, 17):
@@ -79,7 +79,7 @@ def deferred(home: Reopened) -> None:
 
 
 def checkpointed(home: Reopened) -> None:
-    """A checkpoint, and a ledger that goes on behind it; a deleted channel, a deleted topic."""
+    """Write a checkpoint, later ledger entries, a deleted channel and a deleted topic."""
     for channel in ("a", "gone", "b"):
         home.create("t", channel)
     home.create("deleted", "c")
@@ -99,7 +99,7 @@ def checkpointed(home: Reopened) -> None:
 
 
 def trimmed(home: Reopened) -> None:
-    """Segments in the middle of the log are gone: finished, while older messages still wait."""
+    """Write a log whose middle segments are deleted as finished, while an older message waits."""
     home.create("t", "c")
     home.publish("t", bodies("pins the first segment", 1), defer_ms=12 * SECOND_MS + 500)
     for first in range(0, 160, 10):
@@ -118,14 +118,14 @@ CASES: dict[str, Callable[[Reopened], None]] = {
     "trimmed": trimmed,
 }
 KILLED, DAMAGED = "killed", "damaged"
-"""As `deferred`, but without a clean stop, and with unfinished writes at the ends of its files; and
-as `queued`, with a flipped bit in each segment but the newest."""
+"""`killed` is `deferred` without a clean stop, and with an unfinished write at the end of each log
+file and ledger; `damaged` is `queued` with a flipped bit in each segment except the newest."""
 BASES = {KILLED: "deferred", DAMAGED: "queued"}
 TORN = b"SPQB\x50\x00\x01\x00 an unfinished write"
 
 
 def write(name: str, case: str, folder: Path) -> None:
-    """One case: its data path packed, and what is to be seen of it."""
+    """Write one case: its packed data path and its document."""
     data = folder / case
     clock = ManualClock(STOPPED_WALL_NS)
     home = Reopened(RealDisk(), str(data), clock=clock, options=OPTIONS)
@@ -143,7 +143,7 @@ def write(name: str, case: str, folder: Path) -> None:
 
 
 def harm(case: str, data: Path) -> None:
-    """What a kill or a disk does to files."""
+    """Damage files as a kill (case `killed`) or a disk (case `damaged`) may do."""
     logs = sorted(data.rglob("*.log"))
     if case == KILLED:
         for path in [*logs, *data.rglob("ledger-*")]:
@@ -157,7 +157,7 @@ def harm(case: str, data: Path) -> None:
 
 
 def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """A member without what differs from machine to machine; None: it is left out."""
+    """Return a member without times and owners; None leaves it out."""
     if member.name.rpartition("/")[2] in LEFT_OUT:
         return None
     member.uid = member.gid = member.mtime = 0
@@ -166,7 +166,7 @@ def plain(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write all cases; the exit status."""
+    """Write all cases and return the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
     if len(words) != 1 or words[0].startswith("-"):
         print("usage: python -m proofs.golden_write <name>, e.g. 0.1.0", file=sys.stderr)

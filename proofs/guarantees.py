@@ -1,7 +1,7 @@
-"""GUARANTEES.md: each promise beside its proof, and what the last run of that proof came to.
+"""Makes GUARANTEES.md: each promise with its proofs and their latest results.
 
-Pure: results in, a page of text out. The results of all proofs lie in results.json, so that some
-can be run again while the rows of the others stay, each with the date and commit of its own run.
+`page` is a pure function from results to text. results.json keeps the results of all proofs, each
+with the date and commit of its own run, so that one proof can run again without the others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAGE = ROOT / "GUARANTEES.md"
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """An outcome, and when and on what it came about."""
+    """An outcome, with the date and commit of its run."""
 
     outcome: Outcome
     date: str
@@ -30,7 +30,7 @@ class Result:
 
     @property
     def state(self) -> str:
-        """In a word or some: holds, FAILED, or skipped and why."""
+        """The outcome in words: holds, FAILED, or skipped with the reason."""
         if self.outcome.skipped:
             return f"skipped: {self.outcome.skipped}"
         return "holds" if self.outcome.held else "**FAILED**"
@@ -38,11 +38,11 @@ class Result:
 
 @dataclass(slots=True)
 class Book:
-    """What is known of all proofs.
+    """The latest results of all proofs.
 
     Attributes:
-        machine: facts of the machine of the last run, by name.
-        results: by verb.
+        machine: facts about the machine of the last run, by name.
+        results: the results, by name of the proof.
     """
 
     machine: dict[str, str] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Book:
 
 
 def read() -> Book:
-    """What was written by `write`; an empty book where nothing is."""
+    """Return the book that `write` has stored, or an empty one."""
     if not RESULTS.exists():
         return Book()
     found = json.loads(RESULTS.read_text())
@@ -58,22 +58,22 @@ def read() -> Book:
 
 
 def parse(row: Mapping[str, Any]) -> Result:
-    """A result as it lies in results.json."""
+    """Return a result from its row in results.json."""
     return Result(parse_outcome(row["outcome"]), row["date"], row["commit"])
 
 
 def parse_outcome(row: Mapping[str, Any]) -> Outcome:
-    """An outcome as `outcome.run` writes it with --json."""
+    """Return an outcome from the JSON that `outcome.run` writes with --json."""
     return Outcome(**{**row, "promises": tuple(row["promises"])})
 
 
 def write(book: Book) -> None:
-    """Keep the book."""
+    """Store the book in results.json."""
     RESULTS.write_text(json.dumps(asdict(book), indent=1, ensure_ascii=False) + "\n")
 
 
 def page(book: Book, verbs: Iterable[str]) -> str:
-    """The whole of GUARANTEES.md."""
+    """Return the text of GUARANTEES.md."""
     parts = [
         "# What sparq guarantees",
         "sparq's promises, each with the latest results of its proofs. `make proofs` writes this "
@@ -95,7 +95,7 @@ def page(book: Book, verbs: Iterable[str]) -> str:
 
 
 def section(promise: Promise, book: Book) -> str:
-    """One promise, the figures of its first proof that was run, and where the others are."""
+    """Return a promise, the results of its first proof that has any, and links to the others."""
     lines = [f"**{promise.name} {promise.title}.** {promise.text}", ""]
     known = [verb for verb in promise.proofs if verb in book.results]
     shown = [verb for verb in known if book.results[verb].outcome.figures]
@@ -109,13 +109,13 @@ def section(promise: Promise, book: Book) -> str:
 
 
 def mention(verb: str, book: Book) -> str:
-    """A proof in passing, with what it came to."""
+    """Return a link to a proof, with its state."""
     result = book.results.get(verb)
     return f"[`make {verb}`](#{verb}) ({result.state if result else 'not run yet'})"
 
 
 def proof(verb: str, result: Result | None) -> str:
-    """One proof: what it came to, its control, how to repeat it."""
+    """Return a proof's section: its results, its control and the command that repeats it."""
     return "\n".join([f"### {verb}", "", *proof_lines(result)])
 
 

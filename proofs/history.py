@@ -1,11 +1,12 @@
-"""What happened, as the witness saw it: the only thing that the checker may read.
+"""The history of a run, as its clients saw it: the only input of the checker.
 
-A publisher's history is its commands in order, each with an outcome that is true whatever became
-of the daemon: `ok` (an OK was read), `refused` (an error was read) or `unknown` (the connection
-broke first: the messages may be there or not, but all of one MPUB or none).
+A publisher's history is its commands in order. Each has an outcome, which depends only on the
+reply: `ok` (an OK was read), `refused` (an error was read) or `unknown` (the connection broke
+before a reply: nsqd may have stored the message or not, but of an MPUB either all or none).
 
-A channel's history is its events in order of their coming: a message was delivered, or a message
-was *finished*, which is noted only when a later command on the same connection was answered.
+A channel's history is its events, in the order of arrival: a message was delivered, or a message
+was *finished*. A FIN is recorded as finished only when a later command on the same connection was
+answered.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FINISHED = 1 << 62
 
 
 class Outcome(enum.Enum):
-    """How a publishing command ended, as far as its sender can know."""
+    """How a publishing command ended, as far as its publisher knows."""
 
     OK = "ok"
     REFUSED = "refused"
@@ -37,11 +38,16 @@ class Command:
 
 @dataclass(slots=True)
 class ChannelHistory:
-    """Events of one channel: the key of a delivered message, or of a finished one | FINISHED.
+    """The events of one channel: the key of a delivered message, or of a finished one | FINISHED.
 
     Attributes:
-        attempts: of each message the highest that was seen; None: not kept.
-        before_cut: how many events came before a power cut that was allowed to take messages.
+        corrupt: deliveries whose body was damaged.
+        foreign: deliveries of messages that this run has not published.
+        requeued: messages that the consumers requeued.
+        refused: FINs and requeues of messages in flight that got an error.
+        in_flight_at_kills: messages in flight when a connection broke, as at a kill.
+        attempts: the highest attempts seen of each message; None: not recorded.
+        before_cut: number of events before a power cut that may lose messages.
     """
 
     events: array[int] = field(default_factory=lambda: array("Q"))
@@ -54,7 +60,7 @@ class ChannelHistory:
     before_cut: int = 0
 
     def is_overtaken(self, key: int, attempts: int) -> bool:
-        """Whether nsqd may have sent this before a delivery of the message that came earlier."""
+        """Record a delivery's attempts; return whether a later delivery may have arrived first."""
         if self.attempts is None:
             return False
         seen = self.attempts.get(key, 0)
@@ -73,8 +79,10 @@ class History:
     """A whole run: commands by publisher, events by channel.
 
     Attributes:
-        delays: whether deliveries may come to different consumers in another order than they were
-            sent, since connections are slow, or end with something still to be read.
+        run: number of the run, which its bodies contain.
+        kills: how often nsqd was killed.
+        delays: whether deliveries to different consumers may arrive in another order than they
+            were sent, since connections are slow, or end with unread data.
     """
 
     run: int
@@ -84,6 +92,6 @@ class History:
     delays: bool = False
 
     def channel(self, name: str) -> ChannelHistory:
-        """The events of a channel."""
+        """Return the history of a channel; create it if necessary."""
         made = ChannelHistory(attempts={} if self.delays else None)
         return self.channels.setdefault(name, made)

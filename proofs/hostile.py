@@ -1,17 +1,16 @@
-"""Millions of hostile inputs to everything that reads what others wrote.
+"""Millions of hostile inputs for all code that reads untrusted bytes: `make hostile`.
 
-Targets: the parser, a broker executing its commands, IDENTIFY, answers of authds and nsqlookupds,
-the client's receiver, both compressions, MPUB and queries of HTTP, nsqlookupd's protocol, the HTTP
-sites of both daemons, and the files of a data path: segments, batches as Spark reads them, ledgers,
-facts, queues of Go's nsqd.
+Targets: the parser, a broker that executes the parsed commands, IDENTIFY, responses of authds and
+nsqlookupds, the client's receiver, both compressions, MPUB bodies and query strings over HTTP,
+nsqlookupd's protocol, the HTTP sites of both daemons, and the files of a data path: segments,
+batches as Spark reads them, ledgers, `sparq.json`, and queues of Go's nsqd.
 
-1. Nothing but documented errors may come out, no execution may take more than a second of
-   processor time, no target may keep memory or need more than a bounded amount at any time.
-2. Inputs are varied from good ones by a seeded mutator that keeps what came to something new; and,
-   where `atheris` can be installed, by that library's libFuzzer, which is led by what code it
-   reached.
-3. The control switches guards off, one a run, and each must be noticed: a number that is not
-   checked (an exception), a size that is believed (a hang), inflation without a bound (memory).
+1. A target raises only its documented errors. No execution takes more than a second of processor
+   time. No target leaks memory, or exceeds a fixed amount of memory at any time.
+2. A seeded mutator changes valid inputs, and keeps each input that had a new outcome. Where
+   `atheris` can be installed, its libFuzzer also generates inputs, guided by code coverage.
+3. The control switches off one guard per run, and the proof must notice each: an unchecked number
+   (an exception), an unchecked size (a hang), unlimited decompression (memory).
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ COUNT: Final = 5_200_000
 PROMISES: Final = ("P12",)
 PROCESSES: Final = 2
 KEPT_BYTES_MAX: Final = 8 << 20
-"""Caches that fill up late; what grows with the executions is far more than this."""
+"""Allows for caches that fill up late. A leak per execution would add up to far more."""
 
 PEAK_BYTES_MAX: Final = 12 << 20
-"""Inputs have at most 80 KB and bodies 20 KB; the largest read of one is far below this."""
+"""Inputs have at most 80 KB and bodies 20 KB, so the processing of one needs far less."""
 
 SLOT: Final = 450_000
-"""Executions of one process: new ones now and then keep memory comparable."""
+"""Executions per process. Later ones run in a new process, so that memory stays comparable."""
 
 CONTROL_FINDINGS: Final = 1
 
 
 def all_targets() -> list[Target]:
-    """Every target; making them starts servers, so that each process makes its own."""
+    """Every target. Creating them starts servers, so each process creates its own."""
     from proofs.hostile_parts import served, spoken, stored
 
     logging.getLogger("sparq").setLevel(logging.ERROR)
@@ -53,14 +52,14 @@ def all_targets() -> list[Target]:
 
 
 def execute(count: int, seed: str) -> list[Found]:
-    """In a process of its own: so many executions, spread over all targets by their shares."""
+    """Run `count` executions, divided among all targets by their shares; in a new process."""
     targets = all_targets()
     whole = sum(target.share for target in targets)
     return [work(one, max(20, count * one.share // whole + 1), seed) for one in targets]
 
 
 def execute_without(guard: str, seed: str) -> list[Found]:
-    """In a process of its own: the target of a control, with the guard switched off."""
+    """Run the target of a control with the guard switched off; in a new process."""
     from proofs.hostile_parts import spoken
 
     control = CONTROLS[guard]
@@ -70,13 +69,13 @@ def execute_without(guard: str, seed: str) -> list[Found]:
 
 
 def pool() -> ProcessPoolExecutor:
-    """Fresh processes: one a task, so that guards stay where they are."""
+    """A new process for each task, so that a guard that one switches off stays on in others."""
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(PROCESSES, mp_context=context, max_tasks_per_child=1)
 
 
 def attack(plan: Plan) -> list[Found]:
-    """All targets, in some processes one after the other."""
+    """Run all targets in several processes, `PROCESSES` at a time."""
     slots = PROCESSES * max(1, plan.count // (PROCESSES * SLOT))
     found: list[Found] = []
     with pool() as workers:
@@ -89,7 +88,7 @@ def attack(plan: Plan) -> list[Found]:
 
 
 def result_of(future: Future[list[Found]]) -> list[Found]:
-    """What a process found; one that died has found that."""
+    """The findings of a process. If the process died, that is a finding."""
     try:
         return future.result()
     except BrokenProcessPool as error:
@@ -97,12 +96,12 @@ def result_of(future: Future[list[Found]]) -> list[Found]:
 
 
 def holds(found: Iterable[Found]) -> bool:
-    """Whether nothing was noticed."""
+    """Whether there are no findings."""
     return not any(noticed(one) for one in found)
 
 
 def noticed(one: Found) -> set[str]:
-    """What was found in a target: any of exceptions, hangs, memory."""
+    """The kinds of findings of a target: any of exceptions, hangs, memory."""
     kinds = {"exceptions"} if one.exceptions else set()
     if one.hangs:
         kinds.add("hangs")
@@ -112,7 +111,7 @@ def noticed(one: Found) -> set[str]:
 
 
 def control(plan: Plan) -> tuple[bool, str]:
-    """Whether each guard is missed when it is off, and the words for it."""
+    """Whether the proof notices the absence of each guard, and the text for the report."""
     with pool() as workers:
         futures = {name: workers.submit(execute_without, name, str(plan.seed)) for name in CONTROLS}
         kinds = {
@@ -139,7 +138,7 @@ def figures(found: Sequence[Found], led: int) -> str:
 
 
 def prove(plan: Plan) -> Outcome:
-    """Attack everything, then see that the attack would have noticed."""
+    """Attack all targets, then run the controls."""
     found = attack(plan)
     led = guided.attack(plan.seed, plan.count // 20)
     found += led

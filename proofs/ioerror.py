@@ -1,16 +1,18 @@
 """The N-th system call of nsqd fails with an I/O error, for N = 1, 2, 3 and so on: `make ioerror`.
 
-strace makes calls fail that look after the data: writes, syncs, reads, opens, renames, deletions
-and cuts. There are three kinds of lives, all on one data path, each ended by kill -9:
+strace injects errors into the system calls on nsqd's data: writes, syncs, reads, opens, renames,
+deletions and truncations. nsqd runs many times on one data path, and kill -9 ends each run. Three
+kinds of runs:
 
-- starts, in which just the N-th call of a kind fails: nsqd comes up, or ends and says why;
-- loads, in which every n-th call of a kind fails, while publishers and consumers work: nsqd goes
-  on, refuses what it cannot store, and never syncs a file again whose sync has failed;
-- blackouts, in which every sync fails: nothing at all may be acknowledged.
+- starts: only the N-th call of a kind fails. nsqd starts, or exits and logs the reason;
+- loads: every n-th call of a kind fails, while publishers and consumers work. nsqd keeps running,
+  refuses messages that it cannot store, and never syncs a file again after a failed sync of it;
+- blackouts: every sync fails. nsqd must acknowledge nothing.
 
-At the end nsqd is started in peace, everything is drained, and the checker counts. What was refused
-while a disk fails may turn up after a crash, since cutting it off may have failed as well; it is
-counted, and no fault. The control is an nsqd that believes in failed syncs (believing.py).
+At the end nsqd starts without faults, everything is drained, and the checker counts. A message that
+was refused during faults may appear after a crash, because its truncation may have failed as well:
+that is counted, but is no violation. The control is an nsqd that ignores failed syncs
+(controls/ignored_sync_error.py).
 """
 
 import asyncio
@@ -42,7 +44,7 @@ STARTS = {
     "fallocate": 1,
     "mkdir": 1,
 }
-"""Of a start, the first so many calls of each kind fail, one in each start."""
+"""For a kind of call with number N: N starts, in which its first, second, ... N-th call fails."""
 START_SHARE = 0.16
 CUT = ("ftruncate", "EIO", "1+2")
 LOADS = (
@@ -60,16 +62,16 @@ LOADS = (
     Rule((("openat", "EMFILE", "{later}+3"),), 12),
 )
 BAD_READS = 40
-"""So many reads in a row say that the pages are bad, however often each is tried."""
+"""Number of consecutive failed reads: enough to fail every retry, as bad pages do."""
 DARK = Rule((("fdatasync", "EIO", "1+"),), 12)
 DARK_EVERY = 6
 LIVES_MAX = 100
 SMALL = 100
-"""From so many faults on, each load is run at least once."""
+"""If `--count` is at least this, each load runs at least once."""
 
 
 def start_rules(before: Counter[str]) -> list[Rule]:
-    """A rule for each start."""
+    """One rule per start."""
     return [
         Rule(((call, "EIO", str(before[call] + number)),), 1)
         for call, count in STARTS.items()
@@ -78,14 +80,14 @@ def start_rules(before: Counter[str]) -> list[Rule]:
 
 
 def load_rule(rule: Rule, first: int, before: Counter[str]) -> Rule:
-    """This rule, whose first fault comes a little earlier or later."""
+    """The rule with its placeholders filled in; `first`, 1 to 9, shifts the first fault."""
     later = before["openat"] + STARTS["openat"] + first
     reads = before["pread64"] + STARTS["pread64"] + first
     return placed(rule, first=first, later=later, reads=reads, bad=reads + BAD_READS)
 
 
 async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
-    """Starts, loads and blackouts until so much has failed; then the end."""
+    """Run starts, loads and blackouts until `plan.count` calls failed; then drain and check."""
     chance = random.Random(f"{plan.seed} faults")
     starts = start_rules(before)
     chance.shuffle(starts)
@@ -105,14 +107,14 @@ async def lives(rig: Rig, plan: Plan, before: Counter[str]) -> Verdict:
 
 
 async def believing(rig: Rig) -> int:
-    """What is acknowledged when every sync fails, by an nsqd that believes in them."""
+    """Number of publishes that an nsqd which ignores failed syncs acknowledges in a blackout."""
     async with rig.crew:
         await rig.load(DARK, dark=True)
     return rig.tally.acknowledged_dark
 
 
 def prove(plan: Plan) -> Outcome:
-    """The faults and the control."""
+    """The proof and its control."""
     if needs := strace.lack():
         return skipped(PROMISES, needs)
     with data_folder(plan.keep) as folder:
@@ -133,7 +135,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def acknowledged_by_believing(folder: Path, seed: int) -> int:
-    """The control."""
+    """Run the control; returns the number of publishes acknowledged while every sync fails."""
     spoilt = faults.rig(folder, seed, BELIEVING)
     with spoilt.server:
         spoilt.server.kill9()
@@ -141,7 +143,7 @@ def acknowledged_by_believing(folder: Path, seed: int) -> int:
 
 
 def holds(rig: Rig, verdict: Verdict) -> bool:
-    """Whether nothing is wrong: messages may be missing only where damage was reported."""
+    """Whether there are no violations. nsqd may lose only messages that it reported as damaged."""
     tally = rig.tally
     wrong = (verdict.ghosts, verdict.corrupt, verdict.split, tally.acknowledged_dark)
     return (
@@ -154,7 +156,7 @@ def holds(rig: Rig, verdict: Verdict) -> bool:
 
 
 def figures(rig: Rig, verdict: Verdict) -> str:
-    """The line of the proof."""
+    """The line of figures."""
     tally = rig.tally
     calls = ", ".join(f"{call} {count}" for call, count in tally.faults.most_common())
     return (

@@ -1,14 +1,14 @@
-"""kill -9 of nsqd under load, again and again, and a count of what was lost: `make kill`.
+"""Kills nsqd under load with kill -9, many times, and counts lost messages: `make kill`.
 
 Four publishers (PUB and MPUB, one at a time and pipelined) and three consumers (RDY 1, 200, 2500)
-work on one topic with two channels. `live` is consumed all the while. `late` is consumed only at
-the end of each round, so that by then all that was acknowledged must have lain on disk through
-every kill of the round. Some kills fall into the recovery from the one before. Segments are small,
-so that rolling and deleting them is killed too.
+work on one topic with two channels. `live` is consumed continuously. `late` is consumed only at
+the end of each round, so its messages must survive on disk through every kill of the round. Some
+kills hit nsqd while it recovers from the previous kill. Segments are small, so that kills also hit
+the creation and deletion of segments.
 
-After the last round everything is drained and the checker counts. Two controls must fail:
-with the write moved behind the OK (late_commit.py) messages are lost, with finishes written late
-(late_finish.py) messages return. Every run prints its seed.
+After the last round everything is drained and the checker counts. Two controls must fail: with
+writes after the OK (controls/late_commit.py) messages are lost, with FINs written late
+(controls/late_finish.py) finished messages return. Every run prints its seed.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ PROMISES = ("P1", "P3", "P9")
 
 @dataclass(slots=True)
 class Proof:
-    """One run against one nsqd: its chances, its actors, its history."""
+    """One run against one nsqd: its random generator, its actors, its history."""
 
     seed: int
     server: NsqdServer
@@ -56,7 +56,7 @@ class Proof:
         self.chance = random.Random(f"{self.seed} kills")
 
     async def run(self, kills: int) -> Verdict:
-        """Kill so many times, drain, and check."""
+        """Kill nsqd until there were `kills` kills, drain, and check."""
         for channel in (LIVE, LATE):
             await self.post("topic/create", f"topic={TOPIC}")
             await self.post("channel/create", f"topic={TOPIC}&channel={channel}")
@@ -76,7 +76,7 @@ class Proof:
         return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     async def round(self, until: int) -> None:
-        """Some kills, then the late channel is consumed as far as it goes until one more."""
+        """Kill nsqd until `until` kills, then consume `late` until one more kill."""
         while self.history.kills < until:
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             self.kill()
@@ -84,16 +84,16 @@ class Proof:
         async with Crew(self.consumer(LATE, 1), self.consumer(LATE, 2)):
             await asyncio.sleep(self.chance.uniform(*LOAD_SECONDS))
             self.kill()
-        # They leave with the nsqd that they were connected to: nothing waits for a timeout.
+        # The consumers end only after the kill, so that no message has to wait for its timeout.
         await self.recover()
 
     def kill(self) -> None:
-        """kill -9, now."""
+        """Send kill -9 and count it."""
         self.server.kill9()
         self.history.kills += 1
 
     async def recover(self) -> None:
-        """Start again, and maybe kill that one while it recovers."""
+        """Start nsqd again; sometimes kill it during recovery first."""
         if self.chance.random() < KILLED_WHILE_STARTING:
             await self.kill_while_starting()
         began = time.monotonic()
@@ -106,13 +106,13 @@ class Proof:
         await asyncio.sleep(self.chance.uniform(*STARTING_SECONDS))
         if self.server.process is not None:
             self.server.process.kill()
-        # It was up already, or its start failed for having been killed.
+        # Either it had started already, or the kill made its start fail.
         await asyncio.gather(start, return_exceptions=True)
         self.server.kill9()
         self.history.kills += 1
 
     async def drain(self) -> None:
-        """Consume both channels to their ends."""
+        """Consume both channels until they are empty."""
         async with Crew(self.consumer(LATE, 3), self.consumer(LATE, 4)):
             await asyncio.to_thread(
                 wait_until, lambda: is_drained(self.server, TOPIC, (LIVE, LATE)), "drained"
@@ -125,7 +125,7 @@ class Proof:
 def attempt(
     seed: int, kills: int, module: str = NSQD, keep: Path | None = None
 ) -> tuple[Verdict, Proof]:
-    """One run in a folder of its own; what it says about the messages, and the run itself."""
+    """One run in a folder of its own; returns the checker's verdict and the run."""
     with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
         proof = Proof(seed, server)
         return asyncio.run(proof.run(kills)), proof
@@ -148,7 +148,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def controls(seed: int) -> tuple[bool, str]:
-    """Whether each guard is seen to be needed, and what the proof said without it."""
+    """Whether the proof fails in both controls, and the text for the report."""
     late_commit, _ = attempt(seed, CONTROL_KILLS, LATE_COMMIT)
     late_finish, _ = attempt(seed, CONTROL_KILLS, LATE_FINISH)
     text = (

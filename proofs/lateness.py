@@ -1,9 +1,10 @@
-"""How late a delivery is, and how much of that is the machine's own doing.
+"""Measures how late deliveries are, and how much of that the machine caused.
 
-A busy machine lets processes wait, also the one that measures. So two others are late beside nsqd:
-an event loop of the proof itself, and a process that does nothing but sleep for a moment again and
-again. What either overslept while a message was due and had not arrived is taken off its lateness:
-no more than that, and nothing when both were awake.
+On a busy machine processes have to wait for a processor, the measuring one included. So the proof
+also measures how late its own event loop is, and how late a process is that only sleeps for
+`NAP_SECONDS` at a time. The longer of these two stalls, within the time between a message's due
+time and its arrival, is subtracted from the lateness of the message. If neither stalled, nothing
+is subtracted.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from typing import Final
 
 NAP_SECONDS: Final = 0.005
 NOTICED_SECONDS: Final = 0.002
-"""An oversleeping that is worth a note."""
+"""A stall is recorded if it is longer than this."""
 
 SLEEPER: Final = f"""
 import sys, time
@@ -34,18 +35,21 @@ while True:
 
 @dataclass(slots=True)
 class Stalls:
-    """When somebody should have been awake, and was not: [from, until), ascending, in seconds."""
+    """Times in which a loop or process should have run but did not: [begin, end) in seconds.
+
+    They ascend and do not overlap.
+    """
 
     begins: list[float] = field(default_factory=list)
     ends: list[float] = field(default_factory=list)
 
     def note(self, begin: float, end: float) -> None:
-        """Add one behind all others."""
+        """Add a stall; it must begin after all others."""
         self.begins.append(begin)
         self.ends.append(end)
 
     def between(self, begin: float, end: float) -> float:
-        """For how long of [begin, end) it was not awake."""
+        """Total seconds of stalls within [begin, end)."""
         total = 0.0
         for at in range(bisect_left(self.ends, begin), len(self.ends)):
             if self.begins[at] >= end:
@@ -55,7 +59,7 @@ class Stalls:
 
 
 async def watch_loop(stalls: Stalls) -> None:
-    """Note whenever the running loop comes late to its own timers; until it is cancelled."""
+    """Record each time the running event loop handles its timer late; runs until cancelled."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + NAP_SECONDS
@@ -66,7 +70,7 @@ async def watch_loop(stalls: Stalls) -> None:
 
 @contextmanager
 def sleeping(folder: Path) -> Iterator[Path]:
-    """A process that sleeps, and writes to the file when it overslept."""
+    """Run the sleeping process; yields the file to which it writes its stalls."""
     notes = folder / "stalls"
     with (
         notes.open("wb") as file,
@@ -79,7 +83,7 @@ def sleeping(folder: Path) -> Iterator[Path]:
 
 
 def stalls_of(notes: Path) -> Stalls:
-    """What the process has noted so far."""
+    """The stalls that the process has written so far."""
     stalls = Stalls()
     for line in notes.read_text().splitlines(keepends=True):
         begin, _, end = line.partition(" ")
@@ -90,21 +94,21 @@ def stalls_of(notes: Path) -> Stalls:
 
 @dataclass(slots=True)
 class Lateness:
-    """Deliveries by when each was due and when it came, on the monotonic clock in seconds."""
+    """Deliveries as (due time, arrival), in seconds on the monotonic clock."""
 
     deliveries: list[tuple[float, float]] = field(default_factory=list)
     own: Stalls = field(default_factory=Stalls)
 
     def note(self, due: float, came: float) -> None:
-        """A message that was due has come."""
+        """Record the arrival of a message."""
         self.deliveries.append((due, came))
 
     def latest(self) -> float:
-        """How late the latest came, whoever's fault it was."""
+        """Largest lateness in seconds, whatever the cause."""
         return max([came - due for due, came in self.deliveries], default=0.0)
 
     def latest_net(self, machine: Stalls) -> float:
-        """How late the latest came, without what the machine or the proof's loop overslept."""
+        """Largest lateness in seconds without stalls of the machine or of the proof's loop."""
         return max(
             [
                 came - due - max(self.own.between(due, came), machine.between(due, came))

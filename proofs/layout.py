@@ -1,7 +1,7 @@
-"""Where messages lie in a log's files, read as docs/log_format.md has it and not by sparq's code.
+"""Finds messages in a log's files: follows docs/log_format.md and uses no code of sparq.
 
-Who damages files must know what each byte belongs to. This reads only whole files, checks nothing,
-and stops at what is no batch.
+A proof that damages files must know the meaning of each byte. This module reads only undamaged
+files, checks nothing, and stops at the first bytes that are no batch.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ _BATCH = struct.Struct("<4sHBBB3xIQQqqqIIIII4x")
 
 
 class Stored(NamedTuple):
-    """One batch: where it lies, and what it holds.
+    """One batch: its position in a file, and its messages.
 
     Attributes:
-        offset, size: its bytes in the file.
-        frames_at: where in the file its frames begin.
-        first_index: of its first message.
-        bodies: in order.
+        path: the file.
+        offset, size: position in the file and size, in bytes.
+        frames_at: offset in the file at which its frames begin.
+        first_index: index of its first message.
+        bodies: bodies of its messages, in order.
     """
 
     path: str
@@ -40,12 +41,12 @@ class Stored(NamedTuple):
         return range(self.first_index, self.first_index + len(self.bodies))
 
     def touches(self, start: int, end: int) -> bool:
-        """Whether any of its bytes lies in [start, end) of the file."""
+        """Whether any of its bytes is in [start, end) of the file."""
         return self.offset < end and start < self.offset + self.size
 
 
 def batches(path: str, data: bytes) -> Iterator[Stored]:
-    """The batches of a segment with these bytes."""
+    """The batches of a segment, from the bytes of its file."""
     at = DATA_START
     while at + _BATCH.size <= len(data):
         fields = _BATCH.unpack_from(data, at)

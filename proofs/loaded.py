@@ -1,12 +1,14 @@
-"""nsqd that has imported all its modules before it looks at its data: for proofs whose faults are
-counted in system calls, and are to hit its files, not those of Python's libraries.
+"""nsqd that imports all its modules before it opens its data.
+
+For proofs that count system calls: their faults must hit nsqd's data files, not the files of Python
+modules.
 """
 
 import pkgutil
 import sys
 from importlib import import_module
 
-import uvloop  # noqa: F401 - as all the others: nsqd imports it later
+import uvloop  # noqa: F401 - imported early, like the modules below
 
 import sparq.daemon
 import sparq.nsqd

@@ -1,8 +1,8 @@
-"""Nine ways in which Go's nsqd loses messages, each as a conversation that ours must survive.
+"""Nine scenarios in which Go's nsqd loses messages. sparq's nsqd must not lose any.
 
-An exhibit starts a daemon, does what has cost users messages, and counts what was lost. It knows
-nothing of whose daemon it is. The numbers L1 to L9 are those of the list of NSQ's losses, each with
-the issues of nsqio/nsq in which it was met.
+A scenario (`Exhibit`) starts a daemon, repeats the steps in which users have lost messages, and
+counts the losses. It is the same for every kind of daemon. The numbers L1 to L9 are those of the
+list of NSQ's losses; each scenario names the issues of nsqio/nsq that report it.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from sparq.protocol.commands import dpub, mpub, pub, rdy, sub
 
 TOPIC, CHANNEL = "t", "c"
 ON_DISK = "--mem-queue-size=0"
-"""NSQ's own advice to who wants his messages on disk."""
+"""NSQ's own recommendation for messages that must be on disk."""
 DEFER_SECONDS = 6.0
 DUE_SECONDS_MAX = 20.0
 SYNC_CALLS = "fsync,fdatasync"
 
 
 class Loss(NamedTuple):
-    """What an exhibit came to: how many messages were lost (or what the text says)."""
+    """Result of a scenario: number of lost messages, or of other violations that the text names."""
 
     lost: int
     text: str
 
 
 class Needs(Exception):
-    """The machine lacks something: "needs ..."."""
+    """The machine lacks a requirement; the message is "needs ..."."""
 
 
 class Exhibit(NamedTuple):
-    """One way to lose messages."""
+    """A scenario: one way to lose messages."""
 
     number: str
     title: str
@@ -53,24 +53,24 @@ class Exhibit(NamedTuple):
 
 
 def channel_of(server: Specimen, topic: str = TOPIC) -> None:
-    """A topic with a channel."""
+    """Create a topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel={CHANNEL}")
 
 
 def bodies(count: int, size: int = 200) -> list[bytes]:
-    """So many, no two alike."""
+    """`count` different bodies of `size` bytes."""
     return [b"%06d " % number + b"x" * (size - 7) for number in range(count)]
 
 
 def publish(line: V2Client, sent: list[bytes]) -> None:
-    """One PUB after the other, each with its OK."""
+    """Publish one PUB at a time, and wait for each OK."""
     for body in sent:
         assert line.ask(pub(TOPIC, body)) == OK
 
 
 def lost_of(sent: list[bytes], server: Specimen) -> int:
-    """How many of these the channel does not deliver."""
+    """Number of these messages that the channel does not deliver."""
     return len(set(sent) - {one.body for one in collect(server, TOPIC, CHANNEL)})
 
 
@@ -88,7 +88,7 @@ def killed_in_memory(make: Maker, folder: Path) -> Loss:
 
 
 def killed_in_flight(make: Maker, folder: Path) -> Loss:
-    """L2: messages on disk are with a consumer when nsqd is killed."""
+    """L2: messages are stored on disk and in flight when nsqd is killed."""
     sent, taken = bodies(500), 100
     with make(folder, ON_DISK) as server:
         channel_of(server)
@@ -107,14 +107,14 @@ def killed_in_flight(make: Maker, folder: Path) -> Loss:
 
 
 def wait_noted_below(server: Specimen, depth: int) -> None:
-    """What is handed out has been noted; one message may be read ahead."""
+    """Wait until the daemon has recorded its deliveries on disk; it may read one message ahead."""
     wait_until(
         lambda: any(server.has_noted(TOPIC, CHANNEL, depth - ahead) for ahead in (0, 1)), "noted"
     )
 
 
 def restarted_with_deferred(make: Maker, folder: Path) -> Loss:
-    """L3: deferred messages wait when nsqd is restarted, in good order."""
+    """L3: nsqd is restarted with a clean stop while deferred messages wait."""
     sent = bodies(10)
     with make(folder) as server:
         channel_of(server)
@@ -137,7 +137,7 @@ def restarted_with_deferred(make: Maker, folder: Path) -> Loss:
 
 
 def damaged_length(make: Maker, folder: Path) -> Loss:
-    """L4: one bit of one message's length goes bad on the disk."""
+    """L4: one bit of the length of one message flips on disk."""
     sent = bodies(100)
     with make(folder, ON_DISK) as server:
         channel_of(server)
@@ -167,7 +167,11 @@ def disk_full(make: Maker, folder: Path) -> Loss:
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
-    """A small file system for an nsqd."""
+    """A file system of this size for an nsqd.
+
+    Raises:
+        Needs: the machine cannot create one.
+    """
     try:
         disk = SmallDisk(folder / "small", size)
     except pytest.skip.Exception as skip:
@@ -177,12 +181,12 @@ def small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
 
 
 def on_small_disk(make: Maker, folder: Path, small: SmallDisk) -> Specimen:
-    """A daemon with its data there."""
+    """A daemon with its data path on the small file system."""
     return make(folder, ON_DISK, prefix=small.prefix, data=small.folder)
 
 
 def sync_fails(make: Maker, folder: Path) -> Loss:
-    """L6: every sync fails. An OK for a message that must be synced first is a promise broken."""
+    """L6: every sync fails. With --sync-every=1, each OK without a sync is a violation."""
     if shutil.which("strace") is None:
         raise Needs("needs strace")
     sent = bodies(20)
@@ -199,7 +203,11 @@ def sync_fails(make: Maker, folder: Path) -> Loss:
 
 @contextmanager
 def failing_syncs(pid: int, folder: Path) -> Iterator[None]:
-    """Every sync of the process fails with EIO."""
+    """Make every sync of the process fail with EIO.
+
+    Raises:
+        Needs: this process may not trace that one.
+    """
     said = folder / "strace.txt"
     words = ["strace", "-f", "-p", str(pid), "-o", "/dev/null"]
     words += ["-e", f"trace={SYNC_CALLS}", "-e", f"inject={SYNC_CALLS}:error=EIO"]
@@ -231,13 +239,16 @@ def channel_unwritable(make: Maker, folder: Path) -> Loss:
 
 
 def topic_depth(server: Specimen) -> int:
-    """What waits in the topic itself."""
+    """Number of messages that wait in the topic itself, not in a channel."""
     (topic,) = server.get_json(f"/stats?format=json&topic={TOPIC}")["topics"]
     return int(topic["depth"])
 
 
 def mpub_split(make: Maker, folder: Path) -> Loss:
-    """L8: an MPUB is refused in the middle; its sender will send all of it again."""
+    """L8: an MPUB is refused half-way. Its sender will send all of it again.
+
+    So each message of it that is delivered is a violation.
+    """
     sent = bodies(30, 100_000)
     with small_disk(folder, "16m") as small, on_small_disk(make, folder, small) as server:
         server.post(f"/topic/create?topic={TOPIC}")
@@ -253,12 +264,12 @@ def mpub_split(make: Maker, folder: Path) -> Loss:
 
 
 def free_bytes(small: SmallDisk) -> int:
-    """What is free there."""
+    """Free bytes of the small file system."""
     return shutil.disk_usage(small.seen).free
 
 
 def attempts_forgotten(make: Maker, folder: Path) -> Loss:
-    """L9: a message is at its third attempt when nsqd is killed."""
+    """L9: a message is in its third attempt when nsqd is killed."""
     with make(folder, ON_DISK) as server:
         channel_of(server)
         with V2Client(server) as line:
@@ -296,10 +307,10 @@ EXHIBITS = (
 
 
 def visit(exhibit: Exhibit, make: Maker) -> Loss:
-    """See one exhibit with one kind of daemon, in a folder of its own.
+    """Run a scenario with one kind of daemon, in a folder of its own.
 
     Raises:
-        Needs: the machine lacks something.
+        Needs: the machine lacks a requirement.
     """
     with tempfile.TemporaryDirectory(prefix="sparq-museum-") as folder:
         return exhibit.show(make, Path(folder))

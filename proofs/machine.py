@@ -1,4 +1,4 @@
-"""The machine that a proof ran on, in the words of GUARANTEES.md."""
+"""Describes the machine that a proof ran on, for GUARANTEES.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE_BYTES = 4096
 
 
 def facts() -> dict[str, str]:
-    """What figures depend on, by name."""
+    """Properties of the machine that figures depend on, by name."""
     median, late = sync_latencies_ms()
     return {
         "cores": str(os.cpu_count()),
@@ -26,12 +26,12 @@ def facts() -> dict[str, str]:
 
 
 def memory_bytes() -> int:
-    """What is built in."""
+    """Size of the physical memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def file_system(folder: Path) -> str:
-    """The type of the file system that holds a folder: the mount whose path is the longest."""
+    """Type of a folder's file system: that of the mount point with the longest matching path."""
     place, kind = "", "unknown"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
         mount, _, rest = line.partition(" - ")
@@ -42,7 +42,7 @@ def file_system(folder: Path) -> str:
 
 
 def sync_latencies_ms() -> tuple[float, float]:
-    """(p50, p99) of appending a page and syncing it, where proofs keep their data."""
+    """(p50, p99) of the time to append and sync a page, in the folder that proofs use."""
     took = []
     with tempfile.NamedTemporaryFile(prefix="sparq-sync-") as file:
         for _ in range(SYNCS):

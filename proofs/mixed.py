@@ -1,24 +1,25 @@
-"""Everything at once, for an hour: `make mixed`.
+"""Mixed load with every feature at once, for an hour: `make mixed`.
 
-Two nsqds get the same mix: 200 names of topics that are created, written, read, paused, emptied,
-moved and deleted all the time; every command of the protocol and of the HTTP API; names that end in
-#ephemeral; consumers that hang, leave with messages in flight, and come again. One nsqd is left
-alone, so that what grows in it is seen. The other is killed (kill -9) or stopped (SIGTERM) at
-random and started again. Beside the names each has a topic that is never touched, read on two
-channels by a company that stays.
+Two nsqds get the same mix: topics with 200 names that are continuously created, published to, read,
+paused, emptied, moved by `seek` and deleted; every command of the protocol and of the HTTP API;
+names that end in #ephemeral; consumers that hang, leave with messages in flight, and reconnect. One
+nsqd keeps running, to show whether its memory or files grow. The other is killed (kill -9) or
+stopped (SIGTERM) at random, and started again. Each nsqd also has one topic that is never deleted,
+emptied or moved, with a writer, two channels, and readers that work until the end.
 
-1. Of a topic that was not deleted, emptied or moved meanwhile every acknowledged message comes.
-   What comes was published, in this life of the name, and is whole. Nothing comes again after an
-   answered FIN, and of an MPUB all comes or nothing. A topic that was deleted stays so.
+1. If a topic was not deleted, emptied or moved, each of its acknowledged messages is delivered.
+   Each delivered message was published since the topic was last created, and is intact. No message
+   is delivered again after a confirmed FIN. Of an MPUB all messages are delivered, or none. A
+   deleted topic stays deleted.
 2. After the warm-up memory, open files, threads and files in the data path stay flat: in the nsqd
-   that is left alone over its whole life, in the other at the same age of each of its processes.
-   The bounds, and why, are in mixed_samples.py.
-3. SIGTERM ends nsqd with status 0 each time. No request is answered by an internal error, and no
-   traceback stands in nsqd's log.
+   that keeps running over its whole life, in the other at the same age of each of its processes.
+   mixed_samples.py has the bounds and the reasons for them.
+3. SIGTERM always ends nsqd with status 0. No response is an internal error, and nsqd's log has no
+   traceback.
 
-`N=` is minutes; the load is constant and moderate, a fraction of one core. The controls run both at
-once: an nsqd that keeps something of each deleted topic (mixed_leaking.py), whose memory and open
-files must be seen to grow, and one that writes behind its OK (late_commit.py), which must lose
+`N=` is minutes. The load is constant and moderate: a fraction of one core. One run has both
+controls: an nsqd that leaks memory and open files of each deleted topic (controls/mixed_leaking.py)
+must exceed both bounds, and one that writes after its OK (controls/late_commit.py) must lose
 messages.
 """
 
@@ -47,7 +48,7 @@ from proofs.mixed_samples import Growth, Watch
 from proofs.outcome import Outcome, Plan, progress
 
 NAMES, NAMES_MIN, SECONDS_A_NAME = 200, 8, 4
-"""A run too short for its warm-up to use every name some times has fewer names."""
+"""A short run has fewer names, so that its warm-up uses each name several times."""
 WORKERS = 4
 REST_SECONDS = (0.1, 0.6)
 KEPT, KEPT_CHANNELS = "kept", ("one", "two")
@@ -57,7 +58,7 @@ UP_SECONDS, UP_SHARE = (5.0, 40.0), 0.15
 DOWN_SECONDS = (0.0, 1.0)
 STOPPED_SHARE = 0.4
 AGES = (2.0, 12.0)
-"""Of a process that is to be compared with one before it, in seconds."""
+"""Range of process ages, in seconds, in which samples of successive processes are compared."""
 FLAGS = (
     "--max-bytes-per-file=1048576",
     "--msg-timeout=4s",
@@ -65,8 +66,8 @@ FLAGS = (
     "--log-level=warn",
 )
 PATIENCE_SECONDS, CONTROL_PATIENCE_SECONDS = 90.0, 8.0
-"""How long a message is waited for. The first is far more than a message's timeout, a restart of
-nsqd and a busy machine take together; in a control, where messages do get lost, less will do."""
+"""Maximum wait for a message. The first is far more than a message timeout, a restart of nsqd and a
+busy machine take together. A control, in which messages do get lost, needs less."""
 CONTROL_SECONDS = 45.0
 MINUTE_SECONDS = 60.0
 GRACE_SECONDS = 3 * PATIENCE_SECONDS
@@ -76,7 +77,7 @@ PROMISES = ("P1", "P3", "P9", "P11")
 
 
 class Steady(Writer):
-    """Publishes to the topic that stays, a command at a time, with a pause behind each."""
+    """Publishes to the topic that stays: one command at a time, with a pause after each."""
 
     async def work(self, connection: AsyncV2Client) -> None:
         while not self.stopping:
@@ -89,15 +90,15 @@ class Steady(Writer):
 
 @dataclass(slots=True)
 class Findings:
-    """What one nsqd came to.
+    """Results of one nsqd.
 
     Attributes:
-        lives: topics that came and went, or were left behind.
-        counts: acknowledged, delivered, and what must be 0, of all topics together.
-        deaths: kills, stops, and stops with another status than 0.
-        revenants: deleted topics that were there again at the end.
-        lost: lost messages, in words.
-        growths: of what the process holds.
+        lives: number of lives of topics, see mixed_lives.py.
+        counts: totals of all topics: acknowledged, delivered, and those that must be 0.
+        deaths: numbers of kills, of stops, and of stops with a status other than 0.
+        revenants: deleted topics that existed again at the end.
+        lost: descriptions of lost and wrong messages.
+        growths: growth of memory, open files, threads and data files.
     """
 
     lives: int = 0
@@ -111,7 +112,7 @@ class Findings:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing was lost, made up, spoilt or brought back."""
+        """Whether there are no violations: all counts that must be 0 are 0."""
         wrong = [self.counts[name] for name in self.WRONG]
         return (
             self.counts["delivered"] > 0
@@ -121,11 +122,11 @@ class Findings:
 
     @property
     def is_flat(self) -> bool:
-        """Whether what it holds was seen, and did not grow."""
+        """Whether there are samples, and none of their figures grew beyond its bound."""
         return bool(self.growths) and all(growth.is_flat for growth in self.growths)
 
     def take(self, verdict: Verdict, *, may_lose: bool, may_return: bool) -> None:
-        """Add what a channel came to; some of it does not count where topics were emptied."""
+        """Add a channel's verdict, without the losses and returns that are allowed there."""
         self.counts["acknowledged"] += verdict.acknowledged
         self.counts["delivered"] += verdict.delivered
         self.counts["lost"] += 0 if may_lose else verdict.lost
@@ -136,7 +137,7 @@ class Findings:
         self.counts["refused yet delivered"] += verdict.refused_yet_delivered
 
     def line(self) -> str:
-        """In words."""
+        """The figures for the report."""
         figures = ("acknowledged", "delivered", *self.WRONG, "internal errors")
         deaths = f"kills {self.deaths['kill']:,}, stops {self.deaths['stop']:,} · "
         bad = f"stops with a status {self.deaths['bad']:,} · " if self.deaths["bad"] else ""
@@ -149,7 +150,7 @@ class Findings:
 
 
 class House:
-    """One nsqd with all that goes on there."""
+    """One nsqd with all of its actors."""
 
     def __init__(self, server: NsqdServer, seed: int, patience: float, *, killed: bool) -> None:
         self.server, self.killed, self.seed = server, killed, f"{seed} {killed}"
@@ -163,7 +164,7 @@ class House:
         self.history = History(run=self.number, delays=True)
 
     async def run(self, seconds: float) -> Findings:
-        """All of it for so long, then the end."""
+        """Run all actors for `seconds`, then drain and collect the results."""
         count = min(NAMES, max(NAMES_MIN, int(seconds / SECONDS_A_NAME)))
         self.free = [f"name.{number}" for number in range(count)]
         await self.make_kept()
@@ -194,7 +195,7 @@ class House:
         return self.found
 
     def chance(self, name: object) -> random.Random:
-        """Chances of its own for each who takes some."""
+        """A separate random generator for each actor."""
         return random.Random(f"{self.seed} {name}")
 
     # The topic that stays
@@ -205,7 +206,7 @@ class House:
             await insist(self.place, f"/channel/create?topic={KEPT}&channel={channel}")
 
     def company(self) -> tuple[Steady, list[Reader]]:
-        """Who works on it."""
+        """Its writer and its readers."""
         readers = [
             Reader(self.place, KEPT, channel, self.history, f"{KEPT} {channel} {copy}")
             for channel in KEPT_CHANNELS
@@ -214,7 +215,7 @@ class House:
         return Steady(self.place, KEPT, self.history, sys.maxsize), readers
 
     async def drain(self, writer: Steady, readers: list[Reader]) -> None:
-        """Publish no more, and wait until all has come and is finished."""
+        """Stop publishing, and wait until every message is delivered and finished."""
         life = Life(self.place, KEPT, 0, self.chance(KEPT))
         life.settle(KEPT_CHANNELS, self.history)
         writer.stopping = True
@@ -223,7 +224,7 @@ class House:
     # The topics that come and go
 
     async def live_on(self, worker: int) -> None:
-        """One life after the other, until it is to end."""
+        """Run one life after another until the end of the run."""
         chance = self.chance(worker)
         while not self.ending.is_set():
             name = self.free.pop(chance.randrange(len(self.free)))
@@ -237,10 +238,10 @@ class House:
             await asyncio.sleep(chance.uniform(*REST_SECONDS))
 
     def take(self, life: Life, *, killed: bool) -> None:
-        """What a life came to; killed: whether nsqd was, meanwhile."""
+        """Add the results of a life; killed: whether nsqd was killed during it."""
         self.found.lives += 1
         for channel, verdict in life.verdicts.items():
-            # What an ephemeral channel has finished is known in memory only: a kill forgets it.
+            # FINs of an ephemeral channel are in memory only: a kill loses them.
             forgets = killed and "#" in channel
             may_return = forgets or life.may_return(channel)
             self.found.take(verdict, may_lose=life.may_lose(channel), may_return=may_return)
@@ -254,7 +255,7 @@ class House:
     # Trouble
 
     async def trouble(self, seconds: float) -> None:
-        """End it and start it again, by chance."""
+        """Kill or stop nsqd at random, and start it again."""
         chance = self.chance("trouble")
         longest = min(UP_SECONDS[1], max(2.0, seconds * UP_SHARE))
         while not await self.ends_within(chance.uniform(min(UP_SECONDS[0], longest / 2), longest)):
@@ -275,14 +276,14 @@ class House:
         return self.ending.is_set()
 
     async def look(self, every: float) -> None:
-        """Take samples."""
+        """Take a sample every `every` seconds."""
         while not await self.ends_within(every):
             await asyncio.to_thread(self.watch.look)
 
     # The end
 
     async def close_books(self, seconds: float) -> None:
-        """The topic that stays, the names that must be gone, and what was sampled."""
+        """Check the topic that stays, the deleted names and the samples; then stop nsqd."""
         for verdict in check(self.history).values():
             self.found.take(verdict, may_lose=False, may_return=False)
         self.found.lost += [f"{KEPT}: {line}" for line in lost_commands(self.history)]
@@ -301,7 +302,7 @@ class House:
 async def of_houses(
     servers: tuple[NsqdServer, NsqdServer], seed: int, seconds: float, patience: float
 ) -> tuple[Findings, Findings]:
-    """Both at once: what the one left alone came to, and the one that is killed."""
+    """Run both nsqds at once; returns the results of the steady one and of the killed one."""
     steady, killed = (
         House(server, seed, patience, killed=bool(place)) for place, server in enumerate(servers)
     )
@@ -316,7 +317,7 @@ async def of_houses(
 def attempt(
     seed: int, seconds: float, modules: tuple[str, str] = (NSQD, NSQD), keep: Path | None = None
 ) -> tuple[Findings, Findings]:
-    """One run in a folder of its own."""
+    """One run of both nsqds in a folder of its own."""
     is_proof = modules == (NSQD, NSQD)
     patience = PATIENCE_SECONDS if is_proof else CONTROL_PATIENCE_SECONDS
     with data_folder(keep) as folder:
@@ -345,7 +346,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def controls(seed: int) -> tuple[bool, str]:
-    """Whether a leak and a late write are seen, and what the proof said of them."""
+    """Whether the proof notices a leak and late writes, and the text for the report."""
     leaking, late = attempt(seed, CONTROL_SECONDS, (LEAKING, LATE_COMMIT))
     grown = [growth for growth in leaking.growths if not growth.is_flat]
     text = (
@@ -356,7 +357,7 @@ def controls(seed: int) -> tuple[bool, str]:
 
 
 if __name__ == "__main__":
-    # Whoever is cut off says so, hundreds of times.
+    # Otherwise the clients log hundreds of lost connections.
     for name in ("asyncio", "sparq.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.exit(outcome.run("mixed", prove, count=60, of="minutes"))

@@ -1,12 +1,12 @@
-"""Who works in the mixed run: a writer, a reader, one who hangs, and requests over HTTP.
+"""The actors of the mixed run: a writer, a reader, a hanging consumer, and HTTP requests.
 
-They are the witness's publisher and consumer, which use more of the protocol than those do: PUB,
-MPUB and DPUB; IDENTIFY with what clients say, TOUCH, REQ, NOP, RDY up and down, CLS.
+They extend the publisher and consumer of witness.py, and use more of the protocol: PUB, MPUB and
+DPUB; IDENTIFY with settings of real clients, TOUCH, REQ, NOP, RDY up and down, CLS.
 
-1. A reader counts a message as finished only when its FIN was not refused, and a later command on
+1. A reader counts a message as finished only if its FIN was not refused, and a later command on
    the same connection was answered.
-2. A request that changes a topic or channel is sent again until it is answered: of one that was not
-   answered nobody knows whether it was done.
+2. A request that changes a topic or channel is repeated until it is answered: without an answer,
+   its client cannot know whether it was executed.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ LEAVE_SECONDS = 5.0
 POLL_SECONDS = 0.02
 HELD_SECONDS = (0.2, 3.0)
 MARKER_TOPICS = ("markers", "markers#ephemeral")
-"""One answers after a sync, one without touching the disk. Both are emptied all the time."""
+"""nsqd answers a publish to the first after a sync, to the second without any disk access. Both are
+emptied continuously."""
 KINDS = {"PUB": Habit(1, 1), "DPUB": Habit(1, 4), "MPUB": Habit(20, 4)}
 DEFER_MS_MAX = 800
 POST_BODIES_MAX = 5
@@ -38,17 +39,17 @@ READY_COUNTS = (1, 7, 200, 2500)
 IDENTIFY_SHARE, TOUCH_SHARE, RDY_SHARE = 0.6, 0.1, 0.1
 FAILED_ID = re.compile(rb"E_(?:FIN|REQ|TOUCH)_FAILED \w+ ([0-9a-f]{16})")
 TRANSIENT = (429, 500, 503)
-"""Statuses of HTTP for what can be asked again: nsqd ends, or the topic is being deleted."""
+"""HTTP statuses after which a request is repeated: nsqd exits, or is deleting the topic."""
 
 
 @dataclass(slots=True)
 class Place:
-    """An nsqd.
+    """The addresses of an nsqd, and its refusals.
 
     Attributes:
         tcp, http: its addresses.
-        patience: for how many seconds a message is waited for before it is lost.
-        refusals: what was refused there, by the first word of the error.
+        patience: seconds to wait for a message before it counts as lost.
+        refusals: number of refusals by error: its first word, or status and text over HTTP.
     """
 
     tcp: str
@@ -58,10 +59,10 @@ class Place:
 
 
 async def ask(place: Place, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    """One request over a connection of its own: status and body.
+    """Send one request over a new connection; returns status and body.
 
     Raises:
-        ConnectionError: nsqd is gone, or ended before it had answered.
+        ConnectionError: nsqd is down, or sent no answer within `ASK_SECONDS`.
     """
     host, _, port = place.http.rpartition(":")
     head = f"{method} {path} HTTP/1.1\r\nHost: nsqd\r\nConnection: close\r\n"
@@ -82,7 +83,7 @@ async def ask(place: Place, method: str, path: str, body: bytes = b"") -> tuple[
 
 
 async def insist(place: Place, path: str) -> int:
-    """POST until it is answered; the status, 200 or one of the 400s."""
+    """Repeat a POST until it is answered; returns the status: 200, or a 4xx other than 429."""
     deadline = asyncio.get_running_loop().time() + INSIST_SECONDS
     status = 0
     while asyncio.get_running_loop().time() < deadline:
@@ -95,7 +96,7 @@ async def insist(place: Place, path: str) -> int:
 
 
 def identify(chance: random.Random) -> bytes:
-    """IDENTIFY as one client or another says it."""
+    """An IDENTIFY command with random settings, as clients send them."""
     said: dict[str, object] = {"client_id": "mixed", "hostname": "here", "user_agent": "mixed/1"}
     said["feature_negotiation"] = chance.random() < 0.7
     choices: dict[str, tuple[object, ...]] = {
@@ -115,7 +116,7 @@ def identify(chance: random.Random) -> bytes:
 
 
 class Writer(Publisher):
-    """Publishes a number of commands of all kinds, and ends; over HTTP when it is told to."""
+    """Sends a number of PUB, DPUB and MPUB commands, then stops; `post` publishes over HTTP."""
 
     def __init__(self, place: Place, topic: str, history: History, commands: int) -> None:
         super().__init__(place.tcp, topic, history, 0)
@@ -123,7 +124,7 @@ class Writer(Publisher):
         self.left = commands
 
     def command(self) -> bytes:
-        """The next one; a DPUB is a PUB with another first line."""
+        """The next command. A DPUB is a PUB with a different first line."""
         self.left -= 1
         self.stopping = self.left <= 0
         kind = self.chance.choice(tuple(KINDS))
@@ -140,7 +141,7 @@ class Writer(Publisher):
         super().answered(kind, data)
 
     async def post(self) -> None:
-        """One /pub or /mpub, deferred or not."""
+        """Send one /pub or /mpub, deferred or not."""
         count = self.chance.randint(1, POST_BODIES_MAX)
         first, self.next_number = self.next_number, self.next_number + count
         authors = [bodies.Author(self.history.run, 0, first + place) for place in range(count)]
@@ -160,7 +161,7 @@ class Writer(Publisher):
 
 
 class Reader(Consumer):
-    """Finishes what it reads, with all that a consumer can say meanwhile; leaves by CLS."""
+    """Finishes messages, mixed with all other commands of a consumer; leaves with CLS."""
 
     def __init__(self, place: Place, topic: str, channel: str, history: History, name: str) -> None:
         super().__init__(place.tcp, topic, channel, history, name)
@@ -172,7 +173,7 @@ class Reader(Consumer):
 
     @property
     def is_done(self) -> bool:
-        """Whether every FIN was followed by an answered command."""
+        """Whether an answered command has followed every FIN."""
         return not self.unmarked and not self.marked
 
     async def work(self, connection: AsyncV2Client) -> None:
@@ -202,7 +203,7 @@ class Reader(Consumer):
             self.keys.clear()
 
     def answered_by_error(self, data: bytes) -> None:
-        """What was not in flight any more has not been finished by us."""
+        """Note an error. After E_FIN_FAILED or E_REQ_FAILED the message is not finished here."""
         self.place.refusals[data.split(b" ")[0].decode()] += 1
         found = FAILED_ID.match(data)
         key = self.keys.get(found[1]) if found and not data.startswith(b"E_TOUCH") else None
@@ -217,7 +218,7 @@ class Reader(Consumer):
         self.keys.clear()
 
     async def leave(self) -> None:
-        """CLS; what it answers acknowledges the FINs before it. Then the connection is dropped."""
+        """Send CLS, whose answer confirms the FINs before it; then abort the connection."""
         connection, self.stopping = self.connection, True
         if connection is None:
             return
@@ -232,7 +233,7 @@ class Reader(Consumer):
 
 
 class Hanger(Actor):
-    """Takes messages, answers none, and is gone after a while: they come again by their timeout."""
+    """Takes messages, answers none, and disconnects after a while: the messages time out."""
 
     def __init__(self, place: Place, topic: str, channel: str, chance: random.Random) -> None:
         super().__init__(place.tcp)
@@ -241,7 +242,7 @@ class Hanger(Actor):
         self.reads = chance.random() < 0.5
 
     async def work(self, connection: AsyncV2Client) -> None:
-        """Once; it hangs with its messages, or reads them and says nothing."""
+        """Hang for `HELD_SECONDS`, once: read nothing, or read messages without an answer."""
         self.stopping = True
         cut = self.chance.random() < 0.3
         await connection.send_all(self.greeting + (b"MPUB markers\n\x00\x00" if cut else b""))

@@ -1,10 +1,10 @@
-"""The life of one topic in the mixed run: made, written, read, shaken, and deleted or left behind.
+"""The life of one topic in the mixed run, from its creation until it is deleted or left behind.
 
-Each life has a history of its own, and its messages say whose they are: one that comes in a later
-life of the same name is a ghost. Of a life that ends well every acknowledged message must come. One
-that is emptied, moved by `seek` or deleted while somebody is at work, and one whose names end in
-#ephemeral, may lose messages; what does come must still be whole, its own, and not finished before:
-only a kill makes nsqd forget what an ephemeral channel has finished.
+Each life has its own history, and its messages carry its number: a message that is delivered in a
+later life of the same name is a ghost. In a life that ends with a drain, every acknowledged message
+must be delivered. Messages may be lost if the topic or channel is emptied, moved by `seek` or
+deleted during work, or ephemeral. Even then a delivered message must be intact, of this life, and
+not finished before. Only a kill may make nsqd forget the FINs of an ephemeral channel.
 """
 
 import asyncio
@@ -43,10 +43,10 @@ class Life:
     """One life.
 
     Attributes:
-        number: its own in the whole run, which its messages carry.
-        is_gone: whether the topic was deleted at the end, when nobody was at work any more.
-        verdicts: by channel.
-        lost: what was lost, in words.
+        number: unique in the run; its messages carry it.
+        is_gone: whether the topic was deleted at the end, after all actors had stopped.
+        verdicts: the checker's verdicts, by channel.
+        lost: descriptions of lost messages.
     """
 
     place: Place
@@ -71,30 +71,30 @@ class Life:
         self.history = History(run=self.number, delays=True)
 
     def may_lose(self, channel: str) -> bool:
-        """Whether a message may be missing there at the end."""
+        """Whether messages of the channel may be missing at the end."""
         is_ephemeral = "#" in self.topic or "#" in channel
         return self.fate is not Fate.DRAINED or is_ephemeral
 
     def may_return(self, channel: str) -> bool:
-        """Whether a finished message may come again there: `seek` is made for that."""
+        """Whether the channel may deliver a finished message again: only after a `seek`."""
         return self.fate is Fate.MOVED and channel == self.channels[0]
 
     def settle(self, channels: tuple[str, ...], history: History) -> None:
-        """It is the life of a topic that stays, on these channels, of which this is known."""
+        """Make this the life of a topic that is only drained, with these channels and history."""
         self.fate, self.topic = Fate.DRAINED, self.name
         self.channels, self.history = channels, history
 
     def describe(self) -> str:
-        """Which life it is, for a line of the report."""
+        """Topic, number and fate, for the report."""
         return f"{self.topic}, life {self.number} ({self.fate.value}):"
 
     def path(self, action: str, channel: str = "", more: str = "") -> str:
-        """Of a request about the topic, or one of its channels."""
+        """Path of a request about the topic, or about one of its channels."""
         query = f"?topic={self.topic}" + (f"&channel={channel}" if channel else "")
         return f"/{'channel' if channel else 'topic'}/{action}{query}{more}".replace("#", "%23")
 
     async def live(self) -> None:
-        """From the first request to the last."""
+        """Run the whole life: delete and create the topic, work, check, and maybe delete it."""
         for topic in (self.name, f"{self.name}%23ephemeral"):
             await insist(self.place, f"/topic/delete?topic={topic}")
         await insist(self.place, self.path("create"))
@@ -113,7 +113,7 @@ class Life:
             self.is_gone = True
 
     async def work(self) -> None:
-        """Writers and readers, and what becomes of them."""
+        """Run the writer, the readers and hanging consumers until the end of the life."""
         writer = Writer(self.place, self.topic, self.history, self.chance.randint(*COMMANDS))
         readers = [
             Reader(self.place, self.topic, channel, self.history, f"{self.number} {channel} {copy}")
@@ -131,7 +131,7 @@ class Life:
             await self.end(writer, readers)
 
     async def shake(self, writer: Writer) -> None:
-        """Pause and go on; publish over HTTP; look."""
+        """Pause and unpause, publish over HTTP, and request the stats, at random."""
         channel = self.chance.choice((*self.channels, ""))
         pauses = self.chance.random() < PAUSE_SHARE
         if pauses:
@@ -145,7 +145,7 @@ class Life:
             await insist(self.place, self.path("unpause", channel))
 
     async def end(self, writer: Writer, readers: list[Reader]) -> None:
-        """Come to the end that it is to have."""
+        """End the life as its fate says."""
         channel = self.chance.choice((*self.channels, ""))
         if self.fate is Fate.EMPTIED:
             await insist(self.place, self.path("empty", channel))
@@ -154,7 +154,7 @@ class Life:
             await insist(self.place, self.path("seek", self.channels[0], to))
         elif self.fate is Fate.DELETED:
             for actor in (writer, *readers):
-                actor.stopping = True  # who comes again would make the topic anew
+                actor.stopping = True  # an actor that reconnects would create the topic again
             await insist(self.place, self.path("delete", channel))
             return
         if self.fate is Fate.DRAINED:
@@ -162,7 +162,7 @@ class Life:
         await asyncio.gather(*(reader.leave() for reader in readers))
 
     async def drain(self, writer: Writer, readers: list[Reader]) -> None:
-        """Until all that was acknowledged has come and is finished; what is not then, is lost."""
+        """Wait up to `place.patience` seconds until all acknowledged messages are finished."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.place.patience):
                 while not (  # noqa: ASYNC110 - many actors, no one event
@@ -174,7 +174,7 @@ class Life:
                     await asyncio.sleep(POLL_SECONDS)
 
     def has_all(self) -> bool:
-        """Whether each channel that must get everything has got it."""
+        """Whether each channel that may not lose messages got all acknowledged ones."""
         sent = {
             publisher << 32 | number
             for publisher, commands in self.history.publishers.items()

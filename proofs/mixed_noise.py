@@ -1,6 +1,6 @@
-"""What goes on beside the topics that are watched in the mixed run: what else nsqd is asked for.
+"""Additional load for the mixed run: requests and clients on topics that no checker watches.
 
-Nothing is counted here but what nsqd must never answer, an internal error.
+Only responses that nsqd must never send are counted: internal errors.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ CONFIGS = (
 
 
 async def requests(place: Place, chance: random.Random, ending: asyncio.Event) -> None:
-    """One request after the other, in an order by chance."""
+    """Send one request after another, in random order."""
     while not ending.is_set():
         method, path, body = chance.choice(REQUESTS)
         with suppress(ConnectionError):
@@ -64,10 +64,10 @@ async def requests(place: Place, chance: random.Random, ending: asyncio.Event) -
 
 
 async def clients(place: Place, chance: random.Random, ending: asyncio.Event) -> None:
-    """sparq's own client, a while with each of the layers and settings that the witness lacks."""
+    """Run sparq's own client, each time with a setting that the witness does not use."""
 
     def handle(_message: Message) -> None:
-        """It is finished."""
+        """Return at once: the consumer then finishes the message."""
 
     while not ending.is_set():
         config = Config(max_in_flight=20, **chance.choice(CONFIGS))

@@ -1,8 +1,8 @@
-"""What an nsqd holds while it works, sampled, and whether it grows: for the mixed run.
+"""Samples memory, files and threads of an nsqd during the mixed run, and shows whether they grow.
 
-A run has a time to warm up, a sixth of it (of an hour: ten minutes). What comes behind is divided
-in three; the medians of the first and the last third are compared. Medians, since the figures
-follow what happens to be open at the moment.
+The first sixth of a run is its warm-up (in an hour: ten minutes). The rest is divided into thirds,
+and the medians of the first and the last third are compared. Medians, because each sample depends
+on how many topics and files are open at that moment.
 """
 
 import os
@@ -21,30 +21,30 @@ WARM_SHARE = 1 / 6
 HOUR_SECONDS = 3600.0
 MEMORY_BYTES: Final = 4 * MIB
 MEMORY_BYTES_AN_HOUR: Final = 8 * MIB
-"""The first is what an allocator that is warm still wavers by; Python takes its memory in arenas of
-1 MiB. The second is 1,300 bytes for each topic that comes and goes, of which there are some 6,500
-in an hour: one whose blocks stayed in the cache cost 28,000."""
+"""The first is the fluctuation of a warm allocator; Python allocates memory in arenas of 1 MiB. The
+second allows 1,300 bytes for each topic that is created and deleted, about 6,500 in an hour. A
+topic whose blocks stayed in the cache cost 28,000 bytes."""
 COLD_BYTES: Final = 16 * MIB
-"""What a process that has not worked for ten minutes may still take, in caches and arenas."""
+"""Additional memory that a process may take for caches and arenas in its first ten minutes."""
 COLD_SECONDS = 600.0
 REPLAYED_BYTES: Final = 20 * MIB
-"""By what a process just started differs from one before it: it has read the ledger of the topic
-that stays, which grows to 4 MiB between two checkpoints. 2.1 MiB of it took 10 MiB."""
+"""Difference between a newly started process and an earlier one: it has read the ledger of the
+topic that stays, which grows to 4 MiB between two checkpoints. 2.1 MiB of ledger took 10 MiB."""
 BOUNDS = {"open_files": 60, "threads": 2, "data_files": 60}
-"""A topic that exists has two files, most of them open. Of 200 names some 130 exist at a time, and
-by chance the medians of two thirds of a run differ by a dozen of them. One file left behind by each
-topic is thousands in an hour. Threads are begun as they are needed."""
+"""An existing topic has two files, most of them open. About 130 of the 200 names exist at a time,
+and the medians of two thirds of a run differ by about a dozen topics by chance. One file leaked per
+topic adds up to thousands in an hour. Threads start on demand."""
 
 
 class Sample(NamedTuple):
-    """What an nsqd has.
+    """One sample of an nsqd.
 
     Attributes:
-        at: seconds since the run began.
-        age: seconds since this process began.
-        memory: bytes of its own, files that are mapped apart.
-        open_files, threads: of the process.
-        data_files: files under the data path, the log of the test apart.
+        at: seconds since the start of the run.
+        age: seconds since the start of this process.
+        memory: resident anonymous memory in bytes, without mapped files.
+        open_files, threads: numbers of the process.
+        data_files: number of files under the data path, without the test's own log file.
     """
 
     at: float
@@ -56,7 +56,7 @@ class Sample(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """By how much the median grew from the first third to the last, and the bound."""
+    """Medians of a figure in the first and in the last third, and the bound of their difference."""
 
     name: str
     first: float
@@ -65,11 +65,11 @@ class Growth(NamedTuple):
 
     @property
     def is_flat(self) -> bool:
-        """Whether it stayed within the bound."""
+        """Whether the growth is within the bound."""
         return self.last - self.first <= self.bound
 
     def line(self) -> str:
-        """In words."""
+        """The figures for the report."""
         is_memory = self.name == "memory"
         unit, digits = (MIB, ".1f") if is_memory else (1, ".0f")
         first, last, bound = (
@@ -81,7 +81,7 @@ class Growth(NamedTuple):
 
 @dataclass(slots=True)
 class Watch:
-    """Samples of one nsqd, which may be started anew meanwhile."""
+    """Samples of one nsqd, which may restart in between."""
 
     server: NsqdServer
     began: float
@@ -94,11 +94,11 @@ class Watch:
         return cls(server, now, now, [])
 
     def restarted(self) -> None:
-        """The process is a new one."""
+        """Note that a new process starts now."""
         self.started = time.monotonic()
 
     def look(self) -> None:
-        """One more sample; none while it is down."""
+        """Take a sample; does nothing while nsqd is down."""
         process, now = self.server.process, time.monotonic()
         if process is None:
             return
@@ -117,13 +117,13 @@ class Watch:
             self.samples.append(sample)
 
     def save(self) -> None:
-        """Write the samples beside the nsqd's folder: seen with --keep."""
+        """Write the samples to a CSV file next to the nsqd's folder; `--keep` keeps it."""
         rows = [",".join(Sample._fields), *(",".join(map(str, each)) for each in self.samples)]
         file = self.server.folder.with_name(f"{self.server.folder.name}-samples.csv")
         file.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
     def growth(self, seconds: float, ages: tuple[float, float] | None = None) -> list[Growth]:
-        """Of a run of so many seconds; of a server that is killed, at the same age only."""
+        """Growth of each figure in a run of `seconds`; with `ages`, only of processes that old."""
         kept = [
             sample
             for sample in self.samples
@@ -148,10 +148,10 @@ class Watch:
 
 
 def median(samples: Sequence[Sample], figure: str) -> float:
-    """Of one figure."""
+    """Median of one figure of the samples."""
     return statistics.median(getattr(sample, figure) for sample in samples)
 
 
 def count_of_files(folder: Path) -> int:
-    """Files below a folder; those that go meanwhile may count or not."""
+    """Number of files below a folder. Files deleted during the count may be included or not."""
     return sum(len(files) for _, _, files in os.walk(folder))

@@ -1,11 +1,12 @@
-"""Channels against a small model, whatever happens in whatever order: hypothesis looks for a story.
+"""Compares channels with a small model in random sequences of events: `make model`.
 
-The model and its rules are in `tests/broker/channel_model.py`: a dictionary for each channel, index
--> (place, attempts, due). This proof adds rules: a power cut after a clean stop, a checkpoint of
-the ledger, and busier times. Its stories are many and long.
+Hypothesis generates the sequences and looks for a counterexample. The model and its rules are in
+`tests/broker/channel_model.py`: one dictionary per channel, index -> (place, attempts, due). This
+proof adds rules: a power cut after a clean stop, a checkpoint of the ledger, and phases of higher
+load. It runs more and longer sequences than the tests.
 
-The control is the same with a guard of sparq switched off (`simulate_parts/guards.py`): a story
-that shows it must be found.
+The control runs the same with one guard of sparq switched off (`simulate_parts/guards.py`):
+hypothesis must find a counterexample.
 """
 
 from __future__ import annotations
@@ -30,17 +31,18 @@ from sparq.protocol import commands
 PROMISES = ("P3", "P4", "P10")
 STEPS = 50
 SHARE = 125
-"""Examples that hypothesis looks for at a time."""
+"""Examples per call of hypothesis."""
 CONTROL_EXAMPLES = 500
 CONTROLS = ("notes of FINs", "due times", "attempts")
 
 
 class Found(NamedTuple):
-    """What came of some examples.
+    """Results of some examples.
 
     Attributes:
-        steps: rules that were carried out.
-        story: the example that failed, in hypothesis' words; empty if none did.
+        examples: number of examples.
+        steps: number of executed rules.
+        story: hypothesis' text about the example that failed; empty if none failed.
     """
 
     examples: int
@@ -49,14 +51,14 @@ class Found(NamedTuple):
 
 
 class Stories(channel_model.Channels):
-    """The machine of the tests, with more that may happen."""
+    """The state machine of the tests, with more rules."""
 
     examples = 0
     steps = 0
 
     @rule(ready=st.integers(1, 9), count=st.integers(1, 20), defer_s=st.sampled_from([0, 0, 5]))
     def rush(self, ready: int, count: int, defer_s: int) -> None:
-        """Everybody is ready, and there is something for them."""
+        """Every client sends RDY, and messages are published."""
         for clients in self.clients.values():
             for client in clients:
                 client.say(commands.rdy(ready))
@@ -64,7 +66,7 @@ class Stories(channel_model.Channels):
 
     @rule(name=st.sampled_from(channel_model.CHANNELS), step=st.integers(1, 3))
     def finish_many(self, name: str, step: int) -> None:
-        """FIN of every first, second or third message in flight."""
+        """Finish every message in flight, every second one, or every third one."""
         places = self.model[name].places
         for client in self.clients[name]:
             theirs = [index for index, place in sorted(places.items()) if place.owner is client]
@@ -78,30 +80,30 @@ class Stories(channel_model.Channels):
 
     @rule(crash_seed=st.integers(0, 99))
     def stop_and_lose_power(self, crash_seed: int) -> None:
-        """Behind a clean stop everything is synced: a power cut costs nothing."""
+        """Stop cleanly, which syncs everything, then cut the power: nothing may be lost."""
         self.house.close()
         self.house.disk = self.house.disk.crash(crash_seed)
         self.restart(clean=False)
 
     @rule()
     def write_checkpoint(self) -> None:
-        """The ledger is replaced by the state that it has led to."""
+        """Replace the entries of the ledger by a checkpoint of their state."""
         self.house.checkpoint("t")
         self.settle()
 
     @invariant()
     def counted(self) -> None:
-        """One step more."""
+        """Count a step."""
         type(self).steps += 1
 
     def teardown(self) -> None:
-        """One example more."""
+        """Count an example."""
         type(self).examples += 1
         type(self).steps -= 1
 
 
 def look(chance: int, examples: int) -> Found:
-    """Look for a story that contradicts the model."""
+    """Look for a counterexample: a sequence in which sparq and the model disagree."""
 
     class Machine(Stories):
         pass
@@ -120,21 +122,21 @@ def look(chance: int, examples: int) -> Found:
     try:
         with contextlib.redirect_stdout(told):
             run_state_machine_as_test(Machine, settings=quiet)
-    except Exception as error:  # an assertion of the model, or whatever breaks sparq
+    except Exception as error:  # an assertion of the model, or any exception of sparq
         story = "\n".join([*getattr(error, "__notes__", []), told.getvalue(), repr(error)])
         return Found(Machine.examples, Machine.steps, story)
     return Found(Machine.examples, Machine.steps, "")
 
 
 def without(name: str, chance: int) -> Found:
-    """The same with a guard off."""
+    """Look for a counterexample with a guard switched off."""
     guard = next(guard for guard in GUARDS if guard.name == name)
     with guard.off():
         return look(chance, CONTROL_EXAMPLES)
 
 
 def prove(plan: Plan) -> Outcome:
-    """Look for as many examples as planned, then without each guard."""
+    """Run the planned number of examples, then the controls."""
     shares = [min(SHARE, plan.count - first) for first in range(0, plan.count, SHARE)]
     seeds = range(plan.seed, plan.seed + len(shares))
     controls = CONTROLS if plan.control else ()

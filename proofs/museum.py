@@ -1,8 +1,9 @@
-"""NSQ's nine ways to lose messages, shown on ours and on Go's nsqd: `make museum`.
+"""Runs the nine scenarios of loss_scenarios.py on sparq's nsqd and on Go's nsqd: `make museum`.
 
-On ours nothing may be lost. Go's nsqd is the control, wherever one is at hand: NSQD_GO is the path
-of its program. Without it, the control is ours with the write moved behind the OK (late_commit.py),
-which must lose messages as in L1. A row that cannot be shown here says what it needs.
+sparq's nsqd must lose nothing. Go's nsqd is the control, if there is one: NSQD_GO is the path of
+its program. Without it, the control is sparq's nsqd with writes after the OK
+(controls/late_commit.py), which must lose messages in L1. A scenario that cannot run on this
+machine is skipped, and prints what it needs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ LATE_COMMIT = "proofs.controls.late_commit"
 
 
 def program_of_go() -> str:
-    """The path of Go's nsqd; empty: none is at hand."""
+    """Path of Go's nsqd; empty if there is none."""
     found = shutil.which(os.environ.get("NSQD_GO", ""))
     return os.path.abspath(found) if found else ""
 
 
 def shown(exhibit: Exhibit, make: Maker, whose: str) -> Loss | None:
-    """What came of an exhibit, told; None: it cannot be shown here."""
+    """Run a scenario and print its result; None: this machine cannot run it."""
     progress(f"{exhibit.number} {exhibit.title}: {whose}")
     try:
         loss = visit(exhibit, make)
@@ -39,7 +40,7 @@ def shown(exhibit: Exhibit, make: Maker, whose: str) -> Loss | None:
 
 
 def prove(plan: Plan) -> Outcome:
-    """All exhibits on ours, and on Go's nsqd where there is one."""
+    """Run the scenarios on sparq's nsqd, then the control."""
     exhibits = EXHIBITS[: plan.count]
     go = program_of_go()
     ours = [shown(exhibit, maker(), "sparq") for exhibit in exhibits]

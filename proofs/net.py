@@ -1,15 +1,16 @@
-"""nsqd behind a bad network, and nsqlookupds that come and go: `make net`.
+"""Clients that reach nsqd over a bad network, and nsqlookupds that fail: `make net`.
 
-Each of eight clients has a network of its own (chaos.py), which splits, delays, doubles and cuts
-its connections, so many times in all: four publishers and two consumers of the witness, and a
-producer and a consumer of sparq's own library. Then the network is calm, everybody must be back
-(`stuck clients`), everything is consumed, and the checker counts.
+Eight clients: four publishers and two consumers of the witness, and a producer and a consumer of
+sparq's own library. Each connects through its own proxy (chaos.py), which splits, delays, doubles
+and cuts its connections; `--count` is the total number of cuts. Then the proxies stop interfering,
+every client must reconnect (else it counts under `stuck clients`), everything is consumed, and the
+checker counts.
 
-Beside it (discovery.py): one nsqlookupd of two is killed, or both are restarted; meanwhile nothing
-is lost, and a consumer finds a topic that is new within its poll interval and a second.
+A second part (discovery.py) kills one of two nsqlookupds, or restarts both. Nothing may be lost,
+and a consumer must find a new topic within its poll interval plus one second.
 
-The control (delivered_is_done.py) finishes what a lost connection had in flight: there messages
-must be lost.
+The control (controls/delivered_is_done.py) finishes the messages in flight on a lost connection: it
+must lose messages.
 """
 
 import asyncio
@@ -36,16 +37,16 @@ from proofs.workload import WAIT_SECONDS, Witness, until
 FLAGS = ("--requeue-on-disconnect", "--msg-timeout=60s", "--max-bytes-per-file=4194304")
 CONTROL_CUTS = 40
 CONTROL_SECONDS = 2.0
-"""What has not come by then is lost there."""
+"""In the control a message counts as lost if it is not delivered within this time."""
 FULL_CUTS = 300
-"""From so many on the waiting times of the discovery count, too."""
+"""With at least this number of cuts, the waiting times of the discovery count too."""
 DELIVERED_IS_DONE = "proofs.controls.delivered_is_done"
 PROMISES = ("P3", "P12", "P16")
 
 
 @dataclass(slots=True)
 class Findings:
-    """What one run came to."""
+    """Results of one run."""
 
     verdict: Verdict
     shelf: Shelf
@@ -55,24 +56,24 @@ class Findings:
 
     @property
     def lost(self) -> int:
-        """Acknowledged messages that never came, of the witness and the library."""
+        """Acknowledged messages of the witness and the library that were never delivered."""
         return self.verdict.lost + self.shelf.missing
 
     @property
     def holds(self) -> bool:
-        """Whether nobody was stuck and nothing lost."""
+        """Whether there are no violations: no client is stuck, and no message lost or foreign."""
         strange = self.shelf.missing + self.shelf.strange
         return self.verdict.holds and not strange and not self.stuck and self.toll.left == 0
 
     @property
     def reconnect_p99(self) -> float:
-        """Seconds from a cut until something came back, but for one in a hundred."""
+        """99th percentile of the seconds from a cut until the client received bytes again."""
         ordered = sorted(self.toll.reconnects)
         return ordered[math.ceil(0.99 * len(ordered)) - 1] if ordered else 0.0
 
 
 async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Findings:
-    """Everybody works over a bad network, then over a calm one to the end."""
+    """Run all clients over the bad network, then over a calm one until everything is consumed."""
     toll = Toll(plan.count)
     witness = Witness.of(server, plan.seed, delays=True)
     shelf = Shelf(witness.history.run)
@@ -100,14 +101,14 @@ async def go_through(plan: Plan, server: NsqdServer, *, is_patient: bool) -> Fin
 
 
 def prepare(witness: Witness) -> None:
-    """Topics and channels, so that each channel gets everything."""
+    """Create the topics and channels before the first publish, so that channels get everything."""
     witness.make_topic()
     witness.server.post(f"/topic/create?topic={OWN_TOPIC}")
     witness.server.post(f"/channel/create?topic={OWN_TOPIC}&channel={OWN_CHANNEL}")
 
 
 async def who_is_stuck(proxies: list[Proxy]) -> int:
-    """How many clients have not come back though nothing hinders them any more."""
+    """Number of clients that have not reconnected although the network is calm."""
     progress("calm")
     with suppress(AssertionError):
         await until(lambda: not any(proxy.is_owed for proxy in proxies), "back")
@@ -115,7 +116,7 @@ async def who_is_stuck(proxies: list[Proxy]) -> int:
 
 
 async def drained(shelf: Shelf, seconds: float) -> None:
-    """Wait for what is still on its way; what does not come is counted as missing."""
+    """Wait up to `seconds` until no message is missing; the rest count as missing."""
     with suppress(AssertionError):
         await until(lambda: not shelf.missing, "consumed", seconds)
 
@@ -157,7 +158,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 if __name__ == "__main__":
-    # Whoever is cut off says so, hundreds of times.
+    # Otherwise the clients log hundreds of lost connections.
     for name in ("asyncio", "sparq.client"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     sys.exit(outcome.run("net", prove, count=500, of="cuts"))

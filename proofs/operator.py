@@ -1,6 +1,6 @@
-"""An operator at nsqd's HTTP interface, who makes topics, publishes to them and deletes them.
+"""An operator that uses nsqd's HTTP API to create topics, publish to them and delete them.
 
-It has no part in what a proof counts. It sees to it that folders and files come and go meanwhile.
+Proofs do not count its messages. It makes nsqd create and delete folders and files during a proof.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ BODY = b"\n".join([b"a message of the operator"] * 20)
 
 
 class Operator(Actor):
-    """Works by HTTP; what fails because nsqd is gone is left as it is.
+    """Sends requests over HTTP; does not repeat one that fails because nsqd is down.
 
     Args:
-        address: of nsqd's HTTP interface.
-        seed: of its chances.
+        address: address of nsqd's HTTP API.
+        seed: seed of its random generator.
     """
 
     def __init__(self, address: str, seed: int) -> None:
@@ -35,7 +35,7 @@ class Operator(Actor):
         self.made = 0
 
     async def live(self) -> None:
-        """Steps in their order on one topic after the other."""
+        """Run `STEPS` in order, on one new topic after another."""
         while not self.stopping:
             topic = f"operated.{self.made}"
             self.made += 1
@@ -47,7 +47,7 @@ class Operator(Actor):
                 await asyncio.sleep(PAUSE_SECONDS * self.chance.random())
 
     async def post(self, path: str) -> None:
-        """One request; the answer is read to its end and not looked at."""
+        """Send one request, read the whole response and ignore it."""
         host, _, port = self.address.rpartition(":")
         reader, writer = await asyncio.open_connection(host, int(port))
         try:

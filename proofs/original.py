@@ -1,7 +1,8 @@
-"""A sound data path in memory, and what is to be had from it: what bitrot.py damages copies of.
+"""An undamaged data path in memory, with its messages. bitrot.py damages copies of it.
 
-Two topics. `small` has one short segment, `clicks` several. Of the latter's channels `whole` has
-seen nothing yet; `partly` has finished some in no order, sent some back, and has a checkpoint.
+It has two topics: `small` with one short segment, `clicks` with several. Channel `whole` of
+`clicks` has delivered nothing yet. Channel `partly` has FINs out of order, requeued messages and a
+checkpoint.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ WHOLE, PARTLY = "whole", "partly"
 CHANNELS = ((TOPIC, WHOLE), (TOPIC, PARTLY), (SMALL, WHOLE))
 OPTIONS = BrokerOptions(node_id=513, max_bytes_per_file=24_000)
 DISK_BYTES = 4 << 20
-"""What the reserve takes is a share of it, so that a copy is made in no time."""
+"""A small disk, because the reserve takes a share of it: so copies are fast."""
 SIZES = (12, 40, 200, 200, 330)
 LAPSE_NS = 60_000_000_000
 
 
 def disk_with(files: Files) -> MemoryDisk:
-    """A disk with these files."""
+    """A memory disk with these files."""
     disk = MemoryDisk(capacity_bytes=DISK_BYTES)
     for path, data in files.items():
         disk.make_directory(path.rpartition("/")[0])
@@ -39,15 +40,15 @@ def disk_with(files: Files) -> MemoryDisk:
 
 @dataclass(slots=True)
 class Original:
-    """A sound data path.
+    """An undamaged data path.
 
     Attributes:
-        files: all of it, but for what has no content.
-        wall_ns: when it was stopped.
+        files: its files, without the reserve, which has no content.
+        wall_ns: time of its clean stop.
         foreign: a segment of another log.
-        batches: of both topics.
-        bodies: by topic and index.
-        finished: what PARTLY has finished.
+        batches: batches of both topics.
+        bodies: bodies by topic and index.
+        finished: indexes of the messages that PARTLY has finished.
     """
 
     files: Files
@@ -65,21 +66,21 @@ class Original:
                 bodies.update(zip(stored.indexes, stored.bodies, strict=True))
 
     def files_of(self, topic: str) -> Files:
-        """The topic's files."""
+        """Files of the topic."""
         return {path: data for path, data in self.files.items() if topic_of(path) == topic}
 
     def clock(self) -> ManualClock:
-        """A clock for a start some time after the stop."""
+        """A clock for a start `LAPSE_NS`, a minute, after the stop."""
         return ManualClock(self.wall_ns + LAPSE_NS)
 
 
 def topic_of(path: str) -> str:
-    """The topic whose file it is; empty: it is the data path's own."""
+    """Topic that a file belongs to; empty for files of the data path itself."""
     return path.partition("/topics/t-")[2].partition("/")[0]
 
 
 def make(seed: int) -> Original:
-    """The data path of this seed."""
+    """Create the data path for this seed."""
     chance = random.Random(f"{seed} original")
     clock, disk = ManualClock(), MemoryDisk(capacity_bytes=DISK_BYTES)
     with Reopened(disk, PATH, clock=clock, options=OPTIONS) as home:
@@ -96,12 +97,15 @@ def make(seed: int) -> Original:
 
 
 def some_bodies(chance: random.Random, count: int) -> list[bytes]:
-    """So many, each random and so unique."""
+    """`count` bodies of random bytes, which makes each one unique."""
     return [chance.randbytes(chance.choice(SIZES)) for _ in range(count)]
 
 
 def work(home: Reopened, chance: random.Random) -> set[int]:
-    """Have PARTLY finish some and send some back, with a checkpoint in between."""
+    """Finish 100 messages of PARTLY, with a checkpoint in between, and requeue 20.
+
+    Returns the indexes of the finished messages.
+    """
     consumer = home.consumer(TOPIC, PARTLY)
     taken = consumer.take(150)
     chance.shuffle(taken)
@@ -117,7 +121,7 @@ def work(home: Reopened, chance: random.Random) -> set[int]:
 
 
 def other_segment(chance: random.Random) -> bytes:
-    """A segment of a log that is none of the data path's."""
+    """A segment of a log from another data path."""
     disk = MemoryDisk(capacity_bytes=DISK_BYTES)
     with Reopened(disk, PATH, clock=ManualClock(), options=OPTIONS) as home:
         home.publish(TOPIC, some_bodies(chance, 20))

@@ -1,11 +1,12 @@
-"""What every proof has in common: its arguments, its report, and its place in GUARANTEES.md.
+"""The common parts of all proofs: command line, report, and the result for GUARANTEES.md.
 
-A proof is a module with a function `prove(plan) -> Outcome` and a `main` that is `run(...)`:
+A proof is a module with a function `prove(plan) -> Outcome`, which it passes to `run(...)`:
 
-1. Its chances come from `plan.seed` alone; the first line printed is the command that repeats it.
-2. It ends with one line of figures, and with its control: the same proof with a guard switched
-   off, which must fail. A proof whose control did not fail has shown nothing, and does not hold.
-3. What it needs and the machine lacks it says as `skipped("needs ...")`; it is never silent.
+1. `plan.seed` seeds all of its random generators. The first printed line is the command that
+   repeats the run.
+2. It ends with one line of figures and with its control: the same proof with a guard switched off,
+   which must fail. If the control does not fail, the proof shows nothing and does not hold.
+3. If the machine lacks a requirement, it returns `skipped("needs ...")`, which is printed.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a proof is to be run.
+    """Settings of a run.
 
     Attributes:
-        seed: of all chances.
-        count: how much: of what, the proof's own help says.
-        control: whether the control is run too.
-        keep: a new folder in which the data of the proof is to be kept, for a look afterwards;
-            None: what the proof writes is removed.
+        seed: seed of all random generators.
+        count: size of the run; the proof's help says what it counts.
+        control: whether to run the control too.
+        keep: a new folder that keeps the data of the proof; None: its data is deleted.
     """
 
     seed: int
@@ -40,15 +40,15 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a proof came to.
+    """Result of a proof.
 
     Attributes:
-        promises: of GUARANTEES.md, as "P1".
-        figures: the line of figures, parts divided by " · ".
-        held: whether the proof holds, the control's failure included.
-        control: what the control showed; empty: it was not run.
-        skipped: "needs ..."; empty: it was run.
-        verb, repeat, seconds: filled in by `run`.
+        promises: promises in GUARANTEES.md, such as "P1".
+        figures: the line of figures, separated by " · ".
+        held: whether the proof holds: no violation, and the control failed.
+        control: result of the control; empty: it did not run.
+        skipped: "needs ..."; empty: the proof ran.
+        verb, repeat, seconds: name, command that repeats it, and duration; filled in by `run`.
     """
 
     promises: tuple[str, ...]
@@ -62,13 +62,13 @@ class Outcome:
 
 
 def skipped(promises: tuple[str, ...], needs: str) -> Outcome:
-    """The proof cannot be run here; `needs` begins with "needs "."""
+    """Result of a proof that this machine cannot run; `needs` must begin with "needs "."""
     assert needs.startswith("needs ")
     return Outcome(promises, "", held=True, skipped=needs)
 
 
 def progress(text: str) -> None:
-    """Say how far it is, on one line that is written over, where somebody looks."""
+    """Show the progress on one line that is overwritten, if stderr is a terminal."""
     if sys.stderr.isatty():
         print(f"\r  {text} ", end="", file=sys.stderr, flush=True)
 
@@ -81,17 +81,17 @@ def run(
     of: str,
     arguments: Sequence[str] | None = None,
 ) -> int:
-    """The command line of a proof.
+    """Run a proof from the command line, and print its report.
 
     Args:
-        verb: its make verb.
+        verb: its make target.
         prove: the proof.
-        count: how much it does unless told otherwise.
-        of: what that counts, for the help.
-        arguments: None: those of the process.
+        count: default of `--count`.
+        of: unit of `--count`, for the help.
+        arguments: command-line arguments; None: those of the process.
 
     Returns:
-        The exit status: 0 if it holds or is skipped, else 1.
+        The exit status: 0 if the proof holds or is skipped, else 1.
     """
     parser = argparse.ArgumentParser(
         prog=f"make {verb}", description=sys.modules["__main__"].__doc__
@@ -117,7 +117,7 @@ def run(
 
 
 def report(outcome: Outcome) -> None:
-    """Print what came out."""
+    """Print the figures, the control and the verdict, or why the proof was skipped."""
     if outcome.skipped:
         print(f"\r{outcome.verb}: skipped: {outcome.skipped}")
         return

@@ -1,7 +1,7 @@
-"""sparq's own client as a witness: a producer and a consumer, each over a network of its own.
+"""sparq's own client as a witness: a producer and a consumer, each over its own connections.
 
-They show that the library comes back by itself. What its producer sends again after a loss may be
-there twice, so that only losses and strangers are counted.
+They show that the library reconnects by itself. Its producer sends messages again after a lost
+connection, which may duplicate them, so only lost and foreign messages are counted.
 """
 
 import asyncio
@@ -22,7 +22,14 @@ CONFIG = Config(max_reconnect_delay=1.0)
 
 @dataclass(slots=True)
 class Shelf:
-    """What was acknowledged to the producer, and what came to the consumer; numbers of messages."""
+    """Messages that were acknowledged to the producer, and delivered to the consumer.
+
+    Attributes:
+        run: number of the run, which its messages carry.
+        attempted: number of messages whose publish began.
+        acknowledged, came: message numbers that were acknowledged, or delivered.
+        strange: number of delivered messages that this producer did not publish in this run.
+    """
 
     run: int
     attempted: int = 0
@@ -32,12 +39,12 @@ class Shelf:
 
     @property
     def missing(self) -> int:
-        """Acknowledged, and not come yet."""
+        """Number of messages that were acknowledged but not delivered yet."""
         return len(self.acknowledged - self.came)
 
 
 class OwnProducer(Actor):
-    """Publishes one message after the other, several at a time."""
+    """Publishes one message after another in each of `WORKERS` concurrent tasks."""
 
     def __init__(self, address: str, shelf: Shelf) -> None:
         super().__init__(address)
@@ -59,14 +66,14 @@ class OwnProducer(Actor):
             try:
                 await producer.publish(TOPIC, bodies.write(author, self.chance))
             except (PublishError, RemoteError):
-                # No answer, or that of an nsqd to which only a part of the command came.
+                # No answer, or an error from an nsqd that received only a part of the command.
                 continue
             shelf.acknowledged.add(number)
         self.busy -= 1
 
 
 class OwnConsumer(Actor):
-    """Finishes whatever comes."""
+    """Finishes every message."""
 
     def __init__(self, address: str, shelf: Shelf) -> None:
         super().__init__(address)

@@ -1,16 +1,17 @@
-"""Power cuts of an nsqd under load, and a count of what was lost: `make power`. Needs root.
+"""Power cuts of an nsqd under load, and a count of the losses: `make power`. Needs root.
 
-nsqd's data are on an ext4 of its own, in a file that a loop device serves. A cut copies that file
-while nsqd stands still: what had not reached the device is not in the copy. The copy is mounted,
-which replays its journal, opened by the broker in this process, drained and compared with what the
-witness had been told by then. What a drive's own cache would lose is `make simulate`'s to show.
+nsqd's data path is an ext4 file system of its own, in an image file mounted through a loop device.
+A cut copies the image while nsqd is stopped: writes that had not reached the device are not in the
+copy. The copy is mounted, which replays its journal, opened by the broker in this process, drained,
+and compared with what the witness had been told by then. `make simulate` covers data that a drive's
+own cache would lose.
 
-With `--sync-every=1` nothing acknowledged may be lost; with 2500 at most 2,500 messages of a topic
-and cut. FINs that were answered longer ago than `--sync-timeout` may not be undone, MPUBs not be
-split, indexes not be given again. The control does not sync at all: it must lose messages.
+With `--sync-every=1` no acknowledged message may be lost; with 2500 at most 2,500 messages per
+topic and cut. A FIN that was answered longer ago than `--sync-timeout` may not be undone, no MPUB
+may be split, and no index may be used twice. The control never syncs: it must lose messages.
 
-Everything happens in namespaces of its own: however the proof ends, its processes end with it, and
-no mount and no loop device stays behind.
+Everything runs in namespaces of its own: however the proof ends, its processes end with it, and it
+leaves no mount and no loop device.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ APART = (
     *("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"),
     "--mount-proc",
 )
-"""Begins a command that runs in namespaces of its own, and ends with whoever has started it."""
+"""Starts a command in its own namespaces; the command ends with the process that started it."""
 RELAXED_LOST_MAX = 2_500
 
 
 def lacking() -> str:
-    """What this machine lacks, as "needs ..."; empty: nothing."""
+    """Return what this machine lacks, as "needs ...", or an empty string."""
     if os.geteuid() != 0:
         return "needs root (to mount a disk image)"
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -52,7 +53,7 @@ def lacking() -> str:
 
 
 def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
-    """Have all cuts made in namespaces of their own; what they came to."""
+    """Run all cuts in namespaces of their own, and return the results."""
     words = [*APART, sys.executable, "-m", "proofs.power_parts.inside", str(folder)]
     words += [f"--seed={plan.seed}", f"--count={plan.count}"]
     words += ["--control"] if plan.control else []
@@ -63,7 +64,7 @@ def cut_apart(plan: Plan, folder: Path) -> dict[str, Any]:
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its control."""
     lack = lacking()
     if lack:
         return skipped(PROMISES, lack)

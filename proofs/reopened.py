@@ -1,10 +1,10 @@
-"""A data path opened again, in this process: what a start on it reports, and what it delivers.
+"""Reopens a data path in this process: what a start on it reports, and what it delivers.
 
-The broker is nsqd's own; what is left out is the process around it and its sockets. So a proof can
-look at thousands of damaged or torn data paths, on a real disk or on one in memory.
+The broker is nsqd's own, without the process around it and its sockets. A proof can thus examine
+thousands of damaged or torn data paths, on a real disk or in memory.
 
-1. The clock stands still but where the proof moves it: nothing here depends on the machine's speed.
-2. What a consumer is given is read as bytes, as the wire has them, and not by sparq's own client.
+1. The clock moves only when the proof moves it: nothing here depends on the machine's speed.
+2. Deliveries to a consumer are read as the bytes on the wire, not with sparq's own client.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Reopened:
 
     Attributes:
         report: what an operator reads at the start.
-        errors: what its consumers were refused.
+        errors: errors sent to its consumers.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Reopened:
         clock: ManualClock | None = None,
         options: BrokerOptions | None = None,
     ) -> None:
-        """Start on what the path holds; raises what a start raises."""
+        """Start on the contents of the path; raises whatever a start raises."""
         self.clock = clock or ManualClock(time.time_ns())
         self.broker = Broker(options or BrokerOptions(), disk, data_path, self.clock.now(), seed=1)
         self.report = self.broker.load(self.clock.now())
@@ -70,7 +70,7 @@ class Reopened:
         self.close()
 
     def close(self) -> None:
-        """A clean stop, and the files closed."""
+        """Stop cleanly, and close the files."""
         for _ in range(TURNS_MAX):
             closed = self.broker.close()
             self.turn()
@@ -82,7 +82,7 @@ class Reopened:
             topic.close()
 
     def turn(self) -> None:
-        """Turns, until nothing is left to do."""
+        """Take turns until there is nothing left to do."""
         for _ in range(TURNS_MAX):
             tasks = self.broker.end_turn(self.clock.now())
             for task in tasks:
@@ -93,13 +93,13 @@ class Reopened:
         raise AssertionError("the broker does not come to rest")
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass and the broker see to what is due."""
+        """Let time pass, and have the broker handle what is due."""
         self.clock.advance(int(seconds * SECOND_NS))
         self.broker.tick(self.clock.now())
         self.turn()
 
     def publish(self, topic: str, bodies: list[bytes], defer_ms: int = 0) -> None:
-        """Publish, and see that it is kept."""
+        """Publish, and check that the broker stores the messages."""
         ticket, now = Ticket(), self.clock.now()
         self.broker.publish(topic, BodySlices.of(bodies), now, ticket, defer_ms=defer_ms)
         self.turn()
@@ -107,21 +107,21 @@ class Reopened:
         assert answers == [None], answers
 
     def create(self, topic: str, channel: str) -> None:
-        """A channel that gets everything from here on."""
+        """Create a channel that gets every message from now on."""
         self.broker.create_topic(topic, self.clock.now())
         self.broker.create_channel(topic, channel, self.clock.now())
         self.turn()
 
     def consumer(self, topic: str, channel: str) -> Consumer:
-        """A client that has subscribed; it asks for nothing yet."""
+        """Return a client that has subscribed, still with RDY 0."""
         return Consumer(self, topic, channel)
 
     def drain(self, topic: str, channel: str, *, finish: bool = True) -> list[Message]:
-        """Everything that the channel delivers, each message finished."""
+        """Return every message that the channel delivers, each of them finished."""
         return list(self.deliveries(topic, channel, finish=finish))
 
     def deliveries(self, topic: str, channel: str, *, finish: bool = True) -> Iterator[Message]:
-        """See `drain`."""
+        """Yield the messages of `drain`."""
         consumer = self.consumer(topic, channel)
         while found := consumer.take(READY):
             yield from found
@@ -130,25 +130,25 @@ class Reopened:
         consumer.leave()
 
     def topic(self, name: str) -> TopicStats:
-        """The topic's figures, with those of its channels."""
+        """Return the topic's statistics, including those of its channels."""
         topic = self.broker.topics[name]
         figures = stats.of_topic(topic, self.clock.now())
         figures.channels = [self.channel(name, channel) for channel in topic.channels]
         return figures
 
     def channel(self, topic: str, name: str) -> ChannelStats:
-        """The channel's figures."""
+        """Return the channel's statistics."""
         held = self.broker.topics[topic]
         channel = held.channels[name]
         return stats.of_channel(channel, held.options.mem_queue_size, self.clock.now())
 
     def said(self) -> str:
-        """All that an operator could have read so far."""
+        """Return everything that an operator could have read so far."""
         return "\n".join([*self.report, *self.broker.notes])
 
 
 class Consumer:
-    """A client with one subscription; what it says and hears are bytes."""
+    """A client with one subscription; it sends and receives bytes."""
 
     def __init__(self, home: Reopened, topic: str, channel: str) -> None:
         self.home = home
@@ -159,7 +159,7 @@ class Consumer:
         assert self.heard() == []
 
     def say(self, data: bytes) -> None:
-        """Send commands; the broker takes its turns."""
+        """Send commands, and let the broker take its turns."""
         broker, now = self.home.broker, self.home.clock.now()
         self.parser.feed(data)
         while (command := self.parser.next()) is not None:
@@ -168,7 +168,7 @@ class Consumer:
         self.home.turn()
 
     def heard(self) -> list[Message]:
-        """The messages that have come; an error is noted."""
+        """Return the messages received; record errors."""
         for part in self.home.broker.take_output(self.session):
             self.stream.feed(bytes(part))
         found = []
@@ -184,16 +184,16 @@ class Consumer:
         return found
 
     def take(self, count: int) -> list[Message]:
-        """What comes at this RDY; it is in flight afterwards."""
+        """Return the messages delivered at this RDY; they remain in flight."""
         self.say(rdy(count))
         return self.heard()
 
     def finish(self, found: list[Message]) -> None:
-        """FIN, in one chunk."""
+        """Send a FIN for each message, in one chunk."""
         self.say(fin_each(found))
 
     def requeue(self, found: list[Message], delay_ms: int) -> None:
-        """REQ, in one chunk."""
+        """Send a REQ for each message, in one chunk."""
         self.say(b"".join([req(one.id, delay_ms) for one in found]))
 
     def leave(self) -> None:
@@ -204,7 +204,7 @@ class Consumer:
 
 @contextmanager
 def replaced(holder: object, name: str, value: object) -> Iterator[None]:
-    """Have something of sparq be something else for a while: how a guard is switched off here."""
+    """Replace an attribute of sparq inside the block: guards are switched off in this way."""
     usual = getattr(holder, name)
     setattr(holder, name, value)
     try:

@@ -1,7 +1,7 @@
 """nsqd in which every commit goes to the journal, and journals are small.
 
-What needs more than four topics with publishes at one moment happens here all the time, also where
-a proof has two topics. Nothing is switched off.
+Normally the journal is used only if more than four topics are published to at the same time. Here
+that path runs all the time, even in a proof with two topics. No safeguard is switched off.
 """
 
 import sys
@@ -17,7 +17,7 @@ JOURNAL_BYTES = 150_000
 def never_inline(
     _runner: disk_threads.DiskThreads, _tasks: list[Task], _backlog_bytes: int
 ) -> bool:
-    """A commit in the loop is one that shares its sync with nobody."""
+    """Never run a commit in the event loop: such a commit shares its sync with no other."""
     return False
 
 

@@ -1,12 +1,12 @@
 """Thousands of simulated runs of the broker, its log and its protocol: crashes, power cuts, errors.
 
-The real `broker`, `log` and `protocol` run in one thread on a memory disk, with hand-set clocks and
-connections that cut, stall and split bytes anywhere. A run is one seed: everything in it is drawn
-from that, so `make simulate SEED=<its number> N=1 ARGS=--no-control` repeats it. Every tenth has
-a second part, on a disk that is full (`simulate_parts/full_disk.py`).
+The real `broker`, `log` and `protocol` run in one thread on a memory disk, with manually set clocks
+and connections that break, stall and split bytes anywhere. Each run is drawn entirely from one
+seed, so `make simulate SEED=<its number> N=1 ARGS=--no-control` repeats it. Every tenth run has a
+second part on a full disk (`simulate_parts/full_disk.py`).
 
-The control is the same with one guard of sparq switched off at a time (`simulate_parts/guards.py`):
-each must be found out.
+The control repeats the simulation with one guard of sparq switched off at a time
+(`simulate_parts/guards.py`): the simulation must detect each missing guard.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from proofs.simulate_parts.world import World
 
 PROMISES = tuple(f"P{number}" for number in (*range(1, 12), 13, 17, 18, 19))
 CONTROL_SEEDS_MAX = 100
-"""So many runs without a guard are tried until one of them shows it."""
+"""Maximum number of runs without a guard until one of them must detect that it is missing."""
 FULL_DISK_EVERY = 10
 POOL_MIN = 24
-"""Fewer runs than that are not worth processes of their own."""
+"""Below this number of runs, starting processes for them does not pay."""
 
 
 def simulate(seed: int) -> Tally:
-    """One run; what breaks it is counted."""
+    """Do one run, and count what goes wrong in it."""
     world = World(seed)
     try:
         tally = world.run()
@@ -48,7 +48,7 @@ def simulate(seed: int) -> Tally:
 
 
 def without(name: str, seed: int) -> tuple[str, int, int]:
-    """(name of the guard, runs, findings) until a run without it finds what it must."""
+    """Return (name of the guard, runs, findings), after runs without it until it is missed."""
     guard = guard_of(name)
     step = FULL_DISK_EVERY if guard.on_full_disk else 1
     first = -(-seed // step) * step
@@ -61,24 +61,24 @@ def without(name: str, seed: int) -> tuple[str, int, int]:
 
 
 def guard_of(name: str) -> Guard:
-    """The guard of this name."""
+    """Return the guard with this name."""
     return next(guard for guard in GUARDS if guard.name == name)
 
 
 def all_runs(plan: Plan, pool: ProcessPoolExecutor | None) -> Iterator[Tally]:
-    """The tallies of all seeds, in their order."""
+    """Yield the tallies of all seeds, in order."""
     seeds = range(plan.seed, plan.seed + plan.count)
     yield from map(simulate, seeds) if pool is None else pool.map(simulate, seeds, chunksize=4)
 
 
 def all_controls(plan: Plan, pool: ProcessPoolExecutor | None) -> Iterable[tuple[str, int, int]]:
-    """What was found without each guard."""
+    """Return what was found without each guard."""
     arguments = [guard.name for guard in GUARDS], repeat(plan.seed)
     return map(without, *arguments) if pool is None else pool.map(without, *arguments)
 
 
 def prove(plan: Plan) -> Outcome:
-    """Simulate as many runs as planned, and then without the guards."""
+    """Simulate as many runs as planned, then the runs without guards."""
     if plan.count < POOL_MIN:
         return prove_with(plan, None)
     with ProcessPoolExecutor(os.cpu_count()) as pool:
@@ -86,7 +86,7 @@ def prove(plan: Plan) -> Outcome:
 
 
 def prove_with(plan: Plan, pool: ProcessPoolExecutor | None) -> Outcome:
-    """The proof, in processes of a pool or in this one."""
+    """Run the proof in the processes of a pool, or in this process."""
     total = Tally()
     for tally in all_runs(plan, pool):
         total.add(tally)
@@ -108,7 +108,7 @@ def prove_with(plan: Plan, pool: ProcessPoolExecutor | None) -> Outcome:
 
 
 def line(total: Tally) -> str:
-    """The figures."""
+    """Return the line of figures."""
     return (
         f"seeds {total.seeds:,} · operations {total.operations:,} · crashes {total.crashes:,} · "
         f"disk errors {total.disk_errors:,} · attempted {total.attempted:,} · "

@@ -1,18 +1,19 @@
-"""Consumers that take messages and never read them: `make slow`.
+"""Consumers that never read their messages: `make slow`.
 
-A topic holds a backlog of so many MiB. One consumer for every 2,500 of its messages subscribes with
-RDY 2500 and reads not one byte. Beside them another topic is published to and consumed, a moment
-with them and a moment without, in turn.
+A topic has a backlog of N MiB. For every 2,500 of its messages, one consumer subscribes with RDY
+2500 and never reads a byte. Meanwhile another topic is published to and consumed, in short rounds
+alternately with and without the stuck consumers.
 
-1. The daemon's memory never exceeds a bound that has nothing to do with the backlog: what it had at
-   its start and needs to work, the cache of blocks, what may wait to be written, two output buffers
-   a connection, and a fixed number of bytes for each message in flight.
-2. A message of the healthy topic costs the daemon no more time than it does alone. (Its rate is
-   shown, too; it depends on what else this machine does.)
-3. Who has not read for a heartbeat's time is dropped, and everything that was handed out to the
-   stuck ones is still there to be delivered.
+1. The daemon's memory never exceeds a bound that does not depend on the backlog: its memory at the
+   start, working memory, the block cache, publishes waiting to be written, two output buffers per
+   connection, and a fixed number of bytes per message in flight.
+2. A message of the healthy topic costs the daemon no more CPU time than without stuck consumers.
+   (Its rate is shown, too, but depends on the machine's other load.)
+3. A consumer that does not read is dropped after its heartbeat interval, and every message sent to
+   stuck consumers can still be delivered.
 
-The control (never_paused.py) writes on though nobody reads: there the bound must break.
+The control (controls/never_paused.py) keeps writing to consumers that do not read: there the memory
+must exceed the bound.
 """
 
 import asyncio
@@ -54,8 +55,8 @@ HEALTHY_BODIES = 100
 HEALTHY_BYTES = 200
 ROUNDS = 5
 FULL_ROUNDS = 15
-"""Where the rate is judged: single rounds are between 0.6 and 2.2 on a shared machine, and a median
-of five of them was between 0.77 and 1.10 in four runs of the same code."""
+"""Number of rounds from which on the rate is judged: single rounds are between 0.6 and 2.2 on a
+shared machine, and the median of five was between 0.77 and 1.10 in four runs of the same code."""
 MEASURED_SECONDS = 1.0
 HEALTHY_SHARE_MIN = 0.8
 TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
@@ -64,20 +65,20 @@ CACHE_BYTES = 64 * MIB
 UNWRITTEN_BYTES = 16 * MIB
 """One connection's publishes that are not on disk yet, decoded and encoded."""
 WORKING_BYTES = 32 * MIB
-"""What the interpreter and its allocator need more at work than at rest."""
+"""Additional memory of the interpreter and its allocator under load."""
 OUTPUT_BYTES = 2 * MIB
 """Two output buffers of a connection."""
 IN_FLIGHT_BYTES = 64
-"""What a message in flight may cost."""
+"""Maximum memory per message in flight."""
 FULL_MIB = 1_024
-"""From this backlog on the run is long enough for its rates to mean something."""
+"""Below this backlog the run is too short for meaningful rates."""
 FLAGS = ("--msg-timeout=15m", "--max-msg-timeout=15m")
 NEVER_PAUSED = "proofs.controls.never_paused"
 PROMISES = ("P11", "P12")
 
 
 class Flow(Actor):
-    """The healthy topic's one publisher and one consumer; both count what they do."""
+    """The healthy topic's only publisher or consumer; each counts its messages."""
 
     def __init__(self, address: str, *, consumes: bool) -> None:
         super().__init__(address)
@@ -108,7 +109,7 @@ class Flow(Actor):
 
 
 class Pace(NamedTuple):
-    """How fast the healthy topic is: messages a second, and for each second of nsqd's CPU time."""
+    """Rate of the healthy topic: messages per second, and per second of nsqd's CPU time."""
 
     rate: float
     per_cpu_second: float
@@ -116,7 +117,7 @@ class Pace(NamedTuple):
 
 @dataclass(slots=True)
 class Findings:
-    """What one run came to; memory in bytes."""
+    """Results of one run; memory in bytes."""
 
     messages: int = 0
     consumers: int = 0
@@ -130,7 +131,7 @@ class Findings:
 
     @property
     def share(self) -> Pace:
-        """The healthy consumer's pace beside the stuck ones, of its pace without them."""
+        """The healthy consumer's pace with stuck consumers, relative to that without them."""
         pairs = list(zip(self.beside, self.alone, strict=True))
         return Pace(
             statistics.median(beside.rate / alone.rate for beside, alone in pairs),
@@ -150,7 +151,7 @@ class Proof:
         self.found = Findings(self.messages, self.consumers, impatient=self.impatient)
 
     async def run(self, *, is_control: bool) -> Findings:
-        """All of it; of a control only what shows that the guard is needed."""
+        """Run all steps; for a control, only those that show that the guard is needed."""
         found = self.found
         found.bound = (
             memory(self.server.pid, "VmRSS")
@@ -194,7 +195,7 @@ class Proof:
         connection.abort()
 
     async def beside_a_healthy_topic(self) -> None:
-        """The healthy topic's rate, without the stuck ones and with them, in turn."""
+        """Measure the healthy topic's rate alternately without and with the stuck consumers."""
         consumer = Flow(self.server.tcp, consumes=True)
         async with Crew(Flow(self.server.tcp, consumes=False), consumer):
             for _ in range(self.rounds):
@@ -206,7 +207,7 @@ class Proof:
                 progress(f"healthy: {self.found.share.rate:.0%}")
 
     async def pace(self, consumer: Flow) -> Pace:
-        """Its pace over a moment that begins with the next message."""
+        """Measure its pace over a short time, starting with its next message."""
         first = consumer.count
         await until(lambda: consumer.count > first, "consumed")
         loop, pid = asyncio.get_running_loop(), self.server.pid
@@ -217,7 +218,7 @@ class Proof:
         return Pace(count / seconds, count / max(cpu, TICK_SECONDS))
 
     async def until_dropped(self) -> None:
-        """Some of them ask for a short heartbeat interval: nsqd gives those up, and only those."""
+        """Check that nsqd drops exactly the stuck consumers with a short heartbeat interval."""
         patient = self.consumers - self.impatient
         with self.stuck_ones(patient), self.stuck_ones(self.impatient, heartbeat_ms=1_000):
             await self.until_clients(patient)
@@ -225,7 +226,7 @@ class Proof:
 
     @contextmanager
     def stuck_ones(self, count: int, heartbeat_ms: int = 0) -> Iterator[None]:
-        """Consumers that never read."""
+        """Hold `count` consumers that never read."""
         held = [self.stuck_one(heartbeat_ms) for _ in range(count)]
         try:
             yield
@@ -245,7 +246,7 @@ class Proof:
         return client
 
     async def until_they_are_stuck(self) -> None:
-        """Wait until nothing more is handed out, though there is more."""
+        """Wait until nsqd delivers nothing more although messages are waiting."""
         before = -1
         while True:
             figures = await asyncio.to_thread(self.server.channel, STUCK, CHANNEL)
@@ -268,13 +269,13 @@ class Proof:
 
 
 def cpu_seconds(pid: int) -> float:
-    """What a process has used so far."""
+    """Return the CPU seconds that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) * TICK_SECONDS
 
 
 def memory(pid: int, name: str) -> int:
-    """One of the kernel's figures of a process's memory, in bytes."""
+    """Return one of the kernel's figures on a process's memory, in bytes."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) << 10
@@ -282,14 +283,14 @@ def memory(pid: int, name: str) -> int:
 
 
 def attempt(plan: Plan, module: str = NSQD) -> Findings:
-    """One run in a folder of its own."""
+    """Do one run in a folder of its own."""
     keep = plan.keep if module == NSQD else None
     with data_folder(keep) as folder, started(folder, module, FLAGS) as server:
         return asyncio.run(Proof(plan, server).run(is_control=module != NSQD))
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its control."""
+    """Run the proof and its control."""
     found = attempt(plan)
     figures = (
         f"backlog {plan.count:,} MiB, {found.consumers:,} consumers that never read · "

@@ -1,6 +1,7 @@
-"""`sparq run` with micro-batches so small that a run of a minute has dozens of them to be killed.
+"""`sparq run` with very small micro-batches: a run of a minute has dozens that can be killed.
 
-As `run ...` it is `sparq run` with the application below; with other words it is that application.
+If the first word is `run`, it is `sparq run` with this module as its application; otherwise it is
+that application.
 """
 
 import sys
@@ -10,7 +11,7 @@ from sparq.pipeline import command
 from sparq.pipeline import main as pipeline
 
 MESSAGES = 6_000
-# The archive, too: with its own sizes it has one batch in such a run, and no kill comes to it.
+# For the archive as well: at its default size, such a run has one archive batch, never killed.
 FLAGS = (
     f"--max-offsets-per-trigger={MESSAGES}",
     "--archive-min-offsets=0",
@@ -19,7 +20,7 @@ FLAGS = (
 
 
 def main(words: list[str], module: str = "proofs.small_batches") -> int:
-    """The run, whose application is `module`; or the application."""
+    """Run `sparq run` with `module` as its application, or the application itself."""
     if words[0] == "run":
         setattr(pipeline, "APPLICATION", module)  # noqa: B010 - a replacement
         return cli.main(words)

@@ -1,16 +1,16 @@
-"""Whole runs of the pipeline, with nsqds and the Spark driver killed in each: `make spark`.
+"""Whole runs of the pipeline, with kills of nsqds and of the Spark driver: `make spark`.
 
-Each run is `sparq run` on clicks of its own. While clicks are published and read, an nsqd is
-killed with kill -9 or stopped with SIGTERM, and the Spark driver is killed in the middle of a
-micro-batch: Spark has written down what the batch shall read, and not yet that it has read it.
-Which nsqd and how, which of the driver's processes (its Python, its JVM, or all of them) and when,
-is chance, from the seed. The runner starts again what has ended; then its audit must hold, and the
-archive, counted here once more, must have every message once.
+Each run is `sparq run` with its own clicks. While clicks are published and read, an nsqd is killed
+with kill -9 or stopped with SIGTERM, and the Spark driver is killed in the middle of a micro-batch:
+after Spark has written down what the batch reads, and before it has written down that it is done.
+The seed decides which nsqd is killed and how, which of the driver's processes (its Python, its JVM,
+or all of them), and when. The runner restarts what has ended. Then its audit must hold, and the
+archive, counted here once more, must contain every message exactly once.
 
-The control is a run whose reader does not keep to a batch that the checkpoint has planned
-(controls/unplanned_reader.py): after a kill it reads on to wherever the log ends now. Messages must be found
-twice in its archive. That needs a kill in a batch of the archive while the log still grows: where
-no kill came to one, the control has another run, three at most.
+The control is a run whose reader does not keep to the batches planned in the checkpoint
+(controls/unplanned_reader.py): after a kill it reads to the current end of the log. Its archive
+must contain duplicates. That requires a kill during an archive batch while the log still grows: a
+control without such a kill is run again, at most three times in all.
 """
 
 import json
@@ -39,11 +39,11 @@ POLL_SECONDS = 0.02
 RUN_SECONDS_MAX = 1500
 NSQD_KILL_SECONDS = (0.0, 4.0)
 BATCHES_BEFORE_KILL = (0, 1, 2, 3, 5)
-"""So many batches, of all queries, a driver may commit before it is killed."""
-# How long after the beginning of a batch its driver is killed: most batches take longer.
+"""Number of batches, over all queries, that a driver may commit before it is killed."""
+# Time from the start of a batch to the kill of its driver: most batches take longer.
 BATCH_KILL_SECONDS = (0.0, 0.25)
 NSQD_SIGNALS = (signal.SIGKILL, signal.SIGTERM)
-"""A clean stop is no lesser evil: what it leaves on the disk is not what a kill leaves."""
+"""Both are needed: a clean stop and a kill leave different data on the disk."""
 DRIVER_PARTS = ("python", "jvm", "group")
 RUNNING = ("publishing", "draining")
 CLICKS = 100_000
@@ -57,12 +57,12 @@ PROMISES = ("P14",)
 
 
 class RunEnded(Exception):
-    """The run came to its end before what was waited for."""
+    """The run ended before the awaited event."""
 
 
 @dataclass(slots=True)
 class PipelineRun:
-    """One run of the pipeline, as seen and hurt from outside."""
+    """One run of the pipeline, observed and disturbed from outside."""
 
     data: Path
     seed: int
@@ -75,7 +75,7 @@ class PipelineRun:
     began: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
-        """`sparq run`, with what it prints in a file beside its data."""
+        """Start `sparq run`; its output goes to a file next to its data folder."""
         words = ["run", "--data", self.data, "--seed", self.seed, "--count", self.count]
         command = [sys.executable, "-m", self.module, *map(str, words)]
         with self.log_path.open("wb") as log:
@@ -83,22 +83,22 @@ class PipelineRun:
 
     @property
     def log_path(self) -> Path:
-        """What the run prints."""
+        """Return the path of the run's output."""
         return self.data.with_suffix(".log")
 
     def state(self) -> dict[str, Any]:
-        """What `run/state.json` says; empty before it is there."""
+        """Return the contents of `run/state.json`; empty until it exists."""
         try:
             return dict(json.loads((self.data / "run" / "state.json").read_text()))
         except (OSError, ValueError):
             return {}
 
     def wait_for(self, what: str, condition: Callable[[], Any]) -> Any:
-        """The condition's value once it has one.
+        """Return the condition's value once it is true.
 
         Raises:
             RunEnded: the run ended first.
-            AssertionError: it did not come in time.
+            AssertionError: it did not become true in time.
         """
         while not (found := condition()):
             if self.process.poll() is not None:
@@ -108,7 +108,7 @@ class PipelineRun:
         return found
 
     def kill_nsqd(self) -> None:
-        """kill -9 or SIGTERM of one nsqd, at some moment of the publishing."""
+        """kill -9 or SIGTERM one nsqd, at a random moment of the publishing."""
         self.wait_for("publishing", lambda: self.state().get("stage") in RUNNING)
         time.sleep(self.chance.uniform(*NSQD_KILL_SECONDS))
         name, pid = self.wait_for("an nsqd", self.living_nsqd)
@@ -119,14 +119,14 @@ class PipelineRun:
         self.kills.append(f"{name} ({how.name})")
 
     def living_nsqd(self) -> tuple[str, int] | None:
-        """An nsqd that was not killed yet since its start, any of them by chance."""
+        """Return a random nsqd that has not been killed since its start."""
         cluster = self.state()["cluster"]
         nsqds = [(name, cluster[name]["pid"]) for name in sorted(cluster) if "nsqd-" in name]
         living = [(name, pid) for name, pid in nsqds if pid is not None and pid not in self.killed]
         return self.chance.choice(living) if living else None
 
     def kill_driver(self) -> None:
-        """kill -9 of the driver, or a part of it, while a batch is under way."""
+        """kill -9 the driver, or a part of it, during a batch."""
         driver = self.wait_for("a driver", self.living_driver)
         wanted = self.committed() + self.chance.choice(BATCHES_BEFORE_KILL)
         self.wait_for("a commit", lambda: self.committed() >= wanted or self.is_ending())
@@ -143,16 +143,16 @@ class PipelineRun:
         self.kills.append(f"spark's {part} in batch {batch} of {query}")
 
     def committed(self) -> int:
-        """The batches that Spark has done with, of all queries."""
+        """Return the number of batches that Spark has committed, over all queries."""
         places = (self.data / "checkpoint" / query / "commits" for query in QUERIES)
         return sum(len(numbers(place)) for place in places)
 
     def is_ending(self) -> bool:
-        """Whether the run has nothing left to read, and so no more batches to wait for."""
+        """Return whether the run has nothing left to read, so that no more batches will come."""
         return self.state().get("stage") not in ("starting", *RUNNING)
 
     def living_driver(self) -> int | None:
-        """The driver, once it has a session and was not killed yet."""
+        """Return the driver, once it has a session and unless it was already killed."""
         driver = self.state().get("app_pid")
         try:
             told = json.loads((self.data / "run" / "app.json").read_text())
@@ -161,12 +161,12 @@ class PipelineRun:
         return driver if driver == told["pid"] and driver not in self.killed else None
 
     def batch_under_way(self) -> tuple[str, int] | None:
-        """A batch that has begun and not ended, any of them by chance."""
+        """Return a random batch that has begun and not ended."""
         found = sorted(self.batches_under_way())
         return self.chance.choice(found) if found else None
 
     def batches_under_way(self) -> set[tuple[str, int]]:
-        """(query, batch) of what Spark has planned and not committed."""
+        """Return (query, batch) of all batches that Spark has planned and not committed."""
         places = {query: self.data / "checkpoint" / query for query in QUERIES}
         return {
             (query, batch)
@@ -175,22 +175,22 @@ class PipelineRun:
         }
 
     def end(self) -> int:
-        """Wait for the run's end; its exit status."""
+        """Wait for the end of the run, and return its exit status."""
         return self.process.wait(max(1.0, self.began + RUN_SECONDS_MAX - time.monotonic()))
 
     def stop(self) -> None:
-        """End a run that is still going, as Ctrl-C does."""
+        """End a run that is still active, as Ctrl-C does."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGINT)
             self.process.wait(60)
 
     def expected(self) -> int:
-        """The rows that the archive must have: what the logs have taken, but for the unreadable."""
+        """Return the number of rows that the archive must have: all readable logged messages."""
         report = json.loads((self.data / "report.json").read_text())
         return int(report["logged"] - report["rejected"])
 
     def complaints(self) -> Iterator[str]:
-        """What is wrong with how the run came out; nothing is as it must be."""
+        """Yield what is wrong with the result of the run; nothing if all is correct."""
         report = json.loads((self.data / "report.json").read_text())
         rows, ids = archived(self.data / "archive")
         if not report["exactly_once"]:
@@ -204,15 +204,15 @@ class PipelineRun:
 
 
 def numbers(folder: Path) -> set[int]:
-    """The batches that have a file in a folder of Spark's checkpoint."""
+    """Return the batches that have a file in a folder of Spark's checkpoint."""
     return {int(path.name) for path in folder.glob("*") if path.name.isdigit()}
 
 
 def archived(folder: Path) -> tuple[int, int]:
-    """Rows and distinct message ids of the archive, read without Spark.
+    """Return the rows and distinct message ids of the archive, read without Spark.
 
-    Files count that the archive's log names, from its newest complete entry on; those of a killed
-    batch lie about and do not.
+    Only files named in the archive's log count, from its newest complete entry on; files left by a
+    killed batch do not.
     """
     names: set[str] = set()
     entries = {int(path.stem): path for path in (folder / "_spark_metadata").glob("[0-9]*")}
@@ -228,7 +228,7 @@ def archived(folder: Path) -> tuple[int, int]:
 
 
 def driver_pids(driver: int, part: str) -> list[int]:
-    """The processes of this part of the driver; its Python is the first of its session."""
+    """Return the processes of this part of the driver; its Python is the first of its session."""
     if part == "python":
         return [driver]
     session = [pid for pid in processes() if session_of(pid) == driver]
@@ -255,7 +255,7 @@ def command_of(pid: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one run came to: what was wrong with it, and the rows of its archive."""
+    """The result of one run: what was wrong with it, and the rows of its archive."""
 
     wrong: list[str]
     kills: int = 0
@@ -265,7 +265,7 @@ class Result:
 
 
 def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) -> Result:
-    """One run with its kills."""
+    """Do one run with its kills."""
     folder.mkdir(parents=True, exist_ok=True)
     run = PipelineRun(folder / f"run-{seed}", seed, count, random.Random(f"{seed} kills"), module)
     run.start()
@@ -295,7 +295,7 @@ def attempt(folder: Path, seed: int, count: int, module: str = SMALL_BATCHES) ->
 
 
 def found_twice(folder: Path, seed: int) -> int:
-    """The rows that a careless reader archives twice, in the first run that has any."""
+    """Return the number of duplicate rows in the first control run that has any."""
     for number in range(CONTROL_RUNS):
         careless = attempt(folder, seed + number, CONTROL_CLICKS, CARELESS)
         if again := careless.found - careless.distinct:
@@ -304,7 +304,7 @@ def found_twice(folder: Path, seed: int) -> int:
 
 
 def prove(plan: Plan) -> Outcome:
-    """Runs until so many processes were killed, and the control."""
+    """Do runs until enough processes have been killed, then the control."""
     with data_folder(plan.keep) as scratch:
         folder = scratch.resolve()
         results: list[Result] = []

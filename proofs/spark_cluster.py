@@ -1,25 +1,25 @@
 """The pipeline on a Spark cluster, with workers, drivers and nsqds killed: `make spark-cluster`.
 
-A standalone master, two workers with an executor each, one nsqlookupd, two nsqds and the driver are
-processes of their own on this machine. All of them share its disk, and the data folder on it: that
-stands for the file system of a cluster.
+A standalone master, two workers with one executor each, one nsqlookupd, two nsqds and the driver
+run as separate processes on this machine. All share its disk, and the data folder on it, which
+stands for a cluster's file system.
 
-`N=` clicks are published while workers (with their executors), drivers and nsqds are killed by
-kill -9, by chance from the seed, in the middle of batches; each is started again. When all clicks
-are read the pipeline's audit must hold, and the archive, counted here once more, must have every
-message once. This is done in each of these ways, `--kills` times each:
+`N=` clicks are published while workers (with their executors), drivers and nsqds are killed with
+kill -9 in the middle of batches, at random from the seed; each is restarted. When all clicks are
+read, the pipeline's audit must hold, and the archive, counted here once more, must contain every
+message exactly once. This is done in each of the following ways, with `--kills` kills each:
 
   kills        nothing but the kills
-  speculation  with spark.speculation, and executors that stand still for seconds
+  speculation  with spark.speculation, and executors that are stopped for seconds
   failure      with tasks that fail once after they have written
   commits      each killed driver loses the last file of each checkpoint's `commits/`
-  cores        each killed driver comes back on another number of cores
+  cores        each killed driver restarts on another number of cores
 
 The control is a pipeline whose batches do not know that they are run again
 (spark_cluster_parts/another_batch_id.py): there the audit must fail.
 
-Further flags: `--only kills,cores` runs some ways (`--only control` none but the control),
-`--kills 10` says how many kills each has.
+Further flags: `--only kills,cores` runs only these ways (`--only control` only the control);
+`--kills 10` sets the number of kills in each.
 """
 
 import argparse
@@ -47,7 +47,7 @@ PROMISES = ("P14",)
 
 
 def attempt(folder: Path, task: Task) -> Result:
-    """One run, and a line about it."""
+    """Do one run, and print a line about it."""
     progress(f"{task.variant.name}: making {task.count:,} clicks")
     clicks(task.count, task.seed)
     began = time.monotonic()
@@ -62,7 +62,7 @@ def attempt(folder: Path, task: Task) -> Result:
 
 
 def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS) -> Outcome:
-    """Each way once, and the control."""
+    """Run each way once, then the control."""
     results: list[Result] = []
     control, is_noticed = "", True
     with data_folder(plan.keep) as scratch:
@@ -85,7 +85,7 @@ def prove(plan: Plan, variants: Sequence[Variant] = VARIANTS, kills: int = KILLS
 
 
 def figures(results: Sequence[Result], count: int) -> str:
-    """The line of the report."""
+    """Return the line for the report."""
     rows = sum(result.books.rows for result in results)
     twice = sum(result.books.twice for result in results)
     return (
@@ -96,10 +96,10 @@ def figures(results: Sequence[Result], count: int) -> str:
 
 
 def chosen(text: str) -> list[Variant]:
-    """The ways of these names; `control` is none, and runs unless it is left out.
+    """Return the ways with these names. `control` is accepted, but adds no way.
 
     Raises:
-        ArgumentTypeError: there is none of a name.
+        ArgumentTypeError: a name is unknown.
     """
     known = {variant.name: variant for variant in VARIANTS}
     names = [name for name in text.split(",") if name != CONTROL.name]
@@ -109,8 +109,8 @@ def chosen(text: str) -> list[Variant]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line."""
-    # Whoever ends this by SIGTERM wants what it has started to end as well.
+    """Run the command line."""
+    # SIGTERM must also end the processes that this one has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--only", type=chosen, default=list(VARIANTS))

@@ -1,8 +1,8 @@
-"""The daemons of the museum: sparq's nsqd, one of its controls, or Go's nsqd, all handled alike.
+"""The daemons of `make museum`: sparq's nsqd, its controls, and Go's nsqd, with one interface.
 
-What an exhibit may ask a daemon for is what both have: flags, protocol, /stats, and a data path.
-What differs is said here: how a record's length is damaged on disk, and how one sees that what a
-broker notes from time to time (Go's metadata files) has been noted.
+A loss scenario uses only what all of them have: flags, protocol, /stats, and a data path. This
+module handles the differences: how to damage a record's length on disk, and how to see that the
+periodically written state (Go's metadata files) has been written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from proofs.layout import batches
 from sparq.protocol.commands import rdy, sub
 
 QUIET_SECONDS = 5.0
-"""After so long without a message nothing more will come, whatever the depth says."""
+"""After this time without a message no more will come, whatever the depth says."""
 NOTED_SECONDS = 20.0
 
 
@@ -44,15 +44,15 @@ class Specimen(NsqdServer):
         self.data = data or folder / "data"
 
     def depth(self, topic: str, channel: str) -> int:
-        """What waits in the channel."""
+        """Return the channel's depth."""
         return int(self.channel(topic, channel).get("depth", 0))
 
     def has_noted(self, topic: str, channel: str, depth: int) -> bool:
-        """Whether what it notes from time to time is on disk: here there is no such thing."""
+        """Return whether the periodically written state is on disk: sparq has none."""
         return True
 
     def damage_length(self, number: int) -> None:
-        """Flip a high bit of the length of the message with this number, on the disk."""
+        """Flip a high bit of the length of message `number`, on the disk."""
         (path,) = self.data.glob("topics/*/*.log")
         data = bytearray(path.read_bytes())
         data[list(batches(str(path), bytes(data)))[number].frames_at] ^= 0x40
@@ -63,11 +63,11 @@ class GoSpecimen(Specimen):
     """Go's nsqd; `module` is the path of its program."""
 
     def program(self) -> tuple[str, ...]:
-        """What is started, without its flags."""
+        """Return the command without its flags."""
         return (*self.prefix, self.module)
 
     def has_noted(self, topic: str, channel: str, depth: int) -> bool:
-        """Whether the metadata of the channel's queue say so."""
+        """Return whether the metadata file of the channel's queue shows this depth."""
         try:
             text = (self.data / f"{topic}:{channel}.diskqueue.meta.dat").read_text()
         except FileNotFoundError:
@@ -75,7 +75,7 @@ class GoSpecimen(Specimen):
         return text.partition("\n")[0] == str(depth)
 
     def damage_length(self, number: int) -> None:
-        """Flip a high bit of the length of the message with this number, on the disk."""
+        """Flip a high bit of the length of message `number`, on the disk."""
         path = next(path for path in self.data.glob("*:*.diskqueue.0*.dat"))
         data = bytearray(path.read_bytes())
         at = 0
@@ -90,7 +90,7 @@ Maker = Callable[..., Specimen]
 
 
 def maker(program: str = NSQD) -> Maker:
-    """Makes daemons of sparq's module of this name, or of Go's program at this path."""
+    """Return a function that starts daemons of this sparq module, or of this Go program."""
     kind = GoSpecimen if "/" in program else Specimen
 
     def make(
@@ -110,17 +110,17 @@ def maker(program: str = NSQD) -> Maker:
 
 
 def wait_noted(server: Specimen, topic: str, channel: str, depth: int) -> None:
-    """Give the broker the time that it asks for: what it notes now and then is noted."""
+    """Wait until the broker has written its periodically written state."""
     wait_until(lambda: server.has_noted(topic, channel, depth), "noted", NOTED_SECONDS)
 
 
 def wait_depth(server: Specimen, topic: str, channel: str, depth: int) -> None:
-    """Wait until so many messages have come to the channel."""
+    """Wait until the channel has this depth."""
     wait_until(lambda: server.depth(topic, channel) == depth, f"{depth} messages in the channel")
 
 
 def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
-    """What the channel still delivers, each message finished, until it has no more to give."""
+    """Return all remaining messages of the channel, each of them finished."""
     found: list[Message] = []
     with V2Client(server) as line:
         assert line.ask(sub(topic, channel)) == OK
@@ -137,7 +137,7 @@ def collect(server: Specimen, topic: str, channel: str) -> list[Message]:
 
 
 def is_waiting(server: Specimen, topic: str, channel: str) -> bool:
-    """Whether the channel says that it has anything."""
+    """Return whether the channel reports any messages."""
     figures = server.channel(topic, channel)
     waiting = ("depth", "in_flight_count", "deferred_count")
     return any(figures.get(key) for key in waiting)

@@ -1,13 +1,14 @@
-"""SIGTERM to an nsqd under load with a large backlog, again and again: `make term`.
+"""SIGTERM to an nsqd under load with a large backlog, repeatedly: `make term`.
 
-Publishers and consumers are at work on one topic, as in kill.py; another topic holds a backlog that
-nobody consumes (1 GiB at the full count). Each stop must end the process with status 0 within two
-seconds; where other programs keep nsqd waiting for a processor, that wait is not counted. After the
-last stop everything is drained and the checker counts: nothing acknowledged lost, no answered FIN
-undone, nothing delivered again but what was in flight at a stop; and the backlog is all there.
+Publishers and consumers work on one topic, as in kill.py; another topic holds a backlog without
+consumers (1 GiB at the full count). Each stop must end the process with status 0 within two
+seconds, not counting the time that nsqd waits for a processor because of other programs. After the
+last stop everything is drained and checked: no acknowledged message may be lost, no answered FIN
+undone, no message redelivered unless it was in flight at a stop, and the backlog must be complete.
 
-Two controls must fail: an nsqd that ends at once, with writes behind their OKs (hasty_stop.py),
-loses messages; one that writes finishes late (late_finish.py) brings messages back.
+Two controls must fail: an nsqd that ends at once, with OKs sent before their writes
+(controls/hasty_stop.py), loses messages; one that writes FINs late (controls/late_finish.py)
+redelivers finished messages.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ LIMIT_SECONDS = 2.0
 STOP_SECONDS_MAX = 60.0
 FLAGS = ("--max-bytes-per-file=8388608", "--msg-timeout=60s")
 BACKLOG_BYTES_OF_STOP = 52 << 20
-"""So that 20 stops have 1 GiB."""
+"""With this size per stop, 20 stops have a backlog of 1 GiB."""
 BODY_BYTES = 1 << 18
 BODIES_OF_MPUB = 16
 CONTROL_STOPS = 3
@@ -56,10 +57,10 @@ class Proof:
 
     Attributes:
         backlog: messages that must be waiting at the end as at the beginning.
-        seconds: how long each stop took, less what it waited for a processor.
-        by_the_clock: how long each stop took.
+        seconds: duration of each stop, without the time that nsqd waited for a processor.
+        by_the_clock: duration of each stop.
         statuses: exit statuses other than 0.
-        kept: of the backlog, at the end.
+        kept: messages of the backlog that are left at the end.
     """
 
     seed: int
@@ -77,7 +78,7 @@ class Proof:
         self.chance = random.Random(f"{self.seed} stops")
 
     async def run(self, stops: int, backlog_bytes: int) -> Verdict:
-        """Fill, stop so many times, drain, and check."""
+        """Fill the backlog, stop `stops` times, drain, and check."""
         await asyncio.to_thread(self.prepare)
         await self.fill(backlog_bytes // BODY_BYTES)
         consumers = [self.consumer(LIVE, number) for number in range(len(READY_COUNTS))]
@@ -97,14 +98,14 @@ class Proof:
         return total(check(self.history).values())
 
     def prepare(self) -> None:
-        """The topics and channels."""
+        """Create the topics and channels."""
         for topic, channels in {TOPIC: (LIVE, LATE), BACKLOG: (WAITING,)}.items():
             self.server.post(f"/topic/create?topic={topic}")
             for channel in channels:
                 self.server.post(f"/channel/create?topic={topic}&channel={channel}")
 
     async def fill(self, count: int) -> None:
-        """The backlog."""
+        """Publish the backlog."""
         body = self.chance.randbytes(BODY_BYTES)
         connection = await connect(self.server.tcp)
         for first in range(0, count, BODIES_OF_MPUB):
@@ -118,7 +119,7 @@ class Proof:
         return Consumer(self.server.tcp, TOPIC, channel, self.history, f"{channel} {number}")
 
     def stop(self) -> None:
-        """SIGTERM, and how long the end took to come."""
+        """Send SIGTERM, and measure the time until the process ends."""
         process = self.server.process
         assert process is not None
         began, idle = time.monotonic(), waited(process.pid)
@@ -129,7 +130,7 @@ class Proof:
             own = waited(threading.get_native_id())
             time.sleep(0.005)
         took = time.monotonic() - began
-        # The end may have come while this thread waited itself to see it.
+        # The process may have ended while this thread waited for a processor itself.
         waiting += waited(threading.get_native_id()) - own
         self.by_the_clock.append(took)
         self.seconds.append(took - waiting)
@@ -146,14 +147,14 @@ class Proof:
             )
 
     def waiting(self) -> int:
-        """What is there of the backlog."""
+        """Return the number of messages left in the backlog."""
         return int(self.server.channel(BACKLOG, WAITING)["depth"])
 
 
 def waited(thread: int) -> float:
-    """Seconds that a thread, of this process or another's first, was ready and had no processor.
+    """Return the seconds that a thread was ready to run but had to wait; a pid: its main thread.
 
-    0 where the kernel does not count that: then every second counts.
+    Return 0 if the kernel does not count that: then the stop's full duration counts.
     """
     try:
         _, delayed_ns, _ = Path(f"/proc/{thread}/schedstat").read_text().split()
@@ -165,7 +166,7 @@ def waited(thread: int) -> float:
 def attempt(
     seed: int, stops: int, backlog_bytes: int = 0, module: str = NSQD
 ) -> tuple[Verdict, Proof]:
-    """One run in a folder of its own."""
+    """Do one run in a folder of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="sparq-term-") as folder,
         started(Path(folder), module, FLAGS) as server,
@@ -175,7 +176,7 @@ def attempt(
 
 
 def prove(plan: Plan) -> Outcome:
-    """The proof and its controls."""
+    """Run the proof and its controls."""
     verdict, proof = attempt(plan.seed, plan.count, plan.count * BACKLOG_BYTES_OF_STOP)
     for line in islice(lost_commands(proof.history), SHOWN_MAX):
         print(f"  lost on {line}")

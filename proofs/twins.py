@@ -1,8 +1,8 @@
-"""Vectorised functions of sparq, each beside the plain form of the same thing, and random input.
+"""Vectorised functions of sparq, each with a plain version of the same thing, and random input.
 
-A pair is a function of a generator: it makes one input, asks both forms and returns both answers.
-The plain forms go one by one, as the documents say it; where sparq has a scalar path of its own,
-that is the plain form. Sizes straddle the border (16) between sparq's two paths.
+A pair is a function of a generator: it creates one input, calls both versions and returns both
+results. The plain versions work item by item, as documented; where sparq has its own scalar path,
+that is the plain version. Sizes lie on both sides of the threshold (16) between sparq's two paths.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparq.protocol.instant import INDEX_EPOCH_NS
 
 LIMITS = IdentifyLimits(max_msg_size=60, max_body_size=5_000)
 BASE = 5 * PAGE_SIZE - 40
-"""Indexes of these cases cross the border of a page."""
+"""The indexes of these cases cross a page boundary."""
 HEX = b"0123456789abcdef"
 SIZE_MAX = 50
 LINE = b"PUB t\n"
@@ -39,8 +39,8 @@ class Pair(NamedTuple):
     """A vectorised function and its twin.
 
     Attributes:
-        name: of the vectorised function: module and function, or class.
-        case: makes one input and returns (vectorised, plain).
+        name: name of the vectorised function: module and function, or class.
+        case: creates one input and returns (vectorised, plain) results.
     """
 
     name: str
@@ -51,12 +51,12 @@ class Pair(NamedTuple):
 
 
 def count_of(chance: random.Random, most: int = 60) -> int:
-    """A number of things, often near the border between the two paths."""
+    """Return a random count, often near the threshold between the two paths."""
     return chance.choice([chance.randint(0, 3), chance.randint(13, 19), chance.randint(1, most)])
 
 
 def sizes_of(chance: random.Random, count: int) -> list[int]:
-    """Sizes: all equal, nearly so, or of any kind."""
+    """Return random sizes: all equal, nearly equal, or arbitrary."""
     kind, size = chance.random(), chance.randint(1, SIZE_MAX)
     sizes = [size] * count
     if kind > 0.7:
@@ -67,7 +67,7 @@ def sizes_of(chance: random.Random, count: int) -> list[int]:
 
 
 def bodies_of(chance: random.Random, count: int) -> BodySlices:
-    """Bodies lying close together, apart, or evenly."""
+    """Return random bodies: adjacent, with gaps, or evenly spaced."""
     sizes = sizes_of(chance, count)
     gap = chance.choice([0, 4, 11])
     starts, at = [], chance.randint(0, 5)
@@ -84,14 +84,14 @@ def bodies_of(chance: random.Random, count: int) -> BodySlices:
 
 
 def frames_of(chance: random.Random, count: int) -> tuple[bytes, list[int], int]:
-    """(frames, ends, first index) of some messages."""
+    """Return (frames, ends, first index) of some messages."""
     first = chance.randrange(1 << 50)
     encoded, ends = batch.encode_frames_scalar([bodies_of(chance, count)], first, 5, 77)
     return encoded, ends.tolist(), first
 
 
 def cut(chance: random.Random, data: bytes) -> list[bytes]:
-    """The data in pieces, cut anywhere or into single bytes."""
+    """Return the data in pieces, split anywhere or into single bytes."""
     if chance.random() < 0.2:
         return [data[at : at + 1] for at in range(len(data))]
     places = sorted(chance.randint(0, len(data)) for _ in range(chance.randint(0, 6)))
@@ -99,7 +99,7 @@ def cut(chance: random.Random, data: bytes) -> list[bytes]:
 
 
 def spoilt(chance: random.Random, data: bytes, share: float) -> bytes:
-    """The data, sometimes with one byte changed or an end missing."""
+    """Return the data, sometimes with one byte changed or the end missing."""
     if not data or chance.random() > share:
         return data
     at = chance.randrange(len(data))
@@ -112,7 +112,7 @@ def spoilt(chance: random.Random, data: bytes, share: float) -> bytes:
 
 
 def encode(chance: random.Random) -> Answers:
-    """Bodies as frames."""
+    """Encode bodies as frames."""
     pieces = [bodies_of(chance, count_of(chance)) for _ in range(chance.randint(1, 3))]
     pieces.append(bodies_of(chance, 1))
     arguments = pieces, chance.randrange(1 << 53), chance.randrange(1024), chance.randrange(1 << 60)
@@ -121,7 +121,7 @@ def encode(chance: random.Random) -> Answers:
 
 
 def message_ids(chance: random.Random) -> Answers:
-    """Indexes as ids."""
+    """Format indexes as ids."""
     node = chance.randrange(1024)
     indexes = [chance.randrange(1 << 54) for _ in range(count_of(chance))]
     made = frames.message_ids(np.array(indexes, np.int64), node)
@@ -130,7 +130,7 @@ def message_ids(chance: random.Random) -> Answers:
 
 
 def patch_attempts(chance: random.Random) -> Answers:
-    """Attempts of each message."""
+    """Set the attempts of each message."""
     data, ends, _ = frames_of(chance, count_of(chance))
     attempts = [chance.choice([1, 2, 255, 256, 65_535, 70_000]) for _ in ends]
     plain = bytearray(data)
@@ -141,7 +141,7 @@ def patch_attempts(chance: random.Random) -> Answers:
 
 
 def patch_timestamps(chance: random.Random) -> Answers:
-    """The timestamp of each message."""
+    """Set the timestamp of each message."""
     data, ends, _ = frames_of(chance, count_of(chance))
     stamps = [chance.randrange(1 << 62) for _ in ends]
     plain = bytearray(data)
@@ -155,7 +155,7 @@ def patch_timestamps(chance: random.Random) -> Answers:
 
 
 def finish_run(chance: random.Random) -> Answers:
-    """A run of FINs up to the first line that is anything else."""
+    """Parse a run of FINs up to the first line that is anything else."""
     first = chance.randrange(1 << 63)
     step = chance.choice([0, 1, 1, 97])
     lines = [b"FIN %016x\n" % (first + step * k) for k in range(count_of(chance))]
@@ -175,7 +175,7 @@ def finish_run(chance: random.Random) -> Answers:
 
 
 def publish_run(chance: random.Random) -> Answers:
-    """A run of PUBs up to the first that is cut, wrong or of another topic."""
+    """Parse a run of PUBs up to the first that is incomplete, invalid or of another topic."""
     sizes = sizes_of(chance, count_of(chance, 90))
     data = spoilt(chance, b"".join(c.pub("t", chance.randbytes(size)) for size in sizes), 0.5)
     data = LINE + b"\0\0\0\1x" + data + chance.choice([b"", b"PUB u\n\0\0\0\1x", LINE + b"\0"])
@@ -193,7 +193,7 @@ def publish_run(chance: random.Random) -> Answers:
 
 
 def walk(chance: random.Random) -> Answers:
-    """The messages of an MPUB that arrives in pieces; None: not all of it is right."""
+    """Parse the messages of an MPUB that arrives in pieces; None: it is incomplete or invalid."""
     sizes = sizes_of(chance, max(1, count_of(chance, 90)))
     parts = [size.to_bytes(4, "big") + chance.randbytes(size) for size in sizes]
     data = spoilt(chance, len(sizes).to_bytes(4, "big") + b"".join(parts), 0.3)
@@ -210,7 +210,7 @@ def walk(chance: random.Random) -> Answers:
 
 
 def plain_walk(data: bytes) -> list[bytes] | None:
-    """The messages of an MPUB's body, one by one."""
+    """Parse the messages of an MPUB's body, one by one."""
     count = int.from_bytes(data[:4], "big", signed=True)
     if len(data) < 4 or not 0 < count <= (5_000 - 4) // 5:
         return None
@@ -225,7 +225,7 @@ def plain_walk(data: bytes) -> list[bytes] | None:
 
 
 def commands_in_pieces(chance: random.Random) -> Answers:
-    """The commands of a stream, however it is cut, are those of its bytes one by one."""
+    """Parse a stream split at random, and the same stream byte by byte."""
     parts: list[bytes] = []
     for _ in range(chance.randint(1, 4)):
         kind = chance.randrange(5)
@@ -244,7 +244,7 @@ def commands_in_pieces(chance: random.Random) -> Answers:
 
 
 def understood(pieces: list[bytes]) -> list[object]:
-    """What a parser makes of a stream, in words that do not depend on how long runs are."""
+    """Return the commands of a stream, in a form that does not depend on the lengths of runs."""
     reader = parser.CommandParser(LIMITS)
     reader.state = c.STATE_SUBSCRIBED
     found: list[object] = []
@@ -260,7 +260,7 @@ def understood(pieces: list[bytes]) -> list[object]:
 
 
 def flat(command: c.Command) -> list[object]:
-    """A command as the single ones that it stands for."""
+    """Return the single commands that a command stands for."""
     match command:
         case c.PublishRun(topic, bodies):
             return [("PUB", topic, bytes(body)) for body in bodies]
@@ -275,7 +275,7 @@ def flat(command: c.Command) -> list[object]:
 
 
 def stored_dues(chance: random.Random) -> Answers:
-    """A stored batch with due times, read again."""
+    """Encode a batch with due times, and read it again."""
     data, ends, first = frames_of(chance, max(1, count_of(chance)))
     dues = [(k, chance.randrange(1 << 62)) for k in range(len(ends)) if chance.random() < 0.3]
     encoded = b"".join(
@@ -297,7 +297,7 @@ def stored_dues(chance: random.Random) -> Answers:
 
 
 def merge_ranges(chance: random.Random) -> Answers:
-    """A set of indexes as ranges."""
+    """Return a set of indexes as ranges."""
     count = count_of(chance)
     firsts = [chance.randint(0, 200) for _ in range(count)]
     ends = [first + chance.choice([0, 1, 1, chance.randint(-2, 30)]) for first in firsts]
@@ -305,7 +305,7 @@ def merge_ranges(chance: random.Random) -> Answers:
 
 
 def block_times(chance: random.Random) -> Answers:
-    """Merged blocks, the timestamps in them, and the first message at a time."""
+    """Merge blocks, and compare their timestamps and the first message at a time."""
     blocks: list[Block] = []
     index, plain_frames = chance.randrange(1 << 40), b""
     plain_ends: list[int] = []
@@ -340,14 +340,14 @@ def block_times(chance: random.Random) -> Answers:
 
 
 def ranges_of(chance: random.Random) -> Answers:
-    """Ascending indexes as ranges."""
+    """Return ascending indexes as ranges."""
     ascending = sorted({chance.randint(0, 70) for _ in range(count_of(chance))})
     found = slots.ranges_of(np.array(ascending, np.int64))
     return tuple(map(list, found)), slots.ranges_of_few(ascending)
 
 
 def finishing(chance: random.Random) -> Answers:
-    """Runs of FINs: what is freed, what fails, and what stays in flight."""
+    """Finish runs of messages: which are finished, which fail, and which stay in flight."""
     state = {BASE + k: chance.randint(1, 2) for k in range(80) if chance.random() < 0.8}
     tracked = InFlight()
     for index, owner in state.items():
@@ -373,7 +373,7 @@ def finishing(chance: random.Random) -> Answers:
 
 
 def plain_finish(state: dict[int, int], run: list[int], owner: int) -> object:
-    """The same of a dictionary index -> owner, which is changed."""
+    """Do the same with a dictionary index -> owner, which is changed."""
     freed, failures = [], []
     for position, index in enumerate(run):
         if state.get(index) == owner:
@@ -386,7 +386,7 @@ def plain_finish(state: dict[int, int], run: list[int], owner: int) -> object:
 
 
 def expiring(chance: random.Random) -> Answers:
-    """Deliveries noted in bursts, timed out, and taken from an owner."""
+    """Record deliveries in bursts, time some out, and release those of one owner."""
     tracked = InFlight()
     state: dict[int, tuple[int, int, int]] = {}
     for owner in (1, 2, 3):
@@ -412,7 +412,7 @@ def expiring(chance: random.Random) -> Answers:
 
 
 def sharing(chance: random.Random) -> Answers:
-    """A run of a page shared out, some to each owner, and what one of them then times out with."""
+    """Share a run of a page among owners, then time some out and release the rest."""
     tracked = InFlight()
     counts = [chance.randint(1, 6) for _ in range(chance.randint(1, 6))]
     owners = [chance.randint(1, 4) for _ in counts]
@@ -436,7 +436,7 @@ def sharing(chance: random.Random) -> Answers:
 
 
 def copy_runs(chance: random.Random) -> Answers:
-    """Messages of some blocks, here and there, copied with their attempts."""
+    """Copy some messages of several blocks, with their attempts."""
     plain = b""
     runs = []
     all_attempts: list[int] = []

@@ -1,4 +1,4 @@
-"""Modules of arrays that have no pair among the twins: which test compares them with plain code."""
+"""Array modules without a pair in `twins`, and the test that compares each with plain code."""
 
 ELSEWHERE = {
     "broker.fates": "tests/broker/test_fates.py",
@@ -22,4 +22,4 @@ ELSEWHERE = {
     "migration.records": "tests/migration/test_records.py",
     "migration.topic_import": "tests/migration/test_topic_import.py",
 }
-"""By the module, its test."""
+"""For each module, its test."""

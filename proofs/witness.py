@@ -1,9 +1,9 @@
-"""The witness: publishers and consumers under one event loop, and the history that they write.
+"""The witness: publishers and consumers in one event loop, and the history that they record.
 
-It lives through every kill. An actor that loses its connection notes what it does not know, and
-connects again; nothing is ever published twice, so that what comes twice was delivered twice.
+It survives every kill of nsqd. An actor that loses its connection records what is unknown, and
+reconnects. Nothing is ever published twice, so a body that comes twice was delivered twice.
 
-Each actor takes its chances from a generator of its own, seeded with the run and its name.
+Each actor makes its random choices with its own generator, seeded with the run and its name.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ MARKER_REFUSED = b"E_PUB_FAILED"
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How a publisher works: messages in a command (1: PUB), and commands under way at once."""
+    """How a publisher works: messages per command (1: PUB), and unanswered commands at a time."""
 
     batch_max: int
     window: int
@@ -44,12 +44,12 @@ READY_COUNTS = (1, 200, 2500)
 
 
 async def connect(address: str) -> AsyncV2Client:
-    """A connection that waits for as long as the daemon takes; raises ConnectionError."""
+    """Connect, with no time limit for waiting on the daemon; raises ConnectionError."""
     return await AsyncV2Client.connect(address, seconds=None, limit=READ_AHEAD_BYTES)
 
 
 class Actor:
-    """Connects, works until the connection breaks, and connects again, until it is stopped."""
+    """Connects, works until the connection breaks, and reconnects, until it is stopped."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -57,7 +57,7 @@ class Actor:
         self.connections = 0
 
     async def live(self) -> None:
-        """One life, over as many connections as it takes."""
+        """Run one life, over as many connections as needed."""
         while not self.stopping:
             try:
                 connection = await connect(self.address)
@@ -78,11 +78,11 @@ class Actor:
         raise ConnectionError(f"{self} does not work on {connection}")
 
     def broken(self) -> None:
-        """The connection is gone: note what is unknown now."""
+        """Record what is unknown now that the connection is gone."""
 
 
 class Publisher(Actor):
-    """Publishes by its habit; answers are matched to commands in their order."""
+    """Publishes by its habit; answers are matched to commands in order."""
 
     def __init__(self, address: str, topic: str, history: History, number: int) -> None:
         super().__init__(address)
@@ -103,7 +103,7 @@ class Publisher(Actor):
                 self.answered(kind, data)
 
     def command(self) -> bytes:
-        """The next command, noted as sent before it is."""
+        """Return the next command; it is recorded as unanswered before it is sent."""
         count = self.chance.randint(1, self.habit.batch_max)
         first, self.next_number = self.next_number, self.next_number + count
         self.unanswered.append((first, count))
@@ -132,11 +132,11 @@ class Publisher(Actor):
 class Consumer(Actor):
     """Consumes and finishes; after each run of FINs it publishes a marker and waits for its OK.
 
-    nsqd answers nothing to a FIN. But it works off a connection's commands in order: once the
-    marker's OK is read, every FIN before it was taken in, and must outlive a kill.
+    nsqd does not answer a FIN. But it executes a connection's commands in order: once the marker's
+    OK is received, nsqd has accepted every FIN before it, and they must survive a kill.
 
-    Where there are delays (see `History`), what comes behind a later delivery of the same message
-    counts once its FIN was answered: what nsqd sent before it took the message back proves nothing.
+    With delays (see `History`), a delivery that arrives after a later delivery of the same message
+    counts only once its FIN was answered: nsqd may have sent it before it took the message back.
     """
 
     def __init__(self, address: str, topic: str, channel: str, history: History, name: str) -> None:
@@ -147,7 +147,7 @@ class Consumer(Actor):
         self.noted = history.channel(channel)
         self.chance = random.Random(f"{history.run} consumer {name}")
         self.ready_count = READY_COUNTS[hash_of(name) % len(READY_COUNTS)]
-        # Of the two kinds of topic one answers after a sync, one without touching the disk.
+        # A durable topic answers after a sync, an ephemeral one without touching the disk.
         markers = f"{topic}.markers" + "#ephemeral" * (hash_of(name) % 2)
         self.marker = pub(markers, b"a run of FINs ends here")
         self.unfinished = 0
@@ -173,14 +173,14 @@ class Consumer(Actor):
             await self.answer(connection, answers)
 
     async def answer(self, connection: AsyncV2Client, answers: list[bytes]) -> None:
-        """Send what finishes and requeues a run, and a marker behind it."""
+        """Send the FINs and REQs of a run, followed by a marker."""
         if answers:
             self.marked.append(self.unmarked)
             self.unmarked = []
             await connection.send_all(b"".join([*answers, self.marker]))
 
     def delivered(self, message: Message) -> bytes:
-        """Note a delivery; the command that answers it."""
+        """Record a delivery, and return the command that answers it."""
         author = bodies.read(message.body)
         if author is None:
             self.noted.corrupt += 1
@@ -201,14 +201,14 @@ class Consumer(Actor):
         return b"FIN %s\n" % message.id
 
     def answered_by_error(self, data: bytes) -> None:
-        """A FIN or REQ was refused; or the disk refused a marker: the next stands for it."""
+        """Handle a refused FIN or REQ, or a marker refused by the disk: the next replaces it."""
         if data.startswith(MARKER_REFUSED):
             self.unmarked[:0] = self.marked.popleft()
         else:
             self.noted.refused += 1
 
     def acknowledged(self) -> None:
-        """A marker was answered: the FINs before it are kept from now on."""
+        """Note that a marker was answered: the FINs before it hold from now on."""
         keys = self.marked.popleft()
         for key in self.overtaken.intersection(keys):
             self.noted.delivered(key)
@@ -225,5 +225,5 @@ class Consumer(Actor):
 
 
 def hash_of(name: str) -> int:
-    """A number of this name, the same in every process."""
+    """Return a hash of the name that is the same in every process."""
     return sum(name.encode())

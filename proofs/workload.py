@@ -1,6 +1,6 @@
-"""The witness as a company: publishers and consumers on one topic, and what they have seen so far.
+"""The witness as a workload: publishers and consumers on one topic, and what they have seen so far.
 
-For proofs that do something to nsqd, or beside it, while somebody works: the company must go on.
+For proofs that act on nsqd or its surroundings under load: the workload must go on.
 """
 
 import asyncio
@@ -19,10 +19,10 @@ POLL_SECONDS = 0.02
 
 
 async def until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
-    """Return once the condition holds; an AssertionError says what did not come about in time."""
+    """Return once the condition holds; on a timeout, an AssertionError says what did not happen."""
     try:
         async with asyncio.timeout(seconds):
-            while not condition():  # noqa: ASYNC110 - many actors, no one event
+            while not condition():  # noqa: ASYNC110 - many actors, no single event
                 await asyncio.sleep(POLL_SECONDS)
     except TimeoutError as error:
         raise AssertionError(f"not {what} in {seconds:.0f} s") from error
@@ -30,7 +30,7 @@ async def until(condition: Callable[[], bool], what: str, seconds: float = WAIT_
 
 @dataclass(slots=True)
 class Witness:
-    """Four publishers and two consumers, who come to nsqd at `address`; it runs as `server`."""
+    """Four publishers and two consumers on the nsqd that runs as `server`."""
 
     server: NsqdServer
     history: History
@@ -41,7 +41,7 @@ class Witness:
     def of(
         cls, server: NsqdServer, seed: int, address: str = "", *, delays: bool = False
     ) -> "Witness":
-        """A company with its chances from this seed; no address: nsqd's own."""
+        """Return a workload with random choices from this seed; no address: nsqd's own."""
         history = History(run=seed & 0xFFFFFFFF, delays=delays)
         place = address or server.tcp
         return cls(
@@ -52,7 +52,7 @@ class Witness:
         )
 
     def make_topic(self) -> None:
-        """Topic and channel, so that the channel gets everything."""
+        """Create the topic and its channel, so that the channel gets every message."""
         self.server.post(f"/topic/create?topic={TOPIC}")
         self.server.post(f"/channel/create?topic={TOPIC}&channel={CHANNEL}")
 
@@ -60,29 +60,29 @@ class Witness:
         return [*self.publishers, *self.consumers]
 
     def at_work(self) -> Crew:
-        """They work for as long as the block lasts."""
+        """Run all actors as long as the block lasts."""
         return Crew(*self.actors())
 
-    # What they have seen
+    # What the actors have seen
 
     def commands(self) -> Iterator[Command]:
         for commands in self.history.publishers.values():
             yield from commands
 
     def acknowledged(self) -> int:
-        """Publishing commands that were answered by OK."""
+        """Return the number of publishing commands that were answered with OK."""
         return sum(command.outcome is Outcome.OK for command in self.commands())
 
     def refused(self) -> int:
-        """Publishing commands that were answered by an error."""
+        """Return the number of publishing commands that were answered with an error."""
         return sum(command.outcome is Outcome.REFUSED for command in self.commands())
 
     def connections(self) -> int:
-        """How often they have connected, all of them."""
+        """Return how often the actors have connected in total."""
         return sum(actor.connections for actor in self.actors())
 
     async def goes_on(self, commands: int, *, or_refused: bool = False) -> None:
-        """Wait until so many more commands are acknowledged; or, if wanted, one is refused."""
+        """Wait until `commands` more are acknowledged or, with `or_refused`, one is refused."""
         enough, refused = self.acknowledged() + commands, self.refused()
         await until(
             lambda: self.acknowledged() >= enough or (or_refused and self.refused() > refused),
@@ -90,7 +90,7 @@ class Witness:
         )
 
     async def drained(self) -> None:
-        """Publish no more, and wait until everything is consumed."""
+        """Stop publishing, and wait until everything is consumed."""
         for publisher in self.publishers:
             publisher.stopping = True
         await until(lambda: not any(p.unanswered for p in self.publishers), "all answered")

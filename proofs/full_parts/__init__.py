@@ -1,1 +1,1 @@
-"""Parts of the proof on full disks: see `proofs.full`."""
+"""Parts of the proof for full disks: see `proofs.full`."""

@@ -1,10 +1,11 @@
-"""Many topics on a small disk that is full: single FINs, until long after the reserve were gone.
+"""Topics on a full disk: single FINs, more of them than the reserve alone could hold.
 
-1. Consumers have RDY 1, and each FIN is followed by a command that is answered. It is the costliest
-   way to finish: each FIN is noted alone. The channel's name is long, since a ledger repeats it.
-2. The daemon ends twice, once by SIGTERM and once by kill -9, each time on the full disk. What was
-   finished before must not come again, and what was not must come.
-3. When all is finished publishing goes on, without a restart.
+1. Consumers have RDY 1, and each FIN is followed by an answered command. Such FINs need the most
+   space, since each gets its own ledger record. The channel's name is long, as each record repeats
+   it.
+2. The daemon ends twice, by SIGTERM and by kill -9, each time on the full disk. Messages finished
+   before must not come again; all others must come.
+3. When all messages are finished, publishing resumes without a restart.
 """
 
 import json
@@ -26,7 +27,7 @@ CHANNEL = "c" * 64
 BATCH = 50
 KEY_BYTES = 12
 FINISH_BYTES = 184
-"""What a FIN that is alone in its turn adds to the ledger, with such a channel."""
+"""Bytes that a single FIN of a turn adds to the ledger, with this channel's name."""
 NEARLY_FULL_BYTES = 300_000
 OVERHEAD_BYTES = 80
 SMALLEST_BODY = 40
@@ -38,12 +39,12 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One disk and what is on it.
+    """A disk and its content.
 
     Attributes:
-        disk_mib: the size of the disk.
-        topics: how many topics fill it.
-        starts_full: nsqd starts when nearly nothing is free, and space comes later.
+        disk_mib: size of the disk in MiB.
+        topics: number of topics that fill it.
+        starts_full: nsqd starts on a nearly full disk; the space is freed after that.
     """
 
     disk_mib: int
@@ -52,33 +53,33 @@ class Shape:
 
     @property
     def finishes(self) -> int:
-        """So many FINs before the first end: a quarter more than the largest reserve holds."""
+        """Number of FINs before the first end: a quarter more than the largest reserve holds."""
         reserve_bytes = min(16 * MIB, self.disk_mib * MIB // 8)
         return reserve_bytes * 5 // 4 // FINISH_BYTES
 
     @property
     def finishes_after(self) -> int:
-        """And so many before the second end."""
+        """Number of FINs between the first and the second end."""
         return self.finishes // 8
 
     @property
     def body_bytes(self) -> int:
-        """So large that the disk holds somewhat more messages than are finished one by one."""
+        """Body size with which the disk holds about a quarter more messages than single FINs."""
         messages = 5 * (self.finishes + self.finishes_after) // 4
         return max(SMALLEST_BODY, self.disk_mib * MIB * 3 // 4 // messages - OVERHEAD_BYTES)
 
 
 @dataclass(slots=True)
 class Crowd:
-    """What consumers and publishers of all topics know.
+    """Results of one disk, as consumers and publishers see them.
 
     Attributes:
-        bodies: how those acknowledged begin, by topic.
-        finished: FINs before an answered command, by topic.
-        came: delivered again though finished.
-        missing: not delivered though neither finished nor lost by anybody.
-        resumed_seconds: from the last FIN until every topic takes messages again.
-        wrong: what was not as promised, in words.
+        bodies: keys of the acknowledged messages, by topic.
+        finished: keys of messages whose FIN was followed by an answered command, by topic.
+        came: deliveries of finished messages, by topic.
+        missing: acknowledged messages that are neither finished nor delivered.
+        resumed_seconds: seconds from the last FIN until every topic accepts messages again.
+        wrong: descriptions of other violations.
     """
 
     bodies: dict[str, set[bytes]] = field(default_factory=dict)
@@ -90,38 +91,38 @@ class Crowd:
 
     @property
     def finishes(self) -> int:
-        """All FINs before an answered command."""
+        """Number of FINs that were followed by an answered command."""
         return sum(map(len, self.finished.values()))
 
     @property
     def holds(self) -> bool:
-        """Whether nothing at all was wrong."""
+        """Whether there was no violation, and publishing resumed in time."""
         quickly = self.resumed_seconds <= RESUMED_SECONDS_MAX
         return quickly and not (self.redelivered or self.missing or self.wrong)
 
     @property
     def redelivered(self) -> int:
-        """How many deliveries were of finished messages."""
+        """Number of deliveries of finished messages."""
         return self.came.total()
 
     def expect(self, what: str, holds: bool) -> None:
-        """Note what is not as it should be."""
+        """Record `what` as a violation, unless `holds`."""
         if not holds:
             self.wrong.append(what)
 
     def note(self, topic: str, message: Message) -> None:
-        """A message is delivered."""
+        """Record a delivery if its message was finished before."""
         if key_of(message) in self.finished[topic]:
             self.came[topic] += 1
 
 
 def key_of(message: Message) -> bytes:
-    """How the body begins; no other begins so."""
+    """Return the beginning of the body, which is unique."""
     return message.body[:KEY_BYTES]
 
 
 def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
-    """Fill the disk, finish one by one, end it twice, and drain what is left."""
+    """Fill the disk, finish messages one by one, end nsqd twice, and drain the rest."""
     own = folder / "nsqd"
     found = Crowd()
     with SmallDisk(own, f"{shape.disk_mib}m") as disk:
@@ -151,7 +152,7 @@ def crowd(folder: Path, shape: Shape, module: str = NSQD) -> Crowd:
 
 
 def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
-    """Publish to all topics in turn until none takes a single message."""
+    """Publish to all topics in turn until none accepts even a single message."""
     number = 0
     with V2Client(server) as line:
         for count in (BATCH, 1):
@@ -168,7 +169,7 @@ def fill(server: NsqdServer, found: Crowd, body_bytes: int) -> None:
 
 
 def finish(server: NsqdServer, found: Crowd, count: int) -> None:
-    """Finish so many messages over all topics, one at a time a topic."""
+    """Finish `count` messages across all topics, one at a time per topic."""
     lines = {topic: V2Client(server) for topic in found.bodies}
     for topic, line in lines.items():
         found.expect("SUB is refused", line.ask(sub(topic, CHANNEL)) == OK)
@@ -179,7 +180,7 @@ def finish(server: NsqdServer, found: Crowd, count: int) -> None:
         for topic, line in lines.items():
             (message,) = line.messages(1)
             found.note(topic, message)
-            # The second one is answered: its message is not in flight any more.
+            # The second FIN gets an error, as its message is no longer in flight.
             line.send(fin_each([message]) * 2)
             sent.append((topic, message))
         for topic, message in sent:
@@ -194,7 +195,7 @@ def finish(server: NsqdServer, found: Crowd, count: int) -> None:
 
 
 def drain(server: NsqdServer, found: Crowd) -> None:
-    """Take and finish what is left, and see that it is what is not finished yet."""
+    """Receive and finish the remaining messages, and count those that are missing."""
     left = {topic: bodies - found.finished[topic] for topic, bodies in found.bodies.items()}
     lines = {topic: V2Client(server) for topic in left}
     for topic, line in lines.items():
@@ -215,14 +216,14 @@ def drain(server: NsqdServer, found: Crowd) -> None:
 
 
 def waiting(server: NsqdServer) -> int:
-    """Messages that no consumer has finished."""
+    """Return the number of unfinished messages."""
     topics = json.loads(server.request("GET", "/stats?format=json&include_clients=false")[1])
     channels = [channel for topic in topics["topics"] for channel in topic["channels"]]
     return sum(channel["depth"] + channel["in_flight_count"] for channel in channels)
 
 
 def resume(server: NsqdServer, found: Crowd) -> None:
-    """All is finished: every topic takes messages again, without a restart."""
+    """Wait until every topic accepts messages again, now that all are finished."""
     began = time.monotonic()
     with V2Client(server) as line:
         for topic in found.bodies:
@@ -232,7 +233,7 @@ def resume(server: NsqdServer, found: Crowd) -> None:
 
 
 def line_of(shapes: Sequence[Shape], all_found: Sequence[Crowd]) -> str:
-    """The figures of all shapes."""
+    """Return the results of all shapes in one line."""
     finishes = sum(found.finishes for found in all_found)
     disks = sorted({shape.disk_mib for shape in shapes})
     topics = sorted({shape.topics for shape in shapes})

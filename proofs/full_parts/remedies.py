@@ -1,7 +1,8 @@
-"""What an operator does about a full disk, with not a byte left and the reserve gone.
+"""An operator's remedies for a full disk, with no free byte left and the reserve gone.
 
-Each of delete and empty is answered with 200 after the work is done: the space is free, publishing
-goes on within a second, and after a kill -9 nothing is as it was before.
+Each delete and empty request is answered with 200 when the work is done: the space is free, and
+publishing resumes, normally within a second; after SECONDS_MAX the proof fails. A kill -9 undoes
+none of it.
 """
 
 import os
@@ -21,7 +22,7 @@ BODY = b"r" * 100
 BATCH = 50
 SECONDS_MAX = 10.0
 KEPT_BYTES = 1 << 20
-"""What a topic may still take when it was emptied or deleted."""
+"""Minimum of free bytes after a topic or channel was emptied or deleted."""
 ACTIONS = (
     "/channel/empty?topic=t&channel=c",
     "/topic/empty?topic=t",
@@ -31,12 +32,12 @@ ACTIONS = (
 
 
 class Remedies(NamedTuple):
-    """What they came to.
+    """Results of all remedies.
 
     Attributes:
-        tried: how many.
-        slowest_seconds: from the request to the first message that is taken.
-        wrong: what was not as promised, in words.
+        tried: number of remedies.
+        slowest_seconds: longest time from a request to the next acknowledged message.
+        wrong: descriptions of violations.
     """
 
     tried: int
@@ -45,7 +46,7 @@ class Remedies(NamedTuple):
 
 
 def remedies(folder: Path) -> Remedies:
-    """Try each of them, each on a disk of its own."""
+    """Try each remedy on its own disk."""
     wrong: list[str] = []
     slowest = 0.0
     for number, action in enumerate(ACTIONS):
@@ -58,7 +59,7 @@ def remedies(folder: Path) -> Remedies:
 
 
 def one(server: NsqdServer, disk: SmallDisk, action: str) -> tuple[float, list[str]]:
-    """The seconds until a message is taken, and what was wrong."""
+    """Return the seconds until a message is acknowledged, and descriptions of violations."""
     wrong: list[str] = []
     server.post("/topic/create?topic=t")
     if "channel" in action:
@@ -93,12 +94,12 @@ def one(server: NsqdServer, disk: SmallDisk, action: str) -> tuple[float, list[s
 
 
 def use_up(disk: SmallDisk) -> None:
-    """Have all that is free, and the reserve, taken by somebody else."""
+    """Fill the disk from outside, including the space of the reserve."""
     os.truncate(disk.seen / "reserve", 0)
     disk.ballast(free_bytes(disk))
 
 
 def free_bytes(disk: SmallDisk) -> int:
-    """What is free on it."""
+    """Return the number of free bytes on the disk."""
     facts = os.statvfs(disk.seen)
     return facts.f_bavail * facts.f_frsize

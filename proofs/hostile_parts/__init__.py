@@ -1,1 +1,1 @@
-"""What proofs/hostile.py is made of: inputs, targets, and the worker that brings them together."""
+"""The parts of proofs/hostile.py: inputs, targets, and the worker that runs them."""

@@ -1,8 +1,8 @@
-"""The same targets under atheris: libFuzzer, led by which code an input reached.
+"""The same targets under atheris, that is libFuzzer guided by code coverage.
 
-It is a tool of this proof alone: pip installs it from its lock into `.venvs/atheris` at first use.
-Where that cannot be done (no index of packages, another Python), nothing is led, and the figures
-say so.
+Only this proof uses atheris: pip installs it from its lock file into `.venvs/atheris` on first
+use. If that fails (no package index, an unsupported Python), this part is left out, and the
+figures show 0 executions led by coverage.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ HOME: Final = ROOT / ".venvs" / "atheris"
 INSTALL_SECONDS_MAX: Final = 120
 RUN_SECONDS_MAX: Final = 300
 EXECUTIONS_MIN: Final = 1_000
-"""Fewer are not worth a process with instrumented modules."""
+"""For fewer executions, a process with instrumented modules is not worth its start-up time."""
 
 TARGETS: Final = ("parser", "receiver", "IDENTIFY", "AUTH", "compression", "MPUB and queries")
 _DONE: Final = re.compile(r"Done (\d+) runs in")
 
 
 def attack(seed: int, count: int) -> list[Found]:
-    """So many executions, spread over the targets; empty where there is no atheris."""
+    """Run `count` executions, divided among the targets; returns [] without atheris."""
     each = count // len(TARGETS)
     if each < EXECUTIONS_MIN or not is_installed():
         return []
@@ -45,7 +45,7 @@ def attack(seed: int, count: int) -> list[Found]:
 
 
 def is_installed() -> bool:
-    """Whether atheris is there, or could be installed now."""
+    """Whether atheris is installed; installs it if possible."""
     stamp = HOME / ".installed"
     wanted = hashlib.sha256(LOCK.read_bytes() + sys.version.encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
@@ -63,7 +63,7 @@ def is_installed() -> bool:
 
 
 def _fuzz(name: str, count: int, seed: int) -> Found:
-    """One target in a process of its own; what ends it early is a finding."""
+    """Fuzz one target in a new process; an early end of the process is a finding."""
     path = os.pathsep.join((str(ROOT), str(HOME)))
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus"

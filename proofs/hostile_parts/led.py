@@ -1,7 +1,7 @@
-"""One target under libFuzzer, in a process of its own: `python -m proofs.hostile_parts.led`.
+"""Fuzzes one target with libFuzzer, in a process of its own: `python -m proofs.hostile_parts.led`.
 
-Needs atheris on the path, see guided.py. Arguments: the target, executions, a seed, and a folder
-for the corpus. libFuzzer ends the process at the first exception, and says so.
+Needs atheris on the path, see guided.py. Arguments: name of the target, number of executions, seed,
+and a folder for the corpus. libFuzzer reports the first exception and ends the process.
 """
 
 import sys
@@ -20,7 +20,7 @@ def _entry(word: bytes) -> str:
 
 
 def main() -> None:
-    """Fuzz until done; does not return."""
+    """Fuzz. libFuzzer ends the process, so this does not return."""
     name, count, seed, folder = sys.argv[1:]
     with atheris.instrument_imports(include=["sparq.protocol", "sparq.broker", "sparq.nsqd.http"]):
         from proofs.hostile_parts import spoken

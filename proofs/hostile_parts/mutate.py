@@ -1,7 +1,7 @@
-"""Hostile inputs from friendly ones: seeded, quick, and knowing what sizes and words matter.
+"""Makes hostile inputs from valid ones: seeded, fast, with the numbers and words that matter.
 
-An input is bytes. The first two say how it is served (which state, where it is cut into chunks), so
-that bytes alone repeat everything; `serve` reads them.
+An input is a byte string. Its first two bytes, which `serve` reads, select how it is fed to the
+target: in which state, and split into which chunks. So the bytes alone reproduce an execution.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 HEAD_SIZE: Final = 2
 INPUT_BYTES_MAX: Final = 80_000
 KEPT_MAX: Final = 400
-"""Inputs that came to something new and are varied further."""
+"""Maximum number of inputs with a new outcome that are kept, to be varied further."""
 
 _NUMBERS: Final = (
     *(0, 1, 2, 3, 4, 5, 7, 8, 16, 25, 26, 27, 127, 128, 255, 256, 1023, 1024, 4095, 4096, 16_383),
@@ -36,7 +36,7 @@ TEXTS: Final = (
 
 
 def serve(data: bytes) -> tuple[int, list[bytes]]:
-    """(variant, chunks) of an input: all in one, byte by byte, in two, or in equal pieces."""
+    """(variant, chunks) of an input: one chunk, single bytes, two chunks, or equal chunks."""
     if len(data) < HEAD_SIZE:
         return 0, [data]
     variant, cut, rest = data[0], data[1], data[HEAD_SIZE:]
@@ -55,9 +55,9 @@ class Mutator:
     """Makes inputs from a corpus.
 
     Args:
-        seed: of all its chances.
-        corpus: friendly inputs, without their head.
-        words: pieces that mean something to the target.
+        seed: seed of its random generator.
+        corpus: valid inputs, without the two head bytes.
+        words: byte strings with a meaning for the target.
     """
 
     def __init__(self, seed: str, corpus: Sequence[bytes], words: Sequence[bytes]) -> None:
@@ -68,7 +68,7 @@ class Mutator:
         self._seen: set[object] = set()
 
     def next(self) -> bytes:
-        """An input: often slightly wrong, sometimes very, seldom right."""
+        """An input: often slightly wrong, sometimes very wrong, rarely valid."""
         bits = self._chance.getrandbits
         corpus = self._corpus
         data = bytearray(corpus[bits(30) % len(corpus)])
@@ -79,7 +79,7 @@ class Mutator:
         return bytes(data[:INPUT_BYTES_MAX])
 
     def learn(self, data: bytes, outcome: object) -> None:
-        """Keep an input whose outcome was not seen before, to vary it further."""
+        """Keep an input with an outcome that was not seen before, to vary it further."""
         if outcome in self._seen:
             return
         self._seen.add(outcome)
@@ -88,10 +88,10 @@ class Mutator:
 
     @property
     def outcomes(self) -> int:
-        """How many different outcomes were seen."""
+        """Number of different outcomes so far."""
         return len(self._seen)
 
-    # One change each
+    # Each method makes one change
 
     def _place(self, data: bytearray) -> int:
         return HEAD_SIZE + self._chance.getrandbits(30) % max(1, len(data) - HEAD_SIZE)

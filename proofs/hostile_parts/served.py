@@ -1,11 +1,11 @@
 """Targets that are whole servers without sockets: a broker, nsqlookupd, and both HTTP sites.
 
-1. A server lives for some hundred or thousand executions, so that one client's traces meet the
-   next one's, and is then made anew, so that memory is comparable.
-2. What it says is looked at, too: only errors of the table, only statuses that docs/http.md knows,
-   and not a single log line with a traceback.
-3. `/debug` (which profiles for seconds) and `PUT /config` (which connects to where it is told) are
-   left out; they have tests.
+1. A server serves some hundreds or thousands of executions, so that the state left by one client
+   meets the next. Then a new server replaces it, so that memory stays comparable.
+2. Responses are checked too: errors only from the table of errors, statuses only as in
+   docs/http.md, and no traceback in the log.
+3. `/debug` (it profiles for seconds) and `PUT /config` (it connects to addresses in the request)
+   are left out; they have tests.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from sparq.protocol.parser import CommandParser, LineTooLong
 from sparq.testing import ManualClock, MemoryDisk
 
 LIFE: Final = 400
-"""Executions that a broker or a registry lives for."""
+"""Executions per broker or registry."""
 
 SITE_LIFE: Final = 5_000
-"""The same of an HTTP site, whose threads make it dear."""
+"""Executions per HTTP site. Its threads make a new one expensive."""
 
 DISK_BYTES: Final = 32 << 20
-"""Of a broker, whose reserve is an eighth of it: on this disk it takes memory, as no real one's."""
+"""Disk size of a broker. Its reserve is an eighth of that, and takes memory on a memory disk."""
 
 OPTIONS: Final = NsqdOptions(
     broker=BrokerOptions(limits=IdentifyLimits(max_msg_size=4_096, max_body_size=20_000)), node_id=5
 )
 ID_PLACE: Final = b"@" * 16
-"""Stands in an input for the id of a message in flight."""
+"""Placeholder in an input for the id of a message in flight."""
 
 STATUSES: Final = {100, 200, 301, 307, 400, 403, 404, 405, 413, 500, 503}
 TURNS_MAX: Final = 2_000
@@ -63,7 +63,7 @@ _STATUS: Final = re.compile(rb"HTTP/1\.[01] (\d{3}) ")
 
 
 class Served:
-    """A server that is made anew now and then."""
+    """A server that is replaced by a new one after `life` executions."""
 
     def __init__(self, make: Callable[[], Any], life: int = LIFE) -> None:
         self._make, self._life = make, life
@@ -71,7 +71,7 @@ class Served:
         self._server: Any = None
 
     def get(self) -> Any:
-        """The one that lives."""
+        """The current server, or a new one if its executions are used up."""
         if not self._left:
             if self._server is not None:
                 self._server.close()
@@ -97,10 +97,10 @@ class House:
         self.say(0, [b"".join(LINES[3:5])])
 
     def close(self) -> None:
-        """Nothing to see to."""
+        """Nothing to close."""
 
     def turn(self) -> None:
-        """Turns, until nothing is left to do."""
+        """Run turns until no work is left."""
         for _ in range(TURNS_MAX):
             tasks = self.broker.end_turn(self.clock.now())
             for task in tasks:
@@ -111,7 +111,7 @@ class House:
         raise AssertionError("the broker does not come to rest")
 
     def say(self, variant: int, chunks: Sequence[bytes]) -> object:
-        """One client's whole life."""
+        """Run one client from connect to disconnect."""
         broker, clock = self.broker, self.clock
         clock.advance(variant * 1_000_000)
         session = broker.connect("10.0.0.1:5555", clock.now())
@@ -142,7 +142,7 @@ class House:
         return tuple(said[:8])
 
     def _listen(self, output: bytes) -> list[object]:
-        """What the client was told; every frame whole, every error known."""
+        """Decode the output for the client: every frame is whole, every error code is known."""
         said: list[object] = []
         at = 0
         while at < len(output):
@@ -164,7 +164,7 @@ _houses = Served(House)
 
 
 def converse(data: bytes) -> object:
-    """Commands, executed: a broker answers, and goes on."""
+    """Execute commands: the broker responds and keeps working."""
     house: House = _houses.get()
     variant, chunks = serve(data.replace(ID_PLACE, house.last_id))
     return house.say(variant, chunks)
@@ -174,7 +174,7 @@ def converse(data: bytes) -> object:
 
 
 class Lookup:
-    """A registry, and conversations with it."""
+    """A registry, and connections of peers to it."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -182,10 +182,10 @@ class Lookup:
         self._count = 0
 
     def close(self) -> None:
-        """Nothing to see to."""
+        """Nothing to close."""
 
     def say(self, chunks: Sequence[bytes]) -> object:
-        """One peer's whole life."""
+        """Run one peer from connect to disconnect."""
         self._count += 1
         peer = f"10.0.0.1:{self._count}"
         me = {"tcp_port": 4160, "http_port": 4161, "version": "1"}
@@ -204,7 +204,7 @@ _lookups = Served(Lookup)
 
 
 def register(data: bytes) -> object:
-    """What an nsqd may say to nsqlookupd: answers, and no exception at all."""
+    """Input of an nsqd to nsqlookupd: it responds, and raises no exception at all."""
     _, chunks = serve(data)
     lookup: Lookup = _lookups.get()
     return lookup.say(chunks)
@@ -214,14 +214,14 @@ def register(data: bytes) -> object:
 
 
 class Trouble(logging.Handler):
-    """Collects log records that no peer should be able to cause."""
+    """Collects log records with an exception, which no peer must be able to cause."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A traceback is one, and so is an error."""
+        """Keep a record that carries an exception."""
         if record.exc_info is not None and record.exc_info[1] is not None:
             self.lines.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
 
@@ -230,7 +230,7 @@ _trouble: Final = Trouble()
 
 
 class Wire(asyncio.Transport):
-    """A transport to nowhere that keeps what is written."""
+    """A transport without a socket that keeps all written bytes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.1", 5555)})
@@ -239,7 +239,7 @@ class Wire(asyncio.Transport):
         self.protocol: Any = None
 
     def set_protocol(self, protocol: Any) -> None:
-        """See asyncio: what takes the connection over."""
+        """See asyncio: replaces the protocol of the connection."""
         self.protocol = protocol
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -268,17 +268,17 @@ class Wire(asyncio.Transport):
 
 
 class Door:
-    """Stands where a listening socket would, and lets one connection in at a time."""
+    """Takes the place of a listening socket, for one connection at a time."""
 
     factory: Callable[[], asyncio.Protocol]
 
     async def serve(self, factory: Callable[[], asyncio.Protocol], _tls: object = None) -> None:
-        """As `Listener.serve`."""
+        """Same as `Listener.serve`."""
         self.factory = factory
 
 
 class Web:
-    """An HTTP site in a loop of its own that runs while a request is served."""
+    """An HTTP site on an event loop that runs only while a request is served."""
 
     def __init__(
         self,
@@ -301,7 +301,7 @@ class Web:
         _trouble.lines.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     def ask(self, chunks: Sequence[bytes]) -> object:
-        """One connection's whole life: its statuses."""
+        """Run one connection from open to close; returns its statuses."""
         _trouble.lines.clear()
         wire = Wire()
         self._loop.run_until_complete(self._serve(wire, chunks))
@@ -331,7 +331,7 @@ _loop: asyncio.AbstractEventLoop | None = None
 
 
 def _the_loop() -> asyncio.AbstractEventLoop:
-    """One loop for all sites of this process; logs are watched from now on."""
+    """The event loop of all sites of this process; collects log records from the first call on."""
     global _loop  # noqa: PLW0603 - a process has one
     if _loop is None:
         _loop = asyncio.new_event_loop()
@@ -367,7 +367,7 @@ _sites: Final = {
 
 
 def request(name: str, data: bytes) -> object:
-    """A connection to a site: known statuses, no traceback."""
+    """One connection to a site: only known statuses, no traceback."""
     _, chunks = serve(data)
     web: Web = _sites[name].get()
     return web.ask(chunks)
@@ -412,7 +412,7 @@ def _requests(routes: Sequence[Route]) -> list[bytes]:
 
 
 def targets() -> Sequence[Target]:
-    """All of them."""
+    """All targets of this module."""
     own = (commands.fin(ID_PLACE), commands.req(ID_PLACE, 0), commands.touch(ID_PLACE))
     consumed = commands.sub("t", "c") + commands.rdy(5)
     lives = [consumed + answer for answer in own] + [commands.identify(IDENTIFY) + consumed]

@@ -1,7 +1,7 @@
-"""Targets that are bytes in, values out: what the protocol room reads from a network.
+"""Targets that turn bytes from the network into values.
 
-Each takes its documented errors itself. What it checks beyond that is what a caller relies on:
-nothing larger than allowed comes out, and nothing more than allowed is kept.
+Each target catches its documented errors. It also checks what callers rely on: no result is larger
+than allowed, and no more bytes are buffered than allowed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HELD_MAX: Final = LIMITS.max_line_size + LIMITS.max_body_size + 64
 STATES: Final = (commands.STATE_INIT, commands.STATE_SUBSCRIBED, commands.STATE_CLOSING)
 IDS: Final = (b"0123456789abcdef", b"0000000000000000", b"ffffffffffffffff")
 READS_MAX: Final = 12
-"""So many pieces of an inflated stream are read: a reader that stops has to be enough."""
+"""Maximum number of decompressed pieces that are read: then decompression must stop, too."""
 
 IDENTIFY: Final = json.dumps(
     {
@@ -87,7 +87,10 @@ WORDS: Final = tuple(name + end for name in commands.COMMANDS for end in (b" ", 
 
 
 def parse(data: bytes) -> object:
-    """The parser, in any state: `RemoteError` of the table, or `LineTooLong`, and then silence."""
+    """The parser in any state: only `RemoteError` from the table, or `LineTooLong`.
+
+    After a `RemoteError` it returns no more commands.
+    """
     variant, chunks = serve(data)
     parser = CommandParser(LIMITS)
     parser.state = STATES[variant % 3]
@@ -124,7 +127,7 @@ def _check_command(command: Any) -> None:
 
 
 def identify(data: bytes) -> object:
-    """IDENTIFY's JSON: two codes, nothing else."""
+    """IDENTIFY's JSON: E_BAD_BODY and E_IDENTIFY_FAILED are the only errors."""
     server = {"tls": bool(data[:1] > b"\x80"), "sparq_version": "x"}
     try:
         granted = negotiate(data[HEAD_SIZE:], LIMITS, server)
@@ -140,7 +143,7 @@ def identify(data: bytes) -> object:
 
 
 def authorize(data: bytes) -> object:
-    """An authd's answer, and a question to what it allows."""
+    """The response of an authd, and checks of the permissions in it."""
     body = data[HEAD_SIZE:]
     try:
         found = permissions.read(body)
@@ -153,7 +156,7 @@ def authorize(data: bytes) -> object:
 
 
 def receive(data: bytes) -> object:
-    """The client's side: frames of an nsqd, and the messages in them."""
+    """The client's receiver: frames of an nsqd, and the messages in them."""
     _, chunks = serve(data)
     frames = Receiver(8_192)
     kinds: list[int] = []
@@ -171,7 +174,7 @@ def receive(data: bytes) -> object:
 
 
 def inflate(data: bytes) -> object:
-    """Both compressions: a reader that stops has inflated nothing more."""
+    """Both compressions: when the reader stops, decompression stops."""
     variant, chunks = serve(data)
     layer: Compression = Deflate() if variant & 1 else Snappy()
     pieces = 0
@@ -186,7 +189,7 @@ def inflate(data: bytes) -> object:
 
 
 def over_http(data: bytes) -> object:
-    """What HTTP handlers read: binary and plain MPUB, queries, paths, places of a channel."""
+    """Input of HTTP handlers: binary and plain MPUB, queries, paths, targets of `seek`."""
     variant, body = data[0] if data else 0, data[HEAD_SIZE:]
     try:
         match variant & 3:
@@ -239,11 +242,11 @@ PATTERN_WORDS: Final = (
 )
 _ODD_NUMBERS: Final = (-1, 0, 1, 2**31, 2**63, -(2**63), 1e300)
 ODD: Final[tuple[object, ...]] = (None, True, *_ODD_NUMBERS, "", "x" * 5_000, [], {}, [[]])
-"""Values that a key of JSON may have instead of its own."""
+"""Values that replace the value of a JSON key."""
 
 
 def _odd(document: dict[str, Any]) -> list[bytes]:
-    """The document with each odd value at each key, and without each key."""
+    """Copies of the document: with each odd value at each key, without a key, or in capitals."""
     found = [json.dumps({**document, key: value}) for key in document for value in ODD]
     for key, value in document.items():
         found.append(json.dumps({k: v for k, v in document.items() if k != key}))
@@ -252,7 +255,7 @@ def _odd(document: dict[str, Any]) -> list[bytes]:
 
 
 def answers(data: bytes) -> object:
-    """What an nsqlookupd answers to nsqd and to clients, and an nsqd to IDENTIFY."""
+    """Responses of an nsqlookupd to nsqd and to clients, and of an nsqd to IDENTIFY."""
     body = data[HEAD_SIZE:]
     try:
         match (data[0] if data else 0) % 3:
@@ -280,7 +283,7 @@ def _documents() -> list[bytes]:
 
 
 def targets() -> Sequence[Target]:
-    """All of them."""
+    """All targets of this module."""
     keys = [b'"%s":' % name.encode() for name in json.loads(IDENTIFY)]
     identities = [IDENTIFY, b"null", b'{"a":' * 50, DEEP, *_odd(json.loads(IDENTIFY))]
     grants = [ANSWER, b'{"https_port":1}', DEEP, *_odd(json.loads(ANSWER))]

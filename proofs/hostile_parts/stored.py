@@ -1,8 +1,7 @@
-"""Targets that are files: what recovery, `nsq_check` and the import from Go's nsqd read.
+"""Targets that are files: those that recovery, `nsq_check` and the import from Go's nsqd read.
 
-Who can write there is not a peer; but disks are hostile in their own way, and a folder may come
-from anywhere. No damage may end in anything but a report, and no body may come out that was not
-put in.
+No peer can write these files, but disks damage files, and a folder may come from anywhere. Every
+damage must end in a report, and a body that was not stored must never be read.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _PAYLOAD_CHECKSUM_AT: Final = 24
 
 
 def disk_with(path: str, data: bytes, disk: MemoryDisk | None = None) -> MemoryDisk:
-    """A disk on which this file is."""
+    """A disk with this file; a new disk if none is given."""
     disk = MemoryDisk() if disk is None else disk
     folder = ""
     for part in path.split("/")[1:-1]:
@@ -48,12 +47,12 @@ def disk_with(path: str, data: bytes, disk: MemoryDisk | None = None) -> MemoryD
 
 
 def open_log(disk: MemoryDisk) -> Log:
-    """The log in the folder."""
+    """Open the log in `FOLDER`."""
     return Log.open(disk, FOLDER, node_id=7, options=LogOptions(), now=CLOCK.now())
 
 
 def _written() -> tuple[str, bytes]:
-    """A log's one file: its path and its bytes."""
+    """Path and bytes of the only file of a log."""
     disk = MemoryDisk()
     disk.make_directory("/data")
     disk.make_directory("/data/topics")
@@ -72,7 +71,7 @@ LOG_PATH, LOG_BYTES = _written()
 
 
 def recover_log(data: bytes) -> object:
-    """A log's recovery, and a reader behind it: known bodies at their places, or damage."""
+    """Recover a log and read all of it: only written bodies, or a report of damage."""
     log = open_log(disk_with(LOG_PATH, data[HEAD_SIZE:]))
     found = 0
     index = log.next_stored(0)
@@ -92,7 +91,7 @@ def recover_log(data: bytes) -> object:
 
 
 def _known_bodies(frames: bytes) -> int:
-    """How many messages these frames are; each must be one that was written."""
+    """Number of messages in these frames; each body must be one that was written."""
     at = count = 0
     while at < len(frames):
         (size,) = struct.unpack_from(">i", frames, at)
@@ -103,7 +102,7 @@ def _known_bodies(frames: bytes) -> int:
 
 
 def walk(data: bytes) -> object:
-    """What Spark's executors read of a range: whole batches, or `BatchError`."""
+    """Read a range as Spark's executors do: whole batches, or `BatchError`."""
     body = bytearray(data[HEAD_SIZE:])
     if data[:1] >= b"\x60":
         _seal(body)
@@ -117,7 +116,7 @@ def walk(data: bytes) -> object:
 
 
 def _seal(body: bytearray) -> None:
-    """Make the first batch's payload checksum right: a peer that lies can count, too."""
+    """Correct the payload checksum of the first batch, as a malicious peer can."""
     header = batch.parse_header(body, 0)
     if header is not None and len(body) >= _PAYLOAD_CHECKSUM_AT + 8:
         payload = body[header.header_size : header.total_size]
@@ -146,14 +145,14 @@ LEDGER_PATH, LEDGER_BYTES = _ledger_bytes()
 
 
 def recover_ledger(data: bytes) -> object:
-    """A ledger's recovery: a state, and what could not be read."""
+    """Recover a ledger: a state, and a report of damage."""
     state, damage = Ledger.read(disk_with(LEDGER_PATH, data[HEAD_SIZE:]), FOLDER)
     channels = state.channels.values()
     return len(damage), len(state.channels), sum(len(one.finished) for one in channels), state.mark
 
 
 def load_facts(data: bytes) -> object:
-    """What a data path says of itself: `CatalogError` where it cannot be understood."""
+    """Load `sparq.json`, the description of a data path: `CatalogError` if it is not valid."""
     catalog = Catalog(disk_with("/data/sparq.json", data[HEAD_SIZE:]), "/data", 1)
     try:
         catalog.load()
@@ -182,7 +181,7 @@ _GO_FILES: Final = ("t.diskqueue.000000.dat", "t.diskqueue.meta.dat", "nsqd.dat"
 
 
 def import_go(data: bytes) -> object:
-    """A data path of Go's nsqd, one file of it hostile: records, bad bytes, or `GoDataError`."""
+    """A data path of Go's nsqd with one hostile file: records, bad bytes, or `GoDataError`."""
     parts = [GO_RECORDS, GO_PLACES, GO_TOPICS]
     parts[_go_kind(data[HEAD_SIZE:], data[0] if data else 0)] = data[HEAD_SIZE:]
     disk = MemoryDisk()
@@ -200,14 +199,14 @@ def import_go(data: bytes) -> object:
 
 
 def _go_kind(data: bytes, variant: int) -> int:
-    """Which of the files it most likely was, or any."""
+    """Place in `_GO_FILES` of the file that the data most likely came from, or any place."""
     if variant >= 240:
         return variant % 3
     return 2 if data[:1] == b"{" else 1 if len(data) < 60 else 0
 
 
 def targets() -> Sequence[Target]:
-    """All of them."""
+    """All targets of this module."""
     at = LOG_BYTES.index(batch.MAGIC)
     one_batch = LOG_BYTES[at:]
     facts = (Catalog(MemoryDisk(), "/data", 5).facts(), b'{"format":2}', b"[]", b"[" * 60_000)

@@ -1,6 +1,7 @@
-"""Guards switched off, one at a time: the controls of hostile.py.
+"""Guards to switch off, one at a time: the controls of hostile.py.
 
-Each replaces one thing of sparq in this process, and names the target that has to notice.
+Each replaces one function or constant of sparq in this process, and names the target that must
+notice it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from sparq.protocol.layout import FRAME_HEADER_SIZE
 
 
 def _believe_digits() -> None:
-    """RDY, REQ and DPUB believe that their number is one."""
+    """Accept a number of RDY, REQ or DPUB without a check that it has only digits."""
     setattr(parser, "_decimal", int)  # noqa: B010 - a replacement, which types do not allow
 
 
 def _believe_sizes() -> None:
-    """A client's receiver takes negative sizes, also the one that leads back to its own frame."""
+    """Accept negative sizes in a client's receiver, also -4, which leads to the same frame."""
 
     def frames(self: receiver.Receiver) -> Iterator[tuple[int, bytes]]:
         inflow = self._inflow
@@ -40,12 +41,19 @@ def _believe_sizes() -> None:
 
 
 def _inflate_all() -> None:
-    """Deflate gives all that its input holds in one piece."""
+    """Make Deflate decompress its whole input into one piece."""
     setattr(compression, "PIECE_BYTES", 1 << 40)  # noqa: B010 - a replacement as well
 
 
 class Control(NamedTuple):
-    """A guard: what switches it off, which target notices, in how many executions, and as what."""
+    """A guard: how to switch it off, and which target must notice it.
+
+    Attributes:
+        switch_off: switches it off in this process.
+        target: name of the target.
+        executions: number of executions within which the target must notice it.
+        notices: kind of the finding: exceptions, hangs or memory.
+    """
 
     switch_off: Callable[[], None]
     target: str

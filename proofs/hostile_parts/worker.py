@@ -1,10 +1,10 @@
-"""Executes a target on many inputs and watches: exceptions, time, memory.
+"""Runs a target on many inputs, and watches exceptions, time and memory.
 
-1. A target knows its documented errors and takes them itself; whatever leaves it is a finding.
-2. An execution of more than a second of processor time is a hang. It is found while it lasts, by a
-   timer of the operating system, and broken off.
-3. Memory is looked at a target at a time, behind its first tenth: what it has kept at its end,
-   and the most that it had in between.
+1. A target catches its documented errors. Any exception that it raises is a finding.
+2. An execution that takes more than a second of processor time is a hang. A timer of the operating
+   system detects and interrupts it.
+3. Memory is measured per target, compared with that after the first tenth of its executions: the
+   growth at the end, and the peak in between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from proofs.hostile_parts.mutate import Mutator
 
 HANG_SECONDS: Final = 1.0
 FINDINGS_MAX: Final = 5
-"""Behind so many findings a target is left: more of the same say nothing."""
+"""A target stops after this number of findings: more of them show nothing new."""
 
 _PROCESS: Final = Path("/proc/self")
 _FIGURE: Final = re.compile(r"(VmRSS|VmHWM):\s+(\d+) kB")
@@ -31,15 +31,15 @@ _FIGURE: Final = re.compile(r"(VmRSS|VmHWM):\s+(\d+) kB")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What hostile bytes are given to.
+    """Code that gets hostile bytes.
 
     Attributes:
-        name: for the report.
-        share: of a thousand executions, how many are its own.
-        corpus: friendly inputs.
-        run: takes an input and returns what it came to (anything hashable); raises only what it
-            should never raise.
-        words: pieces that mean something to it.
+        name: its name in the report.
+        share: its number of executions out of a thousand.
+        corpus: valid inputs.
+        run: takes an input and returns its outcome (anything hashable). An exception from it is a
+            finding.
+        words: byte strings with a meaning for it.
     """
 
     name: str
@@ -51,14 +51,14 @@ class Target:
 
 @dataclass(slots=True)
 class Found:
-    """What came of one target.
+    """Findings and figures of one target.
 
     Attributes:
-        executions: how many.
-        outcomes: how many different ones.
+        executions: number of executions.
+        outcomes: number of different outcomes.
         exceptions, hangs: each with its input.
-        kept_bytes, peak_bytes: memory beyond that at its first tenth.
-        seconds: of processor time.
+        kept_bytes, peak_bytes: memory beyond that after its first tenth, at the end and at most.
+        seconds: processor time.
     """
 
     name: str
@@ -72,11 +72,11 @@ class Found:
 
 
 class Hang(BaseException):
-    """An execution took too long. No `except Exception` stops it."""
+    """An execution took too long. A BaseException, so that no `except Exception` catches it."""
 
 
 class Watch:
-    """Finds an execution that lasts over two ticks of the processor's clock."""
+    """Interrupts an execution that is still running after two ticks of a processor-time timer."""
 
     def __init__(self) -> None:
         self.executions = 0
@@ -101,18 +101,18 @@ class Watch:
 
 
 def memory() -> tuple[int, int]:
-    """(now, the most since `forget_peak`) in bytes."""
+    """(current memory, peak since `forget_peak`) in bytes."""
     figures = dict(_FIGURE.findall((_PROCESS / "status").read_text()))
     return int(figures["VmRSS"]) << 10, int(figures["VmHWM"]) << 10
 
 
 def forget_peak() -> None:
-    """From now on the peak counts anew."""
+    """Reset the peak of memory."""
     (_PROCESS / "clear_refs").write_text("5")
 
 
 def work(target: Target, count: int, seed: str, findings_max: int = FINDINGS_MAX) -> Found:
-    """Execute a target on so many inputs, or until so much was found."""
+    """Run a target on `count` inputs, or until it has `findings_max` findings."""
     mutator = Mutator(f"{seed}:{target.name}", target.corpus, target.words)
     found = Found(target.name)
     began = time.process_time()
@@ -136,7 +136,7 @@ def _findings(found: Found) -> int:
 
 
 def _round(target: Target, mutator: Mutator, watch: Watch, found: Found, until: int) -> None:
-    """Execute until so many were executed in all, or something was found."""
+    """Run until `until` executions in total, or until the next finding."""
     run, make, learn = target.run, mutator.next, mutator.learn
     before = _findings(found)
     while watch.executions < until and _findings(found) == before:
@@ -155,7 +155,7 @@ def _round(target: Target, mutator: Mutator, watch: Watch, found: Found, until: 
 
 
 def describe(name: str, data: bytes, error: Exception | None) -> str:
-    """A finding on one line: where, what, and the input as Python writes it."""
+    """A finding on one line: target, error, place in the code, and input as a Python literal."""
     trace = error.__traceback__ if error is not None else None
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

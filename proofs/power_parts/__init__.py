@@ -1,1 +1,1 @@
-"""What happens inside the namespace of power.py: disk images, load, cuts, and what is found."""
+"""The parts of power.py that run inside the namespace: disk images, load, cuts and checks."""

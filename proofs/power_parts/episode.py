@@ -1,12 +1,11 @@
-"""One nsqd on a disk image, under load, and its power cut some ten times: cuts to be looked at.
+"""One nsqd on a disk image, under load, with about ten power cuts to examine later.
 
-A cut stops the process (SIGSTOP), lets the witness read what had been answered by then, copies the
-image at one moment, and lets the process go on. So the load before a cut is never a tidy one, and
-what is noted with each copy is what had been acknowledged before it was made.
+A cut stops the process (SIGSTOP), lets the witness read the answers sent so far, copies the image
+at one moment, and resumes the process. The load before a cut is therefore never in an orderly
+state, and what is recorded with each copy was acknowledged before the copy was made.
 
-Two topics: of `proof` the channel `late` is consumed by nobody, so that all that was acknowledged
-must be on the disk; `brief` has only a channel that is consumed, so that its segments are deleted
-all the while.
+There are two topics. Channel `late` of `proof` has no consumer, so every acknowledged message must
+be on the disk. `brief` has only a channel with consumers, so its segments are deleted all the time.
 """
 
 from __future__ import annotations
@@ -45,34 +44,34 @@ FLAGS = (
 LOAD_SECONDS = (0.03, 0.25)
 FIRST_LOAD_SECONDS = 0.3
 OLD_SECONDS = SYNC_TIMEOUT_MS / 1000 + 1.0
-"""A FIN that was answered so long ago has been synced: the interval, and a second of patience. Only
-time in which nsqd may run is counted: while it stands still for a cut it cannot sync."""
+"""A FIN answered longer ago than this has been synced: the sync interval plus one second. Only time
+in which nsqd can run is counted, since it cannot sync while it is stopped for a cut."""
 SETTLE_TURNS = 4
 STOP_SECONDS_MAX = 30.0
 
 
 class Watcher(Consumer):
-    """A consumer that also notes how high the indexes have risen."""
+    """A consumer that also records the highest index delivered."""
 
     highest_id = 0
 
     def delivered(self, message: Message) -> bytes:
-        """As ever."""
+        """Record the index, then handle the message as usual."""
         self.highest_id = max(self.highest_id, int(message.id, 16))
         return super().delivered(message)
 
 
 @dataclass(slots=True)
 class Cut:
-    """A disk as a power cut would have left it, and what was known then.
+    """The disk as a power cut would have left it, and what was known at that moment.
 
     Attributes:
         image: the copy.
-        histories: by topic, as they stood: what was under way is unknown, and of the FINs those
-            that were answered long enough ago to have been synced.
-        young: by topic and channel: FINs that were answered since.
-        highest_ids: by topic, of what had been delivered.
-        may_take: whether the power cut may take messages that were answered or delivered.
+        histories: by topic, at that moment. Unanswered commands are unknown, and only FINs answered
+            long enough ago to have been synced are included.
+        young: by topic and channel: number of FINs answered more recently.
+        highest_ids: by topic, the highest id delivered.
+        may_take: whether the power cut may lose messages that were answered or delivered.
     """
 
     image: Path
@@ -84,12 +83,12 @@ class Cut:
 
 @dataclass(slots=True)
 class Episode:
-    """One nsqd, from an empty disk on.
+    """One nsqd, starting on an empty disk.
 
     Attributes:
-        folder: for the image and its copies; a tmpfs.
+        folder: holds the image and its copies; a tmpfs.
         module: sparq's nsqd, or one with a guard switched off.
-        sync_every: its flag.
+        sync_every: value of its flag.
     """
 
     seed: int
@@ -103,7 +102,7 @@ class Episode:
     stopped_seconds: float = 0.0
 
     def cuts(self, count: int) -> list[Cut]:
-        """Load, and so many cuts."""
+        """Run the load, and make `count` cuts."""
         disk = self.folder / "disk"
         image.copy(self.folder / "empty", disk)
         with image.mounted(disk, self.folder / "mount") as device:
@@ -116,7 +115,7 @@ class Episode:
                 return asyncio.run(self.load(server, disk, device, count))
 
     async def load(self, server: NsqdServer, disk: Path, device: str, count: int) -> list[Cut]:
-        """The actors at work, cut after cut."""
+        """Run the actors, and make one cut after another."""
         chance = random.Random(f"{self.seed} cuts")
         for topic, channels in CHANNELS.items():
             await asyncio.to_thread(self.prepare, server, topic, channels)
@@ -128,12 +127,12 @@ class Episode:
                 await asyncio.sleep(chance.uniform(*LOAD_SECONDS))
                 cuts.append(await self.cut(server, disk, device, number))
             aging.cancel()
-            # Together with their nsqd, so that none of them waits for it.
+            # Stop the actors together with their nsqd, so that none of them waits for it.
             server.kill9()
         return cuts
 
     def prepare(self, server: NsqdServer, topic: str, channels: tuple[str, ...]) -> None:
-        """The topic and its actors."""
+        """Create the topic and its actors."""
         server.post(f"/topic/create?topic={topic}")
         history = self.histories[topic] = History(run=self.seed & 0xFFFFFFFF)
         for channel in channels:
@@ -146,24 +145,24 @@ class Episode:
             self.consumers.append(consumer)
 
     async def note_ages(self) -> None:
-        """Note how far the histories are, so that a cut can tell which FINs are old."""
+        """Record the lengths of the histories, so that a cut can tell which FINs are old."""
         while True:
             so_far = {key: len(noted.events) for key, noted in self.channels()}
             self.ages.append((self.running_seconds(), so_far))
             await asyncio.sleep(0.02)
 
     def running_seconds(self) -> float:
-        """A clock that stands still while nsqd does."""
+        """Return the time on a clock that stops while nsqd is stopped."""
         return time.monotonic() - self.stopped_seconds
 
     def channels(self) -> Iterator[tuple[str, ChannelHistory]]:
-        """Every channel, as "topic/channel", with its history."""
+        """Yield every channel, as "topic/channel", with its history."""
         for topic, history in self.histories.items():
             for channel, noted in history.channels.items():
                 yield f"{topic}/{channel}", noted
 
     async def cut(self, server: NsqdServer, disk: Path, device: str, number: int) -> Cut:
-        """Stop, read what was answered, copy, go on."""
+        """Stop nsqd, read the answers sent so far, copy the image, and resume nsqd."""
         began = time.monotonic()
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -178,7 +177,7 @@ class Episode:
             os.kill(server.pid, signal.SIGCONT)
 
     def noted(self, copy: Path, now: float) -> Cut:
-        """The histories as they stand, at this time of the clock of `ages`."""
+        """Return the cut with the current histories; `now` is a time on the clock of `ages`."""
         latest = now - OLD_SECONDS
         old: dict[str, int] = {}
         while self.ages and self.ages[0][0] <= latest:
@@ -202,13 +201,13 @@ class Episode:
 
 
 def known(publisher: Publisher) -> list[Command]:
-    """A publisher's commands as they are known at this moment."""
+    """Return a publisher's commands with what is known of them now."""
     under_way = [Command(first, count, Outcome.UNKNOWN) for first, count in publisher.unanswered]
     return [*publisher.commands, *under_way]
 
 
 def aged(noted: ChannelHistory, old: int) -> tuple[ChannelHistory, int]:
-    """A copy in which only the first `old` events may be FINs, and how many others there were."""
+    """Return a copy with FINs among the first `old` events only, and the number of later FINs."""
     recent = noted.events[old:]
     deliveries = array("Q", [event for event in recent if not event & FINISHED])
     copied = ChannelHistory(
@@ -222,11 +221,11 @@ def aged(noted: ChannelHistory, old: int) -> tuple[ChannelHistory, int]:
 
 
 def wait_stopped(pid: int) -> None:
-    """Return once every thread of the process stands still, in the kernel too."""
+    """Return once every thread of the process is stopped, in the kernel too."""
     tasks = Path(f"/proc/{pid}/task")
     deadline = time.monotonic() + STOP_SECONDS_MAX
     while time.monotonic() < deadline:
-        # A thread may end while it is looked at.
+        # A thread may end while its state is read.
         with suppress(OSError):
             texts = [stat.read_text() for stat in tasks.glob("*/stat")]
             if {text.rpartition(")")[2].split()[0] for text in texts} <= {"T", "t"}:

@@ -1,9 +1,9 @@
-"""A disk in a file: made, mounted, and copied as it is at one moment, as a power cut leaves it.
+"""A disk in a file: created, mounted, and copied at one moment, as a power cut leaves it.
 
-1. The file lies on a tmpfs; the file system in it is ext4, mounted through a loop device. What the
-   device has not been told to write is not in the file: dirty pages, an uncommitted journal.
+1. The file is on a tmpfs and holds an ext4 file system, mounted through a loop device. Data that
+   was not written to the device is not in the file: dirty pages, an uncommitted journal.
 2. A copy counts only if the device wrote nothing while it was made: it is the disk at one moment.
-3. Nothing here is undone by hand alone: a mount's loop device goes with it, and all mounts go with
+3. Cleanup does not depend on this code: unmounting frees the loop device, and all mounts go with
    the namespace of the process that made them.
 """
 
@@ -19,11 +19,11 @@ SIZE_MIB = 128
 JOURNAL_MIB = 4
 COPIES_MAX = 50
 WRITES_DONE, IN_FLIGHT = 4, 8
-"""Fields of a block device's `stat`."""
+"""Fields of a block device's `stat` file."""
 
 
 class Unstable(Exception):
-    """The device never stood still for as long as a copy takes."""
+    """The device never stopped writing for as long as a copy takes."""
 
 
 def run(*words: str | Path) -> None:
@@ -34,7 +34,7 @@ def run(*words: str | Path) -> None:
 
 
 def make(path: Path) -> None:
-    """An empty ext4, on which the kernel has nothing to do in the background."""
+    """Create an empty ext4 file system on which the kernel does no background work."""
     with path.open("wb") as file:
         file.truncate(SIZE_MIB << 20)
     ready = "lazy_itable_init=0,lazy_journal_init=0"
@@ -42,13 +42,13 @@ def make(path: Path) -> None:
 
 
 def copy(source: Path, target: Path) -> None:
-    """A copy, holes left out."""
+    """Copy a file, without its holes."""
     run("cp", "--sparse=auto", source, target)
 
 
 @contextmanager
 def mounted(image: Path, at: Path) -> Iterator[str]:
-    """The image mounted; gives the name of its loop device."""
+    """Mount the image, and yield the name of its loop device."""
     at.mkdir(exist_ok=True)
     run("mount", "-o", "loop,noatime,noinit_itable", image, at)
     try:
@@ -58,7 +58,7 @@ def mounted(image: Path, at: Path) -> Iterator[str]:
 
 
 def device_of(at: Path) -> str:
-    """The name of the device that is mounted there, as "loop3"."""
+    """Return the name of the device that is mounted there, such as "loop3"."""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, folder, *_ = line.split(" ")
         if folder == str(at):
@@ -67,16 +67,16 @@ def device_of(at: Path) -> str:
 
 
 def writes(device: str) -> tuple[int, int]:
-    """Writes that the device has done, and requests that are under way."""
+    """Return the number of writes that the device has completed, and of requests in progress."""
     fields = Path(f"/sys/block/{device}/stat").read_text().split()
     return int(fields[WRITES_DONE]), int(fields[IN_FLIGHT])
 
 
 def copy_at_one_moment(image: Path, device: str, target: Path) -> None:
-    """Copy the mounted image while nothing is written to it.
+    """Copy the mounted image while the device writes nothing.
 
     Raises:
-        Unstable: something was always being written.
+        Unstable: the device wrote during every attempt.
     """
     for _ in range(COPIES_MAX):
         before = writes(device)

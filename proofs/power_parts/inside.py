@@ -1,6 +1,6 @@
-"""Inside the namespace: episodes of cuts, each cut opened and compared with what was acknowledged.
+"""Inside the namespace: run episodes of cuts, and compare each cut with what was acknowledged.
 
-The outcome goes as JSON to the file that is named; what was wrong is printed, a line each.
+The outcome is written as JSON to the named file; problems are printed, one per line.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ SHARED_SYNCS = "proofs.shared_syncs"
 CUTS_OF_EPISODE = 15
 RELAXED_EVERY = 2500
 RELAXED_SHARE = 10
-"""One cut with `--sync-every=2500` for so many with 1."""
+"""Number of cuts with `--sync-every=1` for each cut with `--sync-every=2500`."""
 CONTROL_CUTS = 5
 TMPFS_BYTES = "6g"
 AFTER_SECONDS = 1.0
-"""By then what was requeued with a delay is due."""
+"""After this time, messages requeued with a delay are due."""
 SHOWN_MAX = 10
 AFTERWARDS = b"published after the power was back"
 
 
 @dataclass(slots=True)
 class Sums:
-    """What some cuts came to.
+    """Totals over several cuts.
 
     Attributes:
-        lost: acknowledged messages that are not there, of all cuts.
-        lost_most: of one cut and channel.
-        wrong: cuts of which anything else than loss was wrong.
-        reused: indexes given again.
-        finished: FINs old enough to be on the disk; `returned`: those whose message came again.
+        lost: acknowledged messages that are missing, over all cuts.
+        lost_most: the most messages lost by one channel in one cut.
+        wrong: cuts with any problem other than loss.
+        reused: indexes used twice.
+        finished: FINs old enough to be on the disk; `returned`: of these, messages redelivered.
     """
 
     cuts: int = 0
@@ -70,7 +70,7 @@ class Sums:
     revived: int = 0
 
     def add(self, verdict: Verdict) -> None:
-        """A channel of a cut."""
+        """Add the verdict on one channel of a cut."""
         self.lost += verdict.lost
         self.lost_most = max(self.lost_most, verdict.lost)
         self.split += verdict.split
@@ -82,7 +82,7 @@ class Sums:
 
 
 def is_right_but_for_loss(verdict: Verdict) -> bool:
-    """Whether nothing is wrong, unless something was lost."""
+    """Return whether nothing is wrong apart from lost messages."""
     others = (verdict.ghosts, verdict.corrupt, verdict.refused_yet_delivered, verdict.split)
     return not any((*others, verdict.refused, verdict.returned)) and (
         verdict.duplicates <= verdict.duplicates_bound
@@ -95,14 +95,14 @@ class OpenFile(RealFile):
     closed = False
 
     def close(self) -> None:
-        """Once."""
+        """Close the file, if it is still open."""
         if not self.closed:
             self.closed = True
             super().close()
 
 
 class CountingDisk(RealDisk):
-    """Knows which files were opened: none may be open when the disk is unmounted."""
+    """A disk that knows which files were opened: none may be open when it is unmounted."""
 
     def __init__(self) -> None:
         self.opened: list[OpenFile] = []
@@ -122,7 +122,7 @@ class CountingDisk(RealDisk):
 
 
 def look(cut: Cut, folder: Path, sums: Sums) -> None:
-    """Open what a cut has left, drain it, and compare."""
+    """Open the data path that a cut has left, drain it, and compare."""
     at = folder / "after"
     sums.cuts += 1
     with image.mounted(cut.image, at):
@@ -137,7 +137,7 @@ def look(cut: Cut, folder: Path, sums: Sums) -> None:
                 for topic, history in cut.histories.items():
                     look_at_topic(home, cut, topic, history, sums)
         except CatalogError:
-            # A start that is refused delivers nothing: whatever was acknowledged is lost.
+            # A refused start delivers nothing: everything acknowledged is lost.
             for history in cut.histories.values():
                 compare(history, sums)
     cut.image.unlink()
@@ -161,7 +161,7 @@ def look_at_topic(home: Reopened, cut: Cut, topic: str, history: History, sums: 
 
 
 def compare(history: History, sums: Sums) -> None:
-    """Compare what came with what was acknowledged."""
+    """Compare the delivered messages with the acknowledged ones."""
     verdicts = check(history)
     for verdict in verdicts.values():
         sums.add(verdict)
@@ -169,7 +169,7 @@ def compare(history: History, sums: Sums) -> None:
 
 
 def note(history: History, channel: str, one: Message) -> None:
-    """A delivery after the cut, into the history."""
+    """Record a delivery after the cut in the history."""
     author, noted = bodies.read(one.body), history.channels[channel]
     if author is None:
         noted.corrupt += 1
@@ -180,7 +180,7 @@ def note(history: History, channel: str, one: Message) -> None:
 
 
 def cut_power(seed: int, folder: Path, count: int, sync_every: int, *modules: str) -> Sums:
-    """So many cuts, in episodes of these modules in turn, all looked at."""
+    """Make `count` cuts, in episodes that alternate between these modules, and check them."""
     sums = Sums()
     for module in itertools.cycle(modules):
         if sums.cuts >= count:
@@ -196,7 +196,7 @@ def cut_power(seed: int, folder: Path, count: int, sync_every: int, *modules: st
 
 
 def show(cut: Cut) -> None:
-    """Say what was wrong with a cut."""
+    """Print what was wrong with a cut."""
     for topic, history in cut.histories.items():
         for channel, verdict in check(history).items():
             print(f"  {topic}/{channel}: {verdict.line()}")
@@ -205,7 +205,7 @@ def show(cut: Cut) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Everything, as the command line says."""
+    """Run everything that the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, required=True)

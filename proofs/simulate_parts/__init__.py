@@ -1,5 +1,5 @@
 """The parts of the simulation: weather (chances), links (network), actors, truth, world (broker).
 
-All of one simulated run happens in one thread and takes its chances from one seed, so that a run
-that fails is repeated by its seed.
+A simulated run uses one thread and makes all random choices from one seed, so the seed of a failed
+run repeats it.
 """

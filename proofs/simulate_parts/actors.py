@@ -1,7 +1,7 @@
-"""Who is at the other end of the connections: publishers and consumers, in simulated time.
+"""The clients at the other end of the connections: publishers and consumers, in simulated time.
 
-Each takes its chances from the run's generator. An actor without a connection gets one when the
-world says so; what it had asked and not heard of is unknown then, and is never sent again.
+Each makes its random choices with the run's generator. An actor without a connection gets one when
+the world decides so. Commands without an answer by then are unknown, and are never sent again.
 """
 
 from __future__ import annotations
@@ -27,13 +27,14 @@ DEFERRED_MS = (1, 40, 3_000, 60_000, 900_000)
 REQUEUED_MS = (0, 0, 5, 800, 30_000)
 MARKER_BODY = b"a run of FINs ends here"
 MOST_ATTEMPTS = 3
-"""A consumer that fails does so no more often: without its policy the run would not end."""
+"""Number of attempts at a message that a failing consumer fails. With more, and without the policy
+of its channel, the run would not end."""
 FAILING = 5
-"""One of so many messages fails at a consumer that fails."""
+"""A failing consumer fails one message out of this many."""
 
 
 class Crew:
-    """What publishers and consumers have in common: a connection, or none."""
+    """Common part of publishers and consumers: a connection, or none."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -41,17 +42,17 @@ class Crew:
 
     @property
     def chance(self) -> random.Random:
-        """The run's."""
+        """Return the run's generator."""
         return self.world.chance
 
     def broken(self, link: Link) -> None:
-        """The connection is gone."""
+        """Forget the connection, which is gone."""
         assert link is self.link
         self.link = None
 
 
 class Publisher(Crew):
-    """Publishes to one topic, with some commands under way at once."""
+    """Publishes to one topic, with several unanswered commands at a time."""
 
     def __init__(self, world: World, topic: TopicTruth, number: int) -> None:
         super().__init__(world)
@@ -74,7 +75,7 @@ class Publisher(Crew):
             self.publish(link, 1, defer_ms=self.chance.choice(DEFERRED_MS))
 
     def publish(self, link: Link, count: int, *, is_batch: bool = False, defer_ms: int = 0) -> None:
-        """One command."""
+        """Send one publishing command."""
         first, self.next_number = self.next_number, self.next_number + count
         key = bodies.Author(0, self.number, first).key
         command = Command(link.number, key, count, defer_ns=defer_ms * MILLISECOND_NS)
@@ -94,7 +95,7 @@ class Publisher(Crew):
         link.send(data, command)
 
     def left(self, _link: Link, frame: Frame) -> None:
-        """An answer leaves: what it promises holds from now on."""
+        """Note that an answer leaves the broker: its promise holds from now on."""
         command = self.unanswered.popleft()
         command.outcome = Outcome.OK if frame == (0, b"OK") else Outcome.REFUSED
         command.answered_step = self.world.step
@@ -102,10 +103,10 @@ class Publisher(Crew):
             self.world.leaving.taken(command)
 
     def received(self, frame: Frame) -> None:
-        """The answer has come; the window is open again anyway."""
+        """Receive an answer; it needs no action, since `left` has handled it."""
 
     def broken(self, link: Link) -> None:
-        """What was not answered is unknown."""
+        """Mark the unanswered commands as unknown."""
         super().broken(link)
         for command in self.unanswered:
             command.outcome = Outcome.UNKNOWN
@@ -113,16 +114,16 @@ class Publisher(Crew):
 
 
 class Consumer(Crew):
-    """Consumes one channel: finishes, requeues, touches, or lets time run out.
+    """Consumes one channel: finishes, requeues, touches, or lets messages time out.
 
-    After each run of answers it publishes a marker: its answer pledges what was said before it.
+    After each run of FINs and REQs it publishes a marker, whose answer pledges those before it.
 
     Attributes:
-        open: the FINs and REQs that are not pledged yet, by message id.
-        marked: what was said before each marker that is not answered yet.
-        unmarked: what was said behind the last marker.
-        keys: of the messages that left and have not come through yet.
-        fails: whether some messages are requeued whenever they come.
+        open: FINs and REQs that are not pledged yet, by message id.
+        marked: FINs and REQs before each marker that is not answered yet.
+        unmarked: FINs and REQs sent after the last marker.
+        keys: keys of the messages that have left the broker but have not been received yet.
+        fails: whether some messages are requeued each time they are delivered.
     """
 
     def __init__(self, world: World, channel: ChannelTruth, *, fails: bool = False) -> None:
@@ -144,7 +145,7 @@ class Consumer(Crew):
         link.send(sub(topic, channel) + b"RDY %d\n" % self.ready_count)
 
     def act(self, link: Link) -> None:
-        """Say what there is to say, and have it answered."""
+        """Send the collected commands, followed by a marker."""
         if not self.world.truth.draining and not self.pending and self.chance.random() < 0.05:
             link.send(b"RDY %d\n" % self.chance.choice([0, 1, self.ready_count]))
         for name, data, settlement in self.pending:
@@ -159,7 +160,7 @@ class Consumer(Crew):
             self.unmarked = []
 
     def left(self, link: Link, frame: Frame) -> None:
-        """A message or an answer leaves."""
+        """Note a message or an answer that leaves the broker."""
         if is_message(frame):
             now, timeout_ns = self.world.clock.now(), link.session.msg_timeout_ns
             self.channel.grown(published_ns(frame[1]), now)
@@ -178,12 +179,12 @@ class Consumer(Crew):
                     del self.open[name]
 
     def received(self, frame: Frame) -> None:
-        """Decide about a message."""
+        """Decide what to do with a message."""
         if not is_message(frame):
             return
         key, name = self.keys.popleft(), message(frame[1])[1]
         if key is None or name in self.open:
-            return  # of two answers to one message, nobody could tell which was refused
+            return  # of two answers, one could not tell which was refused
         kind = self.chance.random()
         is_early = message(frame[1])[0] <= MOST_ATTEMPTS
         must_fail = self.fails and is_early and key % FAILING == 0
@@ -197,12 +198,12 @@ class Consumer(Crew):
             self.pending.append((name, b"TOUCH %s\n" % name, None))
 
     def settle(self, name: bytes, data: bytes, settlement: Settlement) -> None:
-        """Note a FIN or REQ that is to be sent."""
+        """Record a FIN or REQ that will be sent."""
         self.open[name] = settlement
         self.pending.append((name, data, settlement))
 
     def broken(self, link: Link) -> None:
-        """What was said and not answered is not pledged."""
+        """Drop what was sent but not answered: it is not pledged."""
         super().broken(link)
         self.channel.connection_lost(link.number)
         self.subscribed = False

@@ -1,8 +1,8 @@
-"""A simulated disk that is full: many topics, consumers that finish one by one, kills anywhere.
+"""A full simulated disk: many topics, consumers that finish messages one by one, kills anywhere.
 
-The disk gives space in blocks, as file systems do. Each FIN is followed by an answered command: no
-such message may come again, whatever the order, and when all is finished every topic takes
-messages again within a second, without a restart.
+The disk allocates space in blocks, as file systems do. Each FIN is followed by an answered command:
+its message must not be delivered again, in whatever order they were finished. When all messages are
+finished, every topic accepts messages again within a second, without a restart.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from sparq.testing import Fault, MemoryDisk, PowerCut
 KIB = 1 << 10
 BLOCK_BYTES = 4 * KIB
 TOPIC_BYTES = 48 * KIB
-"""What each topic may take of the disk: its files, and room for its FINs."""
+"""Disk space for each topic: its files, and space to record its FINs."""
 LIVES = 3
 FINISHES_MAX = 1_500
-"""In one life."""
+"""Maximum number of FINs in one life."""
 OPERATIONS_MAX = 3_000
-"""A kill comes before so many operations of the disk, or not at all in that life."""
+"""A kill comes within this number of disk operations, or not at all in that life."""
 REQUEUES = 0.02
 PUBLISHES = 0.05
 READY_MAX = 500
 DRAINS_MAX = 200
 TRIES = 10
-"""To publish when there is space again, in a second."""
+"""Attempts to publish once there is space again, spread over one second."""
 
 
 class FullDisk:
@@ -43,7 +43,7 @@ class FullDisk:
         capacity_bytes = chance.choice([128, 512]) * KIB + len(self.names) * TOPIC_BYTES
         self.disk = MemoryDisk(capacity_bytes=capacity_bytes, block_bytes=BLOCK_BYTES)
         if is_late := chance.random() < 0.3:
-            # Somebody else has nearly all of it when nsqd starts, and gives it back then.
+            # Something else uses nearly all of the disk when nsqd starts, and frees it later.
             self.disk.make_directory("/other")
             room_bytes = chance.choice([150, 300]) * KIB + len(self.names) * 4 * BLOCK_BYTES
             self.disk.create("/other/file").reserve(max(0, capacity_bytes - room_bytes))
@@ -52,7 +52,7 @@ class FullDisk:
         self.stored: dict[str, set[bytes]] = {name: set() for name in self.names}
         self.finished: dict[str, set[bytes]] = {name: set() for name in self.names}
         self.asked: set[bytes] = set()
-        """A FIN was sent for these; one that a kill left unanswered may be kept or not."""
+        """Messages with a FIN; a FIN that a kill left unanswered may be kept or lost."""
         self.returned: set[bytes] = set()
         self._number = 0
         for name in self.names:
@@ -61,7 +61,7 @@ class FullDisk:
             self.disk.unlink("/other/file")
 
     def run(self) -> Tally:
-        """Fill it, live on it, and see what has become of everything."""
+        """Fill the disk, work on it, and check the result."""
         for count in (20, 1):
             taken = True
             while taken:
@@ -79,7 +79,7 @@ class FullDisk:
         return self.tally
 
     def publish(self, name: str, count: int) -> bool:
-        """One MPUB of unique bodies; whether it was acknowledged."""
+        """Send one MPUB of unique bodies; return whether it was acknowledged."""
         bodies = []
         for _ in range(count):
             self._number += 1
@@ -94,7 +94,7 @@ class FullDisk:
         return is_taken
 
     def live(self) -> None:
-        """Finish one by one, until there is nothing more, it is enough, or a kill comes."""
+        """Finish messages one by one, until none is left, the limit is reached, or a kill comes."""
         consumers = self.consumers(1)
         self.disk.fail(Fault(self.chance.randint(1, OPERATIONS_MAX), None, part=0.5))
         for _ in range(FINISHES_MAX):
@@ -114,7 +114,7 @@ class FullDisk:
                 self.house.pass_time(0.1)
 
     def consumers(self, ready: int) -> dict[str, Client]:
-        """One on each topic."""
+        """Return a consumer on each topic."""
         consumers = {}
         for name in self.names:
             consumers[name] = self.house.consumer(name, self.channel, rdy=ready)
@@ -122,13 +122,13 @@ class FullDisk:
         return consumers
 
     def came(self, name: str, body: bytes) -> None:
-        """A message is delivered."""
+        """Check and record a delivery."""
         self.tally.delivered += 1
         if body in self.finished[name]:
             self.returned.add(body)
 
     def drain(self) -> None:
-        """What is left comes, all of it; then every topic takes messages again."""
+        """Check that all remaining messages are delivered and every topic then accepts messages."""
         left = {name: self.stored[name] - self.asked for name in self.names}
         for name, consumer in self.consumers(READY_MAX).items():
             for _ in range(DRAINS_MAX):

@@ -1,7 +1,7 @@
 """The guards of sparq that a control of the simulation switches off, one at a time.
 
-Each replaces one function, for as long as its context lasts, by what a broker without that guard
-would do, and names what the simulation must then find.
+Each replaces one function, while its context lasts, with the behaviour of a broker without that
+guard, and names the count that the simulation must then find to be above zero.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Guard:
     """A guard that can be switched off.
 
     Attributes:
-        name: what is missing without it.
-        finds: the count of a tally that must not be zero then.
+        name: what is missing without the guard.
+        finds: the count of a tally that must then be above zero.
         target, function: what is replaced.
-        replacement: by what.
-        on_full_disk: whether only runs with a full disk can show it.
+        replacement: its replacement.
+        on_full_disk: whether only runs with a full disk can detect it.
     """
 
     name: str
@@ -59,46 +59,46 @@ class Guard:
 
     @contextlib.contextmanager
     def off(self) -> Iterator[None]:
-        """Without the guard, for a while."""
+        """Switch the guard off inside the block."""
         with patch.object(self.target, self.function, self.replacement):
             yield
 
 
 def no_sync(_commit: Commit, _target: object) -> bool:
-    """The sync is left out and said to have been done."""
+    """Report a sync as done without doing it."""
     return True
 
 
 def not_put_back(*_arguments: object) -> journal.PutBack:
-    """What a journal holds stays in it."""
+    """Leave the journal's messages in the journal."""
     return journal.PutBack()
 
 
 def forgotten(_ledger: Ledger, _channel: str, _starts: object, _ends: object) -> None:
-    """What was finished is not noted."""
+    """Do not record what was finished."""
 
 
 def recovered_without_ceiling(*arguments: Any, **options: Any) -> Any:
-    """Recovery does not tell which indexes an earlier run may have given."""
+    """Recover without the indexes that an earlier run may have used."""
     found = RECOVER(*arguments, **options)
     found.ceiling = 0
     return found
 
 
 def believed(_buffer: object, _at: int, _header: object) -> bool:
-    """A payload's checksum is not looked at."""
+    """Accept a payload without checking its checksum."""
     return True
 
 
 def due_at_once(*arguments: Any, **options: Any) -> Any:
-    """After a start every deferred publish is due."""
+    """Make every deferred publish due at once after a start."""
     found = RECOVER(*arguments, **options)
     found.dues = [(index, 0) for index, _ in found.dues]
     return found
 
 
 def in_two(publishing: Publishing, publish: Publish) -> None:
-    """An MPUB is committed as two."""
+    """Commit an MPUB as two."""
     bodies, half = publish.bodies, len(publish.bodies) // 2
     if not half:
         ADD(publishing, publish)
@@ -115,70 +115,70 @@ def in_two(publishing: Publishing, publish: Publish) -> None:
 
 
 def last_first(publishing: Publishing, publish: Publish) -> None:
-    """What waits for a commit is taken from the wrong end."""
+    """Take the publishes that wait for a commit from the wrong end."""
     ADD(publishing, publish)
     publishing.waiting.rotate(1)
 
 
 def too_soon(in_flight: InFlight, now_ns: int) -> Expired:
-    """Messages time out before their time."""
+    """Time out messages before their time."""
     return EXPIRE(in_flight, now_ns + HASTE_NS)
 
 
 def kept(_in_flight: InFlight, _key: int, page: Page, count: int) -> None:
-    """A page is kept though nothing in it is in flight any more."""
+    """Keep a page although none of its messages is in flight any more."""
     page.count -= count
 
 
 def always_one(runs: Any, attempts: Any) -> bytearray:
-    """Attempts are not counted."""
+    """Do not count attempts."""
     return COPY_RUNS(runs, attempts * 0 + 1)
 
 
 def as_old_as_it_is(_handout: delivery.DeliveryContext) -> int:
-    """Nothing is too old."""
+    """Treat no message as too old."""
     return 0
 
 
 def nothing_refused(_drains: Drains, _topic: str, _messages: int) -> None:
-    """An nsqd that drains takes publishes."""
+    """Accept publishes on an nsqd that drains."""
 
 
 def not_written(_save: DrainSave) -> None:
-    """A drain is answered, and known in memory only."""
+    """Answer a drain, but keep it in memory only."""
 
 
 def nothing_apart(_channel: Channel, _first: int, _end: int) -> list[int]:
-    """What is deferred is voided with what is unread."""
+    """Drop deferred messages together with unread ones."""
     return []
 
 
 def as_often_as_it_fails(
     _handout: delivery.DeliveryContext, runs: list[delivery.DeliveryRun]
 ) -> Any:
-    """No message is a dead letter."""
+    """Treat no message as a dead letter."""
     return runs
 
 
 def finished_first(broker: Broker, topic: Topic, now: Instant) -> None:
-    """A dead letter is finished before it is kept in its topic."""
+    """Finish a dead letter before it is stored in its topic."""
     for letters in topic.outcome.letters:
         settle(letters, now, is_kept=True)
     MOVE(broker, topic, now)
 
 
 def no_room(*_arguments: object) -> bool:
-    """A ledger that finds no space is not written."""
+    """Leave a ledger unwritten if there is no space for it."""
     return False
 
 
 def nothing_finished(*_arguments: object, ends_file: bool) -> list[SegmentInfo]:
-    """Files stay though nobody needs them."""
+    """Keep files that are no longer needed."""
     return []
 
 
 def stored_and_refused(topic: Topic, commit: Commit) -> None:
-    """What is stored is refused all the same, but for dead letters: they would be sent for ever."""
+    """Refuse publishes that were stored; not dead letters, which would be sent again forever."""
     ANSWER(topic, commit)
     if any(publish.letters for publish in topic.outcome.answers[-1].publishes):
         return

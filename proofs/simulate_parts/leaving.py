@@ -1,7 +1,7 @@
-"""An nsqd that is to be left: while it drains no publish is taken, whatever ends it in between.
+"""An nsqd that drains: while it does, no publish is accepted, whatever ends a life in between.
 
-A change holds once it is answered. One that is not may have come to the disk or not, and so may one
-that has failed: what holds is known again when the next life begins.
+A change of the drain holds once it is answered. An unanswered or failed change may have reached the
+disk or not: which of the two holds is known again when the next life begins.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from sparq.protocol.errors import RemoteError
 
 BEGINS, ENDS = 0.01, 0.2
-"""How likely a drain begins, or ends, in a round."""
+"""Chance that a drain begins, or ends, in a round."""
 
 
 class Change:
-    """A drain that is asked for, or its end."""
+    """A requested start or end of a drain."""
 
     def __init__(self, leaving: Leaving, *, on: bool) -> None:
         self._leaving, self._on = leaving, on
 
     def answered(self, error: RemoteError | None) -> None:
-        """It holds, or has failed."""
+        """Note that the change holds, or has failed."""
         self._leaving.answered(None if error is not None else self._on)
 
 
 class Leaving:
-    """What is known of the drain.
+    """What is known about the drain.
 
     Attributes:
-        holds: whether nsqd drains; None: a change is under way.
+        holds: whether nsqd drains; None: a change is in progress.
     """
 
     def __init__(self, world: World) -> None:
@@ -45,7 +45,7 @@ class Leaving:
         self._is_sure = True
 
     def befall(self) -> None:
-        """Somebody may want a drain, or no more."""
+        """Start or end a drain, by chance."""
         if self.holds is None or self._world.chance.random() >= (ENDS if self.holds else BEGINS):
             return
         world, self._before, self.holds = self._world, self.holds, None
@@ -55,7 +55,7 @@ class Leaving:
         )
 
     def answered(self, on: bool | None) -> None:
-        """A change holds; None: it has failed, and all is as before until nsqd ends."""
+        """Note that a change holds; None: it failed, and the old state holds until nsqd ends."""
         self._is_sure = on is not None
         self._hold(self._before if on is None else on)
 
@@ -63,17 +63,17 @@ class Leaving:
         self.holds, self._since_step = on, self._world.step
 
     def reborn(self) -> None:
-        """Another life has begun: what was answered holds in it."""
+        """Check the drain in the next life: what was answered must hold in it."""
         holds = self._world.broker.drains.now.node is not None
         if self.holds is not None and self._is_sure and holds != self.holds:
             self._world.truth.tally.undrained += 1
             self._world.truth.tell(f"a drain was {self.holds}, and is {holds} after a restart")
-        # What was not answered may be found, and be lost with the next power cut all the same.
+        # An unanswered change may be found now, and still be lost in the next power cut.
         self._is_sure &= self.holds is not None
         self._hold(holds)
 
     def taken(self, command: Command) -> None:
-        """A publish was acknowledged."""
+        """Check that a publish was acknowledged only while nsqd does not drain."""
         if self.holds and command.arrived_step > self._since_step:
             self._world.truth.tally.undrained += 1
             self._world.truth.tell(f"publish {command.first} was taken while nsqd drained")

@@ -1,4 +1,4 @@
-"""Channels with policies: what is too old, unread for too long, or comes back too often."""
+"""Channels with policies: a maximum message age, a maximum lag, a maximum number of attempts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def policies(topic: str, weather: Weather) -> tuple[Policy, ...]:
-    """Of the channels that `crew` has."""
+    """Return the policies of the channels that `crew` creates."""
     return (
         Policy(topic, "aged", {"message_ttl_ns": weather.ttl_ns}),
         Policy(topic, "late", {"max_channel_lag_bytes": weather.lag_bytes}),
@@ -26,14 +26,14 @@ def policies(topic: str, weather: Weather) -> tuple[Policy, ...]:
 
 
 def crew(world: World, topic: TopicTruth) -> list[Consumer]:
-    """A consumer of each, one of which never finishes some messages; and who reads where they go.
+    """Return a consumer per channel, one of which fails some messages, and one of the dead letters.
 
-    Where an OK is not synced, a power cut may cost a letter that has been answered for.
+    If an OK does not require a sync, a power cut may lose a dead letter that was acknowledged.
     """
     aged, late, failing = (
         topic.channel(name, ordered=True) for name in ("aged", "late", "failing")
     )
-    aged.ttl_ns, aged.may_miss = world.weather.ttl_ns, True  # at the end hours have passed
+    aged.ttl_ns, aged.may_miss = world.weather.ttl_ns, True  # hours have passed by the end
     late.skips_unread = True
     reader = dead_letters(topic, "reader")
     failing.most_attempts, failing.letters = MOST_ATTEMPTS, reader
@@ -47,7 +47,7 @@ def crew(world: World, topic: TopicTruth) -> list[Consumer]:
 
 
 def dead_letters(topic: TopicTruth, name: str) -> ChannelTruth:
-    """A channel of a topic's dead-letter topic: the same messages, under other ids."""
+    """Return a channel of a topic's dead-letter topic: the same messages, with other ids."""
     dead = DeadLetters(topic.truth, dead_letter_topic(topic.name))
     dead.command_of = topic.command_of
     topic.truth.topics[dead.name] = dead
@@ -56,22 +56,22 @@ def dead_letters(topic: TopicTruth, name: str) -> ChannelTruth:
 
 
 class Letters(ChannelTruth):
-    """A channel of a dead-letter topic: after a crash one message may be there as two letters."""
+    """A channel of a dead-letter topic: a crash may leave two dead letters of one message."""
 
     def _check_settled(self, key: int, now: Instant) -> None:
-        """That one letter is finished says nothing of the other."""
+        """Check nothing: if one of two letters is finished, the other may still be delivered."""
 
     def _check_out(
         self, key: int, attempts: int, connection: int, timeout_ns: int, now: Instant
     ) -> None:
-        """Nor does that one is with a consumer."""
+        """Check nothing: if one of two letters is with a consumer, the other may be delivered."""
 
 
 class DeadLetters(TopicTruth):
     """A dead-letter topic."""
 
     def recognise(self, body: bytes, index: int) -> int | None:
-        """As of any topic, but that one message may have several indexes."""
+        """Recognise a body as for any topic, except that one message may have several indexes."""
         author = bodies.read(body)
         if author is not None:
             self.index_of.pop(author.key, None)

@@ -1,8 +1,8 @@
-"""A connection between an actor and the broker, with the network in between.
+"""A connection between an actor and the broker, including the network in between.
 
-Bytes stand still, arrive in pieces cut anywhere, or are lost when the connection breaks. What the
-broker puts out is read twice: by the truth at the moment it leaves, and by the actor once as many
-bytes have come through.
+Bytes wait, arrive in pieces split anywhere, or are lost when the connection breaks. The broker's
+output is read twice: by the truth at the moment it leaves, and by the actor once the same bytes
+have arrived.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ Frame = tuple[int, bytes]
 
 
 class Arriving(Protocol):
-    """What wants to know when the broker has it."""
+    """Something that is notified when the broker has received it."""
 
     def arrived(self, now: Instant, step: int) -> None:
-        """The broker has its last byte."""
+        """Note that the broker has received its last byte."""
 
 
 class Actor(Protocol):
-    """Who is at the near end."""
+    """The client at the other end."""
 
     def left(self, link: Link, frame: Frame) -> None:
-        """A frame leaves the broker."""
+        """Note that a frame leaves the broker."""
 
     def received(self, frame: Frame) -> None:
-        """A frame has come through."""
+        """Handle a received frame."""
 
     def broken(self, link: Link) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
 
 
 class Link:
     """One connection.
 
     Attributes:
-        number: of the connection, within the run.
-        still_until_ns: no byte moves before.
-        ended: the broker has said its last word.
+        number: number of the connection, within the run.
+        still_until_ns: until then no byte moves.
+        ended: whether the broker has sent all its output and closed the connection.
     """
 
     def __init__(self, world: World, actor: Actor, number: int) -> None:
@@ -73,18 +73,18 @@ class Link:
     # Towards the broker
 
     def send(self, data: bytes, what: Arriving | None = None) -> None:
-        """Put bytes on their way; `what` hears when the last of them has arrived."""
+        """Start sending bytes; `what` is notified when the last of them has arrived."""
         self._up += data
         self._sent += len(data)
         if what is not None:
             self._marks.append((self._sent, what))
 
     def pending_bytes(self) -> int:
-        """How much is on its way to the broker."""
+        """Return the number of bytes on their way to the broker."""
         return len(self._up)
 
     def arrive(self, size: int) -> None:
-        """The next bytes arrive, and the commands that they complete are executed."""
+        """Let the next bytes arrive, and have the commands that they complete executed."""
         data = bytes(self._up[:size])
         if not data or self.ended:
             return
@@ -106,7 +106,7 @@ class Link:
     # Towards the actor
 
     def flush(self) -> None:
-        """Take what the broker puts out."""
+        """Take the broker's output."""
         if self.ended:
             return
         output = b"".join(map(bytes, self.world.broker.take_output(self.session)))
@@ -123,18 +123,18 @@ class Link:
         self._balance()
 
     def read(self, size: int) -> None:
-        """The next bytes come through."""
+        """Let the actor receive the next bytes."""
         self._read = min(self._left, self._read + size)
         while self._down and self._down[0][0] <= self._read:
             self.actor.received(self._down.popleft()[1])
         self._balance()
 
     def unread_bytes(self) -> int:
-        """How much is on its way to the actor."""
+        """Return the number of bytes on their way to the actor."""
         return self._left - self._read
 
     def _balance(self) -> None:
-        """As the transport does: too much unread stops messages until half of it is read."""
+        """Stop messages at too many unread bytes until half are read, as the transport does."""
         most = self.world.weather.unread_bytes_max
         unread = self.unread_bytes()
         if not self.session.paused_writing and unread > most:
@@ -144,7 +144,7 @@ class Link:
             self.world.broker.writable(self.session)
 
     def is_still(self) -> bool:
-        """Whether no byte moves now."""
+        """Return whether no byte moves now."""
         return self.world.clock.mono_ns < self.still_until_ns
 
     def stall(self, seconds: float) -> None:
@@ -153,17 +153,17 @@ class Link:
 
 
 def message(data: bytes) -> tuple[int, bytes, bytes]:
-    """(attempts, id, body) of a message frame's data."""
+    """Return (attempts, id, body) of a message frame's data."""
     _, attempts, name = MESSAGE.unpack_from(data)
     return attempts, name, data[MESSAGE.size :]
 
 
 def published_ns(data: bytes) -> int:
-    """When (wall ns) the message of a message frame's data was published."""
+    """Return the publish time (wall ns) of a message frame's data."""
     stamp: int = MESSAGE.unpack_from(data)[0]
     return stamp
 
 
 def is_message(frame: Frame) -> bool:
-    """Whether a frame is a message, not an answer."""
+    """Return whether a frame is a message, not an answer."""
     return frame[0] == FRAME_MESSAGE

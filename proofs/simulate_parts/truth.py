@@ -1,11 +1,12 @@
-"""The truth of one simulated run: what was sent, what was answered, what was handed out, and what
-follows from it. It sees the bytes that leave the broker, the moment that they leave.
+"""The truth of one simulated run: what was sent, answered and delivered, and what follows from it.
 
-1. What is *acknowledged* is what an OK was handed out for: the client may have read it.
+It sees the broker's output at the moment it leaves the broker.
+
+1. A message is *acknowledged* once its OK has left the broker: the client may have read it.
 2. A FIN or REQ is *pledged* once a later command of its connection was answered.
-3. Of what was neither, everything is allowed, but never a message that nobody sent.
+3. Anything else may hold or not. But a message that was never sent must never be delivered.
 
-The model is sets of message keys (`proofs.bodies`), and an index for each key that was seen.
+The model consists of sets of message keys (`proofs.bodies`), and an index for each delivered key.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ STORIES_MAX = 20
 
 @dataclass(slots=True)
 class Tally:
-    """Counts of one run or of many; from `lost` on, what must not be."""
+    """Counts of one run or of many; from `lost` on, they count violations."""
 
     seeds: int = 0
     operations: int = 0
@@ -56,7 +57,7 @@ class Tally:
     stories: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Sum up; of the stories the first few are kept."""
+        """Add another tally; only the first few stories are kept."""
         for counted in fields(Tally):
             name = counted.name
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -64,7 +65,7 @@ class Tally:
 
     @property
     def wrong(self) -> dict[str, int]:
-        """What was found that must not be."""
+        """Return the violations found."""
         names = [counted.name for counted in fields(Tally)]
         wrong = {name: getattr(self, name) for name in names[names.index("lost") : -1]}
         return {name: count for name, count in wrong.items() if count}
@@ -72,13 +73,13 @@ class Tally:
 
 @dataclass(slots=True, eq=False)
 class Command:
-    """A PUB, MPUB or DPUB: its messages' keys are [first, first + count).
+    """A PUB, MPUB or DPUB: the keys of its messages are [first, first + count).
 
     Attributes:
-        due_mono_ns, due_wall_ns: before which it is not to be handed out; 0: at once.
-        forgiven: it may come or not: its topic was deleted, or a power cut has cost what the sync
-            policy puts at risk.
-        doubtful: if it was refused, it may be stored all the same: two disk errors met.
+        due_mono_ns, due_wall_ns: its messages must not be delivered before this time; 0: no delay.
+        forgiven: its messages may be delivered or not: its topic was deleted, or a power cut came
+            before the sync that the sync policy left for later.
+        doubtful: after a refusal it may still be stored, since two disk errors coincided.
     """
 
     connection: int
@@ -94,14 +95,14 @@ class Command:
     doubtful: bool = False
 
     def arrived(self, now: Instant, step: int) -> None:
-        """The broker has it in full."""
+        """Note that the broker has received it in full."""
         self.arrived_step = step
         if self.defer_ns:
             self.due_mono_ns = now.mono_ns + self.defer_ns
             self.due_wall_ns = now.wall_ns + self.defer_ns
 
     def all_keys(self) -> range:
-        """Of its messages."""
+        """Return the keys of its messages."""
         return range(self.first, self.first + self.count)
 
 
@@ -114,13 +115,13 @@ class Kind(enum.Enum):
 
 @dataclass(slots=True, eq=False)
 class Settlement:
-    """A FIN or REQ on its way and afterwards.
+    """A FIN or REQ, from its sending on.
 
     Attributes:
-        arrived_step: when the broker had it; -1: it has not.
-        failed: the broker has said that it was too late.
-        pledged: a later command was answered.
-        contradicted: how often the message was handed out all the same, before the pledge.
+        arrived_step: when the broker received it; -1: not yet.
+        failed: whether the broker has answered that it came too late.
+        pledged: whether a later command was answered.
+        contradicted: how often the message was still delivered before the pledge.
     """
 
     channel: ChannelTruth
@@ -135,7 +136,7 @@ class Settlement:
     contradicted: int = 0
 
     def arrived(self, now: Instant, step: int) -> None:
-        """The broker has it; an earlier one of this message that holds goes before."""
+        """Note that the broker has it; it does not replace an earlier one that holds."""
         self.arrived_step = step
         if self.delay_ns:
             self.due_mono_ns = now.mono_ns + self.delay_ns
@@ -146,21 +147,21 @@ class Settlement:
             self.channel.finished.setdefault(self.key, set()).add(self)
 
     def fail(self) -> None:
-        """It was too late: the message is as it was."""
+        """Note that it came too late: the message is as it was."""
         self.failed = True
         self.channel.finished.get(self.key, set()).discard(self)
         if self.channel.settled.get(self.key) is self:
             del self.channel.settled[self.key]
 
     def pledge(self) -> None:
-        """It holds from now on, and has since it arrived."""
+        """Note that it holds from now on, and has held since it arrived."""
         if not self.failed and not self.pledged:
             self.pledged = True
             if self.contradicted:
                 self.contradict()
 
     def contradict(self) -> None:
-        """The message was handed out though it must not be."""
+        """Record a delivery that contradicts it."""
         tally = self.channel.topic.truth.tally
         if self.kind is Kind.FIN:
             tally.returned += 1
@@ -173,7 +174,7 @@ class Settlement:
 
 @dataclass(slots=True)
 class Out:
-    """The last time a message was handed out in this life."""
+    """The last delivery of a message in this life."""
 
     mono_ns: int
     attempts: int
@@ -184,18 +185,18 @@ class ChannelTruth:
     """One channel.
 
     Attributes:
-        came: keys that were ever handed out.
-        drained: keys that were handed out at the end, when nothing went wrong any more.
-        settled: the FIN or REQ that holds for a key, or may.
-        finished: the FINs of a key that have arrived since it was handed out last.
+        came: keys ever delivered.
+        drained: keys delivered in the final drain, when no more faults occur.
+        settled: for each key, the FIN or REQ that holds or may hold.
+        finished: for each key, the FINs that have arrived since its last delivery.
         out: keys that are with a consumer.
-        attempts: how often each was handed out in this life, as its frame said.
+        attempts: for each key, the attempts of its latest frame in this life.
         ordered: whether it has one consumer, so that first deliveries have one order.
-        ttl_ns: how old a message may be that is handed out; 0: as old as it is.
-        may_miss: whether anything may be missing at the end.
-        skips_unread: whether what is unread may be taken from it, which is never what is deferred.
-        most_attempts: how often a message is handed out; 0: any number.
-        letters: where it is after that; None: it has no such place.
+        ttl_ns: maximum age of a delivered message; 0: no limit.
+        may_miss: whether messages may be missing at the end.
+        skips_unread: whether unread messages may be dropped from it; deferred ones never are.
+        most_attempts: maximum number of deliveries of a message; 0: no limit.
+        letters: the channel that gets its dead letters; None: it has none.
     """
 
     def __init__(self, topic: TopicTruth, name: str, *, ordered: bool) -> None:
@@ -214,7 +215,7 @@ class ChannelTruth:
         self.last_fresh = -1
 
     def grown(self, published_ns: int, now: Instant) -> None:
-        """A message leaves the broker that was published at this time."""
+        """Check the age of a message that leaves the broker."""
         age_ns = now.wall_ns - published_ns
         if self.ttl_ns and age_ns > self.ttl_ns:
             self.topic.truth.tally.aged += 1
@@ -223,7 +224,7 @@ class ChannelTruth:
     def handed(
         self, message: tuple[int, bytes, bytes], connection: int, timeout_ns: int, now: Instant
     ) -> int | None:
-        """A message leaves the broker: (attempts, id, body). Returns its key, None: no message."""
+        """Check a delivery: (attempts, id, body). Return its key; None: it was never sent."""
         attempts, name, body = message
         key = self.topic.recognise(body, int(name, 16) & INDEX_LIMIT)
         if key is None:
@@ -278,11 +279,11 @@ class ChannelTruth:
         self.out[key] = Out(now.mono_ns + timeout_ns, attempts, connection)
 
     def connection_lost(self, connection: int) -> None:
-        """What was with it may come again at once."""
+        """Note that messages with this connection may be delivered again at once."""
         self.out = {key: out for key, out in self.out.items() if out.connection != connection}
 
     def reborn(self, died: Instant, now: Instant, kept_step: int) -> None:
-        """The broker starts: of FINs and REQs those hold that were pledged, up to a step."""
+        """Start a new life: FINs and REQs hold that were pledged and arrived up to `kept_step`."""
         self.out.clear()
         self.attempts.clear()
         self.last_fresh = -1
@@ -293,11 +294,11 @@ class ChannelTruth:
         }
         for held in self.settled.values():
             due = rebased(held.due_mono_ns, held.due_wall_ns, died, now)
-            # A checkpoint behind a jump of the wall clock tells the due time by the new one.
+            # A checkpoint after a jump of the wall clock stores the due time by the new one.
             held.due_mono_ns = due if held.arrived_step > self.topic.truth.jumped_step else 0
 
     def missing(self) -> list[int]:
-        """Acknowledged, not finished, and not handed out at the end."""
+        """Return keys acknowledged, but neither finished nor delivered in the final drain."""
         return [
             key
             for command in self.topic.commands
@@ -307,15 +308,15 @@ class ChannelTruth:
         ]
 
     def _is_letter(self, key: int) -> bool:
-        """Whether it came too often, and is where such messages are."""
+        """Return whether the message is in the dead-letter topic."""
         return self.letters is not None and key in self.letters.came
 
     def _waits_for(self, command: Command) -> bool:
-        """Whether what a command has published must have come."""
+        """Return whether all messages of a command must be delivered."""
         return not self.may_miss and not (self.skips_unread and not command.defer_ns)
 
     def is_split(self, command: Command) -> bool:
-        """Whether some but not all of an MPUB ever came, where all of it must."""
+        """Return whether only a part of an MPUB was delivered although all of it must be."""
         came = sum(key in self.came for key in command.all_keys())
         return self._waits_for(command) and 0 < came < command.count
 
@@ -324,10 +325,10 @@ class TopicTruth:
     """One topic.
 
     Attributes:
-        command_of: the command that brought a key.
-        index_of, key_of: which index a key was seen with; one each.
-        written_step, synced_step: all that its ledger was told before is written, or synced.
-        safe_step: whatever was answered before is synced.
+        command_of: the command that published each key.
+        index_of, key_of: the index seen for each key, and the reverse; one each.
+        written_step, synced_step: ledger records up to this step are written, or synced.
+        safe_step: everything answered up to this step is synced.
     """
 
     def __init__(self, truth: Truth, name: str) -> None:
@@ -342,19 +343,19 @@ class TopicTruth:
         self.written_step = self.synced_step = self.safe_step = 0
 
     def channel(self, name: str, *, ordered: bool) -> ChannelTruth:
-        """A channel that gets everything from now on, but for what its policies take from it."""
+        """Create a channel that gets every message from now on, except those its policies drop."""
         self.channels[name] = ChannelTruth(self, f"{self.name}:{name}", ordered=ordered)
         return self.channels[name]
 
     def sent(self, command: Command) -> None:
-        """A command is on its way."""
+        """Record a command that was sent."""
         self.commands.append(command)
         for key in command.all_keys():
             self.command_of[key] = command
         self.truth.tally.attempted += command.count
 
     def recognise(self, body: bytes, index: int) -> int | None:
-        """The key of a body that was handed out under an index; None: it is nobody's."""
+        """Return the key of a body delivered with an index; None: it is not a sent message."""
         author = bodies.read(body)
         tally, tell = self.truth.tally, self.truth.tell
         if author is None:
@@ -376,7 +377,7 @@ class TopicTruth:
         return key
 
     def forget(self) -> None:
-        """It was deleted: nothing is promised of what it held."""
+        """Note that the topic was deleted: nothing is promised about its messages any more."""
         for command in self.commands:
             command.forgiven = True
         for channel in self.channels.values():
@@ -385,13 +386,13 @@ class TopicTruth:
             channel.last_fresh = -1
 
     def power_lost(self) -> None:
-        """What was answered since the last sync is at risk, and so is what was not answered."""
+        """Note a power cut: unanswered publishes, and answers since the last sync, are at risk."""
         for command in self.commands:
             if command.outcome is not Outcome.OK or command.answered_step > self.safe_step:
                 command.forgiven = True
 
     def reborn(self, died: Instant, now: Instant, kept_step: int) -> None:
-        """The broker starts: due times of the wall clock begin to run on the other one."""
+        """Start a new life: wall-clock due times are converted to the new monotonic clock."""
         for command in self.commands:
             if command.due_mono_ns:
                 due = command.due_mono_ns, command.due_wall_ns
@@ -400,7 +401,7 @@ class TopicTruth:
             channel.reborn(died, now, kept_step)
 
     def conclude(self) -> None:
-        """Everything that there is was handed out: what is missing, split, refused or misplaced?"""
+        """Check after the final drain for missing, split, refused and disordered messages."""
         tally, tell = self.truth.tally, self.truth.tell
         for channel in self.channels.values():
             missing = channel.missing()
@@ -432,7 +433,7 @@ class TopicTruth:
             self.truth.tell(f"{self.name}: {command.first:x} was refused, and came")
 
     def _check_order(self) -> None:
-        """What one connection published stands in the log in that order."""
+        """Check that messages of one connection are in the log in the order of their publishing."""
         last: dict[int, int] = {}
         for command in self.commands:
             for key in command.all_keys():
@@ -446,19 +447,19 @@ class TopicTruth:
 
 
 def rebased(due_mono_ns: int, due_wall_ns: int, died: Instant, now: Instant) -> int:
-    """When something is due after a start; 0: it was due before."""
+    """Return when something is due after a start; 0: it was already due before."""
     if due_mono_ns <= died.mono_ns:
         return 0
     return now.mono_ns + max(0, due_wall_ns - now.wall_ns)
 
 
 class Truth:
-    """All of one run.
+    """The truth of one run.
 
     Attributes:
-        run: the number that stands in each body.
-        draining: nothing goes wrong any more, and everything is to be handed out.
-        jumped_step: when the wall clock was set last while the broker ran.
+        run: the number in each body.
+        draining: whether the final drain has begun: no more faults, and every message is delivered.
+        jumped_step: when the wall clock was last set while the broker ran.
     """
 
     def __init__(self, run: int) -> None:
@@ -469,27 +470,27 @@ class Truth:
         self.jumped_step = 0
 
     def topic(self, name: str) -> TopicTruth:
-        """A topic of this name."""
+        """Create a topic with this name."""
         self.topics[name] = TopicTruth(self, name)
         return self.topics[name]
 
     def tell(self, story: str) -> None:
-        """What was found wrong, for whoever repeats the run."""
+        """Record what was found wrong; repeating the run shows it again."""
         if len(self.tally.stories) < STORIES_MAX:
             self.tally.stories.append(f"run {self.run}: {story}")
 
     def conclude(self) -> None:
-        """Everything that there is was handed out: what came of it?"""
+        """Run the checks after the final drain."""
         for topic in self.topics.values():
             topic.conclude()
 
     def doubt(self) -> None:
-        """Two disk errors met in one work: what is refused for it may be stored all the same."""
+        """Note two disk errors in one task: what it refuses may be stored all the same."""
         for command in self.pending():
             command.doubtful = True
 
     def pending(self) -> Iterable[Command]:
-        """The commands that are not answered."""
+        """Return the unanswered commands."""
         return (
             command
             for topic in self.topics.values()

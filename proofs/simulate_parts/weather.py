@@ -1,7 +1,7 @@
-"""What one simulated run is like: the broker's options, the crew, and what goes wrong how often.
+"""The conditions of one simulated run: the broker's options, its clients, and the chance of faults.
 
-Everything is drawn from the run's seed. The ranges are small on purpose: files of a few batches,
-commits of a few messages and timeouts of seconds bring the rare paths about in every run.
+Everything is drawn from the run's seed. The ranges are deliberately small: with files of a few
+batches, commits of a few messages and timeouts of seconds, every run takes the rare paths.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparq.protocol.identify import IdentifyLimits
 from sparq.testing import Fault
 
 CHANGES = ("write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink", "rename", "reserve")
-"""What may fail more than once on end without costing a stored message."""
+"""Operations that may fail several times in a row without losing a stored message."""
 DAY_NS = 86_400 * SECOND_NS
 
 
@@ -24,23 +24,23 @@ class Weather:
     """One run's options and chances.
 
     Attributes:
-        options: the broker's.
-        capacity_bytes: of the disk.
-        lives: how often the broker is started.
-        publishers: how many publish to the lasting topic.
-        consumers: how many share its channel `two`.
+        options: the broker's options.
+        capacity_bytes: size of the disk.
+        lives: number of times that the broker is started.
+        publishers: number of publishers to the lasting topic.
+        consumers: number of consumers that share its channel `two`.
         short_lived: whether there is a topic that is deleted now and then.
         faults: chance of a disk error in a round.
         cuts: chance that a connection breaks, for each, in a round.
-        stalls: chance that a connection stands still for a while, for each, in a round.
+        stalls: chance that a connection stalls for a while, for each, in a round.
         jumps: chance that the wall clock is set, in a round.
-        work: chance that a thread of the broker gets on, in a round.
-        inline: chance that a commit that may run in the loop does.
-        unread_bytes_max: beyond so many unread bytes the broker hands out no more.
-        share_min: so many commits that wait together share a sync.
-        journal_bytes: of a file of the journal.
-        ttl_ns: how old a message may be that the channel `aged` delivers.
-        lag_bytes: what the channel `late` may have unread.
+        work: chance that a thread of the broker makes progress, in a round.
+        inline: chance that a commit that may run in the event loop does.
+        unread_bytes_max: above this number of unread bytes the broker delivers nothing more.
+        share_min: number of commits waiting together from which on they share a sync.
+        journal_bytes: size of a journal file.
+        ttl_ns: maximum age of a message that the channel `aged` delivers.
+        lag_bytes: maximum unread bytes of the channel `late`.
     """
 
     options: BrokerOptions
@@ -63,7 +63,7 @@ class Weather:
 
 
 def draw(chance: random.Random, *, together: bool) -> Weather:
-    """The weather of a run; together: whether a start syncs all topics at once."""
+    """Draw the conditions of a run; together: whether a start syncs all topics at once."""
     limits = IdentifyLimits(
         msg_timeout_ms=chance.choice([1_000, 5_000, 60_000]), max_req_timeout_ms=3_600_000
     )
@@ -100,7 +100,7 @@ def draw(chance: random.Random, *, together: bool) -> Weather:
 
 
 def fault(chance: random.Random) -> Fault:
-    """One of the disk errors: now or soon, of one kind of operation or any, once or some times."""
+    """Draw a disk error: now or soon, in one kind of operation or any, once or several times."""
     number = chance.choice([errno.EIO, errno.EIO, errno.ENOSPC])
     part = chance.choice([0.0, chance.random(), 1.0])
     operations = chance.choice([frozenset(CHANGES), frozenset({chance.choice(CHANGES)})])
@@ -112,12 +112,12 @@ def fault(chance: random.Random) -> Fault:
 
 
 def jump_ns(chance: random.Random) -> int:
-    """By how much the wall clock is set."""
+    """Draw by how much the wall clock is set."""
     return chance.choice([-DAY_NS, DAY_NS, chance.randint(-10, 10) * SECOND_NS])
 
 
 def pause_ns(chance: random.Random) -> int:
-    """How long a round takes."""
+    """Draw how long a round takes."""
     kind = chance.random()
     if kind < 0.85:
         return chance.randint(0, 5) * MILLISECOND_NS

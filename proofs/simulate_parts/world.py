@@ -1,12 +1,12 @@
-"""One simulated run: a broker on a memory disk, its threads, its clients, and what befalls them.
+"""One simulated run: a broker on a memory disk, its threads, its clients, and the faults.
 
-The broker is driven as nsqd's shell drives it (`nsqd/server.py`, `nsqd/disk_threads.py`): a turn
-after each group of events, disk work in one thread for commits, two for reads and one for
-housekeeping, results taken in by the loop in any order between threads. Here a thread is a queue,
-and getting on is a matter of chance.
+The broker is driven as nsqd drives it (`nsqd/server.py`, `nsqd/disk_threads.py`): a turn after each
+group of events; disk tasks on one thread for commits, two for reads and one for housekeeping; the
+event loop takes over results in any order between threads. Here a thread is a queue, and whether it
+makes progress is random.
 
-A life of the broker ends as a clean stop, a kill (what was written stays) or a power cut (of what
-was not synced any sectors stay), between any two steps or in the middle of any disk operation.
+A life of the broker ends as a clean stop, a kill (written data stay) or a power cut (of unsynced
+data, any sectors may stay), between any two steps or in the middle of any disk operation.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ DRAIN_STEP_NS = 50 * MILLISECOND_NS
 
 
 class Thread:
-    """One helper of the broker: its work in order, and what has run and is not taken in yet."""
+    """A thread of the broker: its tasks in order, and completed tasks not yet taken over."""
 
     def __init__(self) -> None:
         self.queue: deque[Task] = deque()
@@ -58,8 +58,8 @@ class World:
     """One run.
 
     Attributes:
-        step: rises with everything that happens.
-        links: the connections that are open.
+        step: increases with every event.
+        links: the open connections.
     """
 
     def __init__(self, seed: int) -> None:
@@ -92,7 +92,7 @@ class World:
     # The run
 
     def run(self) -> Tally:
-        """All lives and the end."""
+        """Simulate all lives, then the final drain."""
         self.start()
         self.make_channels()
         for life in range(self.weather.lives):
@@ -113,7 +113,7 @@ class World:
         return tally
 
     def make_channels(self) -> None:
-        """The lasting channels are there before anything is published."""
+        """Create the lasting channels before anything is published."""
         for topic in self.truth.topics.values():
             self.broker.create_topic(topic.name, self.clock.now())
             for channel in topic.channels.values():
@@ -121,7 +121,7 @@ class World:
         self.settle()
 
     def start(self) -> None:
-        """A broker on what the disk holds; what fails for a disk error is tried again."""
+        """Start a broker on the contents of the disk; after a disk error, try again."""
         while True:
             self._committer = Thread()
             self._readers = [Thread(), Thread()]
@@ -142,16 +142,16 @@ class World:
                 pass
             self.count_operations()
             self.disk = self.disk.killed()
-            # Where it was full, somebody has to make room before it can go on.
+            # If the disk was full, it needs more space before the broker can start.
             self.disk.capacity_bytes = (self.disk.capacity_bytes or 0) + MORE_BYTES
 
     def count_operations(self) -> None:
-        """What is counted by the disk, which is exchanged."""
+        """Add up the disk's counts before the disk is replaced."""
         self.truth.tally.disk_errors += self.disk.failed_count
         self.disk.failed_count = 0
 
     def live(self) -> None:
-        """Rounds, until something ends this life."""
+        """Run rounds until something ends this life."""
         rounds = self.chance.randint(2, ROUNDS_MAX)
         self._deaths = {}
         death = self.chance.random()
@@ -172,7 +172,7 @@ class World:
     # What happens in a round
 
     def arrive(self) -> None:
-        """Bytes arrive at the broker, cut anywhere."""
+        """Let bytes arrive at the broker, split anywhere."""
         for link in tuple(self.links):
             if link.is_still() or not link.pending_bytes():
                 continue
@@ -180,7 +180,7 @@ class World:
             link.arrive(size)
 
     def act(self) -> None:
-        """The actors do something; connections come, stall and break."""
+        """Let the actors act; connections are made, stall and break."""
         weather, chance = self.weather, self.chance
         for actor in self.crew:
             if actor.link is None:
@@ -199,7 +199,7 @@ class World:
             self.befall()
 
     def connect(self, actor: Publisher | Consumer) -> None:
-        """A connection for an actor."""
+        """Open a connection for an actor."""
         self._connections += 1
         link = Link(self, actor, self._connections)
         self.links.append(link)
@@ -208,13 +208,13 @@ class World:
             actor.begin(link)
 
     def disconnect(self, link: Link) -> None:
-        """A connection is gone, and what was on its way with it."""
+        """Drop a connection, including the bytes on their way."""
         self.links.remove(link)
         self.broker.disconnect(link.session, self.clock.now())
         link.actor.broken(link)
 
     def befall(self) -> None:
-        """What goes wrong from outside, and what an operator does."""
+        """Let outside faults and an operator's actions happen."""
         weather, chance = self.weather, self.chance
         fault = self.disk.fault
         if chance.random() < weather.faults and (fault is None or fault.number is not None):
@@ -236,7 +236,7 @@ class World:
             return
 
     def turn(self) -> None:
-        """A turn of the loop, as nsqd takes it."""
+        """Take a turn of the event loop, as nsqd does."""
         broker = self.broker
         for _ in range(INLINE_ROUNDS_MAX):
             failed = self.disk.failed_count
@@ -273,11 +273,11 @@ class World:
         )
 
     def threads(self) -> tuple[Thread, ...]:
-        """All helpers."""
+        """Return all threads."""
         return self._committer, *self._readers, self._housekeeper
 
     def hand_out(self, task: Task) -> None:
-        """Give a work to its thread."""
+        """Queue a task on its thread."""
         if task.work.kind is TaskKind.READ:
             thread = min(self._readers, key=lambda reader: len(reader.queue))
         elif task.work.kind is TaskKind.HOUSEKEEPING:
@@ -287,19 +287,19 @@ class World:
         thread.queue.append(task)
 
     def run_task(self, task: Task) -> None:
-        """A work runs."""
+        """Run a task."""
         failed = self.disk.failed_count
         task.work.run()
         self.note_doubt(failed)
 
     def note_doubt(self, failed: int) -> None:
-        """Two errors in one work, or one on a nearly full disk, may leave what was refused."""
+        """After two errors in a task, or one on a nearly full disk, mark refusals as doubtful."""
         errors = self.disk.failed_count - failed
         if errors > 1 or (errors and self.disk.free_bytes(PATH) < 100_000):
             self.truth.doubt()
 
     def note_kept(self) -> None:
-        """How far the writer are written and synced after a turn."""
+        """Record which ledgers are written and synced after a turn."""
         for truth in self.truth.topics.values():
             topic = self.broker.topics.get(truth.name)
             if topic is None or topic.writer is None:
@@ -312,13 +312,13 @@ class World:
                 truth.safe_step = self.step
 
     def work(self) -> None:
-        """Threads get on, or do not."""
+        """Let each thread make progress, by chance."""
         for thread in self.threads():
             while self.chance.random() < self.weather.work and self.advance(thread):
                 self.step += 1
 
     def advance(self, thread: Thread) -> bool:
-        """A thread's next work runs, or its result is taken in; False: it has nothing to do."""
+        """Run a thread's next task or take over its result; False: it has nothing to do."""
         if thread.ran:
             self.broker.finish(thread.ran.popleft(), self.clock.now())
             self.turn()
@@ -334,7 +334,7 @@ class World:
         return True
 
     def commit(self, thread: Thread) -> None:
-        """What waits together may share a sync."""
+        """Run the waiting commits; they may share a sync."""
         tasks = {id(task.work): task for task in thread.queue}
         works = [task.work for task in thread.queue]
         thread.queue.clear()
@@ -344,18 +344,18 @@ class World:
         self.note_doubt(failed)
 
     def read(self) -> None:
-        """Bytes come through to the actors."""
+        """Let bytes arrive at the actors."""
         for link in tuple(self.links):
             if link.unread_bytes() and not link.is_still():
                 link.read(self.chance.choice([3, 500, 64 << 10, 64 << 10]))
 
     def pass_time(self) -> None:
-        """Time passes, and the broker sees to what is due."""
+        """Let time pass, and have the broker handle what is due."""
         self.clock.advance(weathers.pause_ns(self.chance))
         self.tick()
 
     def tick(self) -> None:
-        """As the shell does: when something is due, and every 100 ms."""
+        """Tick as nsqd does: when something is due, and every 100 ms."""
         if self.clock.mono_ns >= self._next_tick_ns:
             due_ns = self.broker.tick(self.clock.now())
             latest_ns = self.clock.mono_ns + 100 * MILLISECOND_NS
@@ -364,7 +364,7 @@ class World:
     # The end of a life
 
     def settle(self) -> None:
-        """Turns, until nothing is left to do."""
+        """Take turns until there is nothing left to do."""
         for _ in range(QUIET_TURNS_MAX):
             self.step += 1
             self.turn()
@@ -374,7 +374,7 @@ class World:
         raise AssertionError("the broker does not come to rest")
 
     def end_life(self) -> None:
-        """A clean stop, a kill or a power cut, whichever did not come by itself."""
+        """End this life with a clean stop, a kill or a power cut, unless it has already ended."""
         if self.chance.random() < 0.6:
             self.die()
             return
@@ -393,7 +393,7 @@ class World:
         self.die(stopped=True)
 
     def die(self, *, stopped: bool = False) -> None:
-        """The process ends here; the next one starts on what the disk holds."""
+        """End the process, and start the next one on the contents of the disk."""
         self.truth.tally.crashes += 1
         for link in tuple(self.links):
             link.actor.broken(link)
@@ -403,7 +403,7 @@ class World:
         kept_steps: dict[TopicTruth, int] = {}
         for topic in self.truth.topics.values():
             kept_steps[topic] = self.step
-            # A stop on a disk that takes nothing is no better than a kill.
+            # A stop on a disk that accepts no writes saves no more than a kill.
             if stopped and self.broker.health() == "OK":
                 continue
             kept_steps[topic] = topic.synced_step if power_cut else topic.written_step
@@ -412,7 +412,7 @@ class World:
         forgotten = [] if power_cut else self.disk.forgotten()
         for topic in self.truth.topics.values():
             if any(topic.folder in path for path in forgotten):
-                # A new process finds it, and no sync will tell it that it is not on the disk.
+                # A new process finds these data, and no sync reports that they are not on the disk.
                 topic.power_lost()
                 kept_steps[topic] = topic.synced_step
         if power_cut:
@@ -431,7 +431,7 @@ class World:
     # The end of the run
 
     def drain(self) -> None:
-        """Nothing goes wrong any more: everything that is there is handed out and finished."""
+        """Deliver and finish all messages, with no more faults."""
         self.disk.fault = None
         self.disk.capacity_bytes = None
         for link in tuple(self.links):
@@ -453,7 +453,7 @@ class World:
             self.clock.advance(wait_ns)
 
     def unpause(self) -> None:
-        """Whatever was paused goes on."""
+        """Unpause all topics and channels."""
         now = self.clock.now()
         for name, topic in self.broker.topics.items():
             self.broker.pause_topic(name, False, now)
@@ -461,7 +461,7 @@ class World:
                 self.broker.pause_channel(name, channel, False, now)
 
     def drain_round(self) -> bool:
-        """A round without mishaps; whether any message came."""
+        """Run a round without faults; return whether any message was delivered."""
         delivered = self.truth.tally.delivered
         self.tick()
         self.act()
@@ -473,12 +473,12 @@ class World:
         return self.truth.tally.delivered != delivered
 
     def pages_left(self) -> int:
-        """Pages of messages in flight, now that there are none."""
+        """Return the number of in-flight pages that are left although no message is in flight."""
         channels = [c for topic in self.broker.topics.values() for c in topic.channels.values()]
         return sum(len(channel.in_flight._pages) for channel in channels)
 
     def waiting(self) -> bool:
-        """Whether some channel has something that is not finished."""
+        """Return whether some channel has an unfinished message."""
         return any(
             channel.depth() or channel.in_flight.count or channel.deferred_count()
             for topic in self.broker.topics.values()

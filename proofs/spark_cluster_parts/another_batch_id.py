@@ -1,8 +1,8 @@
-"""The pipeline with its guard switched off: a batch that is run again does not know that it is.
+"""The pipeline without its guard against repeated batches. The control of spark_cluster.py.
 
-The control of spark_cluster.py. A sink puts what it writes under the number of the batch. So a
-batch that is run again after a restart replaces or leaves out what is there. Here each start of the
-driver gives its batches other numbers, and what is written twice stays twice.
+A sink stores its output under the number of the batch. A batch that is run again after a restart
+therefore replaces its earlier output, or skips it. Here each start of the driver numbers its
+batches differently, so output that is written twice stays twice.
 """
 
 import os
@@ -22,7 +22,7 @@ by_its_number = DataStreamWriter.foreachBatch
 def by_another_number(
     writer: DataStreamWriter, sink: Callable[[Any, int], None]
 ) -> DataStreamWriter:
-    """foreachBatch, with numbers that are this start's own."""
+    """Call foreachBatch with batch numbers that differ at each start."""
     first = STEP * int(os.environ[START_NUMBER])
     return by_its_number(writer, lambda rows, batch_id: sink(rows, first + batch_id))
 

@@ -1,4 +1,4 @@
-"""Whether the pipeline has written what was published: its audit, and a count of our own."""
+"""Checks that the pipeline has written what was published: its own audit, and a separate count."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from sparq.pipeline.report import Labels, Score, newest_findings, scores
 FINDING_KEY = ["visitor", "reason", "revision"]
 PRECISION, RECALL = 0.95, 0.90
 SCORED_CLICKS = 200_000
-"""With fewer clicks few visitors are planted, and one of them decides."""
+"""With fewer clicks, so few visitors are planted that a single one decides the score."""
 
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What was found.
+    """Results of the checks.
 
     Attributes:
         wrong: what does not hold; empty if all does.
-        rows: of the archive, counted here.
-        distinct: its message ids, counted here.
-        score: how well the planted visitors were found; None where nothing was read.
+        rows: rows of the archive, counted here.
+        distinct: distinct message ids of the archive, counted here.
+        score: how well the planted visitors were found; None if nothing was read.
     """
 
     wrong: list[str] = field(default_factory=list)
@@ -39,17 +39,17 @@ class Books:
 
     @property
     def twice(self) -> int:
-        """Rows of the archive with an id that another row has."""
+        """Return the number of archive rows whose id another row also has."""
         return self.rows - self.distinct
 
 
 def audited(data: Path, cluster: LocalCluster, published: PublisherRecords) -> AuditResult:
-    """The pipeline's own audit of a data folder.
+    """Run the pipeline's own audit of a data folder.
 
     Args:
         data: the folder.
         cluster: its nsqds, which must be reachable.
-        published: what the feed wrote down.
+        published: the feed's records.
     """
     folders = Folders(data)
     return audit(
@@ -63,12 +63,12 @@ def audited(data: Path, cluster: LocalCluster, published: PublisherRecords) -> A
 
 
 def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels: Labels) -> Books:
-    """The audit, and what must be true beside it.
+    """Run the audit, and check what else must be true.
 
     Args:
         data: the data folder.
         cluster: its nsqds, which must be reachable.
-        published: what the feed wrote down.
+        published: the feed's records.
         labels: the visitors that were planted among the clicks.
     """
     found = audited(data, cluster, published)
@@ -93,7 +93,7 @@ def read(data: Path, cluster: LocalCluster, published: PublisherRecords, labels:
 
 
 def archived(folder: Path) -> tuple[int, int]:
-    """Rows and distinct message ids of the files of an archive that count."""
+    """Return the rows and distinct message ids of the valid files of an archive."""
     files = archive.committed_files(folder)
     found = [pq.read_table(file, columns=["id"], partitioning=None)["id"] for file in files]
     ids = pa.chunked_array([chunk for column in found for chunk in column.chunks], pa.string())

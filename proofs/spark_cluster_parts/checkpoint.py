@@ -1,6 +1,6 @@
-"""How far queries are, by Spark's checkpoints: what is planned, what is done, what is forgotten.
+"""Progress of the queries, read from Spark's checkpoints: planned and completed batches.
 
-checkpoint/<query>/offsets/12    batch 12 is planned: what it shall read is written down
+checkpoint/<query>/offsets/12    batch 12 is planned: what it reads is written down
 checkpoint/<query>/commits/12    batch 12 is done
 """
 
@@ -12,7 +12,7 @@ QUERIES = ("archive", "metrics", "spam_analysis")
 
 
 def newest(folder: Path) -> int:
-    """The newest batch that has a file in a folder; -1 if none has."""
+    """Return the newest batch that has a file in a folder; -1 if none has."""
     return max(
         (int(path.name) for path in folder.glob("[0-9]*") if path.name.isdigit()), default=-1
     )
@@ -29,33 +29,33 @@ class Checkpoints:
         self._root = root
 
     def planned(self, query: str) -> int:
-        """The newest batch that is written down; -1 before the first."""
+        """Return the newest planned batch; -1 before the first."""
         return newest(self._root / query / "offsets")
 
     def done(self, query: str) -> int:
-        """The newest batch that is done; -1 before the first."""
+        """Return the newest completed batch; -1 before the first."""
         return newest(self._root / query / "commits")
 
     def batches_done(self) -> int:
-        """Of all queries."""
+        """Return the number of completed batches, over all queries."""
         return sum(self.done(query) + 1 for query in QUERIES)
 
     def least_done(self) -> int:
-        """How many batches the query has done that has done the fewest."""
+        """Return the number of completed batches of the query that has the fewest."""
         return 1 + min(map(self.done, QUERIES))
 
     def under_way(self) -> list[tuple[str, int]]:
-        """(query, batch) of what is planned and not done."""
-        # What was planned at the first look and is not done at the second is under way.
+        """Return (query, batch) of the batches that are planned and not done."""
+        # `planned` is read before `done`: a batch that is not done by then is in progress.
         found = [(query, self.planned(query), self.done(query)) for query in QUERIES]
         return [(query, planned) for query, planned, done in found if planned > done]
 
     def settled(self) -> list[str]:
-        """The queries of which every planned batch is done, and at least one."""
+        """Return the queries with at least one planned batch and none in progress."""
         return [query for query in QUERIES if -1 < self.planned(query) == self.done(query)]
 
     def forget(self, query: str) -> int:
-        """Delete the last file of `commits`; the batch, which Spark will run again."""
+        """Delete the last file of `commits`; return its batch, which Spark will run again."""
         batch = self.done(query)
         folder = self._root / query / "commits"
         for path in (folder / str(batch), folder / f".{batch}.crc"):
@@ -63,5 +63,5 @@ class Checkpoints:
         return batch
 
     def is_done(self, query: str, batch: int) -> bool:
-        """Whether a batch is among the newest that are done."""
+        """Return whether a batch is among the newest completed ones."""
         return (self._root / query / "commits" / str(batch)).exists()

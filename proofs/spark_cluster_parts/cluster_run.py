@@ -1,9 +1,9 @@
-"""One run of the pipeline on a cluster of its own, from its start to its books.
+"""One run of the pipeline on its own cluster, from its start to the final checks.
 
-1. All chance comes from the seed and the variant's name.
-2. Whatever is waited for has a limit in seconds; beyond it the run fails with the ends of the logs.
-3. What a step has killed it also starts again. What ends by itself fails the run, but for the
-   driver, which ends when a query fails: it is started again, and counted.
+1. All random choices come from the seed and the variant's name.
+2. Each wait has a limit in seconds; beyond it the run fails with the last lines of the logs.
+3. A step restarts what it has killed. A process that ends by itself fails the run, except for the
+   driver, which ends when a query fails: it is restarted, and counted.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ DRAIN_SECONDS = 1800.0
 FINISH_SECONDS = 600.0
 IDLE_SECONDS = 3.0
 LOOK_SECONDS = 1.0
-"""Who has not looked for so long does not know whether there was nothing to do since."""
+"""After a longer time without a check, `is_idle` cannot know whether the pipeline had work."""
 
 ENDS_EARLY_MAX, ENDS_MAX = 2, 12
-"""How often a driver may end by itself in one run: before its first batch is done, and in all.
+"""How often a driver may end by itself in one run: before its first batch is done, and in total.
 
-A mistake in the pipeline ends each driver before its first batch; bad luck does not do so thrice.
+A bug in the pipeline ends each driver before its first batch; bad luck does not do so three times.
 """
 
 BATCHES_BEFORE = (0, 1, 1, 2, 3)
-"""So many batches does each query between two steps: the kills meet all of a run."""
+"""Batches that each query completes between two steps, so that kills are spread over the run."""
 
 MID_BATCH_SECONDS = (0.0, 0.4)
 OFFSETS = (2_000, 20_000)
 BATCHES = 50
-"""How many batches a query should take for all clicks, if that needs no other than OFFSETS."""
+"""Number of batches a query should need for all clicks, if OFFSETS allows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a run shall do.
+    """The task of a run.
 
     Attributes:
-        variant: how it is made hard.
-        seed: of the clicks and of all chance.
-        count: clicks.
-        kills: of all kinds together.
-        module: the pipeline, or what replaces it.
+        variant: how the run is made hard.
+        seed: of the clicks and of all random choices.
+        count: number of clicks.
+        kills: number of kills of all kinds together.
+        module: the pipeline, or its replacement.
     """
 
     variant: Variant
@@ -81,13 +81,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run came to.
+    """The result of a run.
 
     Attributes:
         wrong: what does not hold; empty if all does.
         kills: what was killed.
         notes: what else happened.
-        books: of what it has written.
+        books: results of the checks of its output.
     """
 
     wrong: list[str]
@@ -137,7 +137,7 @@ class ClusterRun:
         return Driver(words, self.folder / "driver", run_dir, self.task.module)
 
     def go(self) -> Result:
-        """The whole run; everything that it starts has ended when this returns."""
+        """Do the whole run; every process that it starts has ended when this returns."""
         found, wrong = Books(), []
         try:
             self._start()
@@ -167,7 +167,7 @@ class ClusterRun:
         self.feed.start()
 
     def _go_through_steps(self) -> None:
-        """Step after step, with a share of the clicks for after each."""
+        """Do one step after another, and keep a share of the clicks for after each."""
         names = self.task.variant.steps(self.task.kills, self.chance)
         for at, name in enumerate(names):
             self.feed.release((at + 1) / (len(names) + 1))
@@ -194,16 +194,16 @@ class ClusterRun:
         assert self.driver.stage() == "done", self.told("the driver has not closed its books")
 
     def stop(self) -> None:
-        """End everything that was started, also where one thing does not end."""
+        """End everything that was started, even if something does not end."""
         with ExitStack() as ends:
-            # The last one is done first.
+            # The last one is ended first.
             for end in (self.nsq.stop, self.spark.stop, self.driver.program.kill, self.feed.end):
                 ends.callback(end)
 
     # What steps ask for
 
     def wait(self, what: str, look: Callable[[], T], seconds: float) -> T:
-        """What is looked at, once it is something.
+        """Return the result of `look` once it is true.
 
         Raises:
             AssertionError: not in time, or something has ended by itself.
@@ -220,7 +220,7 @@ class ClusterRun:
         self.wait("driver whose queries run", self.driver.is_running, DRIVER_SECONDS)
 
     def wait_for_batch(self) -> str:
-        """Return in the middle of a batch, and say of which."""
+        """Return in the middle of a batch, with a text that names it."""
         deadline = time.monotonic() + BATCH_SECONDS
         while time.monotonic() < deadline:
             query, batch = self.wait("batch under way", self._batch_under_way, BATCH_SECONDS)
@@ -239,7 +239,7 @@ class ClusterRun:
         return self.chance.choice(found) if found else None
 
     def is_idle(self) -> bool:
-        """Whether the pipeline has had nothing to do for some seconds, and gets no more clicks."""
+        """Return whether the pipeline has had no work for IDLE_SECONDS, and gets no more clicks."""
         now = time.monotonic()
         is_first_look = now - self._looked_at > LOOK_SECONDS
         is_busy = self.checkpoints.under_way() or not self.feed.is_held_back
@@ -249,7 +249,7 @@ class ClusterRun:
         return now - self._busy_at > IDLE_SECONDS
 
     def is_drained(self) -> bool:
-        """Whether no nsqd has a message that a channel has not handled."""
+        """Return whether every channel of every nsqd has handled all messages."""
         try:
             depths = self.nsq.depths(TOPIC)
         except (OSError, ValueError, http.client.HTTPException):
@@ -259,13 +259,13 @@ class ClusterRun:
         )
 
     def told(self, what: str) -> str:
-        """A sentence, and the ends of all logs."""
+        """Return a sentence followed by the last lines of all logs."""
         nsqds = [member.log for member in self.nsq.members]
         logs = [*nsqds, *self.spark.logs(), self.driver.program.log]
         return "\n".join([what, *filter(None, map(last_lines, logs))])
 
     def _watch(self) -> None:
-        """Notice what has ended by itself, and say how far it is."""
+        """Detect what has ended by itself, and show the progress."""
         assert self.feed.failure is None, self.told(f"publishing failed: {self.feed.failure!r}")
         gone = [member.name for member in self.nsq.members if member.has_ended()]
         programs = (self.spark.master, *self.spark.workers)
@@ -292,7 +292,7 @@ class ClusterRun:
         )
 
     def _missed(self) -> Iterator[str]:
-        """What the variant is about and has not happened."""
+        """Yield what the variant must show but has not."""
         if self.failures is not None:
             self.notes.append(f"{self.failures.count()} tasks failed after they had written")
             for name in set(self.failures.missing()) & {"archive", "metrics"}:

@@ -1,4 +1,4 @@
-"""The pipeline as a process of its own: `sparq pipeline` on a cluster, as a supervisor sees it."""
+"""The pipeline as a separate process: `sparq pipeline` on a cluster, as a supervisor sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparq.pipeline.cluster import HOST
 
 PIPELINE = "sparq.pipeline.app"
 PARTS = ("python", "jvm", "group")
-"""What of a driver is killed: its Python, its JVM, or all of it at once."""
+"""The part of a driver that is killed: its Python, its JVM, or all of it at once."""
 
 REST_SECONDS = 10.0
 START_NUMBER = "PROOF_START"
@@ -34,13 +34,13 @@ ON_LOOPBACK = {
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where a pipeline finds its cluster and its nsqds, and where it works.
+    """Addresses and folders of a pipeline.
 
     Attributes:
         master: URL of the Spark master.
         lookupd: HTTP address of an nsqlookupd.
         data: the data folder, on a disk that all executors see.
-        run_dir: what the application says of itself goes there.
+        run_dir: the folder for the application's status file.
     """
 
     master: str
@@ -50,11 +50,11 @@ class Addresses:
 
 
 def words_of(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ()) -> list[str]:
-    """The command line after `sparq pipeline`.
+    """Return the command line after `sparq pipeline`.
 
     Args:
         at: addresses.
-        offsets: messages in a batch at most.
+        offsets: maximum number of messages in a batch.
         spark: further options of Spark.
     """
     options = {**ON_LOOPBACK, **dict(spark)}
@@ -65,7 +65,7 @@ def words_of(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ())
         f"--run-dir={at.run_dir}",
         f"--topic={TOPIC}",
         f"--max-offsets-per-trigger={offsets}",
-        # A batch of the archive that waits for more is no batch to be killed in.
+        # An archive batch that waits for more messages offers no batch to kill the driver in.
         "--archive-min-offsets=0",
         f"--archive-max-offsets={offsets}",
         "--driver-memory=1g",
@@ -77,12 +77,12 @@ def words_of(at: Addresses, offsets: int, spark: Iterable[tuple[str, str]] = ())
 
 @dataclass
 class Driver:
-    """The driver, started again and again.
+    """The driver, started repeatedly.
 
     Attributes:
         words: its command line.
-        folder: a folder for its log and for what Spark keeps for itself.
-        run_dir: of its command line.
+        folder: a folder for its log and for Spark's own files.
+        run_dir: from its command line.
         module: what is run: the pipeline, or a module of this proof that changes it.
     """
 
@@ -101,12 +101,12 @@ class Driver:
         self.program = Program("driver", command, self.folder / "driver.log", variables)
 
     def start(self) -> None:
-        """Start it; the checkpoints say where it goes on."""
+        """Start it; it continues from the checkpoints."""
         self.program.environment[START_NUMBER] = str(self.program.starts)
         self.program.start()
 
     def says(self) -> dict[str, Any]:
-        """What it last said of itself, since its newest start; empty before it has."""
+        """Return its latest status since its newest start; empty before the first."""
         with suppress(OSError, ValueError):
             said = dict(json.loads((self.run_dir / "app.json").read_text(encoding="utf-8")))
             if said.get("pid") == self.program.pid:
@@ -114,19 +114,19 @@ class Driver:
         return {}
 
     def stage(self) -> str:
-        """How far it is: starting, running, closing, done; empty before it has said so."""
+        """Return its stage: starting, running, closing, done; empty before the first status."""
         return str(self.says().get("stage", ""))
 
     def rows(self) -> dict[str, int]:
-        """How many messages each query has taken in since the newest start."""
+        """Return how many messages each query has read since the newest start."""
         return {name: query["rows"] for name, query in self.says().get("queries", {}).items()}
 
     def is_running(self) -> bool:
-        """Whether it is there and its queries are started."""
+        """Return whether it is alive and its queries are started."""
         return self.program.status() is None and self.stage() == "running"
 
     def kill(self, part: str) -> None:
-        """kill -9 of a part of it; what is left may end by itself, and is killed then."""
+        """kill -9 a part of it; the rest may end by itself, and is killed otherwise."""
         members = self.program.started()
         pids = {
             "python": [self.program.pid],
@@ -135,9 +135,9 @@ class Driver:
         }
         send(pids[part], signal.SIGKILL)
         self.program.wait(REST_SECONDS)
-        # A JVM that outlives its Python must not meet the next one.
+        # A JVM that outlives its Python must not overlap with the next driver.
         self.program.kill()
 
     def finish(self) -> None:
-        """Tell it that nothing more will come."""
+        """Tell it that no more messages will come."""
         (self.run_dir / "finish").touch()

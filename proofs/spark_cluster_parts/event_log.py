@@ -1,4 +1,4 @@
-"""What Spark writes down of its tasks: how many were run a second time beside the first."""
+"""Spark's event log: how many tasks were run a second time in parallel with the first attempt."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ STARTED = b'{"Event":"SparkListenerTaskStart"'
 
 
 def options(folder: Path) -> dict[str, str]:
-    """What Spark has to be told, so that each application writes a file into a folder."""
+    """Return the Spark options with which each application writes a log file to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return {
         "spark.eventLog.enabled": "true",
@@ -22,12 +22,12 @@ def options(folder: Path) -> dict[str, str]:
 
 
 def speculative_tasks(folder: Path) -> int:
-    """How many tasks were started a second time because the first took long."""
+    """Return the number of tasks started a second time because the first attempt was slow."""
     return sum(task["Task Info"]["Speculative"] for task in starts(folder))
 
 
 def starts(folder: Path) -> Iterator[dict[str, Any]]:
-    """Every start of a task; an application that was killed may have cut its last line."""
+    """Yield every start of a task; an application that was killed may have cut its last line."""
     for path in sorted(folder.iterdir()):
         with path.open("rb") as lines:
             for line in lines:

@@ -1,8 +1,8 @@
-"""Tasks that fail once after they have written: a commit protocol of ours in place of Spark's.
+"""Tasks that fail once after they have written: our own commit protocol in place of Spark's.
 
 Spark writes files through a class that an option names. `FailsOnceAfterWriting.scala` is such a
-class, compiled here by the Scala compiler that the package has among its jars. The pipeline is what
-it always is: only options of Spark differ.
+class, compiled here with the Scala compiler that is among the package's jars. The pipeline is
+unchanged: only Spark's options differ.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def compiled(folder: Path) -> Path:
 
 
 class Failures:
-    """Which places have a task that fails once.
+    """Determines the folders in which one task fails once.
 
     Args:
-        folder: a new folder; all executors see it.
+        folder: a new folder that all executors see.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -56,7 +56,7 @@ class Failures:
         self._failed = 0
 
     def options(self) -> dict[str, str]:
-        """What Spark has to be told."""
+        """Return the Spark options that are needed."""
         return {
             "spark.driver.extraClassPath": str(self._classes),
             "spark.executor.extraClassPath": str(self._classes),
@@ -65,16 +65,16 @@ class Failures:
         }
 
     def want(self) -> None:
-        """Let the next task fail that has written into each of the places."""
+        """In each of these folders, let the next task that has written fail."""
         self._failed = self.count()
         for name in PLACES:
             (self._folder / f"{name}{FAILED}").unlink(missing_ok=True)
             (self._folder / name).touch()
 
     def count(self) -> int:
-        """How many tasks have failed."""
+        """Return how many tasks have failed."""
         return self._failed + sum(1 for _ in self._folder.glob(f"*{FAILED}"))
 
     def missing(self) -> list[str]:
-        """The places of which no task has failed since they were last wanted."""
+        """Return the folders in which no task has failed since `want` was last called."""
         return [name for name in PLACES if (self._folder / name).exists()]

@@ -1,7 +1,7 @@
-"""The clicks, published in the background, at a pace, and held back for what is still to happen.
+"""Publishes the clicks in the background, at a limited rate, and holds some back for later steps.
 
-A share of the clicks is kept for after each kill. So all kills meet a pipeline that has work to do,
-however fast it is.
+A share of the clicks is kept for after each kill. Thus every kill hits a pipeline that has work to
+do, however fast it is.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from sparq.pipeline.publisher import publish, read_hashes
 
 TOPIC = "clicks"
 SLICE = 5_000
-"""Clicks that are published at a time: they go out together, then the feed looks up."""
+"""Number of clicks published together, before the feed checks its limits."""
 
 CLICKS_PER_SECOND = 10_000
 
 
 @cache
 def clicks(count: int, seed: int) -> Generated:
-    """A generated day; it takes a minute for a million, so all runs of a proof share it."""
+    """Return a generated day; a million clicks take a minute, so all runs of a proof share them."""
     return generate(count, seed)
 
 
@@ -36,7 +36,7 @@ class Feed(threading.Thread):
     Args:
         lines: the clicks.
         nsqds: TCP addresses.
-        folder: gets the hashes of what was acknowledged and of what was sent again.
+        folder: gets the hashes of the clicks that were acknowledged and of those sent again.
     """
 
     def __init__(self, lines: Sequence[bytes], nsqds: list[str], folder: Path) -> None:
@@ -57,34 +57,34 @@ class Feed(threading.Thread):
             self._news.notify()
 
     def release_more(self) -> None:
-        """Let it publish one slice more."""
+        """Let it publish one more slice."""
         with self._news:
             self._allowed = min(self._allowed + SLICE, len(self._lines))
             self._news.notify()
 
     @property
     def is_held_back(self) -> bool:
-        """Whether it has published all that it may, and has more."""
+        """Return whether it has published all that it may, and has more."""
         return self._allowed <= self.published < len(self._lines)
 
     @property
     def is_over(self) -> bool:
-        """Whether all clicks are acknowledged."""
+        """Return whether all clicks are acknowledged."""
         return self.published == len(self._lines)
 
     def end(self) -> None:
-        """Stop, with whatever is published by now."""
+        """Stop, with the clicks published so far."""
         with self._news:
             self._ended = True
             self._news.notify()
 
     def written_down(self) -> PublisherRecords:
-        """What the audit asks for."""
+        """Return the records that the audit needs."""
         acknowledged, resent = self._files
         return PublisherRecords(read_hashes(acknowledged), read_hashes(resent))
 
     def run(self) -> None:
-        """The thread."""
+        """Run the thread."""
         try:
             while not self.is_over and self._may_go_on():
                 began = time.monotonic()
@@ -92,7 +92,7 @@ class Feed(threading.Thread):
                 asyncio.run(self._publish(part))
                 self.published += len(part)
                 time.sleep(max(0.0, began + len(part) / CLICKS_PER_SECOND - time.monotonic()))
-        except Exception as error:  # whoever waits for the clicks raises it
+        except Exception as error:  # the thread that waits for the clicks raises it
             self.failure = error
 
     async def _publish(self, part: Sequence[bytes]) -> None:

@@ -1,8 +1,8 @@
-"""A program in a session of its own, so that it can be ended with everything that it has started.
+"""A program in its own session, so that it can be ended together with everything it has started.
 
-Spark's worker starts executors, an executor starts Python workers, and a driver is a Python with a
-JVM beside it. Python workers make process groups of their own, but no session: all processes of a
-session are those that a program has started.
+Spark's worker starts executors, an executor starts Python workers, and a driver is a Python process
+with a JVM. Python workers create process groups of their own, but no sessions: the processes of a
+session are exactly those that a program has started.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Program:
     """A program that is started, ended and started again.
 
     Attributes:
-        name: for people.
-        command: with its arguments.
-        log: the file that gets what it prints, appended to.
-        environment: all of its variables.
-        starts: how often it was started.
+        name: its name in messages.
+        command: the command with its arguments.
+        log: its output is appended to this file.
+        environment: all its environment variables.
+        starts: number of times that it was started.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Program:
     starts: int = 0
 
     def start(self) -> None:
-        """Start it, or start it again once it has ended."""
+        """Start it, or start it again after it has ended."""
         assert self.process is None, f"{self.name} is running"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -51,34 +51,34 @@ class Program:
                 stdout=log,
                 stderr=log,
                 env=self.environment,
-                cwd=self.log.parent,  # Spark leaves folders where it is started
+                cwd=self.log.parent,  # Spark creates folders where it is started
                 start_new_session=True,
             )
         self.starts += 1
 
     @property
     def pid(self) -> int:
-        """The first process of its session; 0 before its start and after its end."""
+        """Return the first process of its session; 0 before its start and after its end."""
         return self.process.pid if self.process is not None else 0
 
     def status(self) -> int | None:
-        """The exit status of its first process; None while that runs, or is not started."""
+        """Return the exit status of its first process; None while it runs, or before the start."""
         return self.process.poll() if self.process is not None else None
 
     def started(self) -> list[int]:
-        """The processes that it has started, itself not among them."""
+        """Return the processes that it has started, without itself."""
         return [pid for pid in members_of(self.pid) if pid != self.pid]
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to all of its processes."""
+        """Send a signal to all its processes."""
         send(members_of(self.pid), number)
 
     def kill(self) -> None:
-        """kill -9 of all its processes; returns when none is left."""
+        """kill -9 all its processes; return when none is left."""
         if self.process is None:
             return
         deadline = time.monotonic() + KILL_SECONDS
-        # One may start another while they are listed.
+        # A process may start another while they are listed.
         while members := members_of(self.pid):
             assert time.monotonic() < deadline, f"{self.name}: {members} outlive kill -9"
             send(members, signal.SIGKILL)
@@ -88,7 +88,7 @@ class Program:
         self.process = None
 
     def wait(self, seconds: float) -> None:
-        """Return when all its processes have ended, or after so many seconds."""
+        """Return when all its processes have ended, or after this number of seconds."""
         deadline = time.monotonic() + seconds
         while members_of(self.pid) and time.monotonic() < deadline:
             self.status()
@@ -96,40 +96,40 @@ class Program:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Send a signal to those of some processes that are still there."""
+    """Send a signal to those of these processes that still exist."""
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def members_of(session: int) -> list[int]:
-    """The processes of a session that have not ended; none for session 0."""
+    """Return the processes of a session that have not ended; none for session 0."""
     if not session:
         return []
     return [pid for pid, state, of in processes() if of == session and state not in "ZX"]
 
 
 def processes() -> Iterator[tuple[int, str, int]]:
-    """(pid, state as `ps` shows it, session) of every process of the machine."""
+    """Yield (pid, state as `ps` shows it, session) of every process of the machine."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
         with suppress(OSError):
-            # The program's name stands in brackets and may hold anything.
+            # The program's name is in parentheses and may contain any characters.
             words = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2]
             state, _parent, _group, session = words.split()[:4]
             yield int(name), state, int(session)
 
 
 def is_java(pid: int) -> bool:
-    """Whether a process is a JVM."""
+    """Return whether a process is a JVM."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip() == "java"
     return False
 
 
 def last_lines(path: Path) -> str:
-    """The end of a log, under its name."""
+    """Return the last lines of a log, after its name."""
     try:
         with path.open("rb") as log:
             log.seek(max(0, path.stat().st_size - TAIL_BYTES))

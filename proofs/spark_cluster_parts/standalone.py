@@ -3,10 +3,10 @@
     bin/spark-class org.apache.spark.deploy.master.Master
     bin/spark-class org.apache.spark.deploy.worker.Worker spark://HOST:PORT
 
-Each is a process of its own, and each executor is a process that a worker starts. The workers share
-this machine's disk, which stands for the file system of a cluster: what an executor writes, the
-driver and the other executors see at once. Each worker has a loopback address of its own, 127.0.0.1
-and 127.0.0.2, so that Spark takes them for two hosts.
+Each is a separate process, and each executor is a process started by a worker. The workers share
+this machine's disk, which stands for a cluster's file system: the driver and the other executors
+see an executor's output at once. Each worker has its own loopback address, 127.0.0.1 and 127.0.0.2,
+so that Spark treats them as two hosts.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ POLL_SECONDS = 0.1
 
 
 def spark_home() -> Path:
-    """The folder of the installed package, which has Spark's programs and jars."""
+    """Return the folder of the installed package, which has Spark's programs and jars."""
     return Path(pyspark.__file__).parent
 
 
 def environment(folder: Path, host: str = HOST) -> dict[str, str]:
-    """The variables of every program of the cluster, the driver among them.
+    """Return the environment variables of every program of the cluster, including the driver.
 
     Args:
-        folder: what Spark keeps for itself goes there.
+        folder: for Spark's own files.
         host: the address that the program listens on.
     """
     ensure_java()
@@ -54,7 +54,7 @@ def environment(folder: Path, host: str = HOST) -> dict[str, str]:
     return {
         **os.environ,
         "SPARK_HOME": str(spark_home()),
-        # Empty: the settings of some Spark of this machine are not this cluster's.
+        # Empty: settings of another Spark on this machine must not apply to this cluster.
         "SPARK_CONF_DIR": str(settings),
         "SPARK_LOCAL_DIRS": str(folder / "scratch"),
         "SPARK_LOCAL_IP": host,
@@ -69,9 +69,9 @@ class StandaloneCluster:
     """The master and the workers.
 
     Args:
-        folder: a new folder for logs, and for what the executors print.
-        cores: tasks at a time on each worker.
-        workers: how many.
+        folder: a new folder for logs and the executors' output.
+        cores: number of tasks at a time on each worker.
+        workers: number of workers.
     """
 
     def __init__(self, folder: Path, cores: int = 1, workers: int = WORKERS) -> None:
@@ -81,7 +81,7 @@ class StandaloneCluster:
         self._port, self._web_port = any_free_port(), any_free_port()
         ports = ["--port", str(self._port), "--webui-port", str(self._web_port)]
         self.master = self._program("master", MASTER, ports)
-        # Each on a host of its own: Spark runs no task a second time on the host of the first.
+        # One host each: Spark starts no second attempt of a task on the host of the first.
         hosts = [f"127.0.0.{at + 1}" for at in range(workers)]
         self.workers = [
             self._program(f"worker-{at + 1}", WORKER, host=host) for at, host in enumerate(hosts)
@@ -96,14 +96,14 @@ class StandaloneCluster:
 
     @property
     def url(self) -> str:
-        """What `--master` is given."""
+        """Return the value for `--master`."""
         return f"spark://{HOST}:{self._port}"
 
     def start(self) -> None:
         """Start everything, and return when the master knows all workers.
 
         Raises:
-            AssertionError: not in time; it has the ends of the logs.
+            AssertionError: not in time; the message has the last lines of the logs.
         """
         self.master.start()
         self._until("master", lambda: self.state() is not None)
@@ -115,8 +115,8 @@ class StandaloneCluster:
         """Start a worker, which registers with the master some seconds later.
 
         Args:
-            worker: one that does not run.
-            cores: other than those of the cluster.
+            worker: one that is not running.
+            cores: replaces the cluster's number of cores.
         """
         words = ["--port", "0", "--webui-port", "0", "--memory", WORKER_MEMORY]
         words += ["--cores", str(cores or self.cores), "--work-dir", str(self._work_dir(worker))]
@@ -127,13 +127,13 @@ class StandaloneCluster:
         """Return when the master knows all workers that run.
 
         Raises:
-            AssertionError: not in time; it has the ends of the logs.
+            AssertionError: not in time; the message has the last lines of the logs.
         """
         running = sum(worker.process is not None for worker in self.workers)
         self._until(f"{running} workers", lambda: self.living_workers() == running)
 
     def state(self) -> dict[str, Any] | None:
-        """What the master says of itself; None while it does not answer."""
+        """Return the master's status; None while it does not answer."""
         connection = http.client.HTTPConnection(HOST, self._web_port, timeout=REQUEST_SECONDS)
         try:
             connection.request("GET", "/json/")
@@ -144,7 +144,7 @@ class StandaloneCluster:
             connection.close()
 
     def living_workers(self) -> int:
-        """How many workers the master can use."""
+        """Return the number of workers that the master can use."""
         workers = (self.state() or {}).get("workers", [])
         return sum(worker["state"] == "ALIVE" for worker in workers)
 
@@ -158,7 +158,7 @@ class StandaloneCluster:
         return self.folder / f"{worker.name}-executors"
 
     def logs(self) -> list[Path]:
-        """What the programs have printed, and the newest executor of each worker."""
+        """Return the logs of the programs, and of the newest executor of each worker."""
         found = [program.log for program in (self.master, *self.workers)]
         for worker in self.workers:
             printed = self._work_dir(worker).glob("app-*/*/stderr")

@@ -1,4 +1,4 @@
-"""What can happen to a run: each step does it, puts it right again, and says what it was."""
+"""Steps that disturb a run: each does its damage, repairs it, and returns a text about it."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ EXECUTOR_SECONDS = 300.0
 SETTLED_SECONDS = 120.0
 AGAIN_SECONDS = 600.0
 CORES = (2, 1)
-"""The cores of each worker after a step, one after the other, where a worker has one at first."""
+"""Each worker's cores after a step, in turn; at the start a worker has one."""
 
 
 def kill_worker(run: ClusterRun) -> str:
-    """kill -9 of a worker and its executors in mid-batch."""
+    """kill -9 a worker and its executors in the middle of a batch."""
     run.wait("executor", lambda: workers_with_executors(run), EXECUTOR_SECONDS)
     place = run.wait_for_batch()
     worker = run.chance.choice(workers_with_executors(run) or run.spark.workers)
@@ -47,7 +47,7 @@ def kill_worker(run: ClusterRun) -> str:
 
 
 def kill_driver(run: ClusterRun) -> str:
-    """kill -9 of the driver or a part of it in mid-batch."""
+    """kill -9 the driver, or a part of it, in the middle of a batch."""
     place = run.wait_for_batch()
     part = run.chance.choice(PARTS)
     run.driver.kill(part)
@@ -56,7 +56,7 @@ def kill_driver(run: ClusterRun) -> str:
 
 
 def kill_nsqd(run: ClusterRun) -> str:
-    """kill -9 of an nsqd, at some moment."""
+    """kill -9 an nsqd, at a random moment."""
     time.sleep(run.chance.uniform(*NSQD_SECONDS))
     nsqd = run.chance.choice(run.nsq.nsqds)
     assert nsqd.process is not None
@@ -68,9 +68,10 @@ def kill_nsqd(run: ClusterRun) -> str:
 
 
 def lose_commits(run: ClusterRun) -> str:
-    """kill -9 of the driver after a batch is done and before the next, and `commits` loses it.
+    """kill -9 the driver between two batches, and delete the last file of `commits`.
 
-    That is what is found when a driver dies after its sink has written and before Spark knows.
+    The same state is left by a driver that dies after its sink has written, and before Spark has
+    recorded the batch as done.
     """
     query = QUERIES[run.steps_done[LOST_COMMIT] % len(QUERIES)]
     deadline = time.monotonic() + SETTLED_SECONDS
@@ -80,7 +81,7 @@ def lose_commits(run: ClusterRun) -> str:
         run.driver.program.send(signal.SIGSTOP)
         settled = run.checkpoints.settled()
         is_late = time.monotonic() > deadline
-        # All three, if they come to rest together in time.
+        # All three queries, if they are between batches at the same moment, in time.
         if len(settled) == len(QUERIES) or (query in settled and is_late):
             break
         run.driver.program.send(signal.SIGCONT)
@@ -101,7 +102,7 @@ def lose_commits(run: ClusterRun) -> str:
 
 
 def change_cores(run: ClusterRun) -> str:
-    """kill -9 of the driver in mid-batch; the cluster that it comes back to has other cores."""
+    """kill -9 the driver in the middle of a batch; it restarts on a cluster with other cores."""
     place = run.wait_for_batch()
     part = run.chance.choice(PARTS)
     run.driver.kill(part)
@@ -115,7 +116,7 @@ def change_cores(run: ClusterRun) -> str:
 
 
 def stall(run: ClusterRun) -> str:
-    """The executors of a worker stand still for some seconds in mid-batch, and go on."""
+    """Stop a worker's executors for some seconds in the middle of a batch, then resume them."""
     run.wait("executor", lambda: workers_with_executors(run), EXECUTOR_SECONDS)
     place = run.wait_for_batch()
     worker = run.chance.choice(workers_with_executors(run) or run.spark.workers)
@@ -130,7 +131,7 @@ def stall(run: ClusterRun) -> str:
 
 
 def want_failures(run: ClusterRun) -> str:
-    """The next tasks that have written fail."""
+    """Make the next tasks fail after they have written."""
     assert run.failures is not None
     run.failures.want()
     return "tasks were to fail after they had written"
@@ -148,10 +149,10 @@ STEPS: dict[str, Callable[[ClusterRun], str]] = {
 
 
 def executors_of(worker: Program) -> list[int]:
-    """The JVMs that a worker has started."""
+    """Return the JVMs that a worker has started."""
     return [pid for pid in worker.started() if is_java(pid)]
 
 
 def workers_with_executors(run: ClusterRun) -> list[Program]:
-    """The workers that have an executor just now."""
+    """Return the workers that currently have an executor."""
     return [worker for worker in run.spark.workers if executors_of(worker)]

@@ -1,4 +1,4 @@
-"""In which ways a run on the cluster is made hard, beside the kills."""
+"""The ways in which a run on the cluster is made hard, in addition to the kills."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ LOST_COMMIT, OTHER_CORES = "lost commit", "other cores"
 STALL, FAILURE = "stall", "failure"
 
 KILLS = (*KINDS, LOST_COMMIT, OTHER_CORES)
-"""Steps that are a kill; the others are something else."""
+"""Steps that kill something; the other steps do not."""
 
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.quantile": "0.5",
-    # Stages of one task, too: what a batch writes is often one.
+    # Also in stages with only one task: the writing stage of a batch often has just one.
     "spark.speculation.task.duration.threshold": "1s",
 }
 
@@ -27,10 +27,10 @@ class Variant:
     """One way.
 
     Attributes:
-        name: as `--only` takes it.
-        text: what it is, for people.
-        driver: the step that a kill of the driver is.
-        others: steps that are no kills, each so often.
+        name: its name for `--only`.
+        text: a description for people.
+        driver: the step that kills the driver.
+        others: steps that kill nothing, once for each time they are listed.
         spark: further options of Spark.
     """
 
@@ -41,7 +41,7 @@ class Variant:
     spark: dict[str, str] = field(default_factory=dict)
 
     def steps(self, kills: int, chance: random.Random) -> list[str]:
-        """What happens to a run, in an order by chance, with so many kills of all kinds."""
+        """Return the steps of a run, in random order, with `kills` kills of all kinds together."""
         kinds = (self.driver, WORKER, NSQD)
         steps = [kinds[at % len(kinds)] for at in range(kills)]
         steps += self.others
