@@ -16,6 +16,7 @@ from sparq.nsqd.shown_token import LOOK_SECONDS, ConnectionToken
 from sparq.protocol.commands import STATE_SUBSCRIBED
 from sparq.protocol.errors import RemoteError
 from sparq.protocol.instant import Instant
+from tests.support.token_lines import TokenLines
 
 END = tokens.end_of("2030-01-01")
 
@@ -30,15 +31,14 @@ class Timer:
         self.is_cancelled = True
 
 
-class Bench:
+class Bench(TokenLines):
     """One connection with a scripted loop and broker, and a token file."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.now = END - 1000.0
         self.timers: list[Timer] = []
         self.errors: list[RemoteError] = []
-        self.lines: dict[str, str] = {}
         self.both = self.add("both", "publish:t*,consume:t*")
         self.ending = self.add("ending", "consume", "2030-01-01")
         self.access = Access({}, token_file=str(path), now=lambda: self.now)
@@ -64,19 +64,6 @@ class Bench:
     def _call_later(self, seconds: float, call: Callable[[], None]) -> Timer:
         self.timers.append(Timer(seconds, call))
         return self.timers[-1]
-
-    def add(self, name: str, roles: str, last_day: str = "") -> str:
-        token, self.lines[name] = tokens.make(name, roles, last_day)
-        self.path.write_text("\n".join(self.lines.values()))
-        return token
-
-    def change(self, name: str, roles: str = "") -> None:
-        """Give a token other roles, or remove it, and read the file again."""
-        words = self.lines.pop(name).split()
-        if roles:
-            self.lines[name] = " ".join([words[0], roles, *words[2:]])
-        self.path.write_text("\n".join(self.lines.values()))
-        assert self.access.reload()
 
     def take(self, secret: str) -> Permissions:
         found, reason = self.token.take(secret.encode())

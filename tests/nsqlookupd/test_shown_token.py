@@ -11,35 +11,22 @@ import pytest
 from sparq.daemon.access import tokens
 from sparq.daemon.access.access import EXPIRED, FORBIDDEN, UNAUTHORISED, Access
 from sparq.nsqlookupd.shown_token import NsqdToken
+from tests.support.token_lines import TokenLines
 
 END = tokens.end_of("2030-01-01")
 
 
-class TokenFile:
+class TokenFile(TokenLines):
     """A token file with lines for all topics, for some, with an end, and without the role."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.now = END - 1.0
-        self.lines: dict[str, str] = {}
         self.whole = self.add("whole", "register")
         self.part = self.add("part", "register:t*")
         self.ending = self.add("ending", "register", "2030-01-01")
         self.reader = self.add("reader", "read,publish")
         self.access = Access({}, token_file=str(path), now=lambda: self.now)
-
-    def add(self, name: str, roles: str, last_day: str = "") -> str:
-        token, self.lines[name] = tokens.make(name, roles, last_day)
-        self.path.write_text("\n".join(self.lines.values()))
-        return token
-
-    def change(self, name: str, roles: str = "") -> None:
-        """Give a token other roles, or remove it, and read the file again."""
-        words = self.lines.pop(name).split()
-        if roles:
-            self.lines[name] = " ".join([words[0], roles, *words[2:]])
-        self.path.write_text("\n".join(self.lines.values()))
-        assert self.access.reload()
 
 
 @pytest.fixture

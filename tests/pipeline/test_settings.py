@@ -4,22 +4,8 @@ import dataclasses
 
 import pytest
 
-from sparq.pipeline.settings import QUERIES, Settings, SettingsError, flags
-
-LOOKUPD = ("127.0.0.1:4161",)
-
-
-def made(**values):
-    return Settings(**{"data": "data", "lookupd_http_addresses": LOOKUPD, **values})
-
-
-def refused(**values):
-    """The sentence about a mistake."""
-    with pytest.raises(SettingsError) as raised:
-        made(**values)
-    sentence = str(raised.value)
-    assert "\n" not in sentence
-    return sentence
+from sparq.pipeline.settings import QUERIES, Settings, flags
+from tests.pipeline.made_settings import made, refused
 
 
 def test_defaults() -> None:

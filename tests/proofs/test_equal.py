@@ -9,7 +9,7 @@ from proofs.outcome import Plan
 from proofs.twins_elsewhere import ELSEWHERE
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("protocol", "log", "broker", "inspection", "migration")
+PACKAGES = ("protocol", "log", "broker", "inspection", "migration")
 TYPES = frozenset(["int64", "uint8", "uint16", "uint32", "uint64", "integer", "bool_", "bytes_"])
 """Naming a type of numpy is not yet working with arrays."""
 
@@ -24,9 +24,9 @@ def test_the_twins_agree_and_wrong_ones_are_found() -> None:
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
     """Name and text of each module of the core."""
-    for room in ROOMS:
-        for path in sorted((ROOT / "src" / "sparq" / room).glob("*.py")):
-            yield f"{room}.{path.stem}", ast.parse(path.read_text())
+    for package in PACKAGES:
+        for path in sorted((ROOT / "src" / "sparq" / package).glob("*.py")):
+            yield f"{package}.{path.stem}", ast.parse(path.read_text())
 
 
 def works_with_arrays(node: ast.AST) -> bool:
