@@ -1,1 +1,1 @@
-"""Tests of the data source `nsq`; those that need a session share one (conftest)."""
+"""Tests of the Spark data source `nsq`; those that need a Spark session share one (conftest)."""

@@ -1,4 +1,4 @@
-"""What the tests of the source stand on: nsqds that answer from memory, and readers of them."""
+"""Fixtures for the tests of the source: nsqds that serve from memory, and their stream readers."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.spark.range_server import RangeServer
 
 @pytest.fixture
 def servers():
-    """Two nsqds, with four and with six messages."""
+    """Two nsqds with a topic `clicks`: the first has 4 messages, the second has 6."""
     with RangeServer() as first, RangeServer() as second:
         second.log = "cd" * 16
         for number in range(2):
@@ -22,7 +22,7 @@ def servers():
 
 @pytest.fixture
 def readers(servers):
-    """Makes stream readers and closes them."""
+    """A function that makes stream readers; they are stopped after the test."""
     made = []
 
     def make(*used: RangeServer, **options: str) -> NsqStreamReader:
@@ -43,7 +43,7 @@ def readers(servers):
 
 @pytest.fixture
 def no_long_pauses(monkeypatch):
-    """An idle query asks again at once, and so does one whose nsqd is out of reach."""
+    """Shorten the source's pauses: before an idle query asks again, and between retries."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 0.05)
     monkeypatch.setattr(topic_connections, "RETRY_FIRST_SECONDS", 0.01)
     monkeypatch.setattr(topic_connections, "RETRY_MAX_SECONDS", 0.02)

@@ -1,7 +1,7 @@
-"""A small nsqd for tests that must go wrong on purpose: range commands and MPUB over one log.
+"""A small nsqd that can be made to fail: range commands and MPUB over one log in memory.
 
-It parses with the real parser and serves stored batches; what it does wrong is set by its
-attributes. Threads serve the connections, so that blocking clients can be tested in one process.
+It uses the real command parser and serves stored batches. Its attributes set which errors it
+makes. Each connection has a thread, so that blocking clients can be tested in one process.
 """
 
 import contextlib
@@ -19,21 +19,24 @@ from tests.support.servers import free_port
 
 
 class RangeServer:
-    """One topic `clicks` with one channel.
+    """An nsqd with one topic, `clicks`, and one channel.
 
     Attributes:
         log: the log's id.
         batches: (first index, bodies) of each stored batch, in order.
-        first: the index before which nothing is left.
-        lost: what each READ says damage has cost.
-        refuse: for a command's name, the error it is refused with.
-        ranges: the version of range reading that it announces; 0: none.
-        created: what ATTACH says of the channel.
-        times: for "time", the answer by wall time in ns; the log's end where it has none.
-        hang_up_after: for a command's name, how many of it are answered before the connection is
-            cut off instead of answering; counts down.
-        published: (topic, body) of each message of each MPUB.
-        heard: the commands, in order.
+        first: the first index of the log; earlier messages are deleted.
+        committed: the index of the channel's cursor.
+        epoch: epoch of the newest ATTACH.
+        lost: number of messages lost to damage that each READ reports.
+        read_batches_max: maximum number of batches in the answer to one READ.
+        refuse: by command name, the error with which the command is refused.
+        ranges: the announced version of range reading; 0: no range reading.
+        created: whether ATTACH reports that it created the channel.
+        times: by wall time in ns, the index to return for it; other times return the log's end.
+        hang_up_after: by command name, how many such commands are answered before the connection
+            is closed without an answer; counts down.
+        published: (topic, body) of each published message.
+        heard: the received commands, in order.
     """
 
     def __init__(self, port: int = 0, ranges: int = 2) -> None:
@@ -59,12 +62,12 @@ class RangeServer:
     # Life
 
     def start(self) -> None:
-        """Listens; after `stop` at the same port."""
+        """Listen; after `stop`, on the same port."""
         self._listening = socket.create_server(("127.0.0.1", self.port))
         threading.Thread(target=self._accept, args=(self._listening,), daemon=True).start()
 
     def stop(self) -> None:
-        """Closes everything, as a kill does."""
+        """Close the listening socket and all connections, as a kill does."""
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -91,7 +94,7 @@ class RangeServer:
         parser = CommandParser(IdentifyLimits())
         with connection, contextlib.suppress(OSError):
             if connection.recv(4, socket.MSG_WAITALL) != commands.MAGIC_V2:
-                return  # gone again, or stopped just now
+                return  # the client has disconnected, or the server was stopped
             while data := connection.recv(1 << 20):
                 parser.feed(data)
                 while (command := parser.next()) is not None:
@@ -116,19 +119,19 @@ class RangeServer:
     # The log
 
     def add(self, bodies: list[bytes], gap: int = 0) -> None:
-        """Appends a stored batch, after so many indexes that no message has."""
+        """Append a stored batch; `gap` indexes before it belong to no message."""
         self.batches.append((self.end + gap, bodies))
 
     @property
     def end(self) -> int:
-        """The index behind the last message."""
+        """The index after the last message."""
         if not self.batches:
             return self.first
         index, bodies = self.batches[-1]
         return index + len(bodies)
 
     def ordinal_at(self, index: int) -> int:
-        """Messages before an index."""
+        """Number of messages before an index."""
         return sum(min(len(bodies), max(0, index - at)) for at, bodies in self.batches)
 
     def _index_at(self, ordinal: int) -> int:
@@ -169,7 +172,7 @@ class RangeServer:
     def _readends(self, command: commands.ReadEnds) -> bytes:
         answer = self._ends_object()
         if command.kind == "after":
-            ordinal = self.ordinal_at(max(command.value, self.first))  # as a log that has no more
+            ordinal = self.ordinal_at(max(command.value, self.first))  # earlier ones are deleted
             at = self._index_at(ordinal + command.count)
             answer |= {"from_ordinal": ordinal, "at": str(at), "at_ordinal": self.ordinal_at(at)}
         elif command.kind == "time":
@@ -180,12 +183,12 @@ class RangeServer:
         return layout.response(json.dumps(answer).encode())
 
     def size_of(self, position: int) -> int:
-        """What a batch takes."""
+        """Size of a stored batch in bytes."""
         at, bodies = self.batches[position]
         return len(stored_batch(bodies, at))
 
     def _within(self, first: int, max_bytes: int) -> dict[str, object]:
-        """Each batch is an extent of its own."""
+        """Answer a READENDS "within"; each batch is an extent."""
         reached, size = first, 0
         for position, (at, bodies) in enumerate(self.batches):
             if at + len(bodies) <= max(first, self.first):
@@ -234,5 +237,5 @@ class RangeServer:
 
 
 def key(server: RangeServer) -> str:
-    """The key of its log in an offset."""
+    """The key of the server's log in an offset."""
     return f"{server.address}/{server.log}"

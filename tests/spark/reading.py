@@ -1,4 +1,4 @@
-"""What stream readers of tests answer, in short form; and a query without Spark."""
+"""Helpers that read with a stream reader as Spark does, without a Spark session."""
 
 import pickle
 
@@ -8,12 +8,12 @@ from tests.support.waiting import wait_for
 
 
 def indexes(offset) -> dict[str, int]:
-    """How far an offset goes in each log."""
+    """The index of each log in an offset."""
     return {name: place["index"] for name, place in offset.items() if name != "cut"}
 
 
 def rows_of(reader, start, end, columns=("nsqd", "body")) -> list[tuple]:
-    """Some columns of each row between two offsets, as the executors would read them."""
+    """Read chosen columns of all rows between two offsets, as the executors do."""
     found = []
     for partition in pickle.loads(pickle.dumps(reader.partitions(start, end))):
         copy = pickle.loads(pickle.dumps(NsqStreamReader(reader._options, SCHEMA.names)))
@@ -23,11 +23,11 @@ def rows_of(reader, start, end, columns=("nsqd", "body")) -> list[tuple]:
 
 
 class Follower:
-    """Does what Spark does with a reader, one micro-batch after the other.
+    """A reader and the calls that Spark makes to it, one micro-batch after another.
 
     Attributes:
         reader: the reader.
-        offset: up to where it has read: what a checkpoint would hold.
+        offset: up to where it has read, as a checkpoint would record it.
         rows: (topic, nsqd, body) of each row.
         batches: (start, end) of each micro-batch.
     """
@@ -39,7 +39,7 @@ class Follower:
         self.batches: list[tuple] = []
 
     def step(self) -> bool:
-        """One micro-batch; whether there was one."""
+        """Read one micro-batch; returns False if there are no new messages."""
         end = self.reader.latestOffset(self.offset, self.reader.getDefaultReadLimit())
         if end == self.offset:
             return False
@@ -53,11 +53,11 @@ class Follower:
         return rows_of(self.reader, start, end, ("topic", "nsqd", "body"))
 
     def read(self, count: int) -> None:
-        """Reads on until there are so many rows."""
+        """Read until there are exactly `count` rows."""
         while len(self.rows) < count:
             wait_for(self.step, told=lambda: f"{count} rows: {self.rows}")
         assert count == len(self.rows), self.rows
 
     def bodies(self, topic: str) -> list[bytes]:
-        """The bodies of one topic, in order."""
+        """The bodies of one topic, sorted."""
         return sorted(body for name, _, body in self.rows if name == topic)

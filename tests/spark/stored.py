@@ -1,4 +1,4 @@
-"""Stored batches for tests, made as nsqd makes them."""
+"""Stored batches for tests, encoded as nsqd encodes them."""
 
 from sparq.protocol import batch
 from sparq.protocol.frames import BodySlices
@@ -13,7 +13,7 @@ def stored_batch(
     ordinal: int = 0,
     dues: list[tuple[int, int]] | None = None,
 ) -> bytes:
-    """One whole batch."""
+    """Encode one complete stored batch."""
     run, ends = batch.encode_frames(
         [BodySlices.of(bodies)], first_index, NODE, TIMESTAMP_NS + first_index
     )
@@ -23,7 +23,7 @@ def stored_batch(
 def encoded(
     run: bytes, ends, first_index: int, ordinal: int = 0, dues: list[tuple[int, int]] | None = None
 ) -> bytes:
-    """One whole batch of frames that are there already."""
+    """Encode one complete stored batch from frames that already exist."""
     parts = batch.encode(
         run,
         ends,

@@ -1,4 +1,4 @@
-"""How much of the backlog one batch takes: counts, bytes and time, without any nsqd."""
+"""How many messages one batch may read: limits on messages, bytes and time, without an nsqd."""
 
 import math
 
@@ -10,11 +10,11 @@ from sparq.spark.admission import Backlog, admit, share, share_bytes
 from sparq.spark.source_options import NO_LIMIT, ReadLimits
 
 NEVER = math.inf
-"""How long ago the last batch was before the first."""
+"""Seconds since the last batch, if there was none yet."""
 
 
 def messages(**counts: int) -> dict[str, Backlog]:
-    """Backlogs that no limit in bytes cuts."""
+    """Backlogs that fit the byte limit completely."""
     return {key: Backlog(count, count) for key, count in counts.items()}
 
 
@@ -37,7 +37,7 @@ def test_a_batch_waits_for_messages_or_for_time(limits, counts, waited, expected
 
 
 def test_a_batch_that_is_full_does_not_wait():
-    """Beyond maxBytesPerTrigger it would not grow, however few messages that is."""
+    """A batch that reaches maxBytesPerTrigger starts with fewer messages than the minimum."""
     limits = ReadLimits(messages_min=100, delay_seconds=5, bytes_max=1)
 
     assert {"a": 2, "b": 5} == admit({"a": Backlog(9, 2), "b": Backlog(5, 5)}, limits, 0)
@@ -52,7 +52,7 @@ backlogs = st.dictionaries(st.text("abcdef", min_size=1, max_size=2), st.integer
 
 @given(st.integers(1, 20_000), backlogs)
 def test_shares_are_within_limit_and_backlogs(limit, counts):
-    """All of the limit is used if there is enough, none gets more than it has or nothing at all."""
+    """Shares use the whole limit if they can; no log gets more than it has, or 0 if it has any."""
     shares = share(limit, counts)
 
     assert sum(shares.values()) == min(limit, sum(counts.values()))
@@ -62,13 +62,13 @@ def test_shares_are_within_limit_and_backlogs(limit, counts):
 
 
 def test_shares_follow_the_backlogs():
-    """Three times the backlog gets three times the share."""
+    """A log with three times the backlog gets three times the share."""
     assert {"a": 250, "b": 750} == share(1000, {"a": 100_000, "b": 300_000})
 
 
 @given(st.integers(1, 10_000), backlogs)
 def test_shares_of_bytes_never_exceed_the_limit(limit, sizes):
-    """What is there is given whole if it fits, else in proportion and rounded down."""
+    """If all bytes fit, each log gets all of its own; else a proportional share, rounded down."""
     shares = share_bytes(limit, sizes)
 
     assert shares.keys() == sizes.keys()
@@ -97,7 +97,7 @@ counted = st.dictionaries(
     st.sampled_from([0.0, 1.0, 2.0, NEVER]),
 )
 def test_a_batch_is_within_all_limits_or_held_back_for_one_reason(backlogs, limits, waited):
-    """A plain reading of the rules: nothing at all, or as much as every limit allows."""
+    """A batch is either held back or reads as much as all limits together allow."""
     taken = admit(backlogs, limits, waited)
     there = sum(backlog.messages for backlog in backlogs.values())
     allowed = sum(backlog.allowed for backlog in backlogs.values())

@@ -1,4 +1,4 @@
-"""Where reading begins and ends in a log, of an nsqd that answers from memory."""
+"""Where reading starts and ends in a log, with nsqds that serve from memory."""
 
 import time
 
@@ -19,7 +19,7 @@ ALL = ReadAllAvailable()
 
 
 def test_a_query_begins_where_the_option_says(servers, readers):
-    """Earliest, latest, where the channel stands, or an index or a word for each nsqd."""
+    """startingOffsets is earliest, latest, committed, or JSON with an index or word per nsqd."""
     first, second = servers
     first.committed = 101
     named = f'{{"{first.address}": 201, "{key(second)}": "latest"}}'
@@ -38,7 +38,7 @@ def test_a_query_begins_where_the_option_says(servers, readers):
 
 
 def test_a_query_may_begin_at_a_time(servers, readers):
-    """startingTimestamp goes before startingOffsets."""
+    """startingTimestamp overrides startingOffsets; nsqd gets it in nanoseconds."""
     reader = readers(startingTimestamp="1763687000000")
 
     assert {key(server): server.end for server in servers} == indexes(reader.initialOffset())
@@ -47,7 +47,7 @@ def test_a_query_may_begin_at_a_time(servers, readers):
 
 
 def test_offsets_of_no_log_are_refused(servers, readers):
-    """A name that is no nsqd's, or an index beyond the end, is a mistake to be told of."""
+    """An unknown nsqd or an index after the log's end in startingOffsets is an OptionError."""
     with pytest.raises(
         OptionError, match="option startingOffsets: no log of topic clicks was found for h:1"
     ):
@@ -57,7 +57,10 @@ def test_offsets_of_no_log_are_refused(servers, readers):
 
 
 def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
-    """What was deleted cannot be begun with."""
+    """A start index that was deleted is a DataLossError.
+
+    Without failOnDataLoss, reading starts at the log's first message.
+    """
     servers[0].first = 102
     named = f'{{"{servers[0].address}": 50}}'
 
@@ -70,9 +73,9 @@ def test_an_offset_before_the_logs_first_message_is_data_loss(servers, readers):
 
 
 def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
-    """The query has created the channel there: nobody has said what it need not see.
+    """A channel that the query itself has just created is read from the log's first message.
 
-    Of an nsqd that was away, and has the topic that is read elsewhere, only what is new is read.
+    Of an nsqd that joins later with an existing channel, only messages after its cursor are read.
     """
     for server in servers:
         server.created, server.committed = True, server.end
@@ -95,7 +98,7 @@ def test_a_topic_that_appears_is_read_from_its_first_message(servers, readers):
 
 
 def test_a_log_that_joins_from_a_time_may_go_away_meanwhile(servers, readers):
-    """It joins when it is back; the others go on."""
+    """A log whose nsqd disconnects while it joins is added later; the others are read."""
     first, second = servers
     reader = readers(first, startingTimestamp="5")
     start = reader.latestOffset(reader.initialOffset(), ALL)

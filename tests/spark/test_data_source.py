@@ -1,4 +1,4 @@
-"""The data source as Spark handles it before it runs: found, configured, copied."""
+"""The data source before a query runs: Spark finds, configures and pickles it."""
 
 import pickle
 import pkgutil
@@ -21,7 +21,7 @@ def source_of(**options: str) -> NsqDataSource:
 
 
 def schema_of(text: str) -> StructType:
-    """A schema from "name type" pairs, without a session to parse it."""
+    """Make a schema from "name type" pairs, without a session to parse it."""
     from pyspark.sql.types import (
         BinaryType,
         IntegerType,
@@ -48,7 +48,7 @@ def test_spark_finds_the_data_source_by_its_module():
 
 
 def test_the_schema_is_that_of_the_rows():
-    """The columns that are announced are those that are made."""
+    """The declared schema equals the schema of the rows that the source produces."""
     assert list(COLUMNS) == SCHEMA.names
     assert source_of(nsqd_tcp_addresses=f"127.0.0.1:{free_port()}").schema() == ", ".join(
         f"`{name}` {COLUMNS[name]}" for name in SCHEMA.names
@@ -56,7 +56,7 @@ def test_the_schema_is_that_of_the_rows():
 
 
 def test_readers_and_writers_are_copied_to_executors():
-    """None of them holds a connection before it is used; a copy is as good."""
+    """Readers and writers can be pickled: none holds a connection before it is used."""
     body = schema_of("body binary")
     for made in (
         source_of().streamReader(FULL),
@@ -68,7 +68,10 @@ def test_readers_and_writers_are_copied_to_executors():
 
 
 def test_only_a_reader_that_is_asked_to_takes_predicates():
-    """Spark refuses a reader with `pushFilters` unless its own setting is on."""
+    """A reader has `pushFilters` only with pushDownPredicate=true.
+
+    Spark refuses a reader with `pushFilters` unless Spark's own setting is on, too.
+    """
     plain, pushing = (source_of(pushDownPredicate=text).reader(FULL) for text in ("false", "true"))
 
     assert DataSourceReader.pushFilters is type(plain).pushFilters
@@ -78,12 +81,12 @@ def test_only_a_reader_that_is_asked_to_takes_predicates():
 
 @pytest.mark.parametrize("text", ["body string", "clicks string", "body binary never"])
 def test_a_schema_may_only_choose(text):
-    """Another type, another column, or one that must not be null: an error that lists them."""
+    """A schema with another type, another column or NOT NULL is refused with a list of columns."""
     with pytest.raises(OptionError, match="these columns, all nullable: topic string, nsqd"):
         source_of().reader(schema_of(text))
 
 
 def test_a_topic_can_not_be_overwritten():
-    """mode('overwrite') would promise to delete what is there."""
+    """mode('overwrite') is refused: a sink cannot delete a topic's messages."""
     with pytest.raises(OptionError, match="use mode"):
         source_of().writer(schema_of("body binary"), True)

@@ -1,4 +1,4 @@
-"""Stored batches become the rows that a reader of one frame after the other would make."""
+"""Decoding whole stored batches gives the same rows as reading frame by frame."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def rows_one_by_one(data: bytes, first: int, end: int) -> list[tuple]:
-    """The scalar twin: batch by batch, frame by frame, field by field."""
+    """The twin of the decoder: reads batch by batch, frame by frame, field by field."""
     rows = []
     for stored in batch.walk(data):
         start = 0
@@ -50,7 +50,7 @@ bodies = st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=30)
 
 @st.composite
 def runs(draw) -> tuple[bytes, int, int]:
-    """Some stored batches with gaps between their indexes, and a range over them."""
+    """Some stored batches with gaps between their indexes, and a range of their indexes."""
     data, index = b"", draw(st.integers(0, 1 << 50))
     low = index
     for piece in draw(st.lists(bodies, max_size=6)):
@@ -64,7 +64,7 @@ def runs(draw) -> tuple[bytes, int, int]:
 @settings(max_examples=150, deadline=None)
 @given(runs(), st.sampled_from([1, 3, 50_000]))
 def test_decoding_equals_reading_frame_by_frame(run, rows_max):
-    """Any run of batches, any range over it, any size of record batches: the same rows."""
+    """Any batches and any range give the twin's rows, in pieces of at most ROWS_MAX rows."""
     data, first, end = run
     before, decode.ROWS_MAX = decode.ROWS_MAX, rows_max
     try:
@@ -77,7 +77,7 @@ def test_decoding_equals_reading_frame_by_frame(run, rows_max):
 
 
 def test_the_types_are_those_that_spark_checks_for():
-    """Names, order, types and nullability equal what Spark derives from the schema."""
+    """The record batches have exactly the declared schema."""
     data = stored_batch([b"a", b"bc"], 5)
     (piece,) = Decoder("clicks", "h:4150").decode(memoryview(data), 0, 99)
 
@@ -86,7 +86,7 @@ def test_the_types_are_those_that_spark_checks_for():
 
 
 def test_columns_are_those_asked_for_in_that_order():
-    """A reader that wants some columns gets these, in the order in which it names them."""
+    """A decoder of chosen columns returns these, in the given order."""
     data = stored_batch([b"a", b"bc"], 5)
     (piece,) = Decoder("clicks", "h:4150", ["body", "index"]).decode(memoryview(data), 6, 7)
 
@@ -94,7 +94,7 @@ def test_columns_are_those_asked_for_in_that_order():
 
 
 def test_attempts_and_large_indexes_are_taken_from_the_bytes():
-    """Attempts are 16 bits without sign, indexes 54."""
+    """Attempts (unsigned, 16 bits) and indexes (54 bits) are exact at their maxima."""
     index = layout.INDEX_LIMIT - 1
     run, ends = batch.encode_frames([frames.BodySlices.of([b"x"])], index, 1023, 1)
     run = bytes(frames.patch_attempts(run, ends, 65_535))
@@ -107,7 +107,7 @@ def test_attempts_and_large_indexes_are_taken_from_the_bytes():
 
 
 def test_a_flipped_bit_is_an_error_and_never_a_row():
-    """The payload's checksum is looked at before anything is decoded."""
+    """The payload's checksum is verified before anything is decoded."""
     data = bytearray(stored_batch([b"hello"] * 20, 5))
     data[-9] ^= 1
 
@@ -116,7 +116,7 @@ def test_a_flipped_bit_is_an_error_and_never_a_row():
 
 
 def test_rows_share_no_memory_with_the_bytes_received():
-    """What was decoded stays as it is when the buffer is used again."""
+    """Decoded rows do not change when the receive buffer is overwritten."""
     data = bytearray(stored_batch([b"hello", b"you"], 5))
     (piece,) = Decoder("t", "n").decode(memoryview(data), 0, 99)
     before = pa.RecordBatch.from_pylist(piece.to_pylist(), schema=SCHEMA)

@@ -1,4 +1,4 @@
-"""Discovery: nsqlookupd's answers, and what is done without them."""
+"""Discovery: the answers of nsqlookupds, and addresses that are given directly."""
 
 import http.server
 import json
@@ -17,7 +17,7 @@ from tests.support.servers import free_port
 
 
 class Lookupd:
-    """Answers every GET with a status and a body."""
+    """An nsqlookupd that answers every GET with a status and a body."""
 
     def __init__(self, tls=None) -> None:
         self.status, self.body, self.paths, self.secrets = 200, b'{"producers":[]}', [], []
@@ -33,7 +33,7 @@ class Lookupd:
                 self.wfile.write(outer.body)
 
             def log_message(self, *_: object) -> None:
-                """Says nothing."""
+                """Log nothing."""
 
         self._server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
         self.address = f"127.0.0.1:{self._server.server_port}"
@@ -42,12 +42,12 @@ class Lookupd:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def knows(self, *addresses: tuple[str, int]) -> None:
-        """These producers."""
+        """Answer with these producers."""
         producers = [{"broadcast_address": host, "tcp_port": port} for host, port in addresses]
         self.body = json.dumps({"channels": [], "producers": producers}).encode()
 
     def has_nodes(self, **topics: dict[str, bool]) -> None:
-        """These nsqds at port 1, each with its topics and whether they are tombstoned."""
+        """Answer with these nsqds, port 1, each with its topics and whether they are tombstoned."""
         producers = [
             {
                 "broadcast_address": host,
@@ -73,7 +73,7 @@ def lookupd():
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch):
-    """No pause between two questions."""
+    """Set the pause between two queries to 0."""
     monkeypatch.setattr(discovery, "INTERVAL_SECONDS", 0)
     monkeypatch.setattr(discovery, "RETRY_SECONDS", 0)
 
@@ -83,14 +83,14 @@ def nobody() -> str:
 
 
 def test_nsqds_that_are_named_need_no_question():
-    """A list is what it is."""
+    """nsqds given by address are used without any request."""
     found = NsqdDiscovery(ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection.of_one("clicks"))
 
     assert found.addresses() == ("h:1", "h:2")
 
 
 def test_nsqlookupd_is_asked_for_the_topic(lookupd):
-    """The producers' TCP addresses, also of IPv6; the topic's name is quoted."""
+    """/lookup gives the producers' TCP addresses, also of IPv6; the topic name is URL-encoded."""
     lookupd.knows(("a", 4150), ("::1", 4152))
 
     assert NsqdDiscovery(
@@ -103,7 +103,7 @@ def test_nsqlookupd_is_asked_for_the_topic(lookupd):
 
 
 def test_several_topics_are_one_question(lookupd):
-    """By names or by a pattern, from the topics of each nsqd, but for tombstoned ones."""
+    """Several topics or a pattern need one request to /nodes; tombstoned topics are left out."""
     cluster = ClusterOptions((), (lookupd.address,), 1)
     plain = {"x2": False, "x#ephemeral": False}
     lookupd.has_nodes(a={"x1": False, "y": False, "x2": True}, b=plain)
@@ -118,7 +118,7 @@ def test_several_topics_are_one_question(lookupd):
 
 
 def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
-    """Until nsqlookupd tells of it again."""
+    """A forgotten topic of an nsqd returns only when nsqlookupd lists it again."""
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection((), ".*", several=True)
     )
@@ -133,7 +133,7 @@ def test_a_topic_that_an_nsqd_does_not_have_is_forgotten(lookupd):
 
 
 def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
-    """Without nsqlookupd nothing is asked."""
+    """Without nsqlookupd, every given topic is expected at every given nsqd."""
     found = NsqdDiscovery(
         ClusterOptions(("h:1", "h:2"), (), 1), TopicSelection(("a", "b"), several=True)
     )
@@ -143,14 +143,14 @@ def test_topics_that_are_named_are_at_each_nsqd_that_is_named():
 
 
 def test_a_sink_asks_for_all_nsqds(lookupd):
-    """A topic that is written to need not exist."""
+    """A sink uses all nsqds of /nodes: its topic need not exist yet."""
     NsqdDiscovery(ClusterOptions((), (lookupd.address,), 1), None).addresses()
 
     assert lookupd.paths == ["/nodes"]
 
 
 def test_what_was_found_stays(lookupd):
-    """An nsqd that nsqlookupd has forgotten, and one that it learnt since, are both there."""
+    """An nsqd that nsqlookupd no longer lists is kept, and new ones are added."""
     found = NsqdDiscovery(
         ClusterOptions((), (lookupd.address,), 1), TopicSelection.of_one("clicks")
     )
@@ -164,7 +164,7 @@ def test_what_was_found_stays(lookupd):
 
 
 def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
-    """404 TOPIC_NOT_FOUND is an answer: nothing was published yet."""
+    """404 TOPIC_NOT_FOUND counts as an answer without nsqds: nothing was published yet."""
     lookupd.status, lookupd.body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
 
     assert (
@@ -176,7 +176,7 @@ def test_an_unknown_topic_has_no_nsqds_yet(lookupd):
 
 
 def test_one_nsqlookupd_is_enough(lookupd):
-    """Of two nsqlookupds one is down: the other's answer counts."""
+    """If one of two nsqlookupds is down, the answer of the other counts."""
     lookupd.knows(("a", 1))
     found = NsqdDiscovery(
         ClusterOptions((), (nobody(), lookupd.address), 1), TopicSelection.of_one("clicks")
@@ -186,7 +186,7 @@ def test_one_nsqlookupd_is_enough(lookupd):
 
 
 def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
-    """Before the first answer nobody can say that there are no nsqds."""
+    """Until one nsqlookupd has answered, an OSError lists each address with its failure."""
     lookupd.status, lookupd.body = 500, b"oh"
     gone = nobody()
     found = NsqdDiscovery(
@@ -203,7 +203,7 @@ def test_without_any_answer_there_is_an_error_that_names_all(lookupd):
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]"])
 def test_another_program_at_the_address_is_said(lookupd, body):
-    """A web server is no nsqlookupd."""
+    """An answer that is not nsqlookupd's JSON is a WrongPeerError."""
     lookupd.body = body
 
     with pytest.raises(WrongPeerError, match="is not an nsqlookupd"):
@@ -213,7 +213,7 @@ def test_another_program_at_the_address_is_said(lookupd, body):
 
 
 def test_https_and_the_secret(tmp_path):
-    """An https nsqlookupd is verified as nsqds are, and gets the secret; a path is kept."""
+    """An https nsqlookupd is verified and gets the secret; the path in its URL is kept."""
     files = certificates(tmp_path)
     layers = LayerOptions(tls_root_ca_file=str(files.authority), auth_secret="open sesame")
     for cert, trusted in ((files.server, True), (files.stranger, False)):

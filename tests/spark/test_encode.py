@@ -1,4 +1,4 @@
-"""Columns become MPUB bodies that the server's own parser takes apart into the same messages."""
+"""Columns become MPUB bodies; nsqd's parser splits them into the same messages."""
 
 import itertools
 
@@ -23,7 +23,7 @@ from sparq.spark.errors import RowError
 
 
 def sent(mpubs) -> list[list[bytes]]:
-    """What nsqd's parser makes of them."""
+    """The messages that nsqd's parser finds in each MPUB."""
     received = []
     for mpub in mpubs:
         parser = CommandParser(IdentifyLimits(max_body_size=1 << 20))
@@ -43,13 +43,13 @@ def sent(mpubs) -> list[list[bytes]]:
     st.sampled_from([pa.binary(), pa.large_binary()]),
 )
 def test_rows_arrive_as_they_are_in_mpubs_within_the_limit(bodies, body_size, skipped, kind):
-    """Any rows, any limit, also of a slice: the same messages in order, each MPUB within it."""
+    """Any column, also a slice, arrives unchanged and in order; each MPUB is within the limit."""
     column = pa.array([b"x"] * skipped + bodies, kind)[skipped:]
     mpubs = list(multi_publishes(column, body_size))
 
     assert bodies == [one for run in sent(mpubs) for one in run]
     assert all(4 + len(mpub.sized) <= body_size for mpub in mpubs)
-    # No two that follow each other would have fitted into one.
+    # An MPUB ends only where the next message would not have fitted.
     assert all(
         4 + len(first.sized) + 4 + second.sized[:4].tolist()[-1] > body_size
         for first, second in itertools.pairwise(mpubs)
@@ -62,7 +62,7 @@ def test_strings_are_sent_as_utf_8():
 
 
 def test_a_large_message_goes_alone():
-    """What is larger than an MPUB should be, but within nsqd's limits, is one MPUB."""
+    """A message larger than MPUB_BYTES, but within nsqd's limits, is sent in its own MPUB."""
     large = bytes(encode.MPUB_BYTES)
     column = pa.array([b"a", large, b"b"])
 
@@ -89,18 +89,18 @@ ROWS = RowPosition("partition 3 of batch 7", 1000)
     ],
 )
 def test_rows_that_are_no_messages_are_refused(bodies, text):
-    """Null, empty and too large: the error says which row of which partition, and why."""
+    """A null, empty or too large body is a RowError with the row, the partition and the reason."""
     with pytest.raises(RowError, match=text):
         check_bodies(pa.array(bodies, pa.binary()), 10, ROWS)
 
 
 def test_a_message_must_fit_an_mpub():
-    """Where max_body_size is the smaller limit, it holds."""
+    """A message's limit is max_msg_size, or less if max_body_size leaves less room."""
     assert (92, 90) == (size_limit(1000, 100), size_limit(90, 100))
 
 
 def test_rows_are_told_apart_by_topic():
-    """Each topic gets its rows in their order."""
+    """Rows are grouped by topic and keep their order within it."""
     topics = pa.array(["a", "b", "a"])
     parts = {
         topic: part.to_pylist() for topic, part in by_topic(topics, pa.array([b"1", b"2", b"3"]))
@@ -117,6 +117,6 @@ def test_rows_are_told_apart_by_topic():
     ],
 )
 def test_a_row_without_a_topic_is_refused(topics, text):
-    """A null topic has nowhere to go, nor has a name that no topic may have."""
+    """A null or invalid topic name is a RowError."""
     with pytest.raises(RowError, match=text):
         check_topics(pa.array(topics), ROWS)

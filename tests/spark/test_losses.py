@@ -1,4 +1,4 @@
-"""Lost messages: what is a loss, what only looks like one, and that each is reported once."""
+"""Lost messages: what counts as a loss, what does not, and that each loss is reported once."""
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -13,7 +13,10 @@ ALL = ReadAllAvailable()
 
 
 def test_a_log_that_was_replaced_is_data_loss(servers, readers):
-    """A topic deleted and made anew, or another disk: never silently other data."""
+    """A topic that was deleted and created again is a DataLossError, not silently other data.
+
+    Without failOnDataLoss, the old log is marked as gone and the new one is read from its start.
+    """
     reader = readers(servers[1])
     start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(2))
     servers[1].stop()
@@ -33,7 +36,7 @@ def test_a_log_that_was_replaced_is_data_loss(servers, readers):
 
 
 def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, caplog):
-    """A log that begins at a higher ordinal than the offset has lost what lies between."""
+    """A log that starts at a higher ordinal than the offset has lost the messages between."""
     server = servers[0]
     start = {key(server): {"index": 1, "ordinal": 1}}
     server.first = 201
@@ -53,7 +56,7 @@ def test_messages_deleted_before_they_were_read_are_data_loss(servers, readers, 
 
 
 def test_a_gap_of_indexes_is_no_data_loss(servers, readers):
-    """After a clean restart a log begins at a higher index, and all that was read is gone."""
+    """A log that starts at a higher index, but at the offset's ordinal, has lost nothing."""
     server = servers[0]
     start = {key(server): {"index": 102, "ordinal": 2}}
     server.first = server.committed = 202
@@ -66,7 +69,10 @@ def test_a_gap_of_indexes_is_no_data_loss(servers, readers):
 
 
 def test_offsets_of_earlier_versions_have_no_ordinals(servers, readers):
-    """The channel's cursor then says whether what is deleted was read; the next offset has both."""
+    """For an offset without ordinals, a channel cursor ahead of it means data loss.
+
+    The next offset has both index and ordinal.
+    """
     server = servers[0]
     start = {key(server): 150}
     server.first, server.committed = 202, 150

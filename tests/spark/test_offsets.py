@@ -1,4 +1,4 @@
-"""Offsets: what may stand in a checkpoint or an option, and how work is shared out."""
+"""Offsets: their form in checkpoints and options, and how a batch is split into parts."""
 
 import os
 
@@ -27,7 +27,7 @@ STREAM = (EARLIEST, LATEST, COMMITTED)
 
 
 def test_a_key_names_an_address_and_a_log():
-    """A key and its text are two forms of one thing; a bare address has no log."""
+    """A key and its text convert into each other; a bare address has no log."""
     key = Key("[::1]:4150", LOG)
 
     assert key == offsets.parse_key(str(key))
@@ -40,7 +40,7 @@ def test_a_key_names_an_address_and_a_log():
 
 
 def test_an_offset_is_what_it_was_in_the_checkpoint():
-    """Index and ordinal of each log, what is gone, and how its batch is cut."""
+    """Parsing keeps each log's index, ordinal and `gone`, and the batch's `cut`."""
     given = {
         f"h:1/{LOG}": {"index": 1 << 53, "ordinal": 7},
         f"h:2/{LOG}": {"index": 5, "ordinal": 0, "gone": True},
@@ -55,7 +55,7 @@ def test_an_offset_is_what_it_was_in_the_checkpoint():
 
 
 def test_an_offset_of_an_earlier_version_is_read():
-    """An index alone, as a number or as text; it stays one until its ordinal is known."""
+    """An index alone, as a number or text, is read; it is written so until its ordinal is known."""
     offset = Offset.parse({f"h:1/{LOG}": str(1 << 53), f"h:2/{LOG}": 5})
 
     assert {f"h:1/{LOG}": LogPosition(1 << 53, None), f"h:2/{LOG}": LogPosition(5, None)} == (
@@ -80,19 +80,19 @@ def test_an_offset_of_an_earlier_version_is_read():
     ],
 )
 def test_an_offset_of_another_source_is_refused(wrong):
-    """The error shows it."""
+    """Anything else is a ValueError."""
     with pytest.raises(ValueError, match="not an offset of the source nsq"):
         Offset.parse(wrong)
 
 
 @pytest.mark.parametrize("word", STREAM)
 def test_a_word_is_a_position_everywhere(word):
-    """earliest, latest and committed hold for every log."""
+    """The words earliest, latest and committed apply to every log, in any case."""
     assert word == parse_positions(f" {word.upper()} ", STREAM, EARLIEST).of(Key("h:1", LOG, "t"))
 
 
 def test_json_names_nsqds_and_logs():
-    """An index, a word or one of Kafka's numbers for an address or a log; else the default."""
+    """JSON maps an address or log to an index, a word, -1 or -2; other logs get the default."""
     text = f'{{"h:1": 7, "h:2": "latest", "h:3": -1, "h:4": -2, "h:5": "9", "h:6/{LOG}": 11}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
@@ -110,19 +110,19 @@ def test_json_names_nsqds_and_logs():
     "text", ["soon", "[]", "7", '{"h:1": -3}', '{"h:1": true}', '{"h:1": "x"}', '{"h:1": 1.5}', "{"]
 )
 def test_other_positions_are_refused(text):
-    """The error says what is expected."""
+    """The ValueError shows the expected form."""
     with pytest.raises(ValueError, match=r"expected earliest, latest or JSON like \{"):
         parse_positions(text, (EARLIEST, LATEST), EARLIEST)
 
 
 def test_a_position_that_has_no_meaning_there_is_refused():
-    """`latest` is no place to end at for one who may only say `latest` of the end: -2 neither."""
+    """Where only `latest` is allowed, -2 (earliest) is refused."""
     with pytest.raises(ValueError, match="expected latest"):
         parse_positions('{"h:1": -2}', (LATEST,), LATEST)
 
 
 def test_json_names_topics():
-    """A topic alone, or a topic at an address; the most exact name counts."""
+    """JSON names a topic, or a topic at an address; the most specific name counts."""
     text = (
         f'{{"a": {{"h:1": 7, "h:2": "latest"}}, "b": "committed", "h:1": "latest", "c": {{}}, '
         f'"h:3/b:{LOG}": {{"index": 9, "ordinal": 8}}, "cut": "latest"}}'
@@ -149,7 +149,7 @@ def test_json_names_topics():
 
 
 def test_an_offset_that_was_copied_is_a_position():
-    """endOffset of a query's progress can be another query's startingOffsets."""
+    """The endOffset of a query's progress is accepted as startingOffsets of another query."""
     text = f'{{"h:1/{LOG}": {{"index": 7, "ordinal": 5}}, "cut": {{"parts": 1, "records_max": 9}}}}'
     positions = parse_positions(text, STREAM, EARLIEST)
 
@@ -158,13 +158,13 @@ def test_an_offset_that_was_copied_is_a_position():
 
 
 def test_positions_without_names_know_every_log():
-    """A plain word names nothing that could be unknown."""
+    """A plain word has no names that could be unknown."""
     assert set() == Positions(EARLIEST).unknown(set())
 
 
 @given(backlogs, st.integers(1, 50), st.integers(1, 5_000))
 def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
-    """Parts hold all messages, none more than allowed, none empty, and are about equal."""
+    """Parts hold all messages; none is above the limit or empty; sizes differ by at most 1."""
     cut = Cut(parts, messages_max).counts(counts)
 
     assert {key: sum(pieces) for key, pieces in cut.items()} == counts
@@ -175,7 +175,7 @@ def test_parts_add_up_and_keep_to_the_limits(counts, parts, messages_max):
 
 
 def test_parts_are_shared_out_by_size():
-    """The larger range gets more of the parts, and each range one at least."""
+    """Larger ranges get more parts; every range gets at least one."""
     cut = Cut(5, 1_000_000).counts({"a": 60_000, "b": 40_000, "c": 1})
 
     assert {"a": 3, "b": 2, "c": 1} == {key: len(pieces) for key, pieces in cut.items()}
@@ -183,7 +183,7 @@ def test_parts_are_shared_out_by_size():
 
 @pytest.mark.parametrize("cores", [1, 64, None])
 def test_without_options_the_messages_alone_decide(monkeypatch, cores):
-    """One partition for each 50,000 messages, up to a limit; the machine's cores do not count."""
+    """Without options there is a part per 50,000 messages, up to PARTITIONS_MAX, on any machine."""
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
 
     assert [1, 1, 2, 20, PARTITIONS_MAX] == [

@@ -1,4 +1,4 @@
-"""Options that source and sink share: names, addresses, layers; and those of a sink."""
+"""Options shared by source and sink (names, addresses, TLS and AUTH), and those of a sink."""
 
 import pytest
 
@@ -30,13 +30,13 @@ STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
     ],
 )
 def test_a_misspelt_option_is_named_with_the_nearest(given, text):
-    """A typing error must not pass for the default."""
+    """An unknown option is an OptionError that suggests the nearest or equivalent option."""
     with pytest.raises(OptionError, match=text):
         check_names({**STREAM, given: "1"})
 
 
 def test_options_of_spark_and_of_the_other_direction_pass():
-    """Spark adds names of its own; a source and a sink may share their options."""
+    """Spark's own options, and those of the sink in a source, are accepted."""
     check_names(
         {
             **STREAM,
@@ -52,7 +52,7 @@ def test_options_of_spark_and_of_the_other_direction_pass():
 
 
 def test_layers_are_known_in_any_case(tmp_path):
-    """TLS, compression and AUTH have go-nsq's names and defaults; source and sink have them all."""
+    """TLS, compression and AUTH options have go-nsq's names and defaults, in any case."""
     authority = certificates(tmp_path).authority
     assert PLAIN == SourceOptions.of(STREAM, stream=True).cluster.layers
     given = {
@@ -79,7 +79,7 @@ def test_layers_are_known_in_any_case(tmp_path):
 
 
 def test_addresses_of_all_kinds():
-    """nsqds may be paths of unix sockets, nsqlookupds URLs."""
+    """An nsqd may be the path of a unix socket, an nsqlookupd a URL; duplicates are removed."""
     nsqds = {"nsqd_tcp_addresses": "/run/nsqd.sock, [::1]:4150"}
     lookupds = {"lookupd_http_addresses": "https://h:1, h:1, https://h:1", "nsqd_tcp_addresses": ""}
 
@@ -88,7 +88,7 @@ def test_addresses_of_all_kinds():
 
 
 def test_a_sink_has_limits():
-    """nsqd's limits may be raised as nsqd's were; the defaults are nsqd's."""
+    """max_msg_size and max_body_size default to nsqd's limits; they must be whole numbers."""
     assert (1_048_576, 5_242_880) == (
         SinkOptions.of(NSQD).max_msg_size,
         SinkOptions.of(NSQD).max_body_size,

@@ -1,4 +1,4 @@
-"""The partitions of a batch: equal, and the same each time the batch is run."""
+"""The partitions of a batch: of equal size, and the same each time the batch is run."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ ALL = ReadAllAvailable()
 
 
 def test_a_range_is_cut_into_equal_parts(servers, readers):
-    """minPartitions and maxRecordsPerPartition cut; rows and their order stay the same."""
+    """minPartitions and maxRecordsPerPartition split a range into equal parts with all its rows."""
     start, end = {key(servers[1]): 0}, {key(servers[1]): 6}
     for options, count in (
         ({"minPartitions": "3"}, 3),
@@ -34,7 +34,10 @@ def bounds(partitions) -> list[tuple[int, int, int]]:
 
 
 def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
-    """Run again with other options or cores, and with an nsqd away, it has the same partitions."""
+    """A batch that is run again has the same partitions.
+
+    The options and the number of cores may differ, and an nsqd may be away for a while.
+    """
     first, second = servers
     planned = readers(minPartitions="4")
     start = planned.initialOffset()
@@ -54,7 +57,7 @@ def test_a_batch_is_cut_as_it_was_planned(servers, readers, monkeypatch):
 
 
 def test_a_loss_leaves_the_other_partitions_as_they_were(servers, readers):
-    """What is deleted or gone makes partitions empty or shorter, never fewer."""
+    """A loss shortens or empties partitions; their number and the others do not change."""
     _, second = servers
     planned = readers(minPartitions="10")
     start = planned.initialOffset()
@@ -76,7 +79,7 @@ def test_a_loss_leaves_the_other_partitions_as_they_were(servers, readers):
 
 
 def test_a_planned_range_waits_for_its_nsqd(servers, readers):
-    """The restart of an nsqd within the time of the option fails nothing."""
+    """A range is read although its nsqd restarts, if it is back within nsqdTimeoutMs."""
     reader = readers(servers[1])
     servers[1].stop()
     threading.Timer(0.2, servers[1].start).start()

@@ -1,4 +1,4 @@
-"""Which of NSQ's ports an address is, against real daemons: one sentence names the mistake."""
+"""A wrong port of NSQ is recognised and named in one sentence; tested with real daemons."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def nsqd(tmp_path_factory):
 
 
 def test_the_four_ports_are_told_apart(nsqd, lookupd):
-    """Of nsqd's HTTP port the TCP port is known, too; nothing else is taken for one of them."""
+    """Each port is recognised; nsqd's HTTP port also tells its TCP port; a free port is None."""
     places = [nsqd.tcp, nsqd.http, lookupd.tcp, lookupd.http, f"127.0.0.1:{free_port()}"]
 
     assert [
@@ -41,7 +41,7 @@ def test_the_four_ports_are_told_apart(nsqd, lookupd):
 
 @pytest.mark.parametrize("topic", ["clicks", ""])
 def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
-    """The sentence has the option, the address, what it is, and what is needed."""
+    """The error has the option, the address, the port that it is, and the one that is needed."""
     for address, text in (
         (lookupd.tcp, f"{lookupd.tcp} is nsqlookupd's TCP port, but nsqlookupd's HTTP port is"),
         (nsqd.tcp, f"is nsqd's TCP port, .* set nsqd_tcp_addresses={nsqd.tcp}"),
@@ -62,14 +62,14 @@ def test_a_wrong_port_is_named_before_the_query_runs(nsqd, lookupd, topic):
 
 
 def test_the_check_changes_nothing(nsqd):
-    """No topic is created by asking for it."""
+    """The check creates no topic."""
     ports.check(ClusterOptions((nsqd.tcp,), (), 1000), "clicks")
 
     assert not nsqd.get_json("/stats?format=json")["topics"]
 
 
 def test_what_does_not_answer_is_left_to_the_query():
-    """An nsqd or nsqlookupd that is down now is waited for by the query, not by the check."""
+    """The check accepts addresses that do not answer: the query waits for them."""
     gone = f"127.0.0.1:{free_port()}"
 
     ports.check(ClusterOptions((gone,), (), 1000), "clicks")
@@ -77,7 +77,7 @@ def test_what_does_not_answer_is_left_to_the_query():
 
 
 def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
-    """Go's nsqd can be written to; read from it cannot be."""
+    """Go's nsqd is accepted as a sink; as a source it is refused."""
     with RangeServer(ranges=0) as plain:
         cluster = ClusterOptions((plain.address,), (), 1000)
         ports.check(cluster)
@@ -86,7 +86,7 @@ def test_an_nsqd_without_ranges_is_refused_as_a_source_only():
 
 
 def test_the_query_says_it_in_the_same_words(nsqd, lookupd):
-    """An address that was not there yet at the check is named when it answers."""
+    """A wrong address that answers only after the check fails the query with the same sentence."""
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     for options, text in (
         (wrong, f"{lookupd.tcp} is nsqlookupd's TCP port"),
@@ -99,7 +99,7 @@ def test_the_query_says_it_in_the_same_words(nsqd, lookupd):
 
 
 def test_schema_and_writers_check(lookupd):
-    """Spark asks for the schema in load(), and for a writer before a write runs."""
+    """The addresses are checked in load(), which needs the schema, and before a batch write."""
     wrong = {"nsqd_tcp_addresses": "", "lookupd_http_addresses": lookupd.tcp}
     with pytest.raises(WrongPeerError, match="nsqlookupd's TCP port"):
         source_of(**wrong).schema()

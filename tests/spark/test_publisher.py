@@ -1,4 +1,4 @@
-"""Publishing from a task: each MPUB gets its OK from some nsqd, or the task fails and says why."""
+"""Publishing in a Spark task: an nsqd acknowledges each MPUB, or the task fails with a reason."""
 
 import threading
 
@@ -34,7 +34,7 @@ def mpub(*bodies: bytes):
 
 
 def test_nsqds_take_turns(servers, publisher):
-    """MPUB after MPUB goes to the next nsqd, Go's included."""
+    """Consecutive MPUBs go to the nsqds in turn; one is an nsqd without range reading, as Go's."""
     for number in range(4):
         publisher.publish("t", mpub(b"%da" % number, b"%db" % number))
 
@@ -43,7 +43,7 @@ def test_nsqds_take_turns(servers, publisher):
 
 
 def test_tasks_begin_with_different_nsqds(servers):
-    """The turn says which nsqd is first."""
+    """`turn` selects the nsqd that gets the first MPUB."""
     publisher = MpubPublisher(
         ClusterOptions(tuple(server.address for server in servers), (), 10_000), turn=1
     )
@@ -54,7 +54,7 @@ def test_tasks_begin_with_different_nsqds(servers):
 
 
 def test_another_nsqd_takes_over(servers, publisher):
-    """One nsqd is down, another has a full disk: what is left takes all."""
+    """If an nsqd is down or has a full disk, the other gets all MPUBs."""
     publisher.publish("t", mpub(b"1"))
     servers[0].stop()
     publisher.publish("t", mpub(b"2"))
@@ -70,7 +70,7 @@ def test_another_nsqd_takes_over(servers, publisher):
 
 
 def test_a_lost_answer_is_sent_again(servers, publisher):
-    """An MPUB whose answer was lost goes to the next nsqd: twice rather than not at all."""
+    """An MPUB without an answer is sent to the next nsqd: delivery is at-least-once."""
     servers[0].hang_up_after["MultiPublish"] = 0
     publisher.publish("t", mpub(b"x"))
 
@@ -78,7 +78,7 @@ def test_a_lost_answer_is_sent_again(servers, publisher):
 
 
 def test_a_while_without_any_nsqd_is_waited_for(servers, publisher):
-    """All nsqds restart: the task waits."""
+    """If no nsqd is reachable, the task waits until one is back."""
     for server in servers:
         server.stop()
     threading.Timer(0.2, servers[1].start).start()
@@ -88,7 +88,7 @@ def test_a_while_without_any_nsqd_is_waited_for(servers, publisher):
 
 
 def test_waiting_has_an_end(servers):
-    """Nobody takes it for too long: the error says why for each nsqd."""
+    """After the time limit, UnreachableError gives the reason for each nsqd."""
     for server in servers:
         server.stop()
     publisher = MpubPublisher(ClusterOptions(tuple(server.address for server in servers), (), 100))
@@ -98,7 +98,7 @@ def test_waiting_has_an_end(servers):
 
 
 def test_a_message_that_is_wrong_is_not_tried_elsewhere(servers, publisher):
-    """What nsqd refuses because of the message is the caller's to mend."""
+    """E_BAD_MESSAGE is raised immediately; no other nsqd gets the message."""
     servers[0].refuse["MultiPublish"] = RemoteError("E_BAD_MESSAGE", "MPUB message too big 9 > 8")
 
     with pytest.raises(RemoteError, match="too big"):
@@ -107,7 +107,7 @@ def test_a_message_that_is_wrong_is_not_tried_elsewhere(servers, publisher):
 
 
 def test_a_secret_that_was_good_once_is_not_given_up(servers, publisher):
-    """E_AUTH_FAILED at first is the author's to mend; later an authd is just out of reach."""
+    """E_AUTH_FAILED on a first connection is raised; after a successful publish it is retried."""
     failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
     servers[0].refuse["Identify"] = failed
     with pytest.raises(RemoteError, match="E_AUTH_FAILED"):

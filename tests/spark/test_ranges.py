@@ -1,4 +1,4 @@
-"""A range gives every message exactly once through failures, or says what is missing."""
+"""A range gives every message exactly once despite failures, or reports what is missing."""
 
 import gc
 import logging
@@ -46,21 +46,21 @@ def bodies(wanted: Range, loss: Loss = FAIL, timeout_ms: int = 20_000) -> list[b
 
 
 def test_a_range_is_read_whole_and_trimmed(server):
-    """Both ends may lie within a stored batch."""
+    """A range may begin and end within a stored batch."""
     assert bodies(range_of(server)) == ALL
     assert bodies(range_of(server, 1, server.end - 1)) == ALL[1:-1]
 
 
 @pytest.mark.parametrize("answered", [0, 1, 3])
 def test_a_broken_connection_costs_nothing(server, answered):
-    """Whatever piece breaks off, the read goes on there: no row is missing, none comes twice."""
+    """After a lost connection the read continues: no row is missing or returned twice."""
     server.hang_up_after["Read"] = answered
 
     assert bodies(range_of(server)) == ALL
 
 
 def test_a_restart_of_nsqd_is_waited_for(server):
-    """An nsqd that is gone for a while is waited for, in the middle of a range."""
+    """A read continues after its nsqd was away for a while."""
     pieces = read_range(range_of(server), ["body"], 20_000, FAIL)
     found = next(pieces).column(0).to_pylist()
     server.stop()
@@ -72,7 +72,7 @@ def test_a_restart_of_nsqd_is_waited_for(server):
 
 
 def test_waiting_has_an_end(server):
-    """An nsqd that stays away fails the read after the time of the option; the error names it."""
+    """An nsqd that stays away longer than the time limit fails the read with UnreachableError."""
     wanted = range_of(server)
     server.stop()
 
@@ -81,7 +81,7 @@ def test_waiting_has_an_end(server):
 
 
 def test_an_authd_that_is_out_of_order_is_waited_for(server):
-    """The driver has read with this secret: E_AUTH_FAILED passes, other refusals do not."""
+    """E_AUTH_FAILED is retried: the driver has read with this secret; E_UNAUTHORIZED is raised."""
     server.refuse["Read"] = RemoteError("E_AUTH_FAILED", "AUTH failed")
     server.refuse["ReadEnds"] = server.refuse["Read"]
 
@@ -101,7 +101,7 @@ def test_an_authd_that_is_out_of_order_is_waited_for(server):
 
 
 def test_damage_is_data_loss(server):
-    """What nsqd says damage has cost fails the read, or is said in the log."""
+    """Messages that nsqd reports as lost to damage fail the read."""
     wanted = range_of(server)._replace(messages=15)
     server.lost = 1
 
@@ -110,7 +110,7 @@ def test_damage_is_data_loss(server):
 
 
 def test_damage_may_be_gone_on_without(server, caplog):
-    """Without failOnDataLoss all that is there is read, and each loss is logged."""
+    """Without failOnDataLoss all other messages are read, and each loss is logged."""
     server.lost = 1
     with caplog.at_level(logging.WARNING):
         assert bodies(range_of(server)._replace(messages=15), GO_ON) == ALL
@@ -119,7 +119,7 @@ def test_damage_may_be_gone_on_without(server, caplog):
 
 
 def test_another_log_is_data_loss(server):
-    """A topic that was deleted and made anew never passes for the old one."""
+    """A topic that was deleted and created again is a DataLossError for the old log's messages."""
     wanted = range_of(server)
     server.log = "cd" * 16
 
@@ -129,7 +129,7 @@ def test_another_log_is_data_loss(server):
 
 
 def test_a_topic_that_is_gone_is_data_loss(server):
-    """So is a topic that is not there at all."""
+    """A topic that no longer exists is a DataLossError."""
     wanted = range_of(server)
     gone = RemoteError("E_RANGE_FAILED", "failed topic clicks not found")
     server.refuse = {"Read": gone, "ReadEnds": gone}
@@ -139,7 +139,7 @@ def test_a_topic_that_is_gone_is_data_loss(server):
 
 
 def test_deleted_messages_are_data_loss(server):
-    """Messages that retention has deleted are counted; the others are read."""
+    """Messages deleted by retention are counted as lost; the others are read."""
     wanted = range_of(server)
     server.first = 11
 
@@ -149,7 +149,7 @@ def test_deleted_messages_are_data_loss(server):
 
 
 def test_indexes_that_no_message_had_are_no_loss(server):
-    """A range that begins in the gap before the log's first message lacks nothing."""
+    """A range that begins in a gap before the log's first message has lost nothing."""
     wanted = range_of(server, first=5)
     server.first = 12
 
@@ -157,13 +157,13 @@ def test_indexes_that_no_message_had_are_no_loss(server):
 
 
 def test_rows_are_counted_against_the_ordinals(server):
-    """One message more or fewer than the log's ordinals say fails the read."""
+    """A read whose row count differs from the ordinals' difference fails."""
     with pytest.raises(DataLossError, match="has 10 messages instead of 11"):
         bodies(range_of(server)._replace(messages=11))
 
 
 def test_a_refusal_that_nothing_explains_is_raised(server):
-    """An I/O error of nsqd's disk is no data loss: it is what nsqd says it is."""
+    """An I/O error of nsqd's disk is raised as it is, not as data loss."""
     server.refuse = {"Read": RemoteError("E_RANGE_FAILED", "READ failed input/output error")}
 
     with pytest.raises(RemoteError, match="input/output error"):
@@ -171,7 +171,7 @@ def test_a_refusal_that_nothing_explains_is_raised(server):
 
 
 def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
-    """Just restarted, nsqd may hold the end of its log back for some seconds."""
+    """A read waits if the log's end is before its range: a restarted nsqd may announce it later."""
     wanted = range_of(server)
     whole, server.batches = server.batches, server.batches[:2]
     server.refuse = {
@@ -188,7 +188,7 @@ def test_a_log_that_does_not_reach_that_far_yet_is_waited_for(server):
 
 
 def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch):
-    """What is no nsqd will not become one by waiting."""
+    """A peer that is not an nsqd is a WrongPeerError, without retries."""
     wanted = range_of(server)
     monkeypatch.setattr(server, "_identify", lambda _: b"HTTP/1.1 400")
 
@@ -197,7 +197,7 @@ def test_another_program_at_the_address_is_an_error_at_once(server, monkeypatch)
 
 
 def test_only_a_worker_of_spark_is_settled(monkeypatch):
-    """In a task what is loaded leaves the garbage collector's reach, once; elsewhere nothing."""
+    """`settle` calls `gc.freeze` once, and only in a Spark task."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     ranges.settle.cache_clear()

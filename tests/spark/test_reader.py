@@ -1,4 +1,4 @@
-"""A batch read in the driver: what it reads, what is wrong with its bounds, and its predicates."""
+"""Batch reads in the driver: their rows, errors in their bounds, and predicates."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -53,13 +53,13 @@ def batch_rows(reader: NsqBatchReader) -> list[bytes]:
 
 
 def test_a_batch_reads_everything_and_attaches_to_nothing(servers):
-    """No channel is created, held or moved by a batch read."""
+    """A batch read returns all messages and sends no ATTACH: it uses no channel."""
     assert 10 == len(batch_rows(batch_reader(*servers)))
     assert not any(isinstance(heard, commands.Attach) for heard in servers[0].heard)
 
 
 def test_a_batch_may_be_bounded(servers):
-    """startingOffsets and endingOffsets cut out what lies between."""
+    """startingOffsets and endingOffsets limit the read to the messages between them."""
     address = servers[1].address
     reader = batch_reader(
         servers[1],
@@ -71,7 +71,7 @@ def test_a_batch_may_be_bounded(servers):
 
 
 def test_a_topic_that_is_nowhere_is_an_error(servers):
-    """One nsqd without the topic is skipped; none with it is a mistake to be told of."""
+    """An nsqd without the topic is skipped; if no nsqd has it, the read fails."""
     servers[0].refuse["ReadEnds"] = RemoteError("E_RANGE_FAILED", "ENDS failed topic not found")
     assert 6 == len(batch_rows(batch_reader(*servers)))
 
@@ -80,7 +80,7 @@ def test_a_topic_that_is_nowhere_is_an_error(servers):
 
 
 def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
-    """An end before the log's beginning or before the start is no loss of data; nor one beyond."""
+    """endingOffsets before the log or the start, or after the log's end, is an OptionError."""
     address = servers[0].address
     servers[0].first = 102
     for start, end, text in (
@@ -99,7 +99,10 @@ def test_ends_that_make_no_sense_are_mistakes_in_the_option(servers):
 
 
 def test_a_batch_may_end_at_a_time(servers):
-    """endingTimestamp: before the first message at or after it, in each log; a start is a floor."""
+    """endingTimestamp ends each log before its first message at or after the time.
+
+    If the start of a log is later, nothing of the log is read.
+    """
     first, second = servers
     for server, index in ((first, 201), (second, 2)):
         server.times[5_000_000] = index
@@ -112,7 +115,7 @@ def test_a_batch_may_end_at_a_time(servers):
 
 
 def test_predicates_on_the_time_cut_ranges(servers):
-    """What is before the lower bound is not read, nor what is an hour beyond the upper one."""
+    """Predicates on `timestamp` limit the ranges, with a margin of 1 h at the upper bound."""
     server = servers[1]
     at = datetime(2026, 1, 1, tzinfo=UTC)
     begin_ns = int(at.timestamp()) * 10**9
@@ -151,7 +154,7 @@ def at(microseconds: int) -> datetime:
     st.integers(0, 9_999),
 )
 def test_bounds_hold_for_what_matches_and_say_no_more(given_predicates, stamp_ns):
-    """A message lies within the bounds exactly if the column of its row passes each predicate."""
+    """A message is within the bounds exactly if its row's timestamp satisfies every predicate."""
     bounds = TimeBounds.of([kind(("timestamp",), at(us)) for kind, us in given_predicates])
     passes = all(KINDS[kind](stamp_ns // 1000, us) for kind, us in given_predicates)
     begin = -1 if bounds.begin_ns is None else bounds.begin_ns
@@ -161,7 +164,7 @@ def test_bounds_hold_for_what_matches_and_say_no_more(given_predicates, stamp_ns
 
 
 def test_what_is_no_bound_in_time_is_left_to_spark():
-    """Other columns, other comparisons, texts, and times without a zone."""
+    """Predicates on other columns, of other kinds, or with a text or naive time set no bound."""
     others = [
         GreaterThan(("index",), at(5)),
         GreaterThan(("timestamp", "x"), at(5)),

@@ -1,4 +1,4 @@
-"""The sink: which columns are published, to which topic, and how much of it is told."""
+"""The sink: which columns are published, to which topic, and how many messages it reports."""
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ def server():
 
 
 def write(server: RangeServer, schema: str, *columns: list, **options: str) -> int:
-    """Writes two record batches of the same rows; returns how many messages that were."""
+    """Write the same record batch twice; returns the number of messages reported."""
     names = [field.split()[0] for field in schema.split(", ")]
     rows = pa.RecordBatch.from_arrays([pa.array(column) for column in columns], names)
     given = SinkOptions.of({"nsqd_tcp_addresses": server.address} | options)
@@ -26,7 +26,7 @@ def write(server: RangeServer, schema: str, *columns: list, **options: str) -> i
 
 
 def test_body_or_value_is_published(server):
-    """Binary or string, whatever other columns there are; body goes before value."""
+    """A binary or string column `body` or `value` is published; `body` takes precedence."""
     assert 4 == write(server, "index bigint, Value string", [1, 2], ["a", "b"], topic="t")
     assert 2 == write(server, "value string, body binary", ["no"], [b"yes"], topic="t")
 
@@ -36,7 +36,7 @@ def test_body_or_value_is_published(server):
 
 
 def test_rows_may_have_a_topic_each(server):
-    """The column topic chooses; the option topic goes before it."""
+    """The column `topic` selects each row's topic; the option `topic` overrides it."""
     write(server, "topic string, body binary", ["a", "b"], [b"1", b"2"])
     write(server, "topic string, body binary", ["a", "b"], [b"1", b"2"], topic="c")
 
@@ -45,7 +45,7 @@ def test_rows_may_have_a_topic_each(server):
 
 
 def test_a_topic_must_be_known_and_legal(server):
-    """No topic anywhere, and a name that is none."""
+    """A write without a topic is an OptionError; an invalid topic name in a row is a RowError."""
     with pytest.raises(OptionError, match="set the option topic, or add a column topic"):
         write(server, "body binary", [b"1"])
     with pytest.raises(RowError, match='invalid topic name: "a b"'):
@@ -62,7 +62,7 @@ def test_a_topic_must_be_known_and_legal(server):
 )
 @pytest.mark.parametrize("memory", [0, 1 << 20])
 def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, last, text, memory):
-    """All rows of a partition are looked at before the first is published."""
+    """All rows of a partition are checked before the first is published."""
     monkeypatch.setattr(encode, "MEMORY_BYTES_MAX", memory)
     rows = [b"%d" % number for number in range(14_999)]
     options = SinkOptions.of(
@@ -92,6 +92,6 @@ def test_a_row_that_is_no_message_leaves_nothing_behind(server, monkeypatch, las
     ],
 )
 def test_columns_that_can_not_be_published_are_said(schema, text):
-    """The error comes before any row is read."""
+    """A missing body column or a wrong column type is an error before any row is read."""
     with pytest.raises(OptionError, match=text):
         body_column(schema_of(schema))

@@ -1,4 +1,4 @@
-"""The source's side in the driver: what it answers to the calls that Spark makes, in their order.
+"""The stream source in the driver: its answers to Spark's calls, in Spark's order.
 
 No Spark session runs here; `tests/scenarios/spark/test_session.py` has one.
 """
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("no_long_pauses")
 
 
 def test_a_batch_goes_to_the_end(servers, readers):
-    """Without a limit a batch takes all there is, and its rows are exactly these."""
+    """Without a limit, a batch reads all messages up to the logs' ends."""
     reader = readers()
     start = reader.initialOffset()
     end = reader.latestOffset(start, ALL)
@@ -39,7 +39,7 @@ def test_a_batch_goes_to_the_end(servers, readers):
 
 
 def test_a_limit_is_shared_out_and_all_is_read_in_the_end(servers, readers):
-    """maxOffsetsPerTrigger holds for each batch; batch after batch gives every row once."""
+    """maxOffsetsPerTrigger limits every batch; together the batches return every row once."""
     reader = readers(maxOffsetsPerTrigger="3")
     limit = reader.getDefaultReadLimit()
     assert ReadMaxRows(3) == limit
@@ -58,7 +58,7 @@ def test_a_limit_is_shared_out_and_all_is_read_in_the_end(servers, readers):
 
 
 def test_an_idle_query_waits_for_news(servers, readers, monkeypatch):
-    """Without news the answer is the start, after a while; with news it comes at once."""
+    """latestOffset returns the start after NEWS_WAIT_SECONDS, or new messages as they arrive."""
     reader = readers(servers[1])
     start = reader.latestOffset(reader.initialOffset(), ALL)
     begun = time.monotonic()
@@ -73,7 +73,7 @@ def test_an_idle_query_waits_for_news(servers, readers, monkeypatch):
 
 
 def test_the_cursor_follows_what_spark_has_committed(servers, readers):
-    """nsqd hears of progress with the next latestOffset already, and only of progress."""
+    """latestOffset moves the channel's cursor to its start offset, if that has changed."""
     reader = readers(servers[1])
     start = reader.initialOffset()
     end = reader.latestOffset(start, ReadMaxRows(2))
@@ -90,7 +90,7 @@ def test_the_cursor_follows_what_spark_has_committed(servers, readers):
 
 
 def test_a_reader_that_asks_again_for_an_older_place_takes_the_cursor_back(servers, readers):
-    """With startingOffsets=earliest nsqd keeps all that is now to be read, from the first call."""
+    """A start before the channel's cursor moves the cursor back: nsqd keeps the messages."""
     servers[1].committed = 5
     readers(servers[1]).initialOffset()
 
@@ -98,7 +98,7 @@ def test_a_reader_that_asks_again_for_an_older_place_takes_the_cursor_back(serve
 
 
 def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
-    """It enters the offset with its first index; the next batch reads it from there."""
+    """A new nsqd's log is added to the offset at its first index; the next batch reads it."""
     reader = readers(servers[0])
     start = reader.latestOffset(reader.initialOffset(), ALL)
     servers[1].committed = 6
@@ -113,17 +113,17 @@ def test_a_new_nsqd_joins_in_a_step_of_its_own(servers, readers, monkeypatch):
 
 
 def test_a_checkpoint_is_enough_to_go_on(servers, readers):
-    """After a crash Spark asks for partitions first: no initialOffset, no latestOffset."""
+    """partitions() works as a reader's first call: after a crash Spark calls nothing before it."""
     start, end = {key(servers[1]): 2}, {key(servers[1]): 5}
 
     assert [b"0c", b"1a", b"1b"] == [body for _, body in rows_of(readers(), start, end)]
 
 
-# A drained run
+# Trigger availableNow: a drained run
 
 
 def test_a_drained_run_ends_where_the_logs_ended_at_its_start(servers, readers):
-    """Trigger availableNow: what is published later is left for the next run."""
+    """A drained run (availableNow) does not read messages published after its start."""
     reader = readers()
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
@@ -136,7 +136,7 @@ def test_a_drained_run_ends_where_the_logs_ended_at_its_start(servers, readers):
 
 
 def test_a_drained_run_waits_for_an_nsqd(servers, readers):
-    """It must not end without what it was to read; and not wait for ever either."""
+    """A drained run waits for an nsqd that is away; after nsqdTimeoutMs it fails."""
     reader = readers(nsqdTimeoutMs="2000")
     reader.prepareForTriggerAvailableNow()
     start = reader.initialOffset()
@@ -152,12 +152,12 @@ def test_a_drained_run_waits_for_an_nsqd(servers, readers):
             reader.latestOffset(latest, ALL)
 
 
-# How much one micro-batch takes: by messages, by bytes, and how long it waits for them. The
-# arithmetic is in test_admission.py; here it meets logs.
+# How much one micro-batch reads: messages, bytes, and how long it waits for them.
+# test_admission.py tests the arithmetic; the tests here use it with logs.
 
 
 def drain(reader, limit=None) -> list[int]:
-    """Reads to the end; how many rows each batch had."""
+    """Read to the end; returns the number of rows of each batch."""
     limit = limit or reader.getDefaultReadLimit()
     start, counts = reader.initialOffset(), []
     while (end := reader.latestOffset(start, limit)) != start:
@@ -167,7 +167,7 @@ def drain(reader, limit=None) -> list[int]:
 
 
 def bytes_between(servers, start, end) -> int:
-    """What the stored batches between two offsets take."""
+    """Total size of the stored batches between two offsets."""
     return sum(
         server.size_of(position)
         for server in servers
@@ -177,7 +177,7 @@ def bytes_between(servers, start, end) -> int:
 
 
 def test_bytes_bound_a_batch(servers, readers):
-    """maxBytesPerTrigger: whole extents of the logs, in proportion, one of each log at least."""
+    """maxBytesPerTrigger limits a batch to whole extents, at least one of each log."""
     first = servers[0]
     for number in range(6):
         first.add([bytes([number]) * 500])
@@ -197,11 +197,11 @@ def test_bytes_bound_a_batch(servers, readers):
         ({"maxBytesPerTrigger": "1m"}, [10]),
     ):
         assert counts == drain(readers(first, **given))
-    assert [10] == drain(readers(first, maxBytesPerTrigger="1"), ALL)  # the trigger once
+    assert [10] == drain(readers(first, maxBytesPerTrigger="1"), ALL)  # trigger once
 
 
 def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
-    """It is named: the bound must not silently be none."""
+    """With maxBytesPerTrigger, an nsqd too old to report sizes is an error, not unlimited."""
     servers[1].ranges = 1
     reader = readers(servers[1], maxBytesPerTrigger="1k")
 
@@ -210,7 +210,7 @@ def test_an_older_nsqd_cannot_bound_bytes(servers, readers):
 
 
 def test_a_batch_waits_for_enough_messages(servers, readers, monkeypatch):
-    """minOffsetsPerTrigger: the first batch goes at once, the next waits for messages or time."""
+    """With minOffsetsPerTrigger, only the first batch starts without enough messages."""
     server = servers[1]
     reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="1h")
     limit = reader.getDefaultReadLimit()
@@ -227,7 +227,7 @@ def test_a_batch_waits_for_enough_messages(servers, readers, monkeypatch):
 
 
 def test_a_batch_waits_only_so_long(servers, readers, monkeypatch):
-    """maxTriggerDelay: what is there by then is read, however little it is."""
+    """After maxTriggerDelay a batch starts with fewer messages than the minimum."""
     monkeypatch.setattr(source, "NEWS_WAIT_SECONDS", 30)
     server = servers[1]
     reader = readers(server, minOffsetsPerTrigger="4", maxTriggerDelay="300ms")
@@ -242,7 +242,7 @@ def test_a_batch_waits_only_so_long(servers, readers, monkeypatch):
 
 
 def test_a_drained_run_waits_for_no_minimum(servers, readers):
-    """availableNow reads what is there and ends: nothing more would come."""
+    """A drained run (availableNow) ignores minOffsetsPerTrigger."""
     reader = readers(minOffsetsPerTrigger="100", maxOffsetsPerTrigger="100")
     reader.prepareForTriggerAvailableNow()
 
@@ -250,7 +250,7 @@ def test_a_drained_run_waits_for_no_minimum(servers, readers):
 
 
 def test_a_log_joins_while_a_batch_is_held_back(servers, readers):
-    """A new nsqd enters the offset at once: only its messages wait."""
+    """While a batch is held back, a new nsqd's log is added to the offset immediately."""
     first, second = servers
     reader = readers(first, minOffsetsPerTrigger="99")
     limit = reader.getDefaultReadLimit()

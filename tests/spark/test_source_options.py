@@ -1,4 +1,4 @@
-"""Options of a source: defaults, every wrong one an error that names it, what nsqd is told."""
+"""Options of a source: defaults, an error for each wrong value, and the user agent sent to nsqd."""
 
 import json
 
@@ -15,7 +15,7 @@ STREAM = {"topic": "clicks", "channel": "archive", **NSQD}
 
 
 def test_defaults_of_a_stream():
-    """A stream begins where its channel stands, and fails when messages are gone."""
+    """A stream starts at its channel's cursor and fails on data loss."""
     options = SourceOptions.of(STREAM, stream=True)
 
     assert (TopicSelection(("clicks",)), "archive") == (options.topics, options.channel)
@@ -30,14 +30,14 @@ def test_defaults_of_a_stream():
 
 
 def test_defaults_of_a_batch():
-    """A batch read needs no channel and reads everything there is."""
+    """A batch read needs no channel and reads from earliest to latest."""
     options = SourceOptions.of({"topic": "clicks", **NSQD}, stream=False)
 
     assert (Positions(EARLIEST), Positions(LATEST)) == (options.starting, options.ending)
 
 
 def test_names_are_known_in_any_case():
-    """Spark hands options over in lower case or as they were written."""
+    """Option names are case-insensitive: Spark may pass them in lower case."""
     given = {
         "TOPIC": "clicks",
         "Channel": "c",
@@ -112,7 +112,7 @@ def test_names_are_known_in_any_case():
     ],
 )
 def test_what_is_wrong_is_named(changed, text):
-    """The error is about the option, in its own words."""
+    """A wrong value is an OptionError that names the option."""
     if not text:
         assert SourceOptions.of(STREAM | changed, stream=True)
         return
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named(changed, text):
 
 
 def test_limits_of_a_batch():
-    """Counts, sizes and times as Spark writes them; the delay only with the minimum it limits."""
+    """Counts, sizes and times are parsed as Spark writes them; the delay only with its minimum."""
     for given, expected in (
         ({"maxOffsetsPerTrigger": "7"}, ReadLimits(messages_max=7)),
         ({"minOffsetsPerTrigger": "7"}, ReadLimits(messages_min=7, delay_seconds=900)),
@@ -146,7 +146,7 @@ def test_limits_of_a_batch():
 
 
 def test_topics_are_named_in_one_of_three_ways():
-    """One, several with commas between them, or a pattern over what nsqlookupd lists."""
+    """Topics are given by `topic`, by `topics` with commas, or by `topicsPattern`."""
     several = {"topic": "", "topics": " a , b,a,"}
     lookupd = {"topic": "", "nsqd_tcp_addresses": "", "lookupd_http_addresses": "h:1"}
 
@@ -160,7 +160,7 @@ def test_topics_are_named_in_one_of_three_ways():
 
 
 def test_only_a_batch_read_ends_and_pushes_down():
-    """A time to end at, and predicates."""
+    """endingTimestamp and pushDownPredicate are options of a batch read."""
     given = {"topic": "t", "endingTimestamp": "5", "startingTimestamp": "5", **NSQD}
     assert 5 == SourceOptions.of(given, stream=False).ending_timestamp_ms
     assert not SourceOptions.of(given, stream=False).pushes_predicates
@@ -169,7 +169,7 @@ def test_only_a_batch_read_ends_and_pushes_down():
 
 
 def test_an_index_is_of_one_topic():
-    """With several topics an address alone says nothing; a word does, and so does a copied key."""
+    """With several topics, an address may have a word but no index; full keys may have both."""
     several = {**STREAM, "topic": "", "topics": "a,b"}
     for text in ('{"h:1": 7}', '{"/run/nsqd.sock": 7}'):
         with pytest.raises(OptionError, match="startingOffsets: an index is a position in one"):
@@ -180,13 +180,13 @@ def test_an_index_is_of_one_topic():
 
 
 def test_a_batch_has_no_committed_offset():
-    """Only a channel has a place that was committed."""
+    """startingOffsets=committed is refused for a batch read: it has no channel."""
     with pytest.raises(OptionError, match="startingOffsets: committed is for streams"):
         SourceOptions.of({"topic": "t", "startingOffsets": "committed", **NSQD}, stream=False)
 
 
 def told(server) -> list[str]:
-    """The user agents that an nsqd was told."""
+    """The user agents that an nsqd has received in IDENTIFY."""
     heard = (command for command in server.heard if isinstance(command, commands.Identify))
     return [json.loads(bytes(command.body))["user_agent"] for command in heard]
 
@@ -199,13 +199,13 @@ def told(server) -> list[str]:
     ],
 )
 def test_nsqd_is_told_which_query_reads(servers, readers, options, expected):
-    """By the option queryName, if it is given."""
+    """The option queryName is part of the user agent in IDENTIFY."""
     readers(servers[1], **options).initialOffset()
     assert {*told(servers[1])} == {expected}
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "x" * (NAME_CHARACTERS_MAX + 1)])
 def test_a_name_is_a_short_line(readers, name):
-    """It is shown in lists."""
+    """A queryName with a line break or above NAME_CHARACTERS_MAX characters is refused."""
     with pytest.raises(OptionError, match="option queryName: expected at most"):
         readers(queryName=name)

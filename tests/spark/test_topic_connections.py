@@ -1,4 +1,4 @@
-"""The connections of a query: nsqds out of reach, at other addresses, and what they refuse."""
+"""The connections of a query: nsqds that are unreachable, have moved, or refuse commands."""
 
 import time
 
@@ -19,7 +19,7 @@ ALL = ReadAllAvailable()
 
 
 def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
-    """Where an nsqd's log begins can't be known without it: the error names it."""
+    """A query does not start without all its nsqds: the error names the unreachable one."""
     gone = f"127.0.0.1:{free_port()}"
     reader = readers(nsqd_tcp_addresses=f"{servers[0].address},{gone}", nsqdTimeoutMs="100")
 
@@ -29,7 +29,7 @@ def test_a_query_does_not_begin_without_one_of_its_nsqds(servers, readers):
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_mistyped_address_is_named_soon(servers, readers, monkeypatch, drained):
-    """A query that has read nothing need not wait for a minute: it can be started again."""
+    """At its first start a query waits only BEGIN_TIMEOUT_MS for an nsqd, not a minute."""
     monkeypatch.setattr(option_limits, "BEGIN_TIMEOUT_MS", 200)
     gone = f"127.0.0.1:{free_port()}"
     given = {"nsqd_tcp_addresses": f"{servers[0].address},{gone}", "nsqdTimeoutMs": ""}
@@ -45,7 +45,7 @@ def test_a_mistyped_address_is_named_soon(servers, readers, monkeypatch, drained
 
 
 def test_a_channel_with_consumers_is_an_error(servers, readers):
-    """nsqd's own words say why the channel can't be had."""
+    """A channel with consumers cannot be attached: nsqd's E_ATTACH_FAILED is raised."""
     text = "ATTACH failed channel clicks:archive has 2 consumers"
     servers[0].refuse["Attach"] = RemoteError("E_ATTACH_FAILED", text)
 
@@ -54,7 +54,7 @@ def test_a_channel_with_consumers_is_an_error(servers, readers):
 
 
 def test_another_query_on_the_channel_ends_this_one(servers, readers):
-    """The newest attachment wins; the older query learns of it when it next commits."""
+    """The newest ATTACH holds the channel; the older query's next commit is a SupersededError."""
     older, newer = readers(servers[1]), readers(servers[1])
     start = older.initialOffset()
     newer.initialOffset()
@@ -67,9 +67,9 @@ def test_another_query_on_the_channel_ends_this_one(servers, readers):
 
 
 def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, readers, tmp_path):
-    """A checkpoint names the address that a log once had: its batch is read where the log is now.
+    """A log that has moved is read although another program now answers at its old address.
 
-    A test of golden checkpoints failed now and then, when another nsqd had the port for HTTP.
+    A test of recorded checkpoints failed occasionally when another nsqd used the port for HTTP.
     """
     first, _ = servers
     with spawn_nsqd(tmp_path) as nsqd, RangeServer(ranges=0) as plain:
@@ -82,7 +82,7 @@ def test_what_took_the_port_of_an_nsqd_that_has_moved_ends_no_query(servers, rea
 
 
 def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, readers):
-    """The address was right once: the others go on, and it is read when it is back."""
+    """Another program at an nsqd's address does not end the query: other logs are read."""
     first, second = servers
     reader = readers()
     start = reader.latestOffset(reader.initialOffset(), ALL)
@@ -102,7 +102,7 @@ def test_what_took_the_port_of_an_nsqd_that_is_read_ends_no_query(servers, reade
 
 
 def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
-    """The others go on; when it is back it is attached anew, and read where it was left."""
+    """An unreachable nsqd keeps its offset; when it is back it is attached and read from there."""
     first, second = servers
     reader = readers()
     start = reader.latestOffset(reader.initialOffset(), ReadMaxRows(4))
@@ -123,7 +123,7 @@ def test_an_nsqd_out_of_reach_keeps_its_offset(servers, readers):
 
 
 def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
-    """The log's id says what an index means; the address in the offset is only its name."""
+    """A log is recognised by its id: the address in the offset is only a name."""
     start = {f"127.0.0.1:1/{servers[1].log}": 2}
     reader = readers(servers[1])
     end = reader.latestOffset(start, ALL)
@@ -133,7 +133,7 @@ def test_an_nsqd_at_a_new_address_is_found_by_its_log(servers, readers):
 
 
 def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
-    """E_AUTH_FAILED at first is the author's to mend; later its nsqd is just out of reach."""
+    """E_AUTH_FAILED at the start is raised; later its nsqd counts as unreachable and is retried."""
     first, second = servers
     failed = RemoteError("E_AUTH_FAILED", "AUTH failed")
     first.refuse["Attach"] = failed
@@ -162,7 +162,7 @@ def test_a_secret_that_was_good_once_is_not_given_up(servers, readers):
 
 
 def test_a_permission_that_was_withdrawn_fails_the_query(servers, readers):
-    """E_UNAUTHORIZED does not pass by itself: the query says so."""
+    """E_UNAUTHORIZED fails a running query."""
     reader = readers()
     start = reader.initialOffset()
     gone = RemoteError("E_UNAUTHORIZED", 'AUTH failed for ATTACH on "clicks" "archive"')

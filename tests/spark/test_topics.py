@@ -1,4 +1,4 @@
-"""Which topics a source reads, and what their logs are called in offsets."""
+"""The topics that a source reads, and the keys of their logs in offsets."""
 
 import pytest
 
@@ -23,13 +23,16 @@ LOG = "ab" * 16
     ],
 )
 def test_names_and_patterns(topics, read, not_read):
-    """A pattern matches whole names, and no topic without a log."""
+    """A pattern matches whole names, and never ephemeral topics: they have no log."""
     assert all(map(topics.has, read))
     assert not any(map(topics.has, not_read))
 
 
 def test_a_key_names_the_topic_where_there_are_several():
-    """One topic leaves its keys as they were; what an old key is of may be any of the names."""
+    """With several topics a key contains the topic; with one topic keys are unchanged.
+
+    A key without a topic may belong to any of the given topics.
+    """
     one, two = TopicSelection.of_one("clicks"), TopicSelection(("clicks", "views"), several=True)
     old, new = Key("h:1", LOG), Key("h:1", LOG, "views")
 
@@ -45,7 +48,7 @@ def test_a_key_names_the_topic_where_there_are_several():
 
 
 def test_topics_in_words():
-    """As errors and log lines say them."""
+    """A selection's text, as errors and log lines use it."""
     found = (
         TopicSelection.of_one("a"),
         TopicSelection(("a", "b"), several=True),
