@@ -1,1 +1,1 @@
-"""Tests: a folder per room of the package; shared helpers beside them."""
+"""Tests: one folder per package of sparq; `support` holds the shared helpers."""

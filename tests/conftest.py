@@ -1,16 +1,18 @@
-"""For all tests: random ones are not held to a time; behaviours and security checks are counted.
+"""Settings for all tests, and the counts of covered behaviours and security checks.
 
-A program that a test has run in this process has set how much is logged: each test begins with
-Python's default, so that what one finds in the log does not depend on those before it.
+Hypothesis tests have no deadline per example.
 
-Who runs them in the background of a shell has Ctrl-C ignored, which all that is started inherits,
-and a loop may leave a handler of its own behind: here it means what it means in a terminal.
+A program that a test has run in this process may have changed the log level. Each test starts with
+Python's default, so that its log does not depend on earlier tests.
 
-Tests that are marked `slow` need minutes of their own, most of them for Spark: `make slow-tests`
-runs them, and others of their kind run with all tests.
+A shell starts background jobs with Ctrl-C ignored, child processes inherit that, and an event loop
+may leave its own handler installed. Each test starts with the handlers of a program in a terminal.
 
-Two shared cores are sometimes many times slower than a test is used to; what runs for too long is
-`pytest-timeout`'s to say.
+Tests marked `slow` take minutes, most of them in Spark. `make slow-tests` runs them; faster tests
+of the same code run with all others.
+
+On two shared cores a test is sometimes many times slower than usual; `pytest-timeout` ends a test
+that takes too long.
 """
 
 import faulthandler
@@ -33,11 +35,11 @@ pytest_plugins = ["tests.support.shared_daemons", "tests.support.spark_session"]
 
 FILES_LEFT_MAX = 25
 # Each Java thread that has called a `foreachBatch` keeps its connection to this process: Py4J pools
-# them, and a file of many queries leaves some 45. Nothing that a test can close is among them.
+# them, and a file of many queries leaves some 45. A test cannot close any of them.
 SOCKETS_LEFT_MAX = 100
 
 RUN_SECONDS = 3_000.0
-"""Longer than all tests take, on a machine that is twice as slow as any seen."""
+"""Longer than all tests take on a machine twice as slow as the slowest one seen."""
 
 SLOW = "needs minutes of its own: make slow-tests"
 
@@ -47,21 +49,22 @@ settings.load_profile("sparq")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Signals mean what they mean to a program in a terminal, and warnings are logged.
+    """Set the signal handlers of a program in a terminal, and log warnings.
 
-    In the background of a script Ctrl-C is ignored, under nohup a hangup, and both are inherited.
+    A script's background job inherits an ignored Ctrl-C, and one under nohup an ignored hangup.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, lambda *_: None)  # which no child inherits
+        signal.signal(signal.SIGHUP, lambda *_: None)  # children do not inherit it
     logging.getLogger().setLevel(logging.WARNING)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Files whose tests may take longer than others begin first; chance orders those alike.
+    """Run files with long test timeouts first; files with equal timeouts stay in random order.
 
-    Files are handed out one by one: a long one that begins last runs alone, on one core of two.
+    Workers take one file after another: a long file that starts last runs alone, on one core of
+    two.
     """
     if "SLOW_TESTS" not in os.environ:
         for item in items:
@@ -78,7 +81,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(autouse=True, scope="session")
 def daemons_are_forked() -> Iterator[None]:
-    """An nsqd that a test starts has its modules already."""
+    """Fork the nsqds that tests start from a process that has already imported their modules."""
     servers.fork_server = ForkServer()
     yield
     servers.fork_server.close()
@@ -87,9 +90,9 @@ def daemons_are_forked() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def open_files_are_closed() -> Iterator[None]:
-    """A file of tests leaves few files open: an ordinary user may have 1,024 in all.
+    """Assert that a test file leaves few files open: a user is usually limited to 1,024.
 
-    Spark's session, which all files share, opens some where it is first used.
+    Spark's session, which all files share, opens some in the file that uses it first.
     """
     before = open_files()
     yield
@@ -100,22 +103,22 @@ def open_files_are_closed() -> Iterator[None]:
 
 
 def end_what_hangs(config: pytest.Config) -> None:
-    """Have a process that does not come to an end show where it is, and end.
+    """Make a process that does not end print its stacks and exit.
 
-    Each test has its time; what has none is what comes after the last one, and what waits for
-    something once a test's time is over. A worker goes first, and its test counts as failed.
+    `pytest-timeout` limits each test, but not what runs after the last one, nor what blocks after a
+    test's timeout. A worker exits before the main process, so its test counts as failed.
     """
     is_worker = hasattr(config, "workerinput")
     seconds = RUN_SECONDS if is_worker else 1.2 * RUN_SECONDS
-    # Capturing rests while plugins are configured: this is the standard error of the process.
+    # pytest does not capture output while it configures plugins: this is the real standard error.
     faulthandler.dump_traceback_later(seconds, exit=True, file=os.dup(2))
 
 
 def answer_at_once(config: pytest.Config) -> None:
-    """Have `pytest-rerunfailures` send what it counts of each test without delay.
+    """Make `pytest-rerunfailures` send its counts of each test without delay.
 
-    Its processes write twice before they read, over TCP: the second write waited for the
-    acknowledgement of the first, which the system puts off. That cost each test 43 ms.
+    Its processes write twice before they read, over TCP: the second write waited for the first
+    one's acknowledgement, which the kernel delays. That cost each test 43 ms.
     """
     connection = getattr(getattr(config, "failures_db", None), "sock", None)
     if connection is not None:
@@ -124,15 +127,16 @@ def answer_at_once(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the markers, and count what is marked."""
-    # With them pytest compares what is not equal line by line, however long it is: two long lists
-    # took all the time that the run had.
+    """Register the markers and the plugins that count marked tests."""
+    # With these set, pytest prints the whole diff of unequal values: for two long lists that took
+    # all the time that the run had.
     for name in ("CI", "BUILD_NUMBER"):
         os.environ.pop(name, None)
     answer_at_once(config)
     end_what_hangs(config)
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
-        # How this process keeps its memory (see the Makefile) is nothing for those that it starts.
+        # This process's memory settings (see the Makefile) must not reach the processes that it
+        # starts.
         for name in [name for name in os.environ if name.startswith("MALLOC_")]:
             del os.environ[name]
     config.addinivalue_line("markers", f"slow: {SLOW}")

@@ -1,4 +1,4 @@
-"""The program `sparq`: which commands there are, and what each of them needs."""
+"""The program `sparq`: its commands, their flags, and its error messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sparq.cli import TOOLS, main
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """The pipeline's three and the tools."""
+    """`sparq --help` lists the pipeline's three commands and the tools."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 
@@ -21,7 +21,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the form of NSQ's tools."""
+    """`sparq --version` prints the version in the form of NSQ's tools."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
 
@@ -31,7 +31,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", TOOLS)
 def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """As NSQ's tools take them, with a help and a version."""
+    """Each tool accepts `-help` and `--version` in the form of NSQ's tools."""
     for flag, expected in (("-help", "--nsqd-http-address"), ("--version", f"sparq {command} v1.")):
         with pytest.raises(SystemExit) as ended:
             main([command, flag])
@@ -44,7 +44,7 @@ def test_a_tool_has_flags_of_its_own(command: str, capsys: pytest.CaptureFixture
 def test_a_word_that_is_no_flag_is_refused(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever forgets a flag's name is told, and does not measure another nsqd."""
+    """An argument without a flag name is an error, so that a tool does not use the wrong nsqd."""
     with pytest.raises(SystemExit) as ended:
         main([command, "127.0.0.1:4151"])
 
@@ -72,7 +72,7 @@ def test_a_word_that_is_no_flag_is_refused(
 def test_a_mistake_is_one_sentence(
     words: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the command that was meant, or those that there are; usage comes on request."""
+    """It names the intended command or lists all commands; usage is printed only on request."""
     with pytest.raises(SystemExit) as ended:
         main(words)
 
@@ -82,7 +82,7 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_only_the_pipeline_needs_spark() -> None:
-    """Without it `sparq top` works, and `sparq run` says what to install."""
+    """Without pyspark `sparq top` works, and `sparq run` prints what to install."""
     program = (
         "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
         "from sparq.cli import main; sys.exit(main(sys.argv[1:]))"

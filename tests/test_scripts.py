@@ -1,4 +1,4 @@
-"""The console scripts, before their programs are there and after they are gone."""
+"""The console scripts while their programs are loaded and after they have ended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ signal.signal(signal.SIGINT, HANDLER)
 sys.meta_path.insert(0, AtImport)
 scripts.SCRIPT(["--version"])
 """
-"""A signal while the program is being loaded."""
+"""A program that gets a signal while it is loaded."""
 ENDED = """
 import atexit, os, signal
 from sparq import scripts
@@ -37,14 +37,14 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(os.kill, os.getpid(), signal.SIGINT)
 scripts.to_nsq([])
 """
-"""Ctrl-C when Python is about to end."""
+"""A program that gets Ctrl-C just before Python exits."""
 HEAVY = frozenset(
     {
         *("aiohttp", "asyncio", "cramjam", "multidict", "numpy", "prometheus_client", "pyspark"),
         *("rich", "ssl", "uvloop", "xxhash", "yarl"),
     }
 )
-"""What costs tenths of a second to load, and says nothing of a program's flags."""
+"""Packages that take tenths of a second to load, and that no flag needs."""
 LIGHT = """
 import sys
 from sparq import scripts
@@ -76,20 +76,20 @@ def _run(program: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_each_script_is_a_program_of_that_name() -> None:
-    """What is installed is what is here."""
+    """Each script in pyproject.toml calls the function of its name in `sparq.scripts`."""
     assert {name: f"sparq.scripts:{name}" for name in SCRIPTS} == SCRIPTS
 
 
 @pytest.mark.parametrize("script", ["nsqd", "nsq_tail"])
 def test_ctrl_c_while_it_is_loaded_ends_it_without_a_word(script: str) -> None:
-    """Not with Python's traceback."""
+    """It ends by SIGINT and prints nothing, not even Python's traceback."""
     done = _interrupted(script, "SIGINT", "signal.default_int_handler")
 
     assert (-signal.SIGINT, "", "") == (done.returncode, done.stdout, done.stderr)
 
 
 def test_ctrl_c_that_is_ignored_stays_so() -> None:
-    """A script's background has it ignored, and goes on."""
+    """A script's background job ignores Ctrl-C: it continues."""
     done = _interrupted("nsq_tail", "SIGINT", "signal.SIG_IGN")
 
     assert (0, "") == (done.returncode, done.stderr)
@@ -101,14 +101,14 @@ def test_ctrl_c_that_is_ignored_stays_so() -> None:
     [("nsqd", 0), ("nsqlookupd", 0), ("nsq_to_file", 0), ("nsq_tail", -signal.SIGHUP)],
 )
 def test_a_hangup_while_it_is_loaded(script: str, status: int) -> None:
-    """It does not end who reloads or reopens something at it."""
+    """It does not end programs that reload or reopen files on SIGHUP."""
     done = _interrupted(script, "SIGHUP", "signal.default_int_handler")
 
     assert (status, "") == (done.returncode, done.stderr)
 
 
 def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
-    """Also behind a program with an event loop, which leaves Python's handler behind."""
+    """This also holds after a program with an event loop, which keeps Python's handler."""
     done = _run(ENDED)
 
     assert (-signal.SIGINT, "to_nsq: --topic required\n") == (done.returncode, done.stderr)
@@ -116,7 +116,7 @@ def test_ctrl_c_when_it_has_ended_is_no_traceback() -> None:
 
 @pytest.mark.parametrize("words", [[], ["nsq_cat"], ["launch"]])
 def test_a_tool_that_is_none(words: list[str]) -> None:
-    """`python -m sparq.tools` says which there are."""
+    """`python -m sparq.tools` lists the tools if the name is unknown or missing."""
     command = [sys.executable, "-m", "sparq.tools", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
 
@@ -129,7 +129,7 @@ def test_a_tool_that_is_none(words: list[str]) -> None:
 
 @pytest.mark.parametrize(("script", "words"), WORDS)
 def test_what_flags_alone_can_answer_loads_no_more_than_flags(script: str, words: str) -> None:
-    """Help, version and mistakes come at once: what works is loaded behind them."""
+    """Help, version and usage errors appear quickly: heavy packages are loaded only after them."""
     done = _run(LIGHT.replace("SCRIPT", script).replace("WORDS", repr(words.split())))
 
     loaded = set(done.stderr.splitlines()[-1].split())

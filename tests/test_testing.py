@@ -1,4 +1,4 @@
-"""The fakes do what they are for: they forget what was not synced, and fail when told to."""
+"""The fakes: a disk that loses unsynced data and fails on request, and a clock set by hand."""
 
 import errno
 
@@ -16,7 +16,7 @@ def folder() -> MemoryDisk:
 
 
 def test_power_cut_keeps_what_was_synced_and_any_of_the_rest() -> None:
-    """Over many seeds: synced sectors always, others sometimes, nothing that was never written."""
+    """Over 60 seeds: synced sectors always survive, others sometimes; no other data appears."""
     disk = folder()
     file = disk.create("/d/x")
     file.append([b"a" * 1024], 0)
@@ -31,7 +31,7 @@ def test_power_cut_keeps_what_was_synced_and_any_of_the_rest() -> None:
 
 
 def test_names_need_a_sync_of_their_folder() -> None:
-    """A synced file whose folder was not synced may be gone, and a rename may not have been."""
+    """A power cut may remove a synced file, or undo a rename, until the folder is synced."""
     disk = folder()
     disk.create("/d/x").sync()
     assert {tuple(disk.crash(seed).paths()) for seed in range(20)} == {(), ("/d/x",)}
@@ -44,7 +44,7 @@ def test_names_need_a_sync_of_their_folder() -> None:
 
 
 def test_failed_sync_is_a_trap() -> None:
-    """After a failed sync the next succeeds, and the data is still not on the disk."""
+    """After a failed sync the next one succeeds, but the data is still not on the disk."""
     disk = folder()
     file = disk.create("/d/x")
     file.sync()
@@ -62,7 +62,7 @@ def test_failed_sync_is_a_trap() -> None:
 
 
 def test_faults_come_when_told() -> None:
-    """The N-th operation of a kind, for so many times, with a part of a write done."""
+    """A fault hits the Nth operation of a kind, `times` times; a failed write may write a part."""
     disk = folder()
     file = disk.create("/d/x")
     disk.fail(Fault(2, errno.ENOSPC, frozenset({"write", "truncate"}), times=2, part=0.5))
@@ -80,7 +80,7 @@ def test_faults_come_when_told() -> None:
 
 
 def test_capacity() -> None:
-    """A full disk refuses whole writes, and takes them when something else is gone."""
+    """A full disk refuses whole writes, and accepts them after another file was truncated."""
     disk = MemoryDisk(capacity_bytes=1_000)
     disk.make_directory("/d")
     one, two = disk.create("/d/1"), disk.create("/d/2")
@@ -93,7 +93,7 @@ def test_capacity() -> None:
 
 
 def test_errors_of_a_disk() -> None:
-    """What a real disk refuses, this one does."""
+    """Operations that fail on a real disk raise DiskError."""
     disk = folder()
     disk.create("/d/x")
     held = disk.lock("/d/lock")
@@ -118,7 +118,7 @@ def test_errors_of_a_disk() -> None:
 
 
 def test_clock_stands_still() -> None:
-    """Time passes when it is told to; the wall clock may be set to anything."""
+    """Time passes only with `advance`; the wall clock can be set to any value."""
     clock = ManualClock(wall_ns=100, mono_ns=7)
     assert clock.now() == (100, 7)
     assert clock.advance(5) == (105, 12)
@@ -127,7 +127,7 @@ def test_clock_stands_still() -> None:
 
 
 def test_all_of_a_disk_can_be_synced_at_once() -> None:
-    """After it a power cut loses nothing; where it fails all is lost that was not synced."""
+    """After syncfs a power cut loses nothing; after a failed one all unsynced data is lost."""
     disk = MemoryDisk()
     disk.make_directory("/a")
     file = disk.create("/a/f")

@@ -1,4 +1,4 @@
-"""Measuring against another commit: who runs what, and when a line has lost."""
+"""Benchmarks against another commit: which nsqd runs which source, and when a line is slower."""
 
 import shutil
 from pathlib import Path
@@ -15,7 +15,7 @@ needs_git = pytest.mark.skipif(
 
 
 def result_of(new: list[float], old: list[float], control: list[float]) -> Result:
-    """A line whose rounds have these rates; a message costs a microsecond everywhere."""
+    """Return a line whose rounds have these rates, at one microsecond of CPU per message."""
     result = Result("line", False)
     for key, rates in (("new", new), ("old", old), ("control", control)):
         rounds = [Figures(rate, 1.0, rate * 1e-6, 0.5) for rate in rates]
@@ -24,7 +24,7 @@ def result_of(new: list[float], old: list[float], control: list[float]) -> Resul
 
 
 def test_a_line_is_the_median_of_the_rounds_ratios() -> None:
-    """One busy round of all three changes nothing."""
+    """A round that is slow for all three nsqds does not change the result."""
     text, lost_nothing = line(result_of([99, 9, 98], [100, 10, 100], [101, 10, 100]))
 
     assert text.split() == ["line", "0.980", "1.000", "1.000", "1.000"]
@@ -32,7 +32,7 @@ def test_a_line_is_the_median_of_the_rounds_ratios() -> None:
 
 
 def test_a_line_has_lost_beyond_the_limit_and_the_control() -> None:
-    """What the control loses too is the machine's."""
+    """A line is SLOWER unless the control lost as much: that loss is the machine's."""
     lost, lost_nothing = line(result_of([90, 90], [100, 100], [100, 100]))
 
     assert lost.endswith("SLOWER")
@@ -51,13 +51,13 @@ def test_a_line_has_lost_beyond_the_limit_and_the_control() -> None:
     ],
 )
 def test_the_limit_is_three_percent(ratios: Ratios, *, larger: bool, smaller: bool) -> None:
-    """Of the other commit's figure, and away from the control's."""
+    """A ratio must differ by over 3 % from 1, and from the control's ratio."""
     assert ratios.is_beyond(1) == larger
     assert ratios.is_beyond(-1) == smaller
 
 
 def test_each_nsqd_runs_its_own_source(tmp_path: Path) -> None:
-    """This checkout's once, the other's twice."""
+    """One runs this checkout's source, the other two run the other commit's."""
     made = [each.make(tmp_path / each.key) for each in contestants(tmp_path / "old", Sparq)]
 
     assert [peer.program.environment["PYTHONPATH"] for peer in made] == [
@@ -68,7 +68,7 @@ def test_each_nsqd_runs_its_own_source(tmp_path: Path) -> None:
 
 
 def test_this_checkouts_nsqd_alone_is_told_more(tmp_path: Path) -> None:
-    """What is off by default is measured beside an nsqd without it."""
+    """Extra flags go only to this checkout's nsqd, to measure options that are off by default."""
     found = contestants(tmp_path / "old", Sparq, ["--max-attempts=5"])
 
     assert [True, False, False] == [
@@ -80,7 +80,7 @@ def test_this_checkouts_nsqd_alone_is_told_more(tmp_path: Path) -> None:
 def test_a_small_run_compares_with_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One line, a round each. (No ratio is asserted.)"""
+    """One line with one round each; the ratios' values are not checked."""
     monkeypatch.chdir(tmp_path)
 
     compare("HEAD", only="PUB, pipelined, 1 KiB", rounds=1, seconds=0.1)
@@ -95,7 +95,7 @@ def test_a_small_run_compares_with_a_commit(
 def test_a_commit_that_git_does_not_have_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is measured, and nothing is left behind."""
+    """The program exits with status 2, measures nothing and leaves no files."""
     monkeypatch.chdir(tmp_path)
 
     assert main(["no-such-commit"]) == 2

@@ -1,4 +1,4 @@
-"""The bench of clients, small: each does its work, is counted, and is held to having done it."""
+"""The benchmark of clients with small runs: work, figures, errors, table and aims."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
 
 
 def client_of(key: str) -> Client:
-    """By its name on the command line, if the machine has it."""
+    """Return a client by its command-line name; skip the test if it is not installed."""
     (client,) = (each for each in CLIENTS if each.key == key)
     if reason := client.missing():
         pytest.skip(f"needs {reason}")
@@ -46,18 +46,18 @@ def client_of(key: str) -> Client:
     ],
 )
 def test_a_client_does_its_work(key: str, line: Line, bench: Bench) -> None:
-    """What is measured is the part behind the warm-up, and its cost on both sides."""
+    """Only messages after the warm-up count, and CPU time is measured on both sides."""
     figures = bench.run(client_of(key), line, TOTAL)
 
     assert TOTAL * 0.5 < figures.messages <= TOTAL
     assert figures.rate > 0
     assert figures.client_cpu > 0
-    assert figures.server_cpu >= 0  # a batch takes less time than looking at a clock twice
+    assert figures.server_cpu >= 0  # a batch may be done before the first reading
     assert "Python 3" in bench.versions[key]
 
 
 def test_a_client_that_drops_work_has_no_figure(bench: Bench) -> None:
-    """A program that ends before it has done everything is an error that quotes what it said."""
+    """A program that ends before its work is done is an error that quotes its output."""
     broken = Client("broken", "sparq", frozenset({"upwards"}))
 
     with pytest.raises(ClientError, match=r"broken ended before it said 'begin':[\s\S]*KeyError"):
@@ -67,7 +67,7 @@ def test_a_client_that_drops_work_has_no_figure(bench: Bench) -> None:
 def test_the_command_prints_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Chosen lines and clients, with their versions; nothing is left behind."""
+    """It shows the chosen lines and clients with their versions, and leaves no files."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     words = ["--only", "100 tasks", "--clients", "sparq", "--rounds", "1", "--seconds", "0"]
@@ -84,15 +84,16 @@ def test_the_command_prints_a_table(
 
 
 def test_only_known_clients_can_be_chosen() -> None:
-    """A name that is none is told, with those that there are."""
+    """The error for an unknown name lists all names."""
     assert ["ansq", "sparq"] == keys("ansq,sparq")
     with pytest.raises(argparse.ArgumentTypeError, match="nsq is none of sparq, sparq-uvloop"):
         keys("nsq")
 
 
 def test_consuming_is_held_against_the_best_in_any_way() -> None:
-    """Of all the others on all lines of consuming; publishing against those of its own line. The
-    cost in CPU is told beside it.
+    """The best other client on any consuming line is the rival.
+
+    When publishing, it is the best on the same line. The ratio of the CPU costs is printed, too.
     """
     said = report(
         {
@@ -118,7 +119,7 @@ def test_consuming_is_held_against_the_best_in_any_way() -> None:
 
 
 def test_without_a_rival_there_is_no_verdict() -> None:
-    """No aim is met for want of others."""
+    """An aim is not met merely because no other client was measured."""
     assert "" == report({"publish, awaited, 1 task": {"sparq": Speed(3_000, 50)}})
 
 

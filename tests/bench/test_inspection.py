@@ -1,4 +1,4 @@
-"""What `bench.inspection` takes for a delay: what comes again each time the same is asked."""
+"""`bench.inspection` counts only delays that recur each time the same request is made."""
 
 import pytest
 from bench.inspection import Look, report
@@ -8,7 +8,7 @@ PAUSED = [(0.1, 0.15), (0.3, 0.35), (0.5, 0.55)]
 
 
 def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, float]]:
-    """Messages that begin with these spans and take so long; short ones in all the others."""
+    """Return the times of messages: those that begin with `spans` take `seconds`, others 1 ms."""
     every = [*ASKED, *PAUSED]
     return sorted(
         (begin, begin + (seconds if (begin, end) in spans else 0.001)) for begin, end in every
@@ -26,13 +26,13 @@ def held_up(*spans: tuple[float, float], seconds: float) -> list[tuple[float, fl
     ids=["never", "each time", "not each time", "also when nothing is asked"],
 )
 def test_a_delay_that_comes_again(ways, holds, capsys):
-    """The machine alone may hold up a message in two of three tries."""
+    """It counts only if each request had it and the pauses did not."""
     assert report(ways, [Look("peek", ASKED, PAUSED)], []) is holds
     assert ("DOES NOT HOLD" in capsys.readouterr().out) is not holds
 
 
 def test_an_answer_that_is_late_each_time(capsys):
-    """So it is with answers."""
+    """An answer counts as late only if each one takes over 100 ms."""
     late = [(0.0, 0.11), (0.2, 0.31), (0.4, 0.52)]
     assert not report(held_up(seconds=0.001), [Look("peek", late, PAUSED)], [])
     assert "first answers under 100 ms: 110.0 ms" in capsys.readouterr().out

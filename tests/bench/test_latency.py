@@ -1,10 +1,10 @@
-"""The latency bench itself: it measures every message, and reads what it has measured right."""
+"""The latency benchmark: it measures every message and computes the quantiles correctly."""
 
 from bench.latency import Load, measure, quantiles
 
 
 def test_every_message_after_the_warm_up_is_measured() -> None:
-    """A short run ends, with figures in order, each delivery counted from its own sending."""
+    """A short run returns ascending quantiles of the time since each message was sent."""
     load = Load(seconds=0.5, rate=200)
 
     found = measure(load)
@@ -19,7 +19,7 @@ def test_every_message_after_the_warm_up_is_measured() -> None:
 
 
 def test_quantiles_are_in_milliseconds() -> None:
-    """From nanoseconds come p50, p90, p99, p99.9 and the maximum, in ms."""
+    """p50, p90, p99, p99.9 and the maximum are converted from nanoseconds to milliseconds."""
     values = [number * 1_000_000 for number in range(1001)]
 
     assert (500.0, 900.0, 990.0, 999.0, 1000.0) == quantiles(values)

@@ -1,4 +1,4 @@
-"""The bench with peers, small: each broker that the machine has does each kind of run."""
+"""The benchmark of brokers with small runs: each installed broker does each kind of run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PROGRAMS = ["sparq", "go", "redis-later", "nats", "rabbitmq", "beanstalkd-later"
 
 
 def contestant_of(key: str) -> Contestant:
-    """By its name on the command line, if the machine has it."""
+    """Return a contestant by its command-line name; skip the test if it is not installed."""
     (contestant,) = (each for each in CONTESTANTS if each.key == key)
     if reason := contestant.missing():
         pytest.skip(reason)
@@ -44,7 +44,7 @@ def peer(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Peer]:
 
 
 def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
-    """Published, delivered to the last message, both at once, with times where there are some."""
+    """It publishes, delivers all messages and does both at once; with window 1 it has times."""
     shapes = [Shape(connections=2), Shape(window=1)]
     if "batch" in peer.can:
         shapes.append(Shape(batch=10, window=4))
@@ -69,7 +69,7 @@ def test_a_peer_does_every_kind_of_run(peer: Peer) -> None:
 
 @pytest.mark.parametrize("key", ["sparq", "redis-later"])
 def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
-    """Killed with messages queued, a broker hands them out again; what it needs for it is told."""
+    """After a kill the broker delivers its backlog again; its restart time and memory are shown."""
     contestant = contestant_of(key)
 
     found = queued.measure(contestant, tmp_path, 20_000)
@@ -82,7 +82,7 @@ def test_a_backlog_outlives_its_broker(key: str, tmp_path: Path) -> None:
 
 
 def test_a_filled_channel_holds_what_was_counted(tmp_path: Path) -> None:
-    """The generator's count of messages is the server's."""
+    """The generator counts as many messages as the server."""
     peer = contestant_of("sparq").make(tmp_path / "peer")
     assert isinstance(peer, NsqPeer)
     try:
@@ -98,7 +98,7 @@ def test_a_filled_channel_holds_what_was_counted(tmp_path: Path) -> None:
 
 
 def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
-    """Only those that can do it, as many rounds as asked for, and no server is left behind."""
+    """Each contestant does as many rounds as requested; no server or file remains."""
     line = next(each for each in LINES if each.name == "HTTP /pub, 1 connection")
     contestants = [contestant_of("sparq"), contestant_of("sparq-later")]
     house = House(tmp_path)
@@ -117,7 +117,7 @@ def test_contestants_take_turns_on_a_line(tmp_path: Path) -> None:
 def test_the_command_prints_a_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Chosen lines and contestants, also as a document; nothing is left behind."""
+    """It shows the chosen lines and contestants, also in a Markdown file; no other file remains."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     words = "--parts peers --peers sparq --only MPUB,\\ one --rounds 1 --markdown table.md"
@@ -135,7 +135,7 @@ def test_the_command_prints_a_table(
 
 
 def test_only_the_chosen_take_part() -> None:
-    """By part of the bench and by name; all lines have names of their own."""
+    """Contestants are chosen by the part of the benchmark and by name; line names are unique."""
     assert ["sparq", "nats"] == [each.key for each in chosen("speed", ["nats", "sparq"])]
     assert "go" not in [each.key for each in chosen("backlog", [])]
     assert len(LINES) == len({line.name for line in LINES})

@@ -1,4 +1,4 @@
-"""The pipeline's bench, its pure parts: clicks, batches as a reader sees them, figures and aims."""
+"""The pipeline benchmark without a pipeline: clicks, batches, latencies, figures and aims."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ RATIO = PARSE_RATIO.format(GENERATED)
 
 
 def read(lines: list[bytes]) -> pa.Table:
-    """The lines as clicks."""
+    """Parse lines as clicks."""
     return parse_arrow(pa.table({"body": pa.array(lines, pa.binary())}))
 
 
 def put_batch(place: Path, number: int, rows: dict[str, list[object]], at: float) -> None:
-    """A readable batch, as executors write it."""
+    """Write a complete batch as Spark's executors do."""
     folder = place / f"batch={number}"
     folder.mkdir(parents=True)
     pq.write_table(pa.table(rows), folder / "part-00000-x.parquet")
@@ -42,7 +42,7 @@ def put_batch(place: Path, number: int, rows: dict[str, list[object]], at: float
 
 
 def test_a_crowd_is_as_many_visitors_at_the_rate_that_was_asked_for() -> None:
-    """All can be read; each visitor clicks as often, a page first; the last comes in time."""
+    """All clicks parse; each visitor has 10, the first on a page; the last is on schedule."""
     clicks = read(list(Crowd(50, 10).lines(500)))
     by_visitor = clicks.group_by("address").aggregate([("path", "count")])
     seconds = [at.second + 60 * at.minute for at in clicks["time"].to_pylist()]
@@ -56,14 +56,14 @@ def test_a_crowd_is_as_many_visitors_at_the_rate_that_was_asked_for() -> None:
 
 
 def test_a_crowd_goes_on_where_it_stopped() -> None:
-    """Clicks from a number on are the same ones, however they are asked for."""
+    """The clicks from a number on are the same as in an uninterrupted sequence."""
     whole = list(Crowd(7, 3).lines(20))
 
     assert whole[8:] == list(Crowd(7, 3).lines(12, first=8))
 
 
 def test_a_generated_day_is_made_once(tmp_path: Path) -> None:
-    """A line a click, as many as were asked for; the second time it is the same file."""
+    """It has the requested number of lines; a second call returns the same file."""
     path = day_file(tmp_path, 300)
     made = path.stat().st_mtime_ns
 
@@ -72,7 +72,7 @@ def test_a_generated_day_is_made_once(tmp_path: Path) -> None:
 
 
 def test_parquet_has_the_lines_in_their_order(tmp_path: Path) -> None:
-    """Spread over files, with the columns of the source; too few lines are an error."""
+    """The lines are spread over files with the source's columns; too few lines are an error."""
     lines = list(Crowd(5, 5).lines(11))
     write_parquet(lines, 11, tmp_path / "files")
     tables = [pq.read_table(path) for path in sorted((tmp_path / "files").glob("*.parquet"))]
@@ -86,7 +86,7 @@ def test_parquet_has_the_lines_in_their_order(tmp_path: Path) -> None:
 
 
 def test_people_are_no_robots_and_robots_are() -> None:
-    """People ask for more than pages; a robot's pages are a burst within one second."""
+    """People request more than pages; a robot's pages are a burst of one address."""
     paths = read(people(0, 4 * PEOPLE))["path"].to_pylist()
     address, pages = robot(3)
     burst = read(pages)
@@ -98,7 +98,7 @@ def test_people_are_no_robots_and_robots_are() -> None:
 
 
 def test_a_batch_is_read_once_it_is_marked(tmp_path: Path) -> None:
-    """A folder without its mark does not count; each batch comes once, with the mark's time."""
+    """A folder without `_SUCCESS` is ignored; a batch is returned once, with that file's time."""
     folders = BatchFolders(tmp_path / "metrics", ["clicks"])
     before = folders.new()
     put_batch(tmp_path / "metrics", 4, {"clicks": [7], "minute": [1]}, at=1000.5)
@@ -114,7 +114,7 @@ def test_a_batch_is_read_once_it_is_marked(tmp_path: Path) -> None:
 
 
 def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
-    """Clicks add up over minutes, not over revisions."""
+    """Clicks are summed over minutes, not over revisions."""
     folders, clicks = BatchFolders(tmp_path, ["minute", "revision", "clicks"]), ClicksByMinute()
     put_batch(tmp_path, 0, {"minute": [1, 2], "revision": [1, 1], "clicks": [10, 5]}, at=1)
     put_batch(tmp_path, 1, {"minute": [2], "revision": [2], "clicks": [9]}, at=2)
@@ -123,7 +123,7 @@ def test_the_newest_revision_of_a_minute_counts(tmp_path: Path) -> None:
 
 
 def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
-    """The first total that reaches the tick's; a robot's first finding; never is for ever."""
+    """It ends with the first total that includes the tick, or a robot's finding; else it is inf."""
     ticks = [Tick(10.0, 100, "a"), Tick(10.5, 200), Tick(11.0, 300, "b"), Tick(11.5, 400)]
     seen = Seen([(100, 11.0), (300, 13.0)], {"a": 12.0})
 
@@ -134,7 +134,7 @@ def test_a_latency_is_from_sending_to_what_holds_the_click() -> None:
 
 
 def test_the_time_of_a_batch_is_from_its_offset_to_its_commit(tmp_path: Path) -> None:
-    """By the times of Spark's files; a batch with the offset of the one before has no rows."""
+    """It is read from the files' mtimes; a batch with an unchanged offset has no rows."""
     for folder, offsets in (("offsets", 100.0), ("commits", 101.5)):
         (tmp_path / folder).mkdir()
         for number, offset in enumerate(('{"a":1}', '{"a":2}', '{"a":2}')):
@@ -150,7 +150,7 @@ def test_the_time_of_a_batch_is_from_its_offset_to_its_commit(tmp_path: Path) ->
 
 
 def test_the_first_archived_click_is_the_first_commit_with_a_file(tmp_path: Path) -> None:
-    """None before there is one."""
+    """The result is None before that commit."""
     log = tmp_path / "_spark_metadata"
     before = first_archived(tmp_path)
     log.mkdir()
@@ -162,7 +162,7 @@ def test_the_first_archived_click_is_the_first_commit_with_a_file(tmp_path: Path
 
 
 def test_a_process_ends_with_all_that_it_started() -> None:
-    """Its children too, one that ignores SIGTERM and one in a group of its own."""
+    """It includes children that ignore SIGTERM or have their own process group."""
     child = "import os, signal, time; os.setpgid(0, 0); signal.signal(15, signal.SIG_IGN)"
     code = (
         "import subprocess, sys, time\n"
@@ -185,14 +185,14 @@ def test_a_process_ends_with_all_that_it_started() -> None:
 
 
 def test_a_wait_ends() -> None:
-    """By its condition, or with an error that says what did not come."""
+    """It returns the condition's value, or raises an error that names what was awaited."""
     assert 7 == until(lambda: 7, 1, "seven")
     with pytest.raises(BenchError, match="rain: not within 0 s"):
         until(lambda: False, 0, "rain")
 
 
 def test_aims_are_held_against_medians() -> None:
-    """Aim met, must met, missed, by the figure's side; what was not measured is not mentioned."""
+    """The grade depends on the aim's side; figures that were not measured are not reported."""
     least = next(aim for aim in AIMS if aim.figure == RATIO)
     most = next(aim for aim in AIMS if not aim.is_least and aim.must != aim.aim)
 
@@ -205,7 +205,7 @@ def test_aims_are_held_against_medians() -> None:
 
 
 def test_json_has_every_figure_and_null_for_what_never_came() -> None:
-    """A file that any reader of JSON takes."""
+    """Infinite values become null, so that the file is strict JSON."""
     figures = [Figure(RATIO, "", [0.7]), Figure("latency", "s", [1.0, math.inf, math.inf])]
     found = json.loads(json.dumps(as_json(figures), allow_nan=False))
 
@@ -215,18 +215,18 @@ def test_json_has_every_figure_and_null_for_what_never_came() -> None:
 
 
 def failing(bench: Bench) -> None:
-    """A measure that cannot be taken."""
+    """A measure that fails."""
     raise BenchError("no water")
 
 
 def depth(bench: Bench) -> None:
-    """A measure of one figure, which is the number of clicks."""
+    """A measure with one figure: the number of clicks."""
     for _ in bench.each_round():
         bench.note("depth", "m", bench.sized(3_000))
 
 
 def test_a_measure_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch) -> None:
-    """It is named in the JSON file and counted; the figures of the others are there."""
+    """Its error is in the JSON file and counted; the other measures have their figures."""
     monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "hill": failing})
     failed = main(tmp_path / "work", 1, 2_000, ["sea", "lake"], tmp_path / "found.json")
     found = json.loads((tmp_path / "found.json").read_text())
@@ -238,7 +238,7 @@ def test_a_measure_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypat
 
 
 def test_measures_are_chosen_by_name(tmp_path: Path, monkeypatch, capfd) -> None:
-    """From the command line; an unknown name ends the program with the names that there are."""
+    """They are chosen on the command line; the error for an unknown name lists all names."""
     monkeypatch.setattr(pipeline, "MEASURES", {"sea": failing, "lake": depth, "lakeside": failing})
     monkeypatch.chdir(tmp_path)
     command(["--parts", "pipeline", "--measures", "lake"])
@@ -252,14 +252,14 @@ def test_measures_are_chosen_by_name(tmp_path: Path, monkeypatch, capfd) -> None
 
 
 def test_a_log_that_is_none(tmp_path: Path, monkeypatch) -> None:
-    """The program ends before it measures, with a sentence that names the option."""
+    """A missing log file ends the program before it measures; the error names the option."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit, match=r"--log=none\.log is no file"):
         command(["--parts", "pipeline", "--log", "none.log"])
 
 
 def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) -> None:
-    """Each figure that has an aim with its value, what it must be, and the aim."""
+    """Each figure with an aim is shown with its value, its minimum and its aim."""
     monkeypatch.setattr(pipeline, "MEASURES", {"parse": lambda bench: bench.note(RATIO, "", 0.7)})
     main(tmp_path, 1, names=["parse"])
     out = capfd.readouterr().out
@@ -270,13 +270,13 @@ def test_the_table_of_aims_names_the_commit(tmp_path: Path, monkeypatch, capfd) 
 
 
 def test_the_measures_of_the_table() -> None:
-    """In the order in which they are taken; no name chooses none."""
+    """They are listed in the order of measuring; an empty list chooses none."""
     assert ["parse", "sustained", "run", "memory", "state", "latency"] == list(MEASURES)
     assert [] == list(measured(Bench(Path("nowhere"), 1), []))
 
 
 def test_everything_runs_on_two_cores() -> None:
-    """And on as many as before afterwards."""
+    """The number of cores is limited to two, and restored afterwards."""
     before = os.sched_getaffinity(0)
     with two_cores() as cores:
         inside = os.sched_getaffinity(0)

@@ -1,4 +1,4 @@
-"""The pipeline's bench on the real pipeline, small: each line gives its figures."""
+"""The pipeline benchmark with small runs of the real pipeline: each measure has its figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLICKS = 2_000
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_the_three_queries_have_a_rate(tmp_path: Path) -> None:
-    """From two nsqds, to the last click; never below the rate that counts the start too."""
+    """The rate from two nsqds to the last click is at least the rate that includes the start."""
     rates = sustained(tmp_path / "work", day_file(tmp_path, CLICKS), CLICKS)
 
     assert 0 < rates.whole <= rates.sustained
@@ -26,7 +26,7 @@ def test_the_three_queries_have_a_rate(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_a_run_is_timed_to_its_report(tmp_path: Path) -> None:
-    """The first click is archived before the report."""
+    """The first click is archived before the report is written."""
     took = make_run(tmp_path / "work", CLICKS)
 
     assert 0 < took.first < took.report
@@ -35,7 +35,7 @@ def test_a_run_is_timed_to_its_report(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_the_drivers_memory_is_told_apart_from_the_executors(tmp_path: Path) -> None:
-    """On a standalone cluster, where the driver's process tree is the driver alone."""
+    """On a standalone cluster the driver's process tree does not include the executors."""
     found = memory(tmp_path / "work", CLICKS, 200)
 
     assert 5 < found.java_live
@@ -46,7 +46,7 @@ def test_the_drivers_memory_is_told_apart_from_the_executors(tmp_path: Path) -> 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_batches_are_timed_with_all_visitors_open(tmp_path: Path) -> None:
-    """A time for each probe after those of the warm-up."""
+    """Each probe after the warm-up has a time."""
     took = batch_seconds(tmp_path / "work", 1_000, 1, 2)
 
     assert 2 == len(took)
@@ -56,7 +56,7 @@ def test_batches_are_timed_with_all_visitors_open(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_every_click_and_robot_has_a_latency(tmp_path: Path) -> None:
-    """Each tick of two seconds comes to its minute, the robot of each second to its finding."""
+    """Each 0.1 s tick of two seconds has a latency to its minute, each robot one to its finding."""
     found = latency(tmp_path / "work", 2.0)
 
     assert [20, 2] == [len(found.minutes), len(found.findings)]
@@ -65,7 +65,7 @@ def test_every_click_and_robot_has_a_latency(tmp_path: Path) -> None:
 
 
 def test_published_clicks_lie_before_every_query(tmp_path: Path) -> None:
-    """On all nsqds together, before anything reads them."""
+    """Each query's channels have all published clicks, summed over the nsqds."""
     with Running(tmp_path / "work", nsqds=2) as running:
         running.publish(Crowd(5, 5).lines(1_234))
         depths = running.depths()
@@ -74,7 +74,7 @@ def test_published_clicks_lie_before_every_query(tmp_path: Path) -> None:
 
 
 def test_an_application_that_ends_is_an_error(tmp_path: Path) -> None:
-    """With what it said, and not after a wait."""
+    """The error quotes its output, and is raised without waiting for the timeout."""
     with Running(tmp_path / "work", flags=("--no-such-flag",)) as running:
         running.publish(Crowd(5, 5).lines(10))
         running.start()

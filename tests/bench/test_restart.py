@@ -1,4 +1,4 @@
-"""The bench of restarts, small: each backlog is what it says, and each start delivers of it."""
+"""The restart benchmark with small backlogs: their contents, and the figures of each start."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tests.support.servers import spawn_nsqd
 def test_a_backlog_is_what_it_says(
     tmp_path: Path, wanted: Backlog, depth: int, deferred: int
 ) -> None:
-    """An nsqd that is started on it counts what was asked for."""
+    """An nsqd that is started with it has the requested depth and deferred count."""
     (tmp_path / "nsqd").mkdir()
     backlog.make(tmp_path / "nsqd", wanted)
     with spawn_nsqd(tmp_path) as server:
@@ -32,7 +32,7 @@ def test_a_backlog_is_what_it_says(
 
 
 def test_three_starts_are_measured(tmp_path: Path) -> None:
-    """After the backlog was made, after a clean stop, after kill -9."""
+    """They follow the making of the backlog, a clean stop and a kill -9."""
     found = restarts(tmp_path / "nsqd", Backlog(300, per_batch=7), "few", rest_seconds=0.1)
 
     assert ["few, made", "few, clean stop", "few, kill -9"] == [start.name for start in found]

@@ -1,4 +1,4 @@
-"""The bench's table: medians of rounds, ratios to Go's nsqd, aims met or missed."""
+"""The benchmark's table: medians of rounds, ratios to Go's nsqd, aims met or missed."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from bench.results import Cell, Result, markdown, text
 
 
 def figures(rate: float, server_us: float, busy: float = 0.5) -> Figures:
-    """One second with these figures."""
+    """Return one second with these figures."""
     return Figures(rate, 1.0, server_us * rate / 1e6, busy, (0.001, 0.002, 0.003))
 
 
 def result_of(name: str, sparq: list[Figures], go: list[Figures]) -> Result:
-    """A line with two contestants."""
+    """Return a line with two contestants."""
     return Result(name, True, {"sparq": Cell("ours", sparq), "go": Cell("theirs", go)})
 
 
 def test_a_cell_is_the_median_of_its_rounds() -> None:
-    """Of rates and of costs, each for itself; times are those of all rounds."""
+    """Rates and costs have separate medians; latencies are those of all rounds together."""
     cell = Cell("ours", [figures(100, 3), figures(300, 1), figures(200, 5)])
 
     assert 200 == cell.rate
@@ -29,7 +29,7 @@ def test_a_cell_is_the_median_of_its_rounds() -> None:
 
 
 def test_a_line_shows_ratios_and_a_generator_without_time() -> None:
-    """Rate and CPU as parts of Go's; a star where the generator may be what bounds the rate."""
+    """Rate and CPU are shown relative to Go's; a star marks a generator that may limit the rate."""
     result = result_of("line", [figures(3000, 2, busy=0.99)], [figures(1000, 8)])
 
     assert ["3,000*", "2.00", "330.00", "99%", "3.00", "0.25", "2.000", "2.980"] == (
@@ -41,7 +41,7 @@ def test_a_line_shows_ratios_and_a_generator_without_time() -> None:
 
 
 def test_a_run_that_moved_nothing_is_shown_as_such() -> None:
-    """No division by nothing."""
+    """A rate of 0 for Go's nsqd gives no ratio, and no division by zero."""
     result = result_of("line", [figures(1000, 2)], [Figures(0, 1.0, 0.1, 0.1)])
 
     assert "0" == result.columns("go")[0]
@@ -49,7 +49,7 @@ def test_a_run_that_moved_nothing_is_shown_as_such() -> None:
 
 
 def test_aims_are_held_against_what_was_measured() -> None:
-    """Met and missed by the ratio's side; an aim whose line was not run is not mentioned."""
+    """The grade depends on the aim's side; lines that were not run are not reported."""
     name = "MPUB, pipelined, 200 of 200 B"
     said = report([result_of(name, [figures(2000, 0.5)], [figures(1000, 1)])])
 

@@ -1,10 +1,10 @@
-"""The measurement of /stats and /metrics measures what it says."""
+"""The benchmark of /stats and /metrics under load."""
 
 from bench.stats_scale import PATHS, longest_during, measure
 
 
 def test_a_small_run_has_every_figure() -> None:
-    """Each path answered, with deliveries under way meanwhile. (No times are asserted.)"""
+    """Each path is answered while messages are delivered; times are not checked."""
     found, quiet = measure(topics=10, channels=2, rounds=1)
 
     assert [figures.path for figures in found] == list(PATHS)
@@ -16,7 +16,7 @@ def test_a_small_run_has_every_figure() -> None:
 
 
 def test_only_what_overlaps_counts() -> None:
-    """A way that began before and ended within, within, or around a span."""
+    """A message counts if its time in transit overlaps a span; the longest time is returned."""
     ways = [(0.0, 1.5), (2.0, 2.25), (5.0, 9.0)]
 
     assert longest_during(ways, [(1.0, 2.0)]) == 1.5

@@ -1,4 +1,4 @@
-"""bench.turns: each kind of turn does what its name says."""
+"""bench.turns: each kind of turn moves its messages."""
 
 from itertools import islice
 from pathlib import Path
@@ -11,7 +11,7 @@ from bench import turns
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_a_turn_moves_its_messages(kind: Kind, tmp_path: Path) -> None:
-    """As many are published, or finished and delivered."""
+    """Each turn publishes, or finishes and delivers, the kind's number of messages."""
     line = Line(tmp_path)
     begun = kind.turns(line)
     assert next(begun) > 0
@@ -22,13 +22,13 @@ def test_a_turn_moves_its_messages(kind: Kind, tmp_path: Path) -> None:
 
 
 def moved(line: Line) -> int:
-    """Messages finished, or published where nobody consumes."""
+    """Return the number of messages finished, or published if there is no channel."""
     topic = line.broker.topics["t"]
     return line.session.finish_count if topic.channels else topic.message_count
 
 
 def test_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """A line for each kind that is asked for, with its time."""
+    """Each chosen kind has a line with its times."""
     monkeypatch.chdir(tmp_path)
     assert 0 == turns.main(["--rounds", "1", "--only", "MPUB"])
 

@@ -1,4 +1,4 @@
-"""An authd for tests: answers what the test says, and remembers what it was asked."""
+"""An authd for tests: returns scripted answers and records its requests."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class Authd:
     """A running authd.
 
     Attributes:
-        answers: what it gives next, (status, body); the last is given again and again.
+        answers: the next answers, as (status, body); the last one is repeated.
         asked: (method, path, values) of each request so far.
-        headers: those of the last request.
-        open: while it is not set, requests wait.
+        headers: headers of the last request.
+        open: requests wait until it is set.
     """
 
     def __init__(self, *answers: bytes | tuple[int, bytes]) -> None:
@@ -53,7 +53,7 @@ class Authd:
 
     @property
     def address(self) -> str:
-        """Where it is, as the flag has it."""
+        """The address as ``host:port``."""
         return f"127.0.0.1:{self.port}"
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -73,7 +73,7 @@ class Authd:
 async def running(
     *answers: bytes | tuple[int, bytes], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Authd]:
-    """An authd on a free port."""
+    """Run an authd on a free port."""
     authd = Authd(*answers)
     runner = web.ServerRunner(web.Server(authd.handle, access_log=None), shutdown_timeout=0.1)
     await runner.setup()

@@ -1,9 +1,10 @@
-"""What NSQ's own tests assert of nsqd, nsqlookupd and the disk queue, and which tests here do.
+"""The behaviours that NSQ's own tests assert, and a count of those that our tests assert.
 
-Each name is one upstream test. A test here that asserts the same behaviour is marked
-`@pytest.mark.behaviour("TestBasicV2")`, with several names if it asserts several. Names that occur
-in more than one upstream file are qualified by the file's subject. Upstream's benchmarks assert
-nothing and are not listed. The last group is what upstream does not test but documents.
+They cover nsqd, nsqlookupd, the disk queue and parts of the tools. Each name is one upstream test.
+A test here that asserts the same behaviour is marked `@pytest.mark.behaviour("TestBasicV2")`, with
+several names if it asserts several. Names that occur in more than one upstream file are qualified
+by the file's subject. Upstream's benchmarks assert nothing and are not listed. The last group is
+what upstream documents but does not test.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ ALL = tuple(name for names in BEHAVIOURS.values() for name in names)
 LEFT_OUT: dict[str, str] = {
     "util.TestUniqRands": "a draw of random queues to scan: there is no scan of queues here",
 }
-"""Lines that no test here asserts, each with the reason."""
+"""Behaviours that no test here asserts, each with the reason."""
 
 
 def both(*names: str) -> pytest.MarkDecorator:
-    """The mark of conversations that NSQ holds over TCP and over a unix socket."""
+    """Return the mark for behaviours that NSQ tests over TCP and over a unix socket."""
     return pytest.mark.behaviour(*_over_both(names))
 
 
@@ -120,7 +121,7 @@ def _over_both(names: Iterable[str]) -> list[str]:
 
 
 def marked(paths: Iterable[Path]) -> Iterator[tuple[str, str]]:
-    """Every (name, place) that is marked in the files' text."""
+    """Return every marked name in the files, with its place as `file:line`."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -143,7 +144,7 @@ def places(paths: Iterable[Path]) -> dict[str, list[str]]:
 
 
 def _names_in(call: ast.Call) -> list[str]:
-    """The names in a mark; of another call none."""
+    """Return the names in a mark; any other call has none."""
     constants = [word.value for word in call.args if isinstance(word, ast.Constant)]
     words = [word for word in constants if isinstance(word, str)]
     match call.func:
@@ -155,9 +156,9 @@ def _names_in(call: ast.Call) -> list[str]:
 
 
 class Report:
-    """Counts, over one run, the behaviours of which a marked test has passed.
+    """Counts the behaviours for which a marked test passed in this run.
 
-    What a test is marked with travels with its reports: it may run in another process.
+    A test's marks are sent with its reports, because it may run in another process.
     """
 
     def __init__(self) -> None:
@@ -167,12 +168,12 @@ class Report:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Note what it asserts."""
+        """Record the names that the test is marked with."""
         for mark in item.iter_markers(MARKER):
             item.user_properties += [(MARKER, name) for name in mark.args]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note what passed; one that failed in any phase spoils its names."""
+        """Record the names that passed; a failure in any phase counts against the test's names."""
         names = {str(name) for key, name in report.user_properties if key == MARKER}
         self._known |= names
         if report.failed:
@@ -183,7 +184,7 @@ class Report:
     def pytest_terminal_summary(
         self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
     ) -> None:
-        """At the end of a run of all tests: how many lines are covered, and why the rest is not."""
+        """After a run of all tests, print how many are covered and why the others are not."""
         if not is_whole_run(config):
             return
         covered = (self._passed - self._failed) & set(ALL)
@@ -200,7 +201,7 @@ class Report:
 
 
 def is_whole_run(config: pytest.Config) -> bool:
-    """Whether all of tests/ was asked for, without a filter."""
+    """Whether the run includes all of tests/, without a filter."""
     places = {Path(config.invocation_params.dir, argument) for argument in config.args}
     whole = {TESTS.parent, TESTS} & {place.resolve() for place in places}
     filtered = config.option.keyword or config.option.markexpr or config.option.collectonly

@@ -1,5 +1,4 @@
-"""Certificates of each kind for tests: the server's, and clients' that an authority has signed or
-not."""
+"""Certificates for tests: the server's, and clients' signed by an authority or by nobody else."""
 
 import datetime
 import ssl
@@ -16,14 +15,14 @@ from cryptography.x509.oid import NameOID
 
 @dataclass
 class Certificates:
-    """Files of the server's certificate and of clients' ones, and the authority behind them."""
+    """The files of the server's and clients' certificates, and the authority that signed them."""
 
     folder: Path
     authority: trustme.CA
 
     @classmethod
     def make(cls, folder: Path) -> Self:
-        """All of them in the folder."""
+        """Write all certificates into the folder."""
         authority = trustme.CA()
         found = cls(folder, authority)
         authority.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -36,13 +35,13 @@ class Certificates:
         return found
 
     def issue(self, name: str, certificate: trustme.LeafCert) -> None:
-        """Write `name.pem` (key and chain), and the two in files of their own."""
+        """Write `name.pem` (key and chain), `name.key` and `name.crt`."""
         certificate.private_key_and_cert_chain_pem.write_to_path(str(self.folder / f"{name}.pem"))
         certificate.private_key_pem.write_to_path(str(self.folder / f"{name}.key"))
         certificate.cert_chain_pems[0].write_to_path(str(self.folder / f"{name}.crt"))
 
     def options(self, **more: Any) -> dict[str, Any]:
-        """nsqd's options of TLS."""
+        """nsqd's TLS options."""
         folder = self.folder
         return {
             "tls_cert": str(folder / "server.crt"),
@@ -51,7 +50,7 @@ class Certificates:
         }
 
     def client(self, name: str = "", version: ssl.TLSVersion | None = None) -> ssl.SSLContext:
-        """A client's context, with that certificate, of that version only."""
+        """Return a client's context, with a certificate and a single TLS version if given."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self.authority.configure_trust(context)
         if name:
@@ -62,7 +61,7 @@ class Certificates:
 
 
 def self_signed(name: str, *, days: tuple[int, int]) -> bytes:
-    """Key and certificate that nobody but itself has signed, valid between these days from now."""
+    """Return a key and its self-signed certificate, valid between two days relative to now."""
     key = ec.generate_private_key(ec.SECP256R1())
     names = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)

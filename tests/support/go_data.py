@@ -1,11 +1,11 @@
-"""Writes a data path as Go's nsqd leaves one; made from the description of its files alone.
+"""Writes a data path as Go's nsqd leaves one, from the description of its file format alone.
 
-Nothing of sparq is used here, so that what reads these files is held against a second opinion.
+It uses no code of sparq, so that it checks sparq's reader independently.
 
-A data file is records: a big-endian int32 length, then int64 timestamp, uint16 attempts, 16
-characters of id, body. Beside it lies a text of three lines: depth, read position, write position.
-``nsqd.dat`` is JSON. `GoQueue` writes as nsqd does: a file is begun before the one in use would
-grow beyond its limit, and one that has been read is deleted.
+A data file is a sequence of records: a big-endian int32 length, then int64 timestamp, uint16
+attempts, 16 characters of id, body. A metadata file in the same folder has three lines: depth, read
+position, write position. ``nsqd.dat`` is JSON. `GoQueue` writes as nsqd does: it starts a new file
+before the current one would exceed its limit, and deletes files that have been read.
 """
 
 import json
@@ -18,12 +18,12 @@ EPOCH_MS = 1288834974288
 
 
 def guid(time_ns: int, number: int, node: int = 321) -> bytes:
-    """An id as NSQ makes them."""
+    """Return an id in NSQ's format."""
     return f"{((time_ns >> 20) - EPOCH_MS) << 22 | node << 12 | number % 4096:016x}".encode()
 
 
 def record(body: bytes, number: int, attempts: int = 0) -> bytes:
-    """A stored message with its length."""
+    """Return a stored message with its length."""
     time_ns = TIME + number * 1_000_000
     message = pack(">qH16s", time_ns, attempts, guid(time_ns, number)) + body
     return pack(">i", len(message)) + message
@@ -31,7 +31,7 @@ def record(body: bytes, number: int, attempts: int = 0) -> bytes:
 
 @dataclass
 class GoQueue:
-    """A disk queue being written."""
+    """A disk queue that is being written."""
 
     folder: Path
     name: str
@@ -50,7 +50,7 @@ class GoQueue:
         return self.folder / f"{self.name}.diskqueue.meta.dat"
 
     def put(self, *bodies: bytes, attempts: int = 0) -> "GoQueue":
-        """Append messages; `places` remembers where each begins."""
+        """Append messages; `places` records the position of each."""
         self.folder.mkdir(parents=True, exist_ok=True)
         number, at = self.write
         parts: list[bytes] = []
@@ -73,7 +73,7 @@ class GoQueue:
             file.write(b"".join(parts))
 
     def take(self, count: int) -> "GoQueue":
-        """Read messages, as nsqd does when it hands them out."""
+        """Read messages, as nsqd does when it delivers them."""
         at = self.count - self.depth + count
         self.read = self.places[at] if at < self.count else self.write
         self.depth -= count
@@ -82,7 +82,7 @@ class GoQueue:
         return self
 
     def close(self) -> "GoQueue":
-        """Write the metadata; what is put afterwards is the tail of a crash."""
+        """Write the metadata; messages that are put afterwards are the tail left by a crash."""
         (r, rp), (w, wp) = self.read, self.write
         self.metadata.write_text(f"{self.depth}\n{r},{rp}\n{w},{wp}\n")
         return self
@@ -98,7 +98,7 @@ class GoQueue:
 
 
 def write_metadata(folder: Path, topics: dict[str, dict[str, bool]], paused: str = "") -> None:
-    """nsqd.dat: topic -> channel -> whether it is paused; `paused` names a topic that is."""
+    """Write nsqd.dat: topic -> channel -> whether it is paused; `paused` names a paused topic."""
     folder.mkdir(parents=True, exist_ok=True)
     found = [
         {

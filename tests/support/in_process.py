@@ -1,6 +1,6 @@
 """Fixtures for tests that run daemons in their own process.
 
-A folder's `conftest.py` imports what its tests need, and names it in `__all__`.
+A folder's `conftest.py` imports those that its tests need, and lists them in `__all__`.
 """
 
 from __future__ import annotations

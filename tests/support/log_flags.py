@@ -1,4 +1,4 @@
-"""The flags of the log that all daemons have beyond NSQ's, and how each is seen to count."""
+"""The log flags that all daemons have in addition to NSQ's, and checks of their effects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = {"log-format", "log-utc", "log-repeats"}
 
 
 def come_and_go(server: ToldServer) -> None:
-    """Some clients, one after the other; it has taken in all of them."""
+    """Connect COMERS clients, one after the other; wait until each is closed."""
     magic = MAGIC if server.module.endswith("nsqd") else b"  V1"
     for _ in range(COMERS):
         with socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30) as client:
@@ -26,7 +26,7 @@ def come_and_go(server: ToldServer) -> None:
 
 
 def log_format(server: ToldServer) -> None:
-    """Every line is an object."""
+    """Every line is a JSON object."""
     come_and_go(server)
     wait_for(lambda: "new client" in server.log_text)
     program = server.module.rpartition(".")[2]
@@ -35,13 +35,13 @@ def log_format(server: ToldServer) -> None:
 
 
 def log_utc(server: ToldServer) -> None:
-    """The time is now, in UTC."""
+    """The time is the current one in UTC."""
     told = datetime.strptime(server.log_text.split("] ")[1][:19], "%Y/%m/%d %H:%M:%S")
     assert abs(datetime.now(UTC) - told.replace(tzinfo=UTC)) < timedelta(minutes=10)
 
 
 def log_repeats(server: ToldServer) -> None:
-    """So many lines of one kind in a minute; other tests may have had those of an earlier one."""
+    """At most REPEATS equal lines a minute are logged, including those of earlier tests."""
     line = "TCP: new client(127.0.0.1"
     before = server.log_text.count(line)
     come_and_go(server)

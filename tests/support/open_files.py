@@ -1,4 +1,4 @@
-"""Files that this process has open: an ordinary user may have 1,024 of them."""
+"""The files that this process has open: a user is usually limited to 1,024."""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ DESCRIPTORS = Path("/proc/self/fd")
 
 
 def open_files() -> dict[int, str]:
-    """What each descriptor of this process stands for."""
+    """Return each descriptor of this process with the file or socket that it refers to."""
     found = {}
     for name in os.listdir(DESCRIPTORS):
         with suppress(OSError):  # the listing's own descriptor
@@ -19,7 +19,7 @@ def open_files() -> dict[int, str]:
 
 @contextmanager
 def files_closed_below(folder: Path) -> Iterator[None]:
-    """Close what is open below a folder afterwards, as the end of a killed process would."""
+    """Close files that are still open below a folder afterwards, as if the process were killed."""
     try:
         yield
     finally:

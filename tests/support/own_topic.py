@@ -1,8 +1,7 @@
-"""A topic that nothing else uses, where several tests share an nsqd.
+"""A topic name that no other test uses, for tests that share an nsqd.
 
-A test that failed can run again while its nsqd lives on. With a topic named after the test alone
-the second run also found what the first one had published, and failed whatever the first had
-failed from.
+A failed test may be run again with the same nsqd. If its topic were named after the test alone, the
+second run would receive the first one's messages, and fail because of them.
 """
 
 import itertools
@@ -15,7 +14,7 @@ _runs = itertools.count(1)
 
 
 def own_topic(request: pytest.FixtureRequest) -> str:
-    """A topic named after the test, new in each run of it."""
+    """Return a topic named after the test, different in each run of it."""
     name = request.node.name.removeprefix("test_")
     letters = "".join(each if each.isascii() and each.isalnum() else "_" for each in name)
     return f"{letters[:LENGTH_MAX]}_{next(_runs)}"

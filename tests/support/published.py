@@ -6,14 +6,14 @@ from tests.support.servers import NsqdServer
 
 
 def publish(nsqd: NsqdServer, topic: str, *bodies: bytes, channel: str = "any") -> None:
-    """Publishes one message after the other, each acknowledged; the topic has a channel before."""
+    """Publish messages one by one, each acknowledged; a channel exists before the first one."""
     publish_batches(nsqd, topic, list(bodies), size=1, channel=channel)
 
 
 def publish_batches(
     nsqd: NsqdServer, topic: str, bodies: list[bytes], size: int = 200, channel: str = "any"
 ) -> None:
-    """Publishes MPUBs of at most `size` messages, each acknowledged, as `publish` does."""
+    """Publish MPUBs of at most `size` messages, each acknowledged, as `publish` does."""
     nsqd.post(f"/topic/create?topic={topic}")
     if channel:
         nsqd.post(f"/channel/create?topic={topic}&channel={channel}")
@@ -24,5 +24,5 @@ def publish_batches(
 
 
 def numbered(first: int, end: int) -> list[bytes]:
-    """The bodies `first` to `end`, without the last."""
+    """Return the numbers from `first` up to, but not including, `end` as bodies."""
     return [b"%d" % number for number in range(first, end)]

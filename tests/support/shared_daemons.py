@@ -1,6 +1,6 @@
-"""Two nsqds and an nsqlookupd that tests of the client share: started once and left alive.
+"""Two nsqds and an nsqlookupd that tests of the client share, started once.
 
-This is a plugin: a fixture that a second conftest imported would be a second set of daemons.
+This is a plugin: if a second conftest imported the fixture, it would start a second set of daemons.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class SharedDaemons:
 
 @pytest.fixture(scope="session")
 def shared_daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedDaemons]:
-    """Two nsqds and an nsqlookupd; a test uses its own topic, and leaves them alive."""
+    """Two nsqds and an nsqlookupd; each test uses its own topic, and leaves the daemons running."""
     folder = tmp_path_factory.mktemp("shared_daemons")
     lookupd = spawn_nsqlookupd(folder)
 

@@ -1,8 +1,8 @@
-"""A small file system of its own for an nsqd: a tmpfs in a mount namespace that ends with the test.
+"""A small file system for an nsqd: a tmpfs in a mount namespace that ends with the test.
 
-The namespace is held by a process that reads from a pipe: it ends when the test closes the pipe,
-and also when the test is killed. So nothing stays mounted, and root is not needed where the kernel
-lets users have namespaces.
+A process that reads from a pipe holds the namespace: it ends when the test closes the pipe, and
+also when the test is killed. So nothing stays mounted, and root is not needed if the kernel lets
+users create namespaces.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class SmallDisk:
     """A mounted tmpfs.
 
     Attributes:
-        folder: where it is mounted, as the nsqd sees it.
-        seen: the same, as the test sees it.
-        prefix: makes a program see it.
+        folder: its mount point, for the nsqd.
+        seen: the same folder, for the test.
+        prefix: the command prefix that runs a program in the namespace.
     """
 
     def __init__(self, folder: Path, size: str) -> None:
@@ -70,10 +70,10 @@ class SmallDisk:
         holder.wait(10)
 
     def ballast(self, size_bytes: int) -> None:
-        """Have so much taken by somebody else."""
+        """Fill `size_bytes` with another file."""
         with (self.seen / "ballast").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, size_bytes)
 
     def drop_ballast(self) -> None:
-        """Have it free again."""
+        """Delete that file."""
         (self.seen / "ballast").unlink()

@@ -1,9 +1,9 @@
-"""The archive of the classes Spark loads: `python -m tests.support.spark_classes PATH` makes it.
+"""Makes an archive of Spark's Java classes: `python -m tests.support.spark_classes PATH`.
 
 Each test that starts Spark in a process of its own would read 15,000 classes from jars and check
-them. Java maps them from an archive instead, which halves the start: 5.4 s for 10.4 s of a program
-that writes and reads one table (two cores, three runs in turn). Where the archive is missing, or
-was made of other jars or by another Java, Java reads the jars.
+them. Java maps them from an archive instead, which halves the start: 5.4 s instead of 10.4 s for a
+program that writes and reads one table (two cores, three runs each, in turn). If the archive is
+missing, or was made from other jars or by another Java, Java reads the jars.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ END_SECONDS = 60.0
 
 
 def make(path: Path) -> None:
-    """Start Spark, have it do some of what the tests do, and keep what classes that took.
+    """Start Spark, run some of the tests' operations, and archive the classes that were loaded.
 
     Raises:
-        RuntimeError: Java wrote none.
+        RuntimeError: Java wrote no archive.
     """
     made = path.with_suffix(".new")
     made.unlink(missing_ok=True)
@@ -39,7 +39,7 @@ def make(path: Path) -> None:
 
 
 def work(folder: Path) -> None:
-    """A table, a stream with state, a sink in Python."""
+    """Run a table, a stateful stream and a Python sink."""
     spark = builder(folder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     table = str(folder / "table")
@@ -61,14 +61,14 @@ def work(folder: Path) -> None:
 
 
 def spark_time() -> Any:
-    """A time for each row."""
+    """Return a timestamp for each row."""
     from pyspark.sql import functions
 
     return functions.timestamp_seconds("id")
 
 
 def end_java() -> None:
-    """End the JVM of this process in order, as only then it writes the archive."""
+    """End the JVM of this process in order: it writes the archive only then."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -80,7 +80,7 @@ def end_java() -> None:
 
 
 def main() -> None:
-    """Make the archive; where that fails say why: the tests do without."""
+    """Make the archive; if that fails print the reason: the tests work without it."""
     began = time.monotonic()
     sys.stdout.write("noting the classes of Spark, so that tests start it sooner\n")
     sys.stdout.flush()

@@ -1,9 +1,9 @@
-"""The Spark session of all tests: there is one a process, and what its processes say is kept.
+"""The Spark session of all tests, one per process, and a log of its processes' standard error.
 
-It is a plugin, not part of a folder's conftest: a fixture that a second conftest imports is a
-second fixture, with a second log that the session, started by the first, never writes to.
+This is a plugin, not part of a folder's conftest: if a second conftest imported the fixture, that
+would be a second fixture, with a second log that the session of the first never writes to.
 
-JVMs that a test starts in a process of its own get the same options of Java.
+JVMs that a test starts in a process of its own get the same Java options.
 """
 
 import os
@@ -20,17 +20,17 @@ from sparq.spark.java import ensure_java
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 ARCHIVE = Path(sys.prefix, "spark-classes.jsa")
-"""The classes that Spark loads; the Makefile has it made (`tests.support.spark_classes`)."""
+"""The archive of the classes that Spark loads; the Makefile makes it (`spark_classes`)."""
 
 JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What tests run once need not be compiled well: it took two fifths of the processor's time."""
+"""Code that tests run once needs no optimisation: it took two fifths of the CPU time."""
 
 QUIET = "-Xlog:disable -Xlog:all=error:stderr"
-"""An archive that does not fit is no news."""
+"""No message if the archive does not match."""
 
 
 def java_options() -> str:
-    """The options of a JVM that a test starts."""
+    """Return the options of a JVM that a test starts."""
     if not ARCHIVE.is_file():
         return JVM_OPTIONS
     return f"{JVM_OPTIONS} {QUIET} {shlex.quote(f'-XX:SharedArchiveFile={ARCHIVE}')}"
@@ -40,19 +40,19 @@ JAVA_OPTIONS = java_options()
 
 
 def pytest_configure() -> None:
-    """Give every JVM that Spark's launcher starts these options, unless the caller has others."""
+    """Give these options to all JVMs of Spark's launcher, unless the user has set others."""
     os.environ.setdefault("SPARK_SUBMIT_OPTS", JAVA_OPTIONS)
 
 
 @pytest.fixture(scope="session")
 def spark_log(tmp_path_factory) -> Path:
-    """What Spark's JVM and its Python workers write to standard error."""
+    """The file with the standard error of Spark's JVM and its Python workers."""
     return tmp_path_factory.mktemp("log") / "stderr"
 
 
 @contextmanager
 def standard_error(path: Path):
-    """Processes that are started meanwhile write their standard error to a file."""
+    """Send the standard error of processes that are started in this block to a file."""
     kept = os.dup(2)
     try:
         with path.open("ab") as file:
@@ -64,7 +64,7 @@ def standard_error(path: Path):
 
 
 def builder(folder):
-    """Of a local session with two tasks at a time, no user interface, nothing beyond loopback."""
+    """Return the builder of a local session: two concurrent tasks, no web UI, loopback only."""
     ensure_java()
     use_this_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -79,7 +79,7 @@ def builder(folder):
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         .config("spark.driver.memory", "1g")
-        # A query that does not stop is waited for without end by default.
+        # By default Spark waits without limit for a query to stop.
         .config("spark.sql.streaming.stopTimeout", "60s")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
@@ -87,7 +87,8 @@ def builder(folder):
         .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
-        # A local disk needs no renames through Hadoop: a third of a small batch's time.
+        # Renames through Hadoop took a third of a small batch's time; a local disk does not need
+        # them.
         .config(
             "spark.sql.streaming.checkpointFileManagerClass",
             f"{files}.FileSystemBasedCheckpointFileManager",

@@ -1,8 +1,8 @@
-"""strace as a tool of tests and proofs: a system call of nsqd kills it, or fails, at its N-th time.
+"""strace for tests and proofs: kills nsqd at the Nth call of a kind, or makes that call fail.
 
-N counts each call of each thread by itself: the first thread that comes to its N-th such call is
-meant. The tracer is a process beside the daemon and ends with it, so the daemon stays a child of
-whoever started it, with its own process id and exit status.
+Each thread counts its own calls: the effect hits the first thread that makes its Nth call of the
+kind. The tracer runs as a separate process and ends with the daemon, so the daemon remains a child
+of the test, with its own process id and exit status.
 """
 
 import re
@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 QUIET = ("strace", "-D", "-f", "-qq")
-# Stops only at the calls that are meant, and so costs next to nothing; but then strace 6.1 does
-# not come to sending signals.
+# Stops only at the selected calls, and so costs next to nothing; but with it strace 6.1 does not
+# send signals.
 SWIFT = (*QUIET, "--seccomp-bpf")
 CHECK_SECONDS = 30
 INJECTED = re.compile(r"(\w+)(?:\(| resumed>).*\(INJECTED\)$", re.M)
@@ -24,7 +24,7 @@ CREATED = re.compile(r'(?:openat\([^"]*|rename\("[^"]*", )"([^"]*)"')
 
 
 def lack() -> str:
-    """What keeps strace from being used here, as "needs ..."; empty if nothing does."""
+    """Why strace cannot be used here, as "needs ..."; empty if it can."""
     if shutil.which("strace") is None:
         return "needs strace"
     check = [*SWIFT, "-o", "/dev/null", "-e", "trace=getpid", "-e", "inject=getpid:retval=1"]
@@ -37,12 +37,12 @@ def lack() -> str:
 
 
 def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
-    """The prefix of a command in which some calls have an effect.
+    """Return the command prefix with which some calls have an effect.
 
     Args:
         calls: names of system calls, with commas between them.
         effect: such as "signal=KILL" or "error=EIO".
-        when: which of them, as strace has it: "7", "7+" (and every later), "7+3".
+        when: the numbers of the affected calls, as in strace: "7", "7+" (and all later), "7+3".
     """
     rule = f"inject={calls}:{effect}:when={when}"
     tracer = QUIET if "signal=" in effect else SWIFT
@@ -50,23 +50,23 @@ def inject(calls: str, effect: str, when: str) -> tuple[str, ...]:
 
 
 class Record:
-    """What a tracer has written down: calls, the paths of their files, and what was injected."""
+    """A tracer's output: calls, the paths of their files, and injected errors."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def text(self) -> str:
-        """So far; empty while there is nothing."""
+        """The output so far; empty if there is none yet."""
         return self.path.read_text(errors="replace") if self.path.exists() else ""
 
     def injected(self) -> Counter[str]:
-        """How often each call was made to fail."""
+        """Return how often each call was made to fail."""
         return Counter(INJECTED.findall(self.text()))
 
     def synced_again(self) -> list[str]:
-        """Segments that were synced once more after a sync of them had failed.
+        """Return segments that were synced again after one of their syncs had failed.
 
-        A file that is created, or renamed, is another one than that which had its path before.
+        A file that is created or renamed is not the file that had its path before.
         """
         failed: set[str] = set()
         again: list[str] = []
@@ -88,13 +88,13 @@ class Record:
 def fail(
     faults: Iterable[tuple[str, str, str]], record: Path, also: str = "", paths: Iterable[str] = ()
 ) -> tuple[str, ...]:
-    """The prefix of a command in which calls fail.
+    """Return the command prefix with which calls fail.
 
     Args:
-        faults: (calls, errno's name, when) as `inject` has them.
-        record: where the tracer writes what it sees.
-        also: further calls to be written down, with commas between them.
-        paths: only calls on one of these files or folders; none: on any.
+        faults: (calls, name of the errno, when) as in `inject`.
+        record: the file for the tracer's output.
+        also: further calls to record, with commas between them.
+        paths: limits faults and records to calls on these files or folders; none: no limit.
     """
     rules = list(faults)
     traced = ",".join([*(calls for calls, _, _ in rules), *filter(None, [also])])

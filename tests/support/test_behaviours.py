@@ -1,6 +1,6 @@
-"""The table of NSQ's behaviours against the marks in the tests' text.
+"""The table of NSQ's behaviours matches the marks in the tests.
 
-That a marked test asserts its line is for its reader to judge; that none is forgotten is not.
+Only a reader can judge whether a marked test asserts its behaviour; these tests check the names.
 """
 
 from types import SimpleNamespace
@@ -20,30 +20,30 @@ def marks() -> dict[str, list[str]]:
 
 
 def test_every_line_is_asserted_somewhere_or_left_out_with_a_reason() -> None:
-    """No behaviour that NSQ's tests assert is forgotten."""
+    """Every behaviour that NSQ's tests assert has a test or a reason here."""
     found = marks()
 
     assert [] == [name for name in ALL if name not in found and name not in LEFT_OUT]
 
 
 def test_no_mark_names_what_is_not_in_the_table() -> None:
-    """A misspelt name would count for nothing."""
+    """A mark with a misspelt name would count for nothing."""
     assert {} == {name: places for name, places in marks().items() if name not in ALL}
 
 
 def test_what_is_left_out_is_in_the_table_and_has_no_test() -> None:
-    """A line that a test asserts needs no reason any more."""
+    """A behaviour that a test asserts needs no reason."""
     assert set() == set(LEFT_OUT) - set(ALL)
     assert set() == set(LEFT_OUT) & set(marks())
 
 
 def test_no_line_stands_twice() -> None:
-    """The count is a count of lines."""
+    """No name occurs twice, so that the count is right."""
     assert len(set(ALL)) == len(ALL)
 
 
 def test_a_run_tells_what_was_covered_and_what_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what passed counts; one failure spoils a line; each other has its reason."""
+    """Only passed tests count; one failure voids a behaviour; each uncovered one has its reason."""
     monkeypatch.setattr(behaviours, "ALL", ("good", "bad", "skipped", "nobody", "argued"))
     monkeypatch.setattr(behaviours, "LEFT_OUT", {"argued": "for this reason"})
     monkeypatch.setattr(behaviours, "is_whole_run", lambda _config: True)

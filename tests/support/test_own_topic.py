@@ -1,4 +1,4 @@
-"""What `own_topic` promises to tests that share an nsqd."""
+"""Topics of tests that share an nsqd differ."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.own_topic import own_topic
 
 @pytest.mark.parametrize("name", ["short", "ä b/c " * 30], ids=["short", "long and odd"])
 def test_each_run_has_a_topic_of_its_own(request, name):
-    """A second run, as `pytest-rerunfailures` makes one, finds nothing of the first."""
+    """A second run of a test, as by `pytest-rerunfailures`, gets another valid topic name."""
     first, second = own_topic(request), own_topic(request)
     assert first != second
     assert is_valid_name(first + ".more#ephemeral")

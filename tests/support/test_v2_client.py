@@ -1,4 +1,4 @@
-"""The V2 clients against a real nsqd: what is kept, what is waited for, and what is raised."""
+"""The V2 clients with a real nsqd: buffered frames, waits, and errors."""
 
 from collections.abc import Iterator
 
@@ -16,7 +16,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 def test_answers_and_messages_are_kept_apart(nsqd: NsqdServer) -> None:
-    """A call that waits for one kind loses nothing of the other."""
+    """A call that waits for answers keeps the messages, and the other way round."""
     with V2Client(nsqd) as client:
         assert client.ask(sub("apart", "c")) == OK
         client.send(rdy(10))
@@ -33,7 +33,7 @@ def test_answers_and_messages_are_kept_apart(nsqd: NsqdServer) -> None:
 
 
 def test_drain_takes_all_there_is(nsqd: NsqdServer) -> None:
-    """Every message of the channel is returned, and finished."""
+    """`drain` returns every message of the channel and finishes it."""
     nsqd.post("/topic/create?topic=drained")
     nsqd.post("/channel/create?topic=drained&channel=c")
     bodies = [b"%d" % number for number in range(1200)]
@@ -45,7 +45,7 @@ def test_drain_takes_all_there_is(nsqd: NsqdServer) -> None:
 
 
 def test_the_end_is_raised(nsqd: NsqdServer) -> None:
-    """A wrong command is answered, then nsqd closes; the bytes up to there can be read."""
+    """nsqd answers a wrong command, then closes; bytes that it sent before can be read."""
     with V2Client(nsqd) as client, V2Client(nsqd) as other:
         kind, text = client.ask(b"WRONG\n")
         assert (1, b"E_INVALID invalid command WRONG") == (kind, text)
@@ -57,7 +57,7 @@ def test_the_end_is_raised(nsqd: NsqdServer) -> None:
 
 
 async def test_frames_come_in_order(nsqd: NsqdServer) -> None:
-    """One by one, and all that have come."""
+    """Frames are returned in order, singly and as lists."""
     client = await AsyncV2Client.connect(nsqd.tcp)
     assert await client.ask(sub("ordered", "c"), pub("ordered", b"x")) == OK
     assert await client.response() == b"OK"
@@ -70,6 +70,6 @@ async def test_frames_come_in_order(nsqd: NsqdServer) -> None:
 
 
 async def test_nobody_listens() -> None:
-    """A connection that there is not is a closed one."""
+    """A failed connect raises Closed."""
     with pytest.raises(Closed):
         await AsyncV2Client.connect("127.0.0.1:1")

@@ -1,4 +1,4 @@
-"""The V2 stream: the same frames however their bytes come, through every layer."""
+"""The V2 stream: the same frames for any division of their bytes, through every layer."""
 
 import struct
 
@@ -11,7 +11,7 @@ MESSAGE = struct.pack(">iiqH16s", 4 + 26 + 4, FRAME_MESSAGE, 7, 2, b"0123456789a
 
 
 def test_frames_are_taken_when_they_are_whole() -> None:
-    """What is not whole yet stays in the buffer."""
+    """The bytes of an incomplete frame stay in the buffer."""
     stream = V2Stream()
     stream.feed(OK + OK[:7])
 
@@ -22,7 +22,7 @@ def test_frames_are_taken_when_they_are_whole() -> None:
 
 @pytest.mark.parametrize("cut", range(len(OK + MESSAGE) + 1))
 def test_frames_are_the_same_however_they_are_cut(cut: int) -> None:
-    """One at a time and all at once."""
+    """This holds for `frame` and for `frames`."""
     data = OK + MESSAGE
     all_at_once, one_at_a_time = V2Stream(), V2Stream()
     found = []
@@ -37,7 +37,7 @@ def test_frames_are_the_same_however_they_are_cut(cut: int) -> None:
 
 
 def test_what_cannot_be_a_frame_is_told() -> None:
-    """A size that leaves no room for the type."""
+    """A size too small for the frame type raises ValueError from `frame` and ends `frames`."""
     stream = V2Stream()
     stream.feed(struct.pack(">ii", 3, 0))
 
@@ -47,13 +47,13 @@ def test_what_cannot_be_a_frame_is_told() -> None:
 
 
 def test_an_index_is_part_of_an_id() -> None:
-    """The lower 54 bits."""
+    """The index is the lower 54 bits of the id."""
     assert decode_message(MESSAGE[8:]).log_index == 0x0123456789ABCDEF & ((1 << 54) - 1)
 
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 def test_a_compression_begins_after_a_frame(kind: str) -> None:
-    """What came behind the last plain frame is decompressed, whatever is sent at once."""
+    """Bytes received after the last plain frame are decompressed, also if they came with it."""
     sender, receiver = V2Stream(), V2Stream()
     receiver.feed(OK)
     sender.begin_compression(kind)

@@ -1,4 +1,4 @@
-"""What a program has started ends with it, also when its time is over."""
+"""Processes that a program has started end with it, also after a timeout."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ time.sleep(float(sys.argv[2]))
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
+    """Whether the process exists and has not ended."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text(encoding="ascii")
     except OSError:
@@ -30,7 +30,7 @@ def is_running(pid: int) -> bool:
 
 @pytest.mark.parametrize("seconds", [0, 600])
 def test_the_other_ends_when_the_time_is_over(tmp_path: Path, seconds: int) -> None:
-    """It has the output open, and would go on for ten minutes; its program has ended or not."""
+    """A child that holds the output open for ten minutes is killed, with or without its parent."""
     told = tmp_path / "pid"
     command = [sys.executable, "-c", STARTS_ANOTHER, str(told), str(seconds)]
     patience = 1.0
@@ -44,7 +44,7 @@ def test_the_other_ends_when_the_time_is_over(tmp_path: Path, seconds: int) -> N
 
 
 def test_what_it_is_given_and_what_it_says() -> None:
-    """Input, both outputs and the status."""
+    """`run_whole` passes the input, and returns both outputs and the exit status."""
     code = "import sys; print(input()); print('no', file=sys.stderr); sys.exit(3)"
     ran = run_whole([sys.executable, "-c", code], seconds=30, given="yes\n")
 

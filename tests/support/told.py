@@ -1,7 +1,7 @@
-"""Daemons that are told everything in one form: on the command line, or in a TOML file.
+"""Daemons that get all their options in one form: on the command line, or in a TOML file.
 
-A `Row` is a flag with a value and a check of what it does in a running daemon. The rows of one
-group are told to one daemon together, once in each form, so that few starts show many flags.
+A `Row` is a flag with a value and a check of its effect in a running daemon. One daemon gets all
+rows of a group, once in each form, so that a few starts check many flags.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from tests.support.servers import NsqdServer, free_port, start_first
 FORMS = ("command line", "TOML")
 
 Places: TypeAlias = Mapping[str, str]
-"""What a word in braces in a value stands for: `{tcp}`, `{http}`, `{https}`, `{data}` and `{name}`
-are a daemon's own, the others are the module's."""
+"""Values of the words in braces: `{tcp}`, `{http}`, `{https}`, `{data}` and `{name}` are those of a
+daemon, the others those of the module.
+"""
 
 
 class ToldServer(NsqdServer):
-    """A daemon whose addresses are in the table like all else, and that may refuse plain HTTP.
+    """A daemon that gets its addresses from the rows, too, and that may refuse plain HTTP.
 
-    `helpers` are what the module's checks share, such as an authd that knows what it was asked.
+    `helpers` are objects that the module's checks share, such as an authd that records its
+    requests.
     """
 
     def __init__(self, module: str, folder: Path, rows: Iterable[Row], form: str) -> None:
@@ -39,7 +41,7 @@ class ToldServer(NsqdServer):
         super().__init__(module, folder, ())
 
     def choose_ports(self) -> None:
-        """Take free ports, and write them where the daemon is told of them."""
+        """Choose free ports, and set the values of the words in braces."""
         super().choose_ports()
         data = self.folder / "data"
         data.mkdir(exist_ok=True)
@@ -48,7 +50,7 @@ class ToldServer(NsqdServer):
         self.places.update(tcp=self.tcp, http=self.http, https=https, data=str(data), name=name)
 
     def address_flags(self) -> tuple[str, ...]:
-        """Everything that it is told: the flags, or the file's name."""
+        """Return all flags, or the one that names the file."""
         if self.form == "command line":
             return tuple(word for row in self.rows for word in row.words(self.places))
         config = self.folder / "options.toml"
@@ -66,11 +68,11 @@ Check: TypeAlias = Callable[[ToldServer], None]
 
 @dataclass(frozen=True)
 class Row:
-    """One flag, what it is told, and what that does.
+    """A flag, its value, and a check of its effect.
 
     Attributes:
-        key: its key in the file, where that is not the flag's name with underscores.
-        toml: the file's value, where it is not the command line's.
+        key: its key in the file, if that is not the flag's name with underscores.
+        toml: its value in the file, if it differs from the one on the command line.
     """
 
     flag: str
@@ -80,12 +82,12 @@ class Row:
     toml: Any = None
 
     def words(self, places: Places) -> list[str]:
-        """The flag as a command line has it; a list as so many flags."""
+        """Return the flag for a command line; for a list, one flag per value."""
         values = self.value if isinstance(self.value, list) else [self.value]
         return [f"--{self.flag}={text(value, places)}" for value in values]
 
     def line(self, places: Places) -> str:
-        """The option as a file has it."""
+        """Return the option's line in a file."""
         value = self.value if self.toml is None else self.toml
         key = self.key or self.flag.replace("-", "_")
         if isinstance(value, list):
@@ -96,7 +98,7 @@ class Row:
 
 
 def text(value: Any, places: Places) -> str:
-    """A value as a command line has it."""
+    """Return a value in its command-line form."""
     if isinstance(value, bool):
         return "true" if value else "false"
     found = str(value)
@@ -106,7 +108,7 @@ def text(value: Any, places: Places) -> str:
 
 
 class Told:
-    """The daemons of one test module: each group in each form is started when first asked for."""
+    """The daemons of a test module: one per group and form, started on first use."""
 
     def __init__(self, module: str, folder: Path, groups: Mapping[str, list[Row]]) -> None:
         self.places: dict[str, str] = {}
@@ -117,7 +119,7 @@ class Told:
         self._running: dict[tuple[str, str], ToldServer] = {}
 
     def server(self, group: str, form: str) -> ToldServer:
-        """A running daemon that was told that group's rows in that form."""
+        """Return the running daemon of a group and form."""
         if (group, form) not in self._running:
             folder = self._folder / f"{group} {form}".replace(" ", "-")
             folder.mkdir()
@@ -129,14 +131,14 @@ class Told:
         return self._running[group, form]
 
     def close(self) -> None:
-        """End them all."""
+        """Stop all daemons."""
         for server in self._running.values():
             server.close()
 
 
 @contextlib.contextmanager
 def told(module: str, folder: Path, groups: Mapping[str, list[Row]]) -> Iterator[Told]:
-    """The daemons of a module, ended behind it."""
+    """Provide the daemons of a module, and stop them afterwards."""
     daemons = Told(module, folder, groups)
     try:
         yield daemons
@@ -145,7 +147,7 @@ def told(module: str, folder: Path, groups: Mapping[str, list[Row]]) -> Iterator
 
 
 def every(groups: Mapping[str, list[Row]]) -> pytest.MarkDecorator:
-    """A test for each row of each group, in both forms: (group, form, row)."""
+    """Parametrise a test with each row of each group in both forms: (group, form, row)."""
     cases = [
         pytest.param(group, form, row, id=f"{row.flag}, {form}")
         for group, rows in groups.items()
@@ -156,7 +158,7 @@ def every(groups: Mapping[str, list[Row]]) -> pytest.MarkDecorator:
 
 
 def keys_are_right(options_class: type, groups: Mapping[str, list[Row]]) -> None:
-    """Assert that the table's keys are the options' own; else a file would be silently ignored."""
+    """Assert that the table's keys are those of the options; a file would ignore other keys."""
     keys = {flag.name: flag.key for flag in flags_of(options_class)}
     for rows in groups.values():
         for row in rows:

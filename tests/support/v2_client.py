@@ -1,10 +1,10 @@
 """The V2 client of the tests, proofs and benches: it sends exactly the bytes that it is given.
 
-1. `V2Client` works on a blocking socket, `AsyncV2Client` on a stream of asyncio; both read their
-   frames by a `V2Stream`, and not with sparq's own code.
-2. Commands come from `sparq.protocol.commands`, or are written out where a test sends a wrong one.
+1. `V2Client` works on a blocking socket, `AsyncV2Client` on an asyncio stream; both read their
+   frames with a `V2Stream`, and not with sparq's own code.
+2. Commands come from `sparq.protocol.commands`, or are spelled out if a test sends a wrong one.
 3. A connection that the other side has closed raises `Closed`, a `ConnectionError`.
-4. The blocking client skips heartbeats, and answers them only where it is told to. The other one
+4. `V2Client` skips heartbeats, and answers them only with `answers_heartbeats`. `AsyncV2Client`
    returns them from `frame`, and answers them in `frames`.
 """
 
@@ -59,21 +59,22 @@ READ_BYTES = 1 << 18
 BLOCKING_SECONDS = 15.0
 ASYNC_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-"""For clients that wait forever once they are connected."""
+"""Connect timeout of clients that wait without limit once they are connected."""
 QUIET_SECONDS = 0.1
 
 
 class Closed(ConnectionError):
-    """The other side has closed the connection, or there never was one."""
+    """The other side has closed the connection, or the connection was never made."""
 
 
 class V2Client:
-    """One connection over a blocking socket; every wait ends after a time.
+    """One connection over a blocking socket; every wait has a time limit.
 
-    Answers and messages come mixed: a call that waits for one kind keeps the other for later.
+    Answers and messages arrive interleaved: a call that waits for one kind keeps the other for
+    later.
 
     Args:
-        to: the daemon, or a port of this machine, or a socket that is connected already.
+        to: the daemon, or a port of this machine, or a connected socket.
         greeting: the first bytes to send.
         seconds: how long to wait for each piece of data.
         answers_heartbeats: whether to answer a heartbeat when it is read.
@@ -112,26 +113,26 @@ class V2Client:
         self.socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of it."""
+        """Send all bytes."""
         self.socket.sendall(data)
 
     # Frames
 
     def ask(self, data: bytes) -> Frame:
-        """Send commands and return the next frame that is no message."""
+        """Send commands and return the next frame that is not a message."""
         self.send(data)
         return self._next(is_message=False)
 
     def frame(self) -> Frame:
-        """The next frame."""
+        """Return the next frame."""
         return self._kept.popleft() if self._kept else self._read_frame()
 
     def messages(self, count: int) -> list[Message]:
-        """The next messages, this many."""
+        """Return the next `count` messages."""
         return [decode_message(self._next(is_message=True)[1]) for _ in range(count)]
 
     def messages_within(self, seconds: float) -> list[Message]:
-        """The messages that have come, or come first within this time; none: an empty list."""
+        """Return the received messages, or those that arrive first within the time, or none."""
         usual = self.socket.gettimeout()
         self.socket.settimeout(seconds)
         try:
@@ -171,24 +172,24 @@ class V2Client:
     # Bytes
 
     def receive(self, size: int) -> bytes:
-        """Exactly this many bytes, or those that came before the end of the connection."""
+        """Return `size` bytes, or fewer if the connection ends before."""
         while len(self._stream.plain) < size and (data := self.socket.recv(READ_BYTES)):
             self._stream.feed(data)
         return self._stream.take(size)
 
     def receive_some(self) -> bytes:
-        """The bytes that have come after the last frame, or those that come next."""
+        """Return the bytes received after the last frame, or else the next ones to arrive."""
         return self._stream.take(len(self._stream.plain)) or self.socket.recv(READ_BYTES)
 
     def rest(self) -> bytes:
-        """All bytes up to the end of the connection."""
+        """Return all bytes up to the end of the connection."""
         data = self._stream.take(len(self._stream.plain))
         while more := self.socket.recv(READ_BYTES):
             data += more
         return data
 
     def is_open(self) -> bool:
-        """Whether the other side has not closed yet; drops what it has sent."""
+        """Whether the other side has not closed yet; drops received bytes."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(READ_BYTES):
@@ -201,7 +202,7 @@ class V2Client:
 
 
 def drain(server: NsqdServer, topic: str, channel: str) -> list[bytes]:
-    """The bodies of all messages of a channel, each finished, until it has no more."""
+    """Finish all messages of a channel until it is empty; return their bodies."""
     bodies: list[bytes] = []
     waiting = ("depth", "in_flight_count", "deferred_count")
     with V2Client(server) as client:
@@ -219,12 +220,12 @@ def drain(server: NsqdServer, topic: str, channel: str) -> list[bytes]:
 
 
 class AsyncV2Client:
-    """One connection over a stream of asyncio.
+    """One connection over an asyncio stream.
 
     Attributes:
         reader, writer: the stream.
-        stream: the layers and the bytes that have come.
-        seconds: how long to wait for each piece of data; None: forever.
+        stream: the layers and the received bytes.
+        seconds: how long to wait for each piece of data; None: no limit.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class AsyncV2Client:
         """Connect to ``host:port`` or to the path of a unix socket, and send the first bytes.
 
         Raises:
-            Closed: there is no connection after some seconds.
+            Closed: the connection was refused or timed out.
         """
         host, _, port = address.rpartition(":")
         try:
@@ -271,7 +272,7 @@ class AsyncV2Client:
         self.writer.write(self.stream.seal(data))
 
     async def send_all(self, data: bytes) -> None:
-        """Send, and wait while the other side is slow to read."""
+        """Send, and wait while the other side reads slowly."""
         try:
             self.send(data)
             await self.writer.drain()
@@ -279,7 +280,7 @@ class AsyncV2Client:
             raise Closed(str(error)) from error
 
     async def read(self) -> bytes:
-        """The bytes that come next from the socket; raises TimeoutError when none do."""
+        """Return the next bytes from the socket; raises TimeoutError if none arrive in time."""
         deadline = asyncio.timeout(self.seconds)
         try:
             async with deadline:
@@ -293,36 +294,36 @@ class AsyncV2Client:
         return data
 
     def abort(self) -> None:
-        """Drop the connection, and all that is on its way."""
+        """Drop the connection and all unsent data."""
         self.writer.transport.abort()
 
     async def close(self) -> None:
-        """Send what is left, and close the connection."""
+        """Send the remaining data, and close the connection."""
         self.writer.close()
         await self.writer.wait_closed()
 
     # Frames
 
     async def exactly(self, size: int) -> bytes:
-        """This many bytes, out of all layers."""
+        """Return `size` bytes, decoded by all layers."""
         while len(self.stream.plain) < size:
             self.stream.feed(await self.read())
         return self.stream.take(size)
 
     async def rest(self) -> bytes:
-        """All bytes up to the end of the connection, which must not be a reset."""
+        """Return all bytes up to the end of the connection, which must not be a reset."""
         async with asyncio.timeout(self.seconds):
             self.stream.feed(await self.reader.read())
         return self.stream.take(len(self.stream.plain))
 
     async def frame(self) -> Frame:
-        """The next frame."""
+        """Return the next frame."""
         while (found := self.stream.frame()) is None:
             self.stream.feed(await self.read())
         return found
 
     async def frames(self) -> list[Frame]:
-        """The frames that have come, at least one; answers heartbeats and leaves them out."""
+        """Return the received frames, at least one; heartbeats are answered and left out."""
         while True:
             frames = self.stream.frames()
             found = [frame for frame in frames if frame != (FRAME_RESPONSE, HEARTBEAT)]
@@ -338,20 +339,20 @@ class AsyncV2Client:
         return await self.frame()
 
     async def response(self) -> bytes:
-        """The data of the next frame, which is a response."""
+        """Return the data of the next frame, which must be a response."""
         kind, data = await self.frame()
         assert kind == FRAME_RESPONSE, data
         return data
 
     async def error(self) -> bytes:
-        """The text of the next frame, an error after which the connection ends."""
+        """Return the text of the next frame, which must be an error that ends the connection."""
         kind, data = await self.frame()
         assert kind == FRAME_ERROR, data
         await self.end()
         return data
 
     async def end(self) -> None:
-        """Wait for the end; nothing may come before it."""
+        """Wait for the end of the connection; no bytes may precede it."""
         with contextlib.suppress(Closed):
             while True:
                 assert not self.stream.plain, self.stream.plain
@@ -360,13 +361,13 @@ class AsyncV2Client:
     # Upgrades
 
     async def identify(self, **asked: Any) -> dict[str, Any]:
-        """IDENTIFY with feature negotiation; the answer."""
+        """Send IDENTIFY with feature negotiation; return the answer."""
         self.send(identify(json.dumps({"feature_negotiation": True, **asked}).encode()))
         found: dict[str, Any] = json.loads(await self.response())
         return found
 
     async def shake_hands(self, context: ssl.SSLContext) -> None:
-        """Begin TLS; nsqd sends nothing before the client's hello."""
+        """Do the TLS handshake; nsqd sends nothing before the client's hello."""
         assert not self.stream.plain
         self.writer.write(self.stream.begin_tls(context))
         while self.stream.is_shaking_hands:
@@ -375,7 +376,7 @@ class AsyncV2Client:
     async def upgrade(
         self, context: ssl.SSLContext | None = None, compression: str = "", **asked: Any
     ) -> dict[str, Any]:
-        """IDENTIFY, then all layers that were agreed, with the OK after each; the answer."""
+        """Send IDENTIFY, add the agreed layers, and read the OK after each; return the answer."""
         if context is not None:
             asked["tls_v1"] = True
         if compression:

@@ -1,6 +1,6 @@
-"""A client's end of a V2 connection, as bytes in and bytes out: layers, frames and messages.
+"""A client's side of a V2 connection, as bytes in and bytes out: layers, frames and messages.
 
-1. There is no socket and no clock here; `tests.support.v2_client` has both.
+1. This module has no socket and no clock; `tests.support.v2_client` has both.
 2. Frames and layers are read with Python's own `ssl` and zlib, and not by sparq's receiver: a
    client that shared this code with nsqd, or with sparq's client, would share its mistakes. Only
    the commands are those of `sparq.protocol.commands`.
@@ -46,21 +46,21 @@ class Message(NamedTuple):
 
 
 def decode_message(data: bytes) -> Message:
-    """The message in the data of a frame of type `FRAME_MESSAGE`."""
+    """Return the message in the data of a frame of type `FRAME_MESSAGE`."""
     return Message(*_MESSAGE.unpack_from(data), data[_MESSAGE.size :])
 
 
 def fin_each(messages: Iterable[Message]) -> bytes:
-    """A FIN for each message."""
+    """Return a FIN for each message."""
     return b"".join([fin(message.id) for message in messages])
 
 
 class V2Stream:
-    """A client's end of a connection, as bytes in and bytes out.
+    """A client's side of a connection, as bytes in and bytes out.
 
     Attributes:
-        plain: received bytes, out of all layers, that are not part of a frame taken so far.
-        tls: the TLS layer; None: there is none.
+        plain: decoded bytes that are not part of a returned frame.
+        tls: the TLS layer, or None.
         was_told_goodbye: whether the other side has ended TLS with its close_notify.
     """
 
@@ -78,7 +78,7 @@ class V2Stream:
     # Bytes through the layers
 
     def seal(self, data: bytes) -> bytes:
-        """The bytes to send for this data."""
+        """Return the encoded bytes to send for this data."""
         if self._deflater is not None:
             data = self._deflater.compress(data) + self._deflater.flush(zlib.Z_SYNC_FLUSH)
         elif self._snappy is not None:
@@ -92,20 +92,20 @@ class V2Stream:
         return self.tls_output()
 
     def feed(self, data: bytes) -> None:
-        """Take bytes from the socket."""
+        """Add received bytes."""
         if self.tls is not None:
             self._tls_in.write(data)
             data = self._read_tls(self.tls)
         self.plain += self._decompress(data)
 
     def begin_tls(self, context: ssl.SSLContext) -> bytes:
-        """Begin the handshake; the bytes to send first."""
+        """Begin the handshake; return the first bytes to send."""
         self.tls = context.wrap_bio(self._tls_in, self._tls_out, server_hostname="localhost")
         self.is_shaking_hands = True
         return self.shake_hands(b"")
 
     def shake_hands(self, data: bytes) -> bytes:
-        """Go on with the handshake after these bytes; the bytes to send next."""
+        """Continue the handshake with received bytes; return the bytes to send next."""
         assert self.tls is not None
         self._tls_in.write(data)
         try:
@@ -113,12 +113,12 @@ class V2Stream:
         except ssl.SSLWantReadError:
             return self.tls_output()
         self.is_shaking_hands = False
-        # With TLS 1.2 nsqd's last word of the handshake and its OK may come together.
+        # With TLS 1.2, nsqd's last handshake record and its OK may arrive in one read.
         self.plain += self._read_tls(self.tls)
         return self.tls_output()
 
     def tls_output(self) -> bytes:
-        """The bytes that TLS has to send."""
+        """Return the bytes that the TLS layer has to send."""
         return self._tls_out.read()
 
     def _read_tls(self, tls: ssl.SSLObject) -> bytes:
@@ -134,7 +134,7 @@ class V2Stream:
         return b"".join(pieces)
 
     def begin_compression(self, kind: str, level: int = 6) -> None:
-        """Use deflate or snappy from here on; what came after the last frame is compressed."""
+        """Use deflate or snappy from now on; bytes after the last frame are compressed."""
         if kind == "deflate":
             self._deflater = zlib.compressobj(level, zlib.DEFLATED, -15)
             self._inflater = zlib.decompressobj(-15)
@@ -161,13 +161,13 @@ class V2Stream:
     # Frames
 
     def take(self, size: int) -> bytes:
-        """The next bytes, at most this many, which then belong to no frame."""
+        """Remove and return the next bytes, at most `size`; they are part of no frame."""
         data = bytes(self.plain[:size])
         del self.plain[:size]
         return data
 
     def frame(self) -> Frame | None:
-        """The next frame, once all of it has come. Raises ValueError: this cannot be a frame."""
+        """Return the next frame, None if it is incomplete; raises ValueError if it is invalid."""
         if len(self.plain) < _HEAD.size:
             return None
         size, kind = _HEAD.unpack_from(self.plain)
@@ -178,7 +178,7 @@ class V2Stream:
         return kind, self.take(4 + size)[_HEAD.size :]
 
     def frames(self) -> list[Frame]:
-        """All frames that have come whole; stays before bytes that cannot be a frame."""
+        """Return all complete frames; stop before bytes that cannot be a frame."""
         found, at, plain = [], 0, bytes(self.plain)
         while at + _HEAD.size <= len(plain):
             size, kind = _HEAD.unpack_from(plain, at)

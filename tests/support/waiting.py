@@ -1,10 +1,10 @@
-"""Waiting in tests: for a condition, with a deadline; what never comes is a failure, not a hang.
+"""Waiting in tests for a condition, with a deadline: a test fails instead of hanging.
 
-- `until`         in the loop: for what is cheap to look at, such as what a scripted nsqd heard;
-- `until_seen`    in a thread: for what takes a request to see, while the loop goes on;
-- `wait_for`      where there is no loop;
-- `stays`         that something does not happen: nothing tells of it, so it takes its bounded time;
-- `let_all_run`   what is ready to run does, so that what it would have done is done.
+- `until`         in the event loop: for cheap checks, such as what a scripted nsqd received;
+- `until_seen`    in a thread: for checks that need a request, while the loop continues;
+- `wait_for`      without an event loop;
+- `stays`         checks that something does not happen, for a fixed time: no event reports that;
+- `let_all_run`   runs all ready callbacks, so that their effects are visible.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ T = TypeVar("T")
 POLL_SECONDS = 0.002
 WAIT_SECONDS = 30.0
 ABSENT_SECONDS = 0.05
-"""Far longer than anything takes here that does happen."""
+"""Far longer than anything that does happen takes here."""
 TURNS = 20
 
 
 async def until(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
-    """Wait until the condition holds; what it returns may have to be awaited first."""
+    """Wait until the condition holds; an awaitable result is awaited."""
     async with asyncio.timeout(seconds):
         while True:
             if await _holds(condition):
@@ -39,7 +39,7 @@ async def _holds(condition: Callable[[], Any]) -> bool:
 
 
 async def until_seen(condition: Callable[[], Any], seconds: float = WAIT_SECONDS) -> None:
-    """Wait for what takes a request to see; the loop goes on meanwhile."""
+    """Wait for a condition that needs a request; the event loop continues."""
     await until(lambda: asyncio.to_thread(condition), seconds)
 
 
@@ -49,13 +49,13 @@ def wait_for(
     told: Callable[[], object] = str,
     every: float = POLL_SECONDS,
 ) -> T:
-    """What is looked at, once it is something; a failure says what is `told` then.
+    """Return the first true result of `look`; on failure show the result of `told`.
 
     Args:
-        look: what to look at; it may raise what makes waiting vain.
-        seconds: how long at the most.
-        told: what stands in the failure.
-        every: how often, in seconds: seldom where looking is dear.
+        look: the check; it may raise an error that makes waiting pointless.
+        seconds: the time limit.
+        told: returns the text of the failure.
+        every: seconds between checks: longer for expensive ones.
     """
     deadline = time.monotonic() + seconds
     while not (found := look()):
@@ -65,7 +65,7 @@ def wait_for(
 
 
 async def stays(condition: Callable[[], Any], seconds: float = ABSENT_SECONDS) -> None:
-    """Assert that the condition holds all the while; what it returns may have to be awaited."""
+    """Assert that the condition holds for the whole time; an awaitable result is awaited."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         assert await _holds(condition)
@@ -74,6 +74,6 @@ async def stays(condition: Callable[[], Any], seconds: float = ABSENT_SECONDS) -
 
 
 async def let_all_run(turns: int = TURNS) -> None:
-    """Some turns of the loop."""
+    """Run some turns of the event loop."""
     for _ in range(turns):
         await asyncio.sleep(0)

@@ -14,19 +14,19 @@ from typing import Any
 def run_whole(
     command: Sequence[str | Path], *, seconds: float, given: str | None = None, **more: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end; what it printed.
+    """Run a program to its end and return its status and output.
 
-    `subprocess.run` kills the program alone when its time is over, and then waits for whoever else
-    has its output open: a JVM that is left goes on, and takes the processor from the next tests.
+    On a timeout `subprocess.run` kills only the program, and then waits for all others that have
+    its output open: a remaining JVM continues, and takes CPU time from the next tests.
 
     Args:
         command: the program and its arguments.
-        seconds: how long it may take.
-        given: its standard input; None: nothing.
-        more: for `subprocess.Popen`.
+        seconds: the time limit.
+        given: its standard input; None: empty.
+        more: further arguments for `subprocess.Popen`.
 
     Raises:
-        TimeoutExpired: it took longer; it and all that it has started in its session are killed.
+        TimeoutExpired: it took longer; it and all processes of its session are killed.
     """
     with subprocess.Popen(
         command,
