@@ -1,1 +1,1 @@
-"""Tokens and authds: what a client may do, and for how long."""
+"""Tokens and auth servers: what a client may do, and until when."""

@@ -1,4 +1,4 @@
-"""AUTH where TLS is: clients with certificates, and authds that are asked over HTTPS."""
+"""AUTH and TLS: clients with certificates, and auth servers reached over HTTPS."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def server_side(certificates: Certificates, name: str = "server") -> ssl.SSLContext:
-    """What an authd needs to answer over HTTPS."""
+    """The TLS context of an auth server that serves HTTPS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(str(certificates.folder / f"{name}.pem"))
     return context
@@ -36,7 +36,7 @@ def server_side(certificates: Certificates, name: str = "server") -> ssl.SSLCont
 async def guarded(
     folder: Path, certificates: Certificates, *addresses: str, **options: Any
 ) -> AsyncIterator[Daemon]:
-    """An nsqd that trusts the authority, towards clients and authds alike."""
+    """Run an nsqd that trusts the test CA, for clients and for auth servers."""
     authority = str(certificates.folder / "ca.pem")
     daemon = await start(
         folder,
@@ -61,7 +61,7 @@ async def test_the_authd_is_told_of_tls_and_the_certificate(
     method: str,
     client: tuple[str, str, str],
 ) -> None:
-    """`tls` is true, and `common_name` whom a verified certificate names; the authd has HTTPS."""
+    """The auth server gets `tls` and, as `common_name`, the name in a verified certificate."""
     policy, name, expected = client
     async with (
         running(ALL, tls=server_side(certificates)) as authd,
@@ -87,7 +87,7 @@ async def test_the_authd_is_told_of_tls_and_the_certificate(
 async def test_an_authd_that_nobody_trusts(
     tmp_path: Path, certificates: Certificates, name: str
 ) -> None:
-    """The root CA decides which authds may say who comes in; no secret reaches another."""
+    """nsqd sends no secret to an auth server whose certificate the root CA has not signed."""
     async with (
         running(ALL, tls=server_side(certificates, name)) as authd,
         guarded(tmp_path, certificates, f"https://{authd.address}/auth") as daemon,
@@ -102,7 +102,7 @@ async def test_an_authd_that_nobody_trusts(
 async def test_an_authd_that_sends_to_https(
     tmp_path: Path, certificates: Certificates, method: str
 ) -> None:
-    """A 403 that names an `https_port` has the same asked once there."""
+    """A 403 response with an `https_port` makes nsqd send the same request once to that port."""
     async with running(ALL, tls=server_side(certificates)) as secure:
         there = json.dumps({"message": "TLS_REQUIRED", "https_port": secure.port}).encode()
         async with (
@@ -121,7 +121,7 @@ async def test_an_authd_that_sends_to_https(
 async def test_over_a_unix_socket_the_address_is_empty(
     tmp_path: Path, certificates: Certificates
 ) -> None:
-    """A client on this machine has no address that an authd could look at."""
+    """For a client on a unix socket, the auth server gets an empty `remote_ip`."""
     place = str(tmp_path / "s")
     async with (
         running(ALL) as authd,
@@ -135,7 +135,10 @@ async def test_over_a_unix_socket_the_address_is_empty(
 
 
 async def test_the_root_ca_is_exchanged(tmp_path: Path, certificates: Certificates) -> None:
-    """SIGHUP: authds are asked with the CA of now; one that cannot be read changes nothing."""
+    """After SIGHUP, nsqd uses the new root CA for auth servers.
+
+    An invalid CA file changes nothing.
+    """
     place = tmp_path / "root.pem"
     place.write_bytes((certificates.folder / "ca.pem").read_bytes())
     other = trustme.CA()

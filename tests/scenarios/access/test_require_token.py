@@ -1,4 +1,4 @@
-"""`--require-token`: an nsqd registers only with a token that may, and for as long as it counts."""
+"""`--require-token`: an nsqd registers only with a valid token that has the role `register`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OK = b"OK"
 
 
 class House:
-    """An nsqlookupd that asks for tokens, and its file."""
+    """An nsqlookupd that requires tokens, and its token file."""
 
     def __init__(self, folder: Path) -> None:
         self.file, self.audit = folder / "tokens", folder / "audit"
@@ -44,12 +44,12 @@ class House:
         self.lookupd: Nsqlookupd
 
     def write(self) -> None:
-        """Write the file as it is to be."""
+        """Write the current lines to the token file."""
         self.file.write_text("\n".join(self.lines.values()))
 
     @asynccontextmanager
     async def running(self, **options: Any) -> AsyncIterator[Nsqlookupd]:
-        """nsqlookupd on free ports."""
+        """Run the nsqlookupd on free ports."""
         free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
         files = {"token_file": str(self.file), "audit_file": str(self.audit)}
         given = {**free, **files, "require_token": True, **options}
@@ -62,23 +62,23 @@ class House:
 
     @property
     def known(self) -> str:
-        """All that is registered."""
+        """All registrations, as text."""
         return repr(sorted(key for *key, _ in self.lookupd.registry.registrations()))
 
     def refused(self) -> dict[str, int]:
-        """How much was refused, by reason."""
+        """The number of refusals, by reason."""
         assert self.lookupd.access is not None
         return {reason: n for reason, n in self.lookupd.access.refused.items() if n}
 
 
 class Nsqd:
-    """One nsqd's connection, by hand."""
+    """A raw connection to nsqlookupd, as an nsqd opens it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
 
     async def ask(self, command: bytes) -> bytes:
-        """A command and its answer; empty: the connection ended."""
+        """Send a command and return its response; empty: the connection was closed."""
         self.writer.write(command)
         try:
             async with asyncio.timeout(30):
@@ -90,7 +90,7 @@ class Nsqd:
 
 @asynccontextmanager
 async def nsqd(house: House) -> AsyncIterator[Nsqd]:
-    """A connection that has said its magic bytes."""
+    """Open a connection and send the magic bytes."""
     reader, writer = await asyncio.open_connection("127.0.0.1", house.lookupd.tcp_port)
     writer.write(b"  V1")
     yield Nsqd(reader, writer)
@@ -98,7 +98,7 @@ async def nsqd(house: House) -> AsyncIterator[Nsqd]:
 
 
 def identify(**more: Any) -> bytes:
-    """IDENTIFY with further fields."""
+    """An IDENTIFY command with additional fields."""
     body = json.dumps({**FACTS, **more}).encode()
     return b"IDENTIFY\n" + struct.pack(">i", len(body)) + body
 
@@ -123,7 +123,10 @@ def house(tmp_path: Path) -> House:
 async def test_without_a_token_that_may_nobody_registers(
     house: House, shown: Any, why: str
 ) -> None:
-    """Go's nsqd neither; the answer says why, and the connection ends."""
+    """nsqlookupd answers IDENTIFY with E_UNAUTHORIZED and the reason, and closes the connection.
+
+    So Go's nsqd, which sends no token, cannot register.
+    """
     async with house.running(), nsqd(house) as peer:
         before = house.known
         more = {} if shown is None else {"token": house.shown.get(shown, shown)}
@@ -137,7 +140,10 @@ async def test_without_a_token_that_may_nobody_registers(
 
 
 async def test_a_token_registers_the_topics_of_its_pattern(house: House) -> None:
-    """Another topic is refused; keys come in any case, as in the rest of the introduction."""
+    """E_UNAUTHORIZED answers other topics.
+
+    `Token` is accepted in any case, like other IDENTIFY keys.
+    """
     async with house.running(), nsqd(house) as peer:
         assert b"version" in await peer.ask(identify(Token=house.shown["clicks"]))
         assert OK == await peer.ask(b"REGISTER clicks.1 c\n")
@@ -148,7 +154,7 @@ async def test_a_token_registers_the_topics_of_its_pattern(house: House) -> None
 
 
 async def test_a_token_that_is_taken_away_ends_its_registrations(house: House) -> None:
-    """At SIGHUP; an nsqd with another token stays."""
+    """After SIGHUP, the removed token's connection is closed; an nsqd with another token stays."""
     async with house.running(), nsqd(house) as gone, nsqd(house) as stays:
         assert b"version" in await gone.ask(identify(token=house.shown["all"]))
         assert OK == await gone.ask(b"REGISTER t\n")
@@ -165,7 +171,7 @@ async def test_a_token_that_is_taken_away_ends_its_registrations(house: House) -
 
 
 async def test_what_expires_ends_at_its_time(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits for a command."""
+    """The connection of an expired token is closed without waiting for a command."""
     monkeypatch.setattr("sparq.nsqlookupd.server.LOOK_SECONDS", 0.02)
     house.lines["all"] += " 2999-01-01"
     house.write()
@@ -179,20 +185,26 @@ async def test_what_expires_ends_at_its_time(house: House, monkeypatch: pytest.M
 
 
 async def test_without_the_flag_nobody_is_asked(house: House) -> None:
-    """Also with a token file: nsqds get their tokens before nsqlookupds ask for them."""
+    """Without `--require-token`, a token file alone refuses no nsqd.
+
+    So nsqds can be given tokens before nsqlookupds require them.
+    """
     async with house.running(require_token=False), nsqd(house) as peer:
         assert b"version" in await peer.ask(identify(token="wrong"))
         assert OK == await peer.ask(b"REGISTER t\n")
 
 
 def test_it_needs_a_token_file() -> None:
-    """Else nobody could register at all."""
+    """Without a token file, no nsqd could register."""
     with pytest.raises(StartError, match="--require-token needs --token-file"):
         Nsqlookupd(changed(NsqlookupdOptions(), require_token=True))
 
 
 async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None:
-    """With IDENTIFY, and when it asks for the channels of a new topic; a new one after SIGHUP."""
+    """nsqd sends its token in IDENTIFY and when it looks up a new topic's channels.
+
+    SIGHUP reads the token file again; a missing file leaves the old token in use.
+    """
     data, file = tmp_path / "data", tmp_path / "token"
     data.mkdir()
     file.write_text(house.shown["wrong"])
@@ -220,7 +232,7 @@ async def test_a_real_nsqd_shows_its_token(house: House, tmp_path: Path) -> None
 
 
 async def test_an_nsqlookupd_that_asks_for_none_takes_no_notice(tmp_path: Path) -> None:
-    """Go's decodes the JSON into the fields that it knows, as this one does."""
+    """An nsqlookupd that requires no tokens ignores the field, as Go's nsqlookupd does."""
     (tmp_path / "data").mkdir()
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
     lookupd = Nsqlookupd(changed(NsqlookupdOptions(), **free))

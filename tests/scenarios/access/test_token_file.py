@@ -1,4 +1,4 @@
-"""`--token-file` in a running nsqd: reload, expiry on open connections, authds beside it, notes."""
+"""`--token-file` in a running nsqd: reload, expiry on open connections, auth servers, audit log."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class House:
         self.daemon: Daemon
 
     def give(self, name: str, roles: str, last: str = "") -> str:
-        """A token of this name; it counts with the next reload."""
+        """Make a token of this name; it is valid after the next reload."""
         token, line = tokens.make(name, roles, last)
         self.lines[name], self.shown[name] = line, token
         self.write()
         return token
 
     def write(self) -> None:
-        """Write the file as it is to be."""
+        """Write the current lines to the token file."""
         self.file.write_text("\n".join(self.lines.values()) + "\n")
 
     def reload(self) -> None:
-        """SIGHUP."""
+        """Reload, as SIGHUP does."""
         self.daemon.reloader.reload()
 
     def change(self, name: str, roles: str) -> None:
-        """Give a token other roles; none of them: take it away."""
+        """Give a token other roles; an empty text removes the token."""
         words = self.lines.pop(name).split()
         if roles:
             self.lines[name] = " ".join((words[0], roles, *words[2:]))
@@ -57,7 +57,7 @@ class House:
 
     @asynccontextmanager
     async def running(self, folder: Path, **options: Any) -> AsyncIterator[Daemon]:
-        """nsqd with these options."""
+        """Run nsqd with these options."""
         data = folder / "data"
         data.mkdir(exist_ok=True)
         files = {"token_file": str(self.file), "audit_file": str(self.audit_file)}
@@ -69,7 +69,7 @@ class House:
 
     @asynccontextmanager
     async def talking(self, name: str = "") -> AsyncIterator[AsyncV2Client]:
-        """A connection that has shown a token."""
+        """A connection that has authenticated with a token."""
         talk = await AsyncV2Client.connect(self.daemon.tcp)
         if name:
             kind, answer = await talk.ask(c.auth(self.shown[name].encode()))
@@ -78,18 +78,18 @@ class House:
         talk.writer.close()
 
     async def http(self, method: str, target: str, name: str = "", body: bytes = b"x") -> int:
-        """One request with a token; the status."""
+        """Send a request with a token; returns the status."""
         shown = f"Authorization: Bearer {self.shown[name]}\r\n" if name else ""
         rest = f"{shown}Content-Length: {len(body)}\r\n\r\n".encode() + body
         status, _, _ = await self.daemon.raw(f"{method} {target} HTTP/1.1", rest)
         return status
 
     def entries(self) -> list[dict[str, Any]]:
-        """What was noted so far."""
+        """The entries of the audit log."""
         return [json.loads(line) for line in self.audit_file.read_text().splitlines()]
 
     def refused(self) -> dict[str, int]:
-        """How much was refused, by reason."""
+        """The number of refusals, by reason."""
         assert self.daemon.nsqd.access is not None
         return {reason: n for reason, n in self.daemon.nsqd.access.refused.items() if n}
 
@@ -101,7 +101,10 @@ def house(tmp_path: Path) -> House:
 
 
 async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
-    """IDENTIFY says that AUTH is asked for, the reply and /stats name the token, never tell it."""
+    """IDENTIFY announces that AUTH is required.
+
+    The AUTH response and /stats show only the token's name.
+    """
     house.give("web", "publish:clicks*,consume:clicks,read")
     async with house.running(tmp_path) as daemon, house.talking() as talk:
         _, facts = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
@@ -121,7 +124,7 @@ async def test_a_client_is_its_token(house: House, tmp_path: Path) -> None:
 async def test_a_token_that_is_taken_away_ends_its_connections(
     house: House, tmp_path: Path
 ) -> None:
-    """Of consumers and producers, with NSQ's error; others stay."""
+    """Its consumers and producers get E_AUTH_FAILED and are disconnected; others stay connected."""
     for name in ("gone", "stays"):
         house.give(name, "publish,consume")
     async with (
@@ -144,7 +147,7 @@ async def test_a_token_that_is_taken_away_ends_its_connections(
 
 
 async def test_other_roles_count_from_the_next_command_on(house: House, tmp_path: Path) -> None:
-    """And a subscription that is no longer allowed ends."""
+    """New roles apply from the next command on; a subscription they do not allow is closed."""
     house.give("web", "publish,consume:old")
     async with (
         house.running(tmp_path),
@@ -163,7 +166,10 @@ async def test_other_roles_count_from_the_next_command_on(house: House, tmp_path
 
 
 async def test_a_new_token_counts_after_sighup(house: House, tmp_path: Path) -> None:
-    """Several are good at a time, so that one can take another's place."""
+    """A new token is valid after SIGHUP, and the old one remains valid.
+
+    So a token can be replaced without an interruption.
+    """
     house.give("first", "publish")
     async with house.running(tmp_path):
         house.give("second", "publish")
@@ -179,7 +185,10 @@ async def test_a_new_token_counts_after_sighup(house: House, tmp_path: Path) -> 
 async def test_a_file_that_is_wrong_leaves_the_old_one_in_force(
     house: House, tmp_path: Path, text: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says why. (An empty file is none that is wrong: it has no token.)"""
+    """An invalid token file leaves the old tokens in force and is logged.
+
+    An empty one has no tokens.
+    """
     house.give("web", "publish")
     async with house.running(tmp_path), house.talking("web") as talk:
         if text is None:
@@ -197,7 +206,7 @@ async def test_a_file_that_is_wrong_leaves_the_old_one_in_force(
 
 
 async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> None:
-    """On open connections too, also of one that only receives; nobody waits for a command."""
+    """A token's open connections are closed at its expiry, even if they send no command."""
     house.give("old", "publish,consume", "2020-01-01")
     house.give("web", "publish,consume", "2999-01-01")
     async with house.running(tmp_path) as daemon:
@@ -209,7 +218,8 @@ async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> N
             assert 200 == await house.http("POST", "/pub?topic=t", "web")
             async with house.talking() as talk:
                 assert FAILED == await talk.ask(c.auth(house.shown["old"].encode()))
-            # The clock is set to shortly before the end; each connection looks at its own time.
+            # The clock is set to shortly before the expiry; each connection checks its own expiry
+            # time.
             end = tokens.end_of("2999-01-01")
             loop = asyncio.get_running_loop()
             begun = loop.time()
@@ -227,7 +237,7 @@ async def test_what_expires_stops_at_its_time(house: House, tmp_path: Path) -> N
 
 
 async def test_the_file_comes_before_the_authds(house: House, tmp_path: Path) -> None:
-    """No token of the file goes to an authd, expired ones neither; any other secret does."""
+    """Only secrets that are not tokens of the file are sent to an auth server."""
     house.give("web", "publish:t")
     house.give("old", "publish", "2020-01-01")
     async with (
@@ -248,7 +258,10 @@ async def test_the_file_comes_before_the_authds(house: House, tmp_path: Path) ->
 
 
 async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Path) -> None:
-    """Beside a token file, too; its name is in the notes."""
+    """`--http-token` allows everything when there is a token file.
+
+    Its audit name is `http-token`.
+    """
     house.give("web", "read")
     house.shown["master"] = "s3cr3t-t0ken"
     async with house.running(tmp_path, http_token="s3cr3t-t0ken"):
@@ -266,7 +279,7 @@ async def test_the_http_token_is_good_for_everything(house: House, tmp_path: Pat
 
 
 async def test_what_anybody_may_needs_no_token(house: House, tmp_path: Path) -> None:
-    """A wrong token never falls back to that."""
+    """The roles of `anybody` apply to requests without a token, not to requests with one."""
     house.lines["anybody"] = "anybody read:public* -"
     house.give("web", "publish")
     async with house.running(tmp_path):
@@ -280,7 +293,7 @@ async def test_what_anybody_may_needs_no_token(house: House, tmp_path: Path) -> 
 async def test_an_entry_says_who_where_what_and_with_what_result(
     house: House, tmp_path: Path
 ) -> None:
-    """An argument that might be a secret is left out."""
+    """An audit entry has user, action, outcome and arguments, but no possible secret."""
     house.give("ann", "administer")
     async with house.running(tmp_path):
         path = "/topic/create?topic=t&token=pl4nted"
@@ -312,7 +325,10 @@ async def test_an_entry_says_who_where_what_and_with_what_result(
 
 
 async def test_refused_publishes_are_noted_within_bounds(house: House, tmp_path: Path) -> None:
-    """The rest is counted, and leaves room for what else is refused."""
+    """At most REFUSED_MAX refused publishes are logged.
+
+    The rest is counted, other refusals are logged.
+    """
     house.give("web", "read")
     more = audit.REFUSED_MAX + 30
     async with house.running(tmp_path):
@@ -326,7 +342,7 @@ async def test_refused_publishes_are_noted_within_bounds(house: House, tmp_path:
 
 
 async def test_metrics_count_refusals_and_tokens(house: House, tmp_path: Path) -> None:
-    """By reason; expired tokens are not in force."""
+    """Refusals are counted by reason; expired tokens are not counted as tokens in force."""
     house.give("web", "read")
     house.give("old", "read", "2020-01-01")
     async with house.running(tmp_path) as daemon:
@@ -344,7 +360,7 @@ async def test_metrics_count_refusals_and_tokens(house: House, tmp_path: Path) -
 async def test_nothing_of_it_is_there_without_the_flags(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is asked, V2 has no AUTH, publishes over HTTP go the short way, nothing is noted."""
+    """Without the flags, AUTH is disabled, /pub uses the fast path, and nothing is audited."""
     daemon = await start(tmp_path)
     try:
         assert daemon.nsqd.access is None
@@ -363,7 +379,7 @@ async def test_nothing_of_it_is_there_without_the_flags(
 
 
 async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
-    """`--audit-file` alone asks nobody; publishes keep their short way."""
+    """`--audit-file` alone requires no token, and publishes keep their fast path."""
     (tmp_path / "data").mkdir()
     path = tmp_path / "audit"
     daemon = await start(tmp_path / "data", audit_file=str(path))
@@ -382,7 +398,7 @@ async def test_changes_are_noted_without_tokens_too(tmp_path: Path) -> None:
 async def test_a_disk_that_hangs_holds_up_nothing(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change is answered after a while, and the loop goes on meanwhile."""
+    """If the audit log's disk hangs, requests are still answered, after 0.2 s."""
     house.give("ann", "operate,publish")
     async with house.running(tmp_path) as daemon:
         access = daemon.nsqd.access

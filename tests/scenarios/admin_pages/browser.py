@@ -1,7 +1,7 @@
-"""Chromium by Playwright: a page that notes all that went wrong in it.
+"""Chromium, driven by Playwright, and a page that records every problem in it.
 
-A problem is what a reader or an operator would never see: an error on the console, an exception, a
-request that failed or was refused, a report of the content security policy, a dialog.
+Problems are errors on the console, exceptions, failed or refused requests, reports of the content
+security policy, and dialogs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WATCH = """([text, selector]) => {
 
 
 def program() -> str:
-    """Chromium; the test is skipped where there is none."""
+    """Path of Chromium; skips the test if it is not installed."""
     for name in NAMES:
         if found := shutil.which(name):
             return found
@@ -46,7 +46,7 @@ def program() -> str:
 
 @contextmanager
 def started() -> Iterator[Any]:
-    """A browser without a window."""
+    """Start a headless browser."""
     path = program()
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip)")
     with sync_api.sync_playwright() as playwright:
@@ -58,12 +58,12 @@ def started() -> Iterator[Any]:
 
 
 class Reader:
-    """One page of a browser, and all that went wrong in it.
+    """A page of a browser, and the problems that occurred in it.
 
     Attributes:
-        page: Playwright's.
-        problems: what went wrong, in words.
-        requests: the addresses that were asked for.
+        page: Playwright's page.
+        problems: descriptions of the problems.
+        requests: the URLs that the page requested.
     """
 
     def __init__(self, context: Any, url: str) -> None:
@@ -84,7 +84,7 @@ class Reader:
             self.problems.append(f"console: {message.text}")
 
     def _failed(self, request: Any) -> None:
-        # Whoever leaves a page ends its stream, and what else is under way.
+        # Leaving a page aborts its stream and its pending requests.
         if "ERR_ABORTED" not in (request.failure or ""):
             self.problems.append(f"failed: {request.url} {request.failure}")
 
@@ -97,35 +97,35 @@ class Reader:
         dialog.dismiss()
 
     def open(self, path: str) -> None:
-        """Go to a page and wait until it is live, or whole if it is not."""
+        """Go to a page; wait until it is live if it has a live part."""
         self.page.goto(self.url + path)
         if self.page.locator("#live[hx-sse\\:connect]").count():
             self.until("document.documentElement.dataset.live === 'on'")
 
     def text(self, selector: str = "main") -> str:
-        """What stands there."""
+        """The text of the first element that matches."""
         return str(self.page.locator(selector).first.inner_text())
 
     def until(self, script: str, seconds: float = WAIT_SECONDS) -> None:
-        """Until an expression of JavaScript is true. (Playwright's own way needs `eval`.)"""
+        """Wait until a JavaScript expression is true. (Playwright's own method needs `eval`.)"""
         deadline = time.monotonic() + seconds
         while not self.page.evaluate(script):
             assert time.monotonic() < deadline, f"not in {seconds:.0f} s: {script}"
             self.page.wait_for_timeout(20)
 
     def wait_for(self, text: str, selector: str = "main", seconds: float = WAIT_SECONDS) -> None:
-        """Until a text stands there."""
+        """Wait until an element contains a text."""
         deadline = time.monotonic() + seconds
         while text not in (said := self.text(selector)):
             assert time.monotonic() < deadline, f"{text!r} not in {seconds:.0f} s: {said}"
             self.page.wait_for_timeout(20)
 
     def watch_for(self, text: str, selector: str = "main") -> None:
-        """Note from now on when a text stands there, by the browser's clock (`took`)."""
+        """Start to record when an element contains a text, by the browser's clock (see `took`)."""
         self.page.evaluate(WATCH, [text, selector])
 
     def took(self, since: float) -> float:
-        """Seconds from `since` (`time.time()`) until the text stood there."""
+        """Seconds from `since` (a `time.time()`) until the text appeared."""
         self.until("document.documentElement.dataset.seenAt !== undefined")
         seen_at = self.page.evaluate("document.documentElement.dataset.seenAt")
         return float(seen_at) / 1000 - since
@@ -136,7 +136,7 @@ class Reader:
             self.page.keyboard.press(key)
 
     def focused(self) -> str:
-        """The text or name of what has the focus."""
+        """The text or name of the focused element."""
         script = "() => { const e = document.activeElement; return e.innerText || e.name || e.id; }"
         return str(self.page.evaluate(script)).strip()
 

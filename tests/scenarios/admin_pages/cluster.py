@@ -1,7 +1,7 @@
-"""A small cluster with something to see, and an nsqadmin that looks at it: for pages in a browser.
+"""A small cluster with various topics and its nsqadmin, for tests of pages in a browser.
 
-Three nsqds and an nsqlookupd, all real processes. `Cluster.lively` adds topics, channels that
-drain, lag and stand still, and consumers; traffic runs in a thread until the cluster is closed.
+It has three nsqds and an nsqlookupd, all real processes. `Cluster.lively` adds topics, consumers,
+and channels that drain, lag or stall; a thread publishes until the cluster is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ COUNTRIES = ("DE", "SE", "FR", "IT")
 
 
 class Consumer(threading.Thread):
-    """A raw client of one nsqd: takes messages and finishes them, or keeps them."""
+    """A raw client of one nsqd that receives messages and may finish them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Consumer(threading.Thread):
 
 
 class Cluster:
-    """nsqlookupd, nsqds, nsqadmin."""
+    """An nsqlookupd, nsqds and an nsqadmin."""
 
     def __init__(self, folder: Path, *flags: str, nsqds: int = NSQDS) -> None:
         self._stack = ExitStack()
@@ -98,7 +98,7 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End everything."""
+        """Stop all clients and processes."""
         self._stop.set()
         for consumer in self.consumers:
             consumer.close()
@@ -106,11 +106,11 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """Where nsqadmin is."""
+        """The URL of nsqadmin."""
         return self.admin.url
 
     def create(self, topic: str, *channels: str) -> None:
-        """Make a topic with channels on every nsqd."""
+        """Create a topic with channels on every nsqd."""
         for nsqd in self.nsqds:
             nsqd.post(f"/topic/create?topic={topic.replace('#', '%23')}")
             for channel in channels:
@@ -133,12 +133,12 @@ class Cluster:
         return consumer
 
     def depth(self, topic: str, channel: str) -> int:
-        """Messages that wait in a channel, over all nsqds that run."""
+        """The depth of a channel, summed over the running nsqds."""
         running = [nsqd for nsqd in self.nsqds if nsqd.process is not None]
         return sum(nsqd.channel(topic, channel).get("depth", 0) for nsqd in running)
 
     def lively(self) -> None:
-        """Fill it with a shop's topics, and keep traffic going."""
+        """Add a shop's topics and start a thread that publishes to them."""
         fill(self)
         threading.Thread(target=self._traffic, daemon=True).start()
 
@@ -147,13 +147,13 @@ class Cluster:
         while not self._stop.wait(0.1):
             for topic, count in (("orders", 12), ("clicks", 90), ("payments", 4), ("emails", 6)):
                 bodies = [order(number + each) for each in range(count)]
-                with suppress(OSError):  # a node that was killed
+                with suppress(OSError):  # this nsqd was killed
                     self.publish(topic, *bodies, node=number % len(self.nsqds))
             number += 1
 
 
 def order(number: int) -> bytes:
-    """A body such as an application sends."""
+    """A body like those that applications publish."""
     return json.dumps(
         {
             "id": f"A-{100_000 + number}",
@@ -165,7 +165,7 @@ def order(number: int) -> bytes:
 
 
 def fill(cluster: Cluster) -> None:
-    """Topics and channels in every state."""
+    """Create topics and channels in every state."""
     cluster.create("orders", "billing", "shipping", "archive")
     cluster.create("clicks", "archive", "metrics", "spam")
     cluster.create("payments", "ledger", "fraud")
@@ -207,5 +207,5 @@ def fill(cluster: Cluster) -> None:
 
 
 def wait_for_nodes(cluster: Cluster) -> None:
-    """Until nsqlookupd lists all nsqds."""
+    """Wait until nsqlookupd lists all nsqds."""
     wait_for(lambda: len(cluster.lookupd.get_json("/nodes")["producers"]) == len(cluster.nsqds))

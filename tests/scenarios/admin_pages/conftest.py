@@ -1,7 +1,7 @@
-"""One cluster for all tests of the pages, a browser for each file; each test has its own topics.
+"""One cluster for all tests of the pages, one browser per file; each test has its own topics.
 
-Playwright runs an event loop in the main thread for as long as it is started: where it outlived its
-file, no asynchronous test of that process could begin any more.
+Playwright runs an event loop in the main thread while it is started. If it outlived its file, no
+asynchronous test could run later in the same process.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.scenarios.admin_pages.cluster import Cluster, fill, wait_for_nodes
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium."""
+    """A running Chromium."""
     with started() as running:
         yield running
 
@@ -34,12 +34,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def reader(browser: Any, cluster: Cluster) -> Iterator[Reader]:
-    """A page of the cluster's nsqadmin; what went wrong in it fails the test."""
+    """A page of the cluster's nsqadmin; the test fails if a problem occurs in it."""
     yield from reading(browser, cluster.url)
 
 
 def reading(browser: Any, url: str, **options: Any) -> Iterator[Reader]:
-    """A page in a browser profile of its own."""
+    """A page in a separate browser profile; the test fails if a problem occurs in it."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 800}, **options})
     found = Reader(context, url)
     yield found
@@ -49,5 +49,5 @@ def reading(browser: Any, url: str, **options: Any) -> Iterator[Reader]:
 
 @pytest.fixture(scope="session")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for the session."""
+    """A directory for the session."""
     return tmp_path_factory.mktemp("scratch")

@@ -1,9 +1,9 @@
-"""Takes a snapshot of every page, light and dark, at three widths: `screenshot --all FOLDER`.
+"""Takes a screenshot of every page, light and dark, at three widths: `screenshot --all FOLDER`.
 
-For eyes, not for a test: a cluster with long names, a node that was killed, a channel that Spark
-reads, a paused one, bodies that are JSON, text and bytes, messages in every state. Whoever changes
-the style sheet looks through the folder. A line on the output names each page that is wider than
-its screen.
+The screenshots are for people, not for a test: look through the folder after a change to the style
+sheet. The cluster has long names, a killed node, a paused channel, a channel that Spark reads,
+messages in every state, and bodies of JSON, text and bytes. The program prints the name of each
+page that is wider than its screen.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ PAGES = {
 
 
 def prepare(cluster: Cluster) -> dict[str, str]:
-    """Add to a lively cluster what tries a page; further pages, which need a name from there."""
+    """Add to a lively cluster what is hard to lay out; returns more pages, by name."""
     cluster.create(LONG, LONG_CHANNEL, "archive")
     cluster.create("mixed", "c")
     cluster.create("emails", "later")
@@ -109,7 +109,7 @@ def prepare(cluster: Cluster) -> dict[str, str]:
 
 
 def sent_back(cluster: Cluster) -> None:
-    """Send a dead letter back, and let it come back."""
+    """Redrive a dead letter, and publish it as a dead letter again."""
     letters = cluster.admin.get_json("/api/v2/dead-letters?topic=orders.dead")["messages"]
     one = letters[2]
     named = {"topic": "orders.dead", "messages": [f"{one['node']}/{one['id']}"]}
@@ -118,7 +118,7 @@ def sent_back(cluster: Cluster) -> None:
 
 
 def spark(cluster: Cluster) -> list[RangeReader]:
-    """Range readers on a channel at each node, as Spark's driver has them."""
+    """Start a range reader on each nsqd, as Spark's driver does."""
     readers = []
     for nsqd in cluster.nsqds:
         reader = RangeReader(f"127.0.0.1:{nsqd.tcp_port}", user_agent="clicks archive (run 7)")
@@ -129,7 +129,7 @@ def spark(cluster: Cluster) -> list[RangeReader]:
 
 
 def shoot(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
-    """Write `page-scheme-width.png` for all; tell which pages are wider than their screen."""
+    """Write `page-scheme-width.png` for all pages; print those wider than their screen."""
     for scheme in SCHEMES:
         for width in WIDTHS:
             size = {"width": width, "height": HEIGHTS[width]}
@@ -146,7 +146,7 @@ def shoot(browser: Any, folder: Path, pages: Sequence[tuple[str, str]]) -> None:
 
 
 def take(cluster: Cluster, folder: Path, browser: Any, seconds: float, names: str) -> None:
-    """All pages of a lively cluster, and those of an nsqadmin that wants a token."""
+    """Take all pages of a lively cluster, and two of an nsqadmin that requires a token."""
     folder.mkdir(parents=True, exist_ok=True)
     more = prepare(cluster)
     readers = spark(cluster)
@@ -163,7 +163,7 @@ def take(cluster: Cluster, folder: Path, browser: Any, seconds: float, names: st
 
 @contextmanager
 def signing_in(cluster: Cluster, home: Path) -> Iterator[AdminServer]:
-    """An nsqadmin where nobody may do anything without a token."""
+    """Run an nsqadmin that allows nothing without a token."""
     _, line = tokens.make("ann", "administer,bodies")
     file = home / "tokens"
     file.write_text(line)

@@ -1,8 +1,8 @@
 """Writes docs/nsqadmin_light.png and docs/nsqadmin_dark.png: `make screenshot`.
 
-The first page of a cluster at work: three nsqds, a shop's topics, consumers that keep up, that are
-behind, and that are missing. `make screenshot ARGS="--all FOLDER"` writes every page into a folder
-instead, in both schemes, for a phone, a services and a wall (`gallery`).
+They show the first page of a running cluster: three nsqds, a shop's topics, and channels whose
+consumers keep up, lag or are missing. `make screenshot ARGS="--all FOLDER"` writes every page to a
+folder instead, light and dark, at the widths of a phone, a laptop and a wall display (`gallery`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIZE = {"width": 1360, "height": 1180}
 
 
 def main(seconds: float, folder: Path | None, names: str) -> None:
-    """Let the cluster work for some time, so that its charts have lines; then take pictures."""
+    """Run the cluster for some time, so that its charts have data; then take screenshots."""
     with tempfile.TemporaryDirectory() as home, Cluster(Path(home)) as cluster:
         wait_for_nodes(cluster)
         cluster.lively()
@@ -38,7 +38,7 @@ def main(seconds: float, folder: Path | None, names: str) -> None:
 
 
 def first_page(cluster: Cluster, browser: Any) -> None:
-    """The two pictures of the documentation."""
+    """Take the two screenshots of the documentation."""
     for scheme in ("light", "dark"):
         context = browser.new_context(viewport=SIZE, color_scheme=scheme)
         reader = Reader(context, cluster.url)

@@ -1,4 +1,4 @@
-"""axe-core finds nothing serious on any page, light or dark, wide or narrow."""
+"""axe-core finds no serious violation on any page, light or dark, wide or narrow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SERIOUS = ("serious", "critical")
 
 @pytest.fixture(scope="module")
 def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The text of axe-core."""
+    """The source of axe-core."""
     if shutil.which("npm") is None:
         pytest.skip("needs npm")
     folder = tmp_path_factory.mktemp("axe")
@@ -46,7 +46,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def findings(reader: Reader, axe: str) -> list[str]:
-    """What is serious on the page that is shown."""
+    """The serious and critical violations on the current page."""
     reader.page.evaluate(axe)
     result = reader.page.evaluate("axe.run(document, {resultTypes: ['violations']})")
     return [
@@ -65,7 +65,7 @@ def findings(reader: Reader, axe: str) -> list[str]:
 def test_nothing_serious_is_found(
     browser: Any, cluster: Cluster, axe: str, screen: tuple[str, int], paths: tuple[str, ...]
 ) -> None:
-    """Names, roles, contrasts, order; on a page and in a question that it asks."""
+    """axe-core finds nothing serious on the pages or in a confirmation dialog."""
     found: dict[str, list[str]] = {}
     scheme, width = screen
     context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})

@@ -1,4 +1,4 @@
-"""Every action of the pages in Chromium, with its effect looked up at the nsqds."""
+"""Every action of the pages, done in Chromium, has its effect on the nsqds."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ POLICY = '[[policies]]\ntopic = "act.poli*"\nmax_channels = 2'
 
 
 def paused(cluster: Cluster, topic: str, channel: str) -> set[bool]:
-    """Whether a channel is paused, over the nodes that have it."""
+    """The `paused` states of a channel on all nsqds."""
     return {nsqd.channel(topic, channel)["paused"] for nsqd in cluster.nsqds}
 
 
 def topic_of(cluster: Cluster, node: int, topic: str) -> dict[str, Any]:
-    """A node's figures of a topic; {} while it has none."""
+    """A node's statistics of a topic; {} if it does not have the topic."""
     found = cluster.nsqds[node].get_json(f"/stats?format=json&topic={topic}")["topics"] or []
     return dict(found[0]) if found else {}
 
 
 def ask(reader: Reader, button: str, verb: str, typed: str = "") -> None:
-    """Press a button, answer its question."""
+    """Press a button and confirm its dialog."""
     reader.page.get_by_role("button", name=button, exact=True).click()
     dialog = reader.page.locator("[popover]:popover-open")
     if typed:
@@ -37,14 +37,17 @@ def ask(reader: Reader, button: str, verb: str, typed: str = "") -> None:
 
 
 def told(reader: Reader, *texts: str) -> None:
-    """Wait for the notice of what was done."""
+    """Wait until the result notice contains the texts."""
     for text in texts:
         reader.wait_for(text, "#result")
 
 
 def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None:
-    """Open a page of messages until it has something: it is not live, and shows of a new topic or
-    channel nothing before nsqadmin's next round of figures."""
+    """Open a page of messages until it has `count` elements.
+
+    Such a page is not live, and shows nothing of a new topic or channel before nsqadmin has
+    refreshed its statistics.
+    """
 
     def has() -> bool:
         reader.open(path)
@@ -54,14 +57,14 @@ def open_until(reader: Reader, path: str, selector: str, count: int = 1) -> None
 
 
 def chosen(reader: Reader, *rows: int) -> None:
-    """Choose messages of a list."""
+    """Select rows of a message list."""
     boxes = reader.page.locator("tbody input[type=checkbox]")
     for row in rows:
         boxes.nth(row).check()
 
 
 def test_a_channel_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
-    """On every node; the page says so, live."""
+    """Pause and Unpause change the channel on every nsqd; the live page shows it."""
     cluster.create("act.pause", "c")
     reader.open("/topics/act.pause/c")
     ask(reader, "Pause", "Pause")
@@ -75,7 +78,7 @@ def test_a_channel_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> No
 
 
 def test_a_topic_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None:
-    """On every node."""
+    """Pause and Unpause change the topic on every nsqd."""
     cluster.create("act.topic")
     reader.open("/topics/act.topic")
     ask(reader, "Pause", "Pause")
@@ -88,7 +91,7 @@ def test_a_topic_is_paused_and_goes_on(reader: Reader, cluster: Cluster) -> None
 
 
 def test_emptying_and_deleting_want_the_name(reader: Reader, cluster: Cluster) -> None:
-    """With another name nothing is sent; with the right one it is done everywhere."""
+    """Empty and Delete require the exact name, and then act on every nsqd."""
     cluster.create("act.delete", "c", "kept")
     for node in (0, 1):
         cluster.publish("act.delete", b"1", b"2", node=node)
@@ -116,7 +119,7 @@ def test_emptying_and_deleting_want_the_name(reader: Reader, cluster: Cluster) -
 
 
 def test_a_topic_is_emptied(reader: Reader, cluster: Cluster) -> None:
-    """What waits in the topic itself."""
+    """Empty drops the messages of a topic without channels."""
     cluster.create("act.empty")
     cluster.publish("act.empty", b"1", b"2")
     wait_for(lambda: topic_of(cluster, 0, "act.empty")["depth"] == 2)
@@ -128,7 +131,7 @@ def test_a_topic_is_emptied(reader: Reader, cluster: Cluster) -> None:
 
 
 def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> None:
-    """From the topic's page, and from the node's: the topic is gone there, and only there."""
+    """Tombstoning, on the page of a topic or of a node, deletes the topic on that node only."""
     cluster.create("act.tomb")
     cluster.create("act.tomb2")
     first, second = cluster.nsqds[0].http, cluster.nsqds[1].http
@@ -147,7 +150,7 @@ def test_a_node_is_tombstoned_for_a_topic(reader: Reader, cluster: Cluster) -> N
 
 
 def test_names_are_made_and_forgotten(reader: Reader, cluster: Cluster) -> None:
-    """A topic and a channel at nsqlookupd; one that no nsqd has is deleted there."""
+    """Create makes a topic and a channel on nsqlookupd; Delete removes a topic that no nsqd has."""
     reader.open("/lookup")
     reader.page.get_by_label("Topic", exact=True).fill("act.made")
     reader.page.get_by_label("Channel (if any)").fill("c")
@@ -167,7 +170,7 @@ def test_names_are_made_and_forgotten(reader: Reader, cluster: Cluster) -> None:
 def test_messages_are_requeued_finished_cancelled_and_copied(
     reader: Reader, cluster: Cluster
 ) -> None:
-    """Chosen in a list; the list looks again by itself."""
+    """Selected messages can be finished, copied and cancelled; the list refreshes by itself."""
     cluster.create("act.messages", "c")
     cluster.create("act.copies", "c")
     cluster.publish("act.messages", *(order(n) for n in range(6)))
@@ -198,7 +201,7 @@ def test_messages_are_requeued_finished_cancelled_and_copied(
 
 
 def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> None:
-    """Requeued: it waits again, and its consumer no longer has it."""
+    """A requeued message leaves in_flight, waits again, and can be finished and delivered again."""
     cluster.create("act.flight", "c")
     keeper = cluster.consume("act.flight", "c", rdy=1, finishes=False, client_id="keeper")
     cluster.publish("act.flight", b"held")
@@ -227,7 +230,7 @@ def test_a_message_in_flight_is_taken_back(reader: Reader, cluster: Cluster) -> 
 
 
 def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) -> None:
-    """Dragging chooses a time and shows what would come; only the button moves."""
+    """Dragging on the chart only previews a time; the button moves the channel."""
     cluster.create("act.replay", "c", "keeps.the.log")
     cluster.publish("act.replay", *(order(n) for n in range(40)))
     wait_for(lambda: cluster.depth("act.replay", "c") == 40)
@@ -251,7 +254,11 @@ def test_a_channel_is_moved_back_on_the_chart(reader: Reader, cluster: Cluster) 
 
 
 def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -> None:
-    """To the topic that their own is named after; the audit page tells of it."""
+    """A dead letter returns to the topic its dead-letter topic is named after.
+
+    The list marks it as sent back, and as returned if it fails again; the audit page lists the
+    copy.
+    """
     cluster.create("act.mail", "c")
     cluster.create("act.mail.dead")
     cluster.publish("act.mail.dead", b"first", b"second")
@@ -280,7 +287,7 @@ def test_dead_letters_go_back_and_are_marked(reader: Reader, cluster: Cluster) -
 
 
 def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
-    """The list and the letter's page tell what became of it; it goes back to its channel alone."""
+    """The pages show why a message became a dead letter; Redrive returns it to its channel only."""
     policies = b'{"policies": [{"topic": "act.poison", "max_attempts": 1}]}'
     nsqd = cluster.nsqds[0]
     assert nsqd.request("PUT", "/policies", policies)[0] == 200
@@ -311,7 +318,7 @@ def test_dead_letters_are_redriven(reader: Reader, cluster: Cluster) -> None:
 
 
 def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) -> None:
-    """What would change is shown before anything does; the page of the topic has it then."""
+    """The page previews the changes of a policy; Set and Drop apply to all nsqds."""
     cluster.create("act.policy", "c")
     reader.open("/policies")
     reader.page.get_by_label("Policies", exact=True).fill(POLICY)
@@ -342,7 +349,7 @@ def test_policies_are_tried_set_and_dropped(reader: Reader, cluster: Cluster) ->
 
 
 def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None:
-    """A node that does not answer is named, with what to do; what was done is told, too."""
+    """If a node does not answer, the notice names it; the action is done on the other node."""
     cluster.create("act.partly", "c")
     for reader in reading(browser, cluster.url):
         reader.open("/topics/act.partly/c")
@@ -356,7 +363,7 @@ def test_what_fails_somewhere_says_where(browser: Any, cluster: Cluster) -> None
 
 
 def test_no_button_is_shown_that_is_refused(browser: Any, cluster: Cluster) -> None:
-    """A reader who may only read sees no action, and no body."""
+    """A user with only the role read sees no actions and no bodies."""
     for reader in reading(
         browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
     ):

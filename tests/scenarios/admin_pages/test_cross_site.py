@@ -1,8 +1,8 @@
-"""Pages of other sites in Chromium: what they send to nsqadmin changes nothing, and tells nothing.
+"""Pages of other sites in Chromium can neither change nor read anything in nsqadmin.
 
-nsqadmin runs with its defaults: requests from its own machine may do everything. So a page that
-somebody opens there is the danger: it is served from another port, and from another name of this
-machine (`localhost` for `127.0.0.1` is the same site for cookies, and another origin).
+nsqadmin runs with its defaults: requests from its own machine may do everything. So the danger is a
+foreign page opened on that machine. The tests serve it from another port and from another name of
+this machine (`localhost` and `127.0.0.1` are different origins).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ORDERS: list[tuple[str, str, dict[str, str]]] = [
     ("PUT", "/config/log_level", {"": '"debug"'}),
     ("POST", "/signout", {}),
 ]
-"""Each would be done, were it sent by a page of nsqadmin's own (see the last test)."""
+"""Each succeeds if one of nsqadmin's own pages sends it (see the last test)."""
 
 SEND = """async ([base, orders]) => {
   const types = ["application/x-www-form-urlencoded", "text/plain", "application/json"];
@@ -96,12 +96,12 @@ LOAD = """async ([base, paths]) => {
 
 
 class Elsewhere(BaseHTTPRequestHandler):
-    """Another site: an empty page, or one with a form that sends itself off."""
+    """Another site: it serves an empty page, or one with forms that submit themselves."""
 
     forms: dict[str, str] = {}  # noqa: RUF012 - a handler has no other way to be given something
 
     def do_GET(self) -> None:
-        """A page."""
+        """Serve a page."""
         page = self.forms.get(self.path, "<!doctype html><title>elsewhere</title><body>")
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
@@ -109,12 +109,12 @@ class Elsewhere(BaseHTTPRequestHandler):
         self.wfile.write(page.encode())
 
     def log_message(self, *_: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[int]:
-    """The port of the other site, at every address of this machine."""
+    """The port of the other site."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_address[1]
@@ -124,7 +124,7 @@ def elsewhere() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def victim(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminServer]:
-    """An nsqadmin of its own, whose audit log has nothing but what comes from here."""
+    """A separate nsqadmin, whose audit log records only requests of these tests."""
     cluster.create(TOPIC, CHANNEL)
     cluster.publish(TOPIC, *[b"secret"] * 5)
     home = Path(tmp_path_factory.mktemp("victim"))
@@ -134,7 +134,7 @@ def victim(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
-    """What an order would change."""
+    """Everything that one of the requests could change."""
     figures = ("paused", "depth", "message_count")
     audit = victim.get_json("/api/v2/audit?limit=1000")["entries"]
     return {
@@ -150,7 +150,7 @@ def state(cluster: Cluster, victim: AdminServer) -> dict[str, Any]:
 
 
 def forms(base: str) -> str:
-    """A page whose forms send themselves into frames, in all types that a form can have."""
+    """A page whose forms submit themselves into frames, in all encodings that a form can have."""
     made = []
     for number, (method, path, fields) in enumerate(ORDERS):
         for encoding in ("application/x-www-form-urlencoded", "multipart/form-data", "text/plain"):
@@ -169,7 +169,7 @@ def forms(base: str) -> str:
 def test_another_site_changes_and_reads_nothing(
     browser: Any, cluster: Cluster, victim: AdminServer, elsewhere: int, names: tuple[str, str]
 ) -> None:
-    """By forms, fetch with every type and header, beacons, images, scripts, frames and streams."""
+    """Forms, fetches of any type, beacons, images, scripts, frames and streams all fail."""
     theirs, ours = names
     base, site = f"http://{ours}:{victim.http_port}", f"http://{theirs}:{elsewhere}"
     before = state(cluster, victim)
@@ -206,7 +206,7 @@ def test_another_site_changes_and_reads_nothing(
 def test_a_link_of_another_site_leads_here(
     browser: Any, victim: AdminServer, elsewhere: int
 ) -> None:
-    """People send each other links: those are followed, and only read."""
+    """Links from other sites to nsqadmin work: they only read."""
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{elsewhere}/")
     address = f"http://127.0.0.1:{victim.http_port}{OWN}"
@@ -222,7 +222,7 @@ def test_a_link_of_another_site_leads_here(
 def test_the_same_orders_of_a_page_of_its_own_are_done(
     browser: Any, cluster: Cluster, victim: AdminServer
 ) -> None:
-    """So it is the origin that they are refused for, and nothing else about them."""
+    """A request succeeds from nsqadmin's own page: the others are refused for their origin."""
     page = browser.new_page()
     base = f"http://127.0.0.1:{victim.http_port}"
     page.goto(f"{base}/topics")

@@ -1,8 +1,8 @@
-"""Hostile texts wherever a client can put one: they are shown, and nothing executes.
+"""Hostile texts in everything that a client can set are shown, and none of them executes.
 
-Topic and channel names that NSQ allows, client ids, host names, user agents and bodies. A payload
-that ran would call `alert`, set `window.pwned`, or ask a foreign host: each is a problem that the
-reader of a page notes.
+They are in client ids, host names, user agents, bodies and URLs, and there are odd topic and
+channel names. A payload that ran would call `alert`, set `window.pwned` or send a request to
+another host; the page reports each as a problem.
 """
 
 from __future__ import annotations
@@ -70,16 +70,16 @@ PAYLOADS = [
     f"\x1b]0;{RUN}\x07<script>{RUN}</script>",
 ]
 NAMES = ["javascript.alert-1", "-.-", "..", ".", "__proto__", "constructor", "messages", "live"]
-"""Names that NSQ allows and that paths, objects or routes could stumble over."""
+"""Valid NSQ names that could be mistaken for paths, object members or routes."""
 
 
 def test_there_are_fifty() -> None:
-    """As many as the promise says, all different."""
+    """There are at least 50 different payloads, as the documentation promises."""
     assert len(set(PAYLOADS)) >= 50
 
 
 def test_no_text_of_a_client_or_body_executes(reader: Reader, cluster: Cluster) -> None:
-    """All payloads at once on every page that shows such texts."""
+    """No payload executes on any page that shows client texts or bodies."""
     cluster.create("hostile", "c", "held")
     held = cycle(PAYLOADS)
     for payload in PAYLOADS:
@@ -120,7 +120,7 @@ def test_no_text_of_a_client_or_body_executes(reader: Reader, cluster: Cluster) 
 
 
 def test_no_text_of_an_address_executes(reader: Reader, cluster: Cluster) -> None:
-    """What a link puts into a page's fields and sentences."""
+    """No payload in a URL executes in the page's fields or sentences."""
     for payload in PAYLOADS[::7]:
         text = quote(payload, safe="")
         for path in (
@@ -134,7 +134,7 @@ def test_no_text_of_an_address_executes(reader: Reader, cluster: Cluster) -> Non
 
 
 def test_odd_names_have_pages(reader: Reader, cluster: Cluster) -> None:
-    """A name of NSQ's never leads to another page than its own."""
+    """Each odd name leads to its own page."""
     for name in NAMES:
         cluster.create(name, name)
     for name in NAMES:

@@ -1,4 +1,4 @@
-"""Everything works by keyboard alone."""
+"""Every function of the pages can be used with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.scenarios.admin_pages.cluster import Cluster
 
 
 def tab_to(reader: Reader, text: str, presses: int = 60) -> None:
-    """Press Tab until something of this text or name has the focus."""
+    """Press Tab until an element with this text or name has the focus."""
     for _ in range(presses):
         reader.press("Tab")
         if reader.focused() == text:
@@ -16,7 +16,7 @@ def tab_to(reader: Reader, text: str, presses: int = 60) -> None:
 
 
 def test_keys_go_to_every_page_and_are_listed(reader: Reader) -> None:
-    """`g` and a letter; `?` lists them, Escape closes the list."""
+    """`g` and a letter opens a page; `?` lists the keys, Escape closes the list."""
     reader.open("/")
     reader.press("?")
     assert reader.page.locator("#keys:popover-open").count() == 1
@@ -28,7 +28,7 @@ def test_keys_go_to_every_page_and_are_listed(reader: Reader) -> None:
 
 
 def test_rows_are_walked_and_opened(reader: Reader) -> None:
-    """`/` filters, `j` and `k` go from row to row, Enter opens."""
+    """`/` filters, `j` and `k` move from row to row, Enter opens a row."""
     reader.open("/topics")
     reader.press("/")
     reader.page.keyboard.type("orders")
@@ -42,7 +42,7 @@ def test_rows_are_walked_and_opened(reader: Reader) -> None:
 
 
 def test_an_action_is_done_and_told(reader: Reader, cluster: Cluster) -> None:
-    """Tab to the button, type the name, Enter; the focus comes back, the result is read out."""
+    """Delete works with Tab, Enter and the typed name; a screen reader reads the result aloud."""
     cluster.create("keys.delete", "c")
     reader.open("/topics/keys.delete/c")
     tab_to(reader, "Delete…")
@@ -60,7 +60,7 @@ def test_an_action_is_done_and_told(reader: Reader, cluster: Cluster) -> None:
 def test_messages_are_chosen_and_a_place_is_found_on_the_chart(
     reader: Reader, cluster: Cluster
 ) -> None:
-    """`x` chooses a row; the ruler below a chart moves with the arrow keys."""
+    """`x` selects a row; the arrow keys move the slider below a chart."""
     reader.open("/messages?topic=orders&channel=shipping&show=waiting")
     reader.press("j", "x", "j", "x")
     assert reader.page.locator("tbody input:checked").count() == 2
@@ -72,7 +72,7 @@ def test_messages_are_chosen_and_a_place_is_found_on_the_chart(
 
 
 def test_the_first_tab_stop_skips_the_menu(reader: Reader) -> None:
-    """A link that is seen once it has the focus."""
+    """The first Tab stop is a link that skips the menu."""
     reader.open("/topics")
     reader.press("Tab")
     assert reader.focused() == "Skip to the page"

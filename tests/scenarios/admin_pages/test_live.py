@@ -1,4 +1,4 @@
-"""Pages stay live: figures within two seconds, a dead node within five, in eight tabs at once."""
+"""Pages show new statistics within 2 s and a dead node within 5 s, in up to eight tabs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ STREAMS_MAX = 3
 SHOWN_SECONDS = 2.0
 TOLD_SECONDS = 5.0
 MOMENTS = (0.0, 0.15, 0.35, 0.55, 0.75, 0.95)
-"""Seconds after the last change at which the next message is published: all of a round."""
+"""Delays in seconds between a change and the next publish: they spread over a refresh interval."""
 
 
 def test_a_published_message_shows_within_two_seconds(reader: Reader, cluster: Cluster) -> None:
-    """On its channel's page, at whatever moment of a round it came; what was opened stays open."""
+    """The channel's page shows it, at any point of a refresh interval; opened details stay open."""
     cluster.create("live.one", "c")
     reader.open("/topics/live.one/c")
     reader.page.locator("#rates summary").click()
@@ -41,7 +41,7 @@ def test_a_published_message_shows_within_two_seconds(reader: Reader, cluster: C
 
 
 def test_a_node_that_hangs_holds_up_no_figures(browser: Any, tmp_path: Path) -> None:
-    """A message that is published to another one shows within two seconds all the same."""
+    """With one nsqd suspended, messages published to the other are shown within 2 s."""
     with Cluster(tmp_path, nsqds=2) as own:
         wait_for_nodes(own)
         own.create("live.hung", "c")
@@ -59,7 +59,10 @@ def test_a_node_that_hangs_holds_up_no_figures(browser: Any, tmp_path: Path) -> 
 
 
 def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Path) -> None:
-    """Within five seconds the first page says so; it goes on, and tells when it is back."""
+    """Within 5 s the first page shows a killed nsqd and the number of messages waiting on it.
+
+    The page stays live, and shows when the nsqd runs again.
+    """
     with Cluster(tmp_path, nsqds=2) as own:
         wait_for_nodes(own)
         own.create("live.gone", "c")
@@ -75,14 +78,14 @@ def test_a_killed_nsqd_is_told_with_what_waits_there(browser: Any, tmp_path: Pat
             reader.watch_for("Waiting\n7\n")
             published_at = time.time()
             own.publish("live.gone", *[b"x"] * 7)
-            assert reader.took(published_at) < SHOWN_SECONDS  # the page goes on
+            assert reader.took(published_at) < SHOWN_SECONDS  # the page is still live
             reader.wait_for("1 of 2")
             own.nsqds[1].start()
             reader.wait_for("2 of 2")
 
 
 def test_eight_tabs_stay_live(browser: Any, cluster: Cluster) -> None:
-    """A browser opens six connections to a host: no tab waits for another one's stream."""
+    """Eight tabs stay live, although a browser opens only six connections to a host."""
     cluster.create("live.tabs", "c")
     context = browser.new_context()
     readers = [Reader(context, cluster.url) for _ in range(TABS)]
@@ -102,7 +105,10 @@ def test_eight_tabs_stay_live(browser: Any, cluster: Cluster) -> None:
 
 
 def test_further_streams_of_one_browser_poll(cluster: Cluster) -> None:
-    """The fourth stream of a browser says when to come again, and ends; the others go on."""
+    """The fourth stream of a browser ends with a retry time, so that it polls.
+
+    The others stay open.
+    """
     with ExitStack() as stack:
         for _ in range(STREAMS_MAX):
             answer = stack.enter_context(stream(cluster, "/nodes", "one-browser"))
@@ -117,7 +123,7 @@ def test_further_streams_of_one_browser_poll(cluster: Cluster) -> None:
 
 
 def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
-    """A browser that has a part already is told so, by its mark."""
+    """If the browser already has the current version of a part, nsqadmin answers `event: same`."""
     with stream(cluster, "/audit", "a") as first:
         mark = first.readline().removeprefix(b"id: ").strip().decode()
     with stream(cluster, f"/audit&seen={mark}", "a") as again:
@@ -128,7 +134,7 @@ def test_an_unchanged_part_is_not_sent_again(cluster: Cluster) -> None:
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """A process that stands still, and goes on afterwards."""
+    """Suspend a process, and resume it afterwards."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield
@@ -138,7 +144,7 @@ def frozen(pid: int) -> Iterator[None]:
 
 @contextmanager
 def stream(cluster: Cluster, view: str, browser: str) -> Iterator[http.client.HTTPResponse]:
-    """A stream as a browser asks for one; none is kept by a cache."""
+    """A stream, requested as a browser does; its headers forbid caching."""
     connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=10)
     cookie = {"Cookie": f"nsqadmin_tabs={browser}"}
     connection.request("GET", f"/live?view={view}", headers=cookie)

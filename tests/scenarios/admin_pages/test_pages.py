@@ -1,4 +1,4 @@
-"""Every page in Chromium: it shows what there is, and nothing goes wrong."""
+"""Every page in Chromium shows its content without any problem."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ PAGES = {
 
 @pytest.mark.parametrize("path", PAGES)
 def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
-    """No error, no refused request, no report of the policy; no other host is asked."""
+    """A page shows its content without any error, and requests nothing from other hosts."""
     reader.open(path)
 
     assert PAGES[path].lower() in reader.page.inner_text("body").lower()
@@ -57,7 +57,7 @@ def test_a_page_shows_what_there_is(reader: Reader, path: str) -> None:
 
 @pytest.mark.parametrize("width", [360, 1280, 2560])
 def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width: int) -> None:
-    """On a phone, a services and a wall, pages scroll one way only, however long names are."""
+    """At phone, laptop and wall-display widths, no page scrolls sideways, even with long names."""
     cluster.create(LONG, LONG)
     cluster.publish(LONG, b"x" * 500)
     cluster.consume(LONG, LONG, rdy=0, hostname="h" * 200, user_agent="u" * 200)
@@ -83,7 +83,7 @@ def test_nothing_is_wider_than_the_screen(browser: Any, cluster: Cluster, width:
 
 
 def test_a_phone_has_what_stands_below_the_menu(browser: Any, cluster: Cluster) -> None:
-    """Theme, keys and who one is, where signing in and out are; and where one is in the menu."""
+    """On a phone, a button opens theme, keys and account; the current menu entry is visible."""
     for reader in reading(browser, cluster.url, viewport={"width": 360, "height": 800}):
         reader.open("/audit")
         here = reader.page.locator(".menu [aria-current]").bounding_box()
@@ -99,7 +99,7 @@ def test_a_phone_has_what_stands_below_the_menu(browser: Any, cluster: Cluster) 
 
 
 def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
-    """Its canvas has an image's name with the figures; its table opens, and stays open live."""
+    """A chart's canvas has a text alternative with its values, and its table opens."""
     reader.open("/replay?topic=orders&channel=shipping")
     reader.page.locator("#times summary").click()
 
@@ -109,7 +109,10 @@ def test_a_chart_is_drawn_and_can_be_read_as_a_table(reader: Reader) -> None:
 
 
 def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
-    """Of a topic what comes in; what goes out is told of each channel."""
+    """A topic's chart has the line `in` only.
+
+    Charts of a channel and of the cluster also have `out`.
+    """
     legends = {}
     for path in ("/topics/orders", "/topics/orders/billing", "/"):
         reader.open(path)
@@ -123,7 +126,7 @@ def test_a_chart_names_the_lines_that_it_has(reader: Reader) -> None:
 
 
 def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
-    """Bars stand on an axis from 0 on; each of its figures is another one, and legible."""
+    """The value axis has at least three different labels, none of them negative."""
     reader.page.add_init_script(LABELS)
     reader.open("/replay?topic=orders&channel=shipping")
     reader.until("window.labels?.length > 3")
@@ -134,7 +137,7 @@ def test_the_axis_of_a_replay_has_figures(reader: Reader) -> None:
 
 
 def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
-    """What was chosen is there before the first paint of the next page."""
+    """The chosen theme is already set when the next page is loaded."""
     reader.open("/nodes")
     light = reader.page.evaluate("getComputedStyle(document.body).backgroundColor")
     reader.page.get_by_role("button", name="Dark").click()
@@ -147,7 +150,7 @@ def test_the_theme_is_kept_and_there_is_no_flash(reader: Reader) -> None:
 
 
 def test_the_first_paint_takes_less_than_a_second(reader: Reader) -> None:
-    """On localhost, with nothing kept by the browser."""
+    """The first contentful paint on localhost takes less than 1 s without a cache."""
     reader.open("/")
     script = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
 
@@ -155,7 +158,7 @@ def test_the_first_paint_takes_less_than_a_second(reader: Reader) -> None:
 
 
 def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> None:
-    """Each state of a list has a URL; what is typed into the filter acts at once."""
+    """Sorting, filtering and paging have URLs; the filter applies while the user types."""
     reader.open("/topics?view=channels&sort=name")
     reader.page.get_by_role("link", name="Waiting").click()
     assert reader.page.locator("th[aria-sort]").inner_text().startswith("Waiting")
@@ -173,7 +176,10 @@ def test_lists_are_sorted_filtered_and_paged_by_the_server(reader: Reader) -> No
 
 
 def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
-    """By the form; the export has the same, and what is no pattern is told on the page."""
+    """A search by pattern and its export return the same messages.
+
+    An invalid pattern is reported on the page.
+    """
     cluster.create("page.regex", "c")
     cluster.publish("page.regex", b"id=17", b"id=1x", b"id=25")
     reader.open("/messages?topic=page.regex&show=search")
@@ -192,7 +198,7 @@ def test_a_pattern_is_searched_for(reader: Reader, cluster: Cluster) -> None:
 
 
 def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: Cluster) -> None:
-    """By text, pattern or JSON: what is found would tell."""
+    """Without the role bodies, nobody can search bodies: a match would reveal text."""
     for reader in reading(
         browser, cluster.url, extra_http_headers={"X-Forwarded-User": "somebody"}
     ):
@@ -203,7 +209,7 @@ def test_who_may_not_read_bodies_may_not_search_in_them(browser: Any, cluster: C
 
 
 def test_what_is_not_there_is_said_in_words(browser: Any, cluster: Cluster) -> None:
-    """A page, a topic, a channel and a node that there is not."""
+    """A missing page, topic, channel or node has a page that states that it does not exist."""
     context = browser.new_context()
     found = Reader(context, cluster.url)
     said = {}

@@ -1,4 +1,4 @@
-"""What is served to a browser, looked at without one: policy, sizes, links, plain HTML."""
+"""What nsqadmin sends to browsers: policy, sizes, links, plain HTML; checked without a browser."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Document(HTMLParser):
 
 
 def get(cluster: Cluster, path: str, **headers: str) -> tuple[http.client.HTTPResponse, bytes]:
-    """An answer and its body, as it was sent."""
+    """A response and its body, undecoded."""
     connection = http.client.HTTPConnection("127.0.0.1", cluster.admin.http_port, timeout=30)
     connection.request("GET", path, headers={"Accept": "text/html", **headers})
     answer = connection.getresponse()
@@ -52,7 +52,10 @@ def get(cluster: Cluster, path: str, **headers: str) -> tuple[http.client.HTTPRe
 
 @pytest.mark.parametrize("path", PAGES)
 def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str) -> None:
-    """So the policy can forbid them; and nothing that htmx would evaluate."""
+    """Pages have no inline scripts, styles or handlers, so that the policy can forbid them.
+
+    Nor do they have attributes that htmx would evaluate.
+    """
     answer, body = get(cluster, path)
     document = Document(body.decode())
     inline = [tag for tag, found in document.elements if tag == "script" and "src" not in found]
@@ -70,7 +73,7 @@ def test_html_has_no_script_and_no_style_of_its_own(cluster: Cluster, path: str)
 
 
 def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
-    """Under 60 KiB compressed in all, kept for a year under a name with a sum."""
+    """Scripts and styles are under 60 KiB compressed in total, and cached by version."""
     _, body = get(cluster, "/")
     document = Document(body.decode())
     carried = {*document.all("script", "src"), *document.all("link", "href")}
@@ -90,7 +93,10 @@ def test_script_and_style_are_small_and_stay(cluster: Cluster) -> None:
 
 
 def test_a_file_of_another_version_is_looked_up_each_time(cluster: Cluster) -> None:
-    """And is not sent again if it is the one that the browser has; others are not there."""
+    """A file with another version is revalidated; if unchanged, the answer is 304.
+
+    Other paths are 404.
+    """
     answer, _ = get(cluster, "/static/app.css?v=old")
     same, body = get(cluster, "/static/app.css", **{"If-None-Match": answer.headers["ETag"]})
 
@@ -101,8 +107,8 @@ def test_a_file_of_another_version_is_looked_up_each_time(cluster: Cluster) -> N
 
 
 def test_every_link_of_every_page_leads_somewhere(cluster: Cluster) -> None:
-    """Over all pages: no link is dead."""
-    cluster.lookupd.post("/topic/create?topic=served.nowhere")  # which no nsqd has
+    """No link on any page is dead."""
+    cluster.lookupd.post("/topic/create?topic=served.nowhere")  # no nsqd has it
     seen: set[str] = set()
     dead: list[str] = []
     for path in PAGES:
@@ -118,7 +124,7 @@ def test_every_link_of_every_page_leads_somewhere(cluster: Cluster) -> None:
 
 
 def test_pages_stand_below_a_base_path(cluster: Cluster, tmp_path: Path) -> None:
-    """Every address of every page begins with it."""
+    """With `--base-path`, every address on every page starts with it."""
     lookup = f"--lookupd-http-address={cluster.lookupd.http}"
     with AdminServer("sparq.nsqadmin", tmp_path, (lookup, f"--base-path={BASE}")) as admin:
         admin.base = BASE

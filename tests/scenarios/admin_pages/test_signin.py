@@ -1,4 +1,4 @@
-"""Signing in with real tokens in Chromium: what each may see and do, and signing out."""
+"""Signing in with real tokens in Chromium: what each token may see and do, and signing out."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ TRY = """async ([path, fields]) => {
   const answer = await fetch(path, { method: "POST", headers, body: new URLSearchParams(fields) });
   return answer.status;
 }"""
-"""What a page's own script could send: the server refuses, not only the page."""
+"""Sends a request that the page does not offer, so that the server itself must refuse it."""
 
 
 @dataclass
 class Guarded:
-    """An nsqadmin that shows nothing without a token."""
+    """An nsqadmin that shows nothing without a token, and its tokens."""
 
     admin: AdminServer
     tokens: dict[str, str]
@@ -41,7 +41,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    """Tokens of an administrator, an operator, a reader, and one whose last day is over."""
+    """Tokens of an administrator, an operator and a reader, and an expired one."""
     home = tmp_path_factory.mktemp("guarded")
     made = {
         name: tokens.make(name, roles, LAST_DAY.get(name, "")) for name, roles in GRANTED.items()
@@ -57,7 +57,7 @@ def guarded(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture
 def visitor(browser: Any, guarded: Guarded) -> Iterator[Reader]:
-    """A browser that has not signed in; refusals are what it is here for."""
+    """A browser that has not signed in; refusals do not count as problems."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     found = Reader(context, guarded.admin.url)
     yield found
@@ -66,7 +66,7 @@ def visitor(browser: Any, guarded: Guarded) -> Iterator[Reader]:
 
 
 def sign_in(reader: Reader, token: str, path: str = "/signin") -> None:
-    """Type a token into the form."""
+    """Enter a token in the form."""
     reader.page.goto(reader.url + path)
     if path != "/signin":
         reader.page.locator("main").get_by_role("link", name="Sign in with a token").click()
@@ -81,12 +81,12 @@ def signed_in(reader: Reader, token: str) -> None:
 
 
 def may(reader: Reader, path: str, **fields: str) -> int:
-    """The status that the server answers an order with that the page does not offer."""
+    """The status of a request that the page does not offer."""
     return int(reader.page.evaluate(TRY, [path, fields]))
 
 
 def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
-    """Every page says that one must sign in, and leads there; so does a live part."""
+    """Without a token, every page and live part answers 401 with a link to the sign-in page."""
     for path in ("/", "/topics", "/messages?topic=orders", "/audit", "/live?view=/"):
         answer = visitor.page.goto(visitor.url + path)
         assert answer.status == 401, path
@@ -98,7 +98,7 @@ def test_nothing_is_shown_without_a_token(visitor: Reader) -> None:
 
 @pytest.mark.parametrize("which", ["none", "wrong", "old"])
 def test_a_token_that_does_not_count(visitor: Reader, guarded: Guarded, which: str) -> None:
-    """It says so in words, on the same page, and nobody is signed in."""
+    """The sign-in page reports an invalid or expired token, and no session starts."""
     wrong = "nsqadmin_" + "x" * 43
     sign_in(visitor, {"none": "x", "wrong": wrong, "old": guarded.tokens["old"]}[which])
     visitor.wait_for("not valid", "#result")
@@ -110,7 +110,7 @@ def test_a_token_that_does_not_count(visitor: Reader, guarded: Guarded, which: s
 
 
 def test_a_reader_sees_figures_and_no_bodies(visitor: Reader, guarded: Guarded) -> None:
-    """No button that changes something; what a page sends all the same is refused."""
+    """With only the role read, no actions and bodies are shown, and changes are refused."""
     signed_in(visitor, guarded.tokens["rita"])
     assert "rita may read." in visitor.page.inner_text("body")
     for path in ("/topics/orders", SHOP, "/lookup", "/nodes", "/dead-letters?topic=orders.dead"):
@@ -130,7 +130,7 @@ def test_a_reader_sees_figures_and_no_bodies(visitor: Reader, guarded: Guarded) 
 def test_an_operator_pauses_and_does_not_delete(
     visitor: Reader, guarded: Guarded, cluster: Cluster
 ) -> None:
-    """What can be undone is done; what cannot is neither offered nor taken."""
+    """An operator can pause; Empty and Delete are neither shown nor accepted."""
     cluster.create("signin.op", "c")
     signed_in(visitor, guarded.tokens["otto"])
     assert "otto may operate." in visitor.page.inner_text("body")
@@ -153,7 +153,7 @@ def test_an_operator_pauses_and_does_not_delete(
 def test_a_session_that_ended_is_told_where_the_button_is(
     visitor: Reader, guarded: Guarded, cluster: Cluster
 ) -> None:
-    """As a notice on the page, not as a page inside the page; nothing is done."""
+    """After the session has ended, an action changes nothing and a notice asks to sign in."""
     cluster.create("signin.over", "c")
     signed_in(visitor, guarded.tokens["otto"])
     visitor.open("/topics/signin.over/c")
@@ -172,7 +172,7 @@ def test_a_session_that_ended_is_told_where_the_button_is(
 def test_an_administrator_may_all_and_signs_out(
     visitor: Reader, guarded: Guarded, cluster: Cluster
 ) -> None:
-    """The page that one wanted comes after signing in; after signing out the session is over."""
+    """Signing in returns to the requested page; signing out ends the session."""
     cluster.create("signin.admin", "c")
     sign_in(visitor, guarded.tokens["ann"], "/topics/signin.admin/c")
     visitor.page.wait_for_url("**/topics/signin.admin/c")
@@ -190,5 +190,5 @@ def test_an_administrator_may_all_and_signs_out(
     visitor.page.get_by_role("button", name="Sign out").click()
     visitor.wait_for("Sign in first.")
     assert visitor.page.goto(visitor.url + "/topics").status == 401
-    visitor.page.context.add_cookies([session])  # whoever kept it has nothing of it
+    visitor.page.context.add_cookies([session])  # the cookie is not valid any more
     assert visitor.page.goto(visitor.url + "/topics").status == 401

@@ -1,4 +1,4 @@
-"""nsq_to_file with a real nsqd: each flag has its effect, and FIN follows the disk."""
+"""nsq_to_file with a real nsqd: each flag has its effect, and a FIN follows the sync to disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ HOST = socket.gethostname().partition(".")[0]
 
 
 def shows(*flags: str) -> Callable[[Test], Test]:
-    """This test shows the effect of these flags."""
+    """Record that the test shows the effect of these flags."""
     SHOWN.update(flags)
     return lambda test: test
 
@@ -56,19 +56,19 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """One nsqd for the module; each test has topics of its own."""
+    """One nsqd for the module; each test uses its own topics."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
         yield server
 
 
 def test_every_flag_is_shown() -> None:
-    """No flag without a test of its effect."""
+    """Every flag has a test of its effect."""
     assert {flag.name for flag in flags_of(Options)} == SHOWN
 
 
 @shows("topic", "nsqd-tcp-address", "output-dir", "channel", "filename-format", "datetime-format")
 async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """By default named for topic, host and hour; told otherwise, as told."""
+    """By default, a file is named after topic, host and hour; the format flags override that."""
     hour = datetime.now().strftime("%Y-%m-%d_%H")
     publish(nsqd, "first", [b"a", b"b"])
     publish(nsqd, "second", [b"c"])
@@ -88,7 +88,7 @@ async def test_each_topic_has_its_file(nsqd: NsqdServer, tmp_path: Path) -> None
 
 @shows("host-identifier")
 async def test_the_host_can_be_told(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """With places for the host's names."""
+    """`--host-identifier` sets the host part of the name and may contain <SHORT_HOST>."""
     publish(nsqd, "hosted", [b"a"])
     told = ["--host-identifier=rack1-<SHORT_HOST>", "--filename-format=<HOST>"]
     async with recording(*flags(nsqd, "hosted", tmp_path), *told):
@@ -100,7 +100,7 @@ async def test_the_host_can_be_told(nsqd: NsqdServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("level", "mark"), [(1, 4), (9, 2)])
 @shows("gzip", "gzip-level")
 async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> None:
-    """The file is gzip, and its header says how hard it was tried."""
+    """The output is gzip, and its header records the compression level."""
     topic = f"packed{level}"
     publish(nsqd, topic, [b"%d" % n for n in range(300)])
     told = ["--gzip", f"--gzip-level={level}", "--filename-format=<REV>", "--sync-interval=50ms"]
@@ -116,7 +116,7 @@ async def test_gzip(nsqd: NsqdServer, tmp_path: Path, level: int, mark: int) -> 
 
 @shows("rotate-size")
 async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Each holds what fits, and the message that was too much."""
+    """A file is closed by the message with which its size reaches `--rotate-size`."""
     publish(nsqd, "sized", [b"x" * 9] * 6)
     async with recording(
         *flags(nsqd, "sized", tmp_path), "--rotate-size=15", "--filename-format=f<REV>"
@@ -129,7 +129,7 @@ async def test_files_are_left_by_size(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 @shows("rotate-interval", "skip-empty-files")
 async def test_files_are_left_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """The clock opens the next file too, unless empty ones are to be skipped."""
+    """`--rotate-interval` also opens files without messages, unless `--skip-empty-files` is set."""
     told = ["--rotate-interval=20ms", "--sync-interval=20ms", "--filename-format=f<REV>"]
     empty, skipped = tmp_path / "empty", tmp_path / "skipped"
     async with (
@@ -150,7 +150,7 @@ async def test_files_are_left_by_age(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 @shows("work-dir")
 async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """From the folder that they were written in, when they are left: by SIGHUP, or at the end."""
+    """SIGHUP and the program's end move files from the work directory to the output."""
     work, done = tmp_path / "work", tmp_path / "done"
     told = [f"--work-dir={work}", "--filename-format=f<REV>"]
     async with recording(*flags(nsqd, "moved", done), *told) as archive:
@@ -171,11 +171,15 @@ async def test_finished_files_are_moved(nsqd: NsqdServer, tmp_path: Path) -> Non
 async def test_a_sync_comes_when_as_many_are_held_as_may_be(
     nsqd: NsqdServer, tmp_path: Path
 ) -> None:
-    """Without a sync nothing is finished, nor more sent; the client's option wins."""
+    """`max_in_flight` held messages trigger a sync, which finishes them.
+
+    Until then no message is finished and none is delivered. `--consumer-opt=max_in_flight`
+    overrides `--max-in-flight`.
+    """
     told = [SLOW, "--max-in-flight=10", "--consumer-opt=max_in_flight,4"]
     told += ["--consumer-opt=client_id,archivist", "--consumer-opt=msg_timeout,15m"]
     async with recording(*flags(nsqd, "held", tmp_path), *told):
-        publish(nsqd, "held", [b"0"])  # opens the file, which syncs
+        publish(nsqd, "held", [b"0"])  # opening the file syncs it
         await until_finished(nsqd, "held", 1)
         publish(nsqd, "held", [b"1", b"2", b"3"])
         await until(lambda: len(lines(tmp_path)) == 4)
@@ -189,7 +193,7 @@ async def test_a_sync_comes_when_as_many_are_held_as_may_be(
 
 @shows("sync-interval")
 async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """However few are held."""
+    """`--sync-interval` syncs and finishes held messages, however few they are."""
     async with recording(*flags(nsqd, "ticking", tmp_path), "--sync-interval=50ms"):
         for count in (1, 2, 3):
             publish(nsqd, "ticking", [b"x"])
@@ -200,7 +204,10 @@ async def test_a_sync_comes_with_the_clock(nsqd: NsqdServer, tmp_path: Path) -> 
 async def test_topics_are_found(
     nsqd: NsqdServer, lookupd: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """At once and again and again; one that can have no file is left alone, and told of once."""
+    """Topics are discovered immediately and again every `--topic-refresh`.
+
+    A topic whose file name is invalid is skipped and logged once.
+    """
     told = [f"--lookupd-http-address={lookupd.http}", "--topic-pattern=^found|^[.]{2}$"]
     told += ["--topic-refresh=100ms", "--filename-format=<TOPIC>/x", f"--output-dir={tmp_path}/in"]
     for topic in ("found1", "..", "unfound"):
@@ -217,7 +224,7 @@ async def test_topics_are_found(
 
 
 async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Those that it does not match are left out."""
+    """Topics from `--topic` that do not match `--topic-pattern` are left out."""
     publish(nsqd, "picked", [b"a"])
     told = [*flags(nsqd, "picked", tmp_path), "--topic=dropped", "--topic-pattern=^p"]
     async with recording(*told) as archive:
@@ -230,7 +237,10 @@ async def test_given_topics_are_held_to_a_pattern(nsqd: NsqdServer, tmp_path: Pa
 
 @contextmanager
 def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
-    """Address and socket of a server that never answers; with a full backlog it takes nobody."""
+    """Address and socket of a server that never answers.
+
+    With backlog 0 it accepts no connection.
+    """
     with closing(socket.socket()) as server:
         server.bind(("127.0.0.1", 0))
         server.listen(backlog)
@@ -250,7 +260,7 @@ def silent(backlog: int) -> Iterator[tuple[str, socket.socket]]:
 async def test_a_silent_nsqlookupd_is_given_up(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, flag: str, other: str, backlog: int
 ) -> None:
-    """After the one time-out to connect, after the other to answer; told once, asked again."""
+    """The connect timeout and the request timeout each end a lookup, which is then logged."""
     with silent(backlog) as (address, _):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=10ms"]
         told += [f"--http-client-{flag}-timeout=50ms", f"--http-client-{other}-timeout=1h"]
@@ -259,7 +269,7 @@ async def test_a_silent_nsqlookupd_is_given_up(
 
 
 async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
-    """One that does not answer is waited for no longer."""
+    """A pending request to nsqlookupd does not delay the program's end."""
     with silent(9) as (address, server):
         told = [f"--lookupd-http-address={address}", "--topic-pattern=.", "--topic-refresh=1h"]
         async with recording(*told, "--http-client-request-timeout=1h", f"--output-dir={tmp_path}"):
@@ -270,7 +280,10 @@ async def test_no_nsqlookupd_holds_up_the_end(tmp_path: Path) -> None:
 
 @shows("log-level", "log-prefix")
 def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """A process of its own: SIGHUP leaves the file, SIGTERM and SIGINT end it with status 0."""
+    """SIGHUP reopens the file; SIGTERM and SIGINT end the process with status 0.
+
+    Log lines start with `--log-prefix`, and `--log-level` filters them.
+    """
     log, out = tmp_path / "log", tmp_path / "out"
     told = [*flags(nsqd, "told", out), "--filename-format=f"]
     publish(nsqd, "told", [b"a"])
@@ -295,13 +308,13 @@ def test_signals_and_log_lines(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 def published_again(nsqd: NsqdServer, path: Path) -> bool:
-    """Publish one more, and see whether the file is there."""
+    """Publish a message; returns whether the file exists."""
     publish(nsqd, "told", [b"again"])
     return path.exists()
 
 
 def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """As NSQ's tools print it, with status 0."""
+    """`--version` prints the version in the form of NSQ's tools and exits with status 0."""
     with pytest.raises(SystemExit) as ended:
         commands.nsq_to_file(["--version"])
 

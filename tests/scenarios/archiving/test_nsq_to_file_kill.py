@@ -1,4 +1,4 @@
-"""nsq_to_file killed at random moments: nothing that was finished is lost, nothing is mixed up."""
+"""nsq_to_file killed at random moments: no finished message is lost, and no lines are mixed up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ GZIP = ("--gzip", "--filename-format=<TOPIC><REV>", "--rotate-size=50000", "--wo
 async def test_kill_9_loses_nothing_that_was_finished(
     nsqd: NsqdServer, tmp_path: Path, kind: tuple[str, ...]
 ) -> None:
-    """Every message is finished at the end, by one of its lives; all are in the files, whole."""
+    """After several kills, all messages are finished and each is complete in the files.
+
+    Each kill may leave one truncated line.
+    """
     topic, out, work = new_topic(), tmp_path / "out", tmp_path / "work"
     flags = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", "--sync-interval=100ms"]
     flags += [f"--output-dir={out}", *SOON, *(flag.format(work=work) for flag in kind)]
