@@ -1,4 +1,4 @@
-"""The daemons that sparq's nsqadmin and Go's are asked about."""
+"""The daemons that sparq's nsqadmin and Go's nsqadmin both query."""
 
 from tests.nsqadmin.conftest import ours
 

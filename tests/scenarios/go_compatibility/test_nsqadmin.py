@@ -1,7 +1,8 @@
-"""The same questions put to Go's nsqadmin: the same answers, but for what is mended here.
+"""Go's nsqadmin and sparq's give the same answers to the same requests, except for fixed bugs.
 
-Mended, and left out of the comparison: Go lists a channel's clients twice, and shows the sums of a
-channel in the parts of its first node; errors here also say where they happened.
+Left out of the comparison, since sparq behaves better: Go lists a channel's clients twice, and
+shows the totals of a channel in the entry of its first node; sparq's error messages also name the
+node on which the error occurred.
 """
 
 from __future__ import annotations
@@ -72,12 +73,12 @@ WRITE = [
 
 
 ORDERED_BY_CHANCE = ("nodes", "remote_addresses")
-"""Go lists them as the answers came."""
+"""Go lists these in the order in which the nsqds answered."""
 
 
 @pytest.fixture(params=["lookupd", "nsqd"])
 def beside(request: pytest.FixtureRequest, ours: Cluster, tmp_path: Path) -> Iterator[Any]:
-    """Go's nsqadmin in front of the same daemons: its port, and the options for ours."""
+    """Start Go's nsqadmin for the same daemons; return its port, and our nsqadmin's options."""
     path = os.environ.get("NSQADMIN_GO")
     if not path:
         pytest.skip("needs NSQADMIN_GO, the path of Go's program")
@@ -116,9 +117,9 @@ def asked(port: int, method: str, path: str, body: bytes | None) -> tuple[int, A
 
 
 def comparable(document: Any, place: str = "") -> Any:
-    """A document without what is mended, what changes by the second, and order among equals."""
+    """Return a document without the known differences, volatile values and arbitrary orders."""
     if isinstance(document, dict):
-        if place == "channels":  # which of them are sums depends on the order of answers
+        if place == "channels":  # Go's totals are in an arbitrary node's entry
             document = {k: v for k, v in document.items() if k in ("channel_name", "paused")}
         gone = ["connected", "e2e_processing_latency", "remote_address"]
         gone += ["clients"] if place == "nodes" else []
@@ -132,7 +133,7 @@ def comparable(document: Any, place: str = "") -> Any:
 
 
 async def test_what_is_read_is_the_same(beside: Any, ours: Cluster) -> None:
-    """Status and document of each route, by nsqlookupd and directly."""
+    """Every GET route has the same status and document, with nsqlookupd and with nsqd addresses."""
     port, options = beside
     ours.fill("beside")
     ours.make_bare("bare")
@@ -145,7 +146,7 @@ async def test_what_is_read_is_the_same(beside: Any, ours: Cluster) -> None:
 
 
 async def test_what_is_done_is_answered_the_same(beside: Any, ours: Cluster) -> None:
-    """Each order twice, by ours and by Go's."""
+    """Every action gets the same status and document from sparq's nsqadmin and then from Go's."""
     port, options = beside
     async with admin(**options) as found:
         for method, template, body in WRITE:

@@ -1,1 +1,1 @@
-"""HTTP requests that cross modules: searches, odd requests, and answers that aiohttp makes."""
+"""Tests of HTTP across modules: searches, unusual requests, and responses that aiohttp makes."""

@@ -1,4 +1,4 @@
-"""What aiohttp answers by itself looks like an answer of the site, and names no versions."""
+"""Responses that aiohttp makes itself have the site's headers, and name no software versions."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROUTES = [
 
 @pytest.fixture
 async def listener() -> AsyncIterator[Listener]:
-    """A site with headers of its own, and a gate with a bug."""
+    """A site with an extra header, and a gate that raises an exception on some paths."""
     site, listener = Site(ROUTES, gate, headers={"X-Own": "1"}), listen("127.0.0.1:0")
     await site.start(listener)
     yield listener
@@ -61,7 +61,7 @@ async def listener() -> AsyncIterator[Listener]:
 
 @pytest.mark.parametrize("kind", NO_HTTP)
 async def test_what_is_not_http(listener: Listener, kind: str) -> None:
-    """It is answered 400 as text, with the headers of the site."""
+    """Input that is not valid HTTP gets status 400 as plain text, with the site's headers."""
     answer = Answer(await exchange(listener, NO_HTTP[kind]))
 
     assert 400 == answer.status
@@ -72,7 +72,7 @@ async def test_what_is_not_http(listener: Listener, kind: str) -> None:
 @pytest.mark.parametrize(("path", "status"), [("/broken", 500), ("/late", 504)])
 @pytest.mark.parametrize("accepted", ["text/html", "*/*"])
 async def test_a_gate_that_fails(listener: Listener, path: str, status: int, accepted: str) -> None:
-    """Also this answer, which aiohttp makes, has the headers of the site."""
+    """If the gate raises an exception, the 500 or 504 that aiohttp makes has the site's headers."""
     asked = f"GET {path} HTTP/1.1\r\nHost: x\r\nAccept: {accepted}\r\n\r\n"
     answer = Answer(await exchange(listener, asked.encode()))
 
@@ -96,7 +96,7 @@ async def test_a_gate_that_fails(listener: Listener, path: str, status: int, acc
     ],
 )
 async def test_all_other_answers(listener: Listener, asked: str, status: int) -> None:
-    """They have the same name of the server, whoever made them."""
+    """Every response has the same Server header, whether a handler, the gate or aiohttp made it."""
     raw = f"{asked} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
     answer = Answer(await exchange(listener, raw))
 
@@ -108,7 +108,7 @@ async def test_all_other_answers(listener: Listener, asked: str, status: int) ->
 
 
 async def raw_answer(port: int, raw: bytes) -> bytes:
-    """All that a daemon answers."""
+    """Send bytes to a port and return everything that the daemon answers."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(raw)
     answer = b""
@@ -121,7 +121,7 @@ async def raw_answer(port: int, raw: bytes) -> bytes:
 
 
 async def test_each_daemon(tmp_path: Path) -> None:
-    """nsqd, nsqlookupd and nsqadmin: none names Python, and nsqadmin's headers are complete."""
+    """No daemon's error response names Python or aiohttp; nsqadmin's have all security headers."""
     async with cluster(tmp_path) as house:
         ports = (house.nsqd.http.port, house.lookupd.http_port, house.admin.http_port)
         for port in ports:

@@ -1,4 +1,4 @@
-"""Both daemons answer odd requests as Go's do, whichever way they take inside."""
+"""nsqd and nsqlookupd answer unusual requests as Go's do, in sparq's fast path and in aiohttp."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 def ask(
     server: Server, method: str, target: str, body: bytes = b"", *headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request on a connection of its own, as bytes: nothing mends its target."""
+    """Send one request as raw bytes on a new connection, so that its target stays unchanged."""
     lines = [f"{method} {target} HTTP/1.1", "Host: here", f"Content-Length: {len(body)}", *headers]
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=20) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
@@ -43,7 +43,7 @@ def ask(
 
 
 WAYS = {"short": (), "aiohttp": ("X-Trace: 7",)}
-"""Headers that make a publish take the short way, or aiohttp's."""
+"""Headers that make nsqd handle a publish in its fast path, or in aiohttp."""
 
 PATHS = [
     ("nsqd", "POST", "//pub?topic=t&defer=1", 307, "/pub?topic=t&defer=1"),
@@ -68,7 +68,10 @@ PATHS = [
 def test_a_path_is_cleaned_by_a_redirect(
     servers: Servers, way: str, case: tuple[str, str, str, int, str]
 ) -> None:
-    """`//`, dots, case and a slash at the end: 301 for GET, 307 for others, the query kept."""
+    """A path with `//`, dots, capitals or a trailing slash is redirected: 301 for GET, else 307.
+
+    The query is kept.
+    """
     name, method, target, status, location = case
     found = ask(getattr(servers, name), method, target, b"body", *WAYS[way])
 
@@ -78,7 +81,7 @@ def test_a_path_is_cleaned_by_a_redirect(
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_path_that_is_not_there_cleaned_is_not_found(servers: Servers, way: str) -> None:
-    """And a clean path with another method is 405, not a redirect."""
+    """An unclean path that no route matches after cleaning gets 404; a wrong method gets 405."""
     assert ask(servers.nsqd, "POST", "//nope", b"x", *WAYS[way])[0] == 404
     assert ask(servers.nsqd, "POST", "//ping", b"x", *WAYS[way])[0] == 404
     assert ask(servers.nsqd, "DELETE", "/pub", b"", *WAYS[way])[0] == 405
@@ -87,7 +90,7 @@ def test_a_path_that_is_not_there_cleaned_is_not_found(servers: Servers, way: st
 
 @pytest.mark.parametrize("way", WAYS)
 def test_request_lines_and_headers_of_60_kib_are_read(servers: Servers, way: str) -> None:
-    """Go takes a megabyte; here 64 KiB are the bound, whoever answers."""
+    """Request lines and headers of 60 kB are accepted; Go's limit is 1 MiB, sparq's is 64 KiB."""
     query = f"topic=long&ignored={LONG}"
     assert ask(servers.nsqd, "POST", f"/pub?{query}", b"x", *WAYS[way])[::2] == (200, b"OK")
     assert ask(servers.nsqd, "GET", f"/stats?{query}", b"", *WAYS[way])[0] == 200
@@ -111,7 +114,7 @@ def test_request_lines_and_headers_of_60_kib_are_read(servers: Servers, way: str
 def test_an_empty_answer_has_no_content_type(
     servers: Servers, name: str, method: str, target: str
 ) -> None:
-    """As Go has it; an answer with a body has one."""
+    """A response has a Content-Type exactly if it has a body, as in Go."""
     ask(servers.nsqd, "POST", "/topic/create?topic=made")
     _, headers, body = ask(getattr(servers, name), method, target)
 
@@ -119,14 +122,14 @@ def test_an_empty_answer_has_no_content_type(
 
 
 def test_options_that_go_does_not_have_are_invalid(servers: Servers) -> None:
-    """Flags that Go's nsqd parses and forgets are no options of its `/config`."""
+    """/config answers INVALID_OPTION for flags that Go's nsqd does not keep as options."""
     for name in ("verbose", "worker_id", "config", "version", "nothing"):
         status, _, body = ask(servers.nsqd, "GET", f"/config/{name}")
         assert (status, body) == (400, b'{"message":"INVALID_OPTION"}')
 
 
 def test_what_is_null_in_go_is_null(servers: Servers) -> None:
-    """Producers while no client has published, and the percentiles of a topic without channels."""
+    """`producers` is null before any client publishes; `percentiles` is null without channels."""
     ask(servers.nsqd, "POST", "/topic/create?topic=bare")
     for query in ("", "&include_clients=false", "&topic=bare", "&topic=none"):
         stats = servers.nsqd.get_json(f"/stats?format=json{query}")

@@ -1,4 +1,4 @@
-"""Messages are searched: by text, JSON, state, attempts and time, a budget at a time."""
+"""Searches of messages by text, JSON, pattern, state, attempts and time, in limited steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import until
 
 
 async def found(nsqd: Daemon, **query: Any) -> list[str]:
-    """The bodies of all messages that a search finds, with as many requests as it takes."""
+    """Return the bodies of all messages that a search finds, in as many requests as it needs."""
     return [
         body
         async for page in pages(nsqd, "/topic/search", topic="t", **query)
@@ -29,7 +29,7 @@ async def found(nsqd: Daemon, **query: Any) -> list[str]:
 
 
 async def test_a_search_by_text(nsqd: Daemon) -> None:
-    """Bytes of the body alone: neither of what stands before it, nor across two messages."""
+    """A text search matches within one body: not in headers, and not across two messages."""
     await channel(nsqd, b"alpha", b"beta", "grün".encode(), b"alphabet")
     first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
     assert await found(nsqd, text="alpha") == ["alpha", "alphabet"]
@@ -51,7 +51,7 @@ async def test_a_search_by_text(nsqd: Daemon) -> None:
 
 
 async def test_a_search_by_json(nsqd: Daemon) -> None:
-    """Paths, comparisons, escapes; what is no JSON matches nothing."""
+    """JSON conditions have paths, comparisons and escapes; bodies that are not JSON never match."""
     documents: list[Any] = [
         {"user": {"id": "7"}, "status": 200},
         {"user": {"id": "8"}, "status": 500},
@@ -76,8 +76,10 @@ async def test_a_search_by_json(nsqd: Daemon) -> None:
 
 
 async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Go's syntax; a pattern that Python would work on for hours is matched in no time, and a body
-    that takes it too many steps is counted."""
+    """Patterns use Go's syntax; a pattern that takes Python's `re` hours is matched in linear time.
+
+    A body that exceeds the limit of steps is counted in `unsearched`.
+    """
     await channel(nsqd, b"order 17 done", b"order x done", b"a" * 90)
     assert await found(nsqd, regex=r"order \d+ done$") == ["order 17 done"]
     assert await found(nsqd, regex=r"^order \w", text="x") == ["order x done"]
@@ -89,7 +91,10 @@ async def test_a_search_by_pattern(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
-    """Those of a channel, with or without a text; each match says how it stands."""
+    """A channel's messages are found by state and attempts, with or without text.
+
+    A match contains its state: here, the client that has it in flight.
+    """
     await channel(nsqd, b"a1", b"a2", b"a3", b"a4", b"b5")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     consumer.send(rdy(3))
@@ -124,7 +129,7 @@ async def test_a_search_by_state_and_attempts(nsqd: Daemon) -> None:
 
 
 async def test_a_search_within_a_range(nsqd: Daemon) -> None:
-    """From a place, up to a place; what comes later is not looked at by the requests after it."""
+    """A search covers `from` to `to`, and no messages published after its first page."""
     await channel(nsqd, *[b"%d" % number for number in range(10)])
     first = int((await nsqd.topic("t"))["first_index"])
     assert await found(nsqd, from_=first + 2, to=first + 4) == ["2", "3"]
@@ -142,7 +147,7 @@ async def test_a_search_within_a_range(nsqd: Daemon) -> None:
 async def test_each_request_gets_on_however_short_its_time(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after each piece of work, a search finds the same: nothing twice, nothing missed."""
+    """A search that is interrupted after each piece of work finds every match exactly once."""
     numbers = list(range(300))
     random.Random(7).shuffle(numbers)
     for at in range(0, 300, 50):
@@ -159,7 +164,7 @@ async def test_each_request_gets_on_however_short_its_time(
 
 
 def test_a_slice_begins_with_its_first_question() -> None:
-    """Not when it is made: it may wait for its thread."""
+    """The time limit starts at the first check: a slice may have waited for its thread."""
     assert Slice(60)()
     assert not Slice(0)()
 
@@ -167,7 +172,7 @@ def test_a_slice_begins_with_its_first_question() -> None:
 async def test_a_request_gets_on_through_bytes_that_hold_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many pieces a part is: each request comes further, and the search to its end."""
+    """Each request advances, even through data without a match, until the search is complete."""
     nsqd = await start(tmp_path)
     await nsqd.post("/topic/create?topic=t")
     for _ in range(3):
@@ -190,7 +195,7 @@ async def test_a_request_gets_on_through_bytes_that_hold_nothing(
 
 
 async def test_searches_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond a few at a time they wait: each holds what it looks into."""
+    """At most SEARCHES_MAX searches run at a time, since each holds data in memory; others wait."""
     monkeypatch.setattr(inspection, "SEARCHES_MAX", 2)
     nsqd = await start(tmp_path)
     await channel(nsqd, *[b"%d" % number for number in range(100)])

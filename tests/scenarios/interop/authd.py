@@ -1,4 +1,4 @@
-"""An auth server that knows one secret, which lets its bearer do everything."""
+"""An auth server that knows one secret, which grants all permissions."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ ANSWER = {"ttl": 3600, "identity": "ali", "identity_url": "", "authorizations": 
 
 
 class Authd:
-    """Listens on `address` as long as it is open."""
+    """The auth server; it listens on `address` until it is closed."""
 
     def __init__(self) -> None:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -39,4 +39,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""

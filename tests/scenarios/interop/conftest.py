@@ -1,7 +1,7 @@
-"""The outcome of each test of a client's feature, gathered for docs/clients.md.
+"""Collects the outcome of each test of a client's feature, for docs/clients.md.
 
-A run in which every one of them had an outcome (none skipped, none failed) writes the page. It
-writes what is there already, unless a client, its version or the tables in `matrix` changed.
+A run in which every such test had an outcome (none skipped, none failed) writes the page. The text
+is the same as before unless a client, its version or the tables in `matrix` changed.
 """
 
 from collections.abc import Generator
@@ -14,7 +14,7 @@ OUTCOMES: dict[matrix.Cell, str] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Know the marker."""
+    """Register the marker."""
     config.addinivalue_line("markers", "feature(name): tests this feature of a foreign client")
 
 
@@ -22,7 +22,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note what came of a cell; a failure that is not the one known of it is a failure."""
+    """Record the outcome of a cell; an expected failure must have the known symptom."""
     report = yield
     marker = item.get_closest_marker("feature")
     if marker is not None and isinstance(item, pytest.Function) and report.when == "call":
@@ -40,6 +40,6 @@ def pytest_runtest_makereport(
 
 
 def pytest_sessionfinish() -> None:
-    """Write the page when all is known."""
+    """Write the page if every cell has an outcome."""
     if set(OUTCOMES) == matrix.tested_cells():
         matrix.write(OUTCOMES)

@@ -1,9 +1,9 @@
-"""An environment of its own for each foreign client, made on first use and kept in .venvs.
+"""A separate environment for each foreign client, created on first use and kept in .venvs.
 
-Ordinary pip and npm install what the locks here pin; nothing of sparq is in there. An environment
-is made anew when its lock changes. Where one cannot be made (no npm, no network), `Missing` says
-what it needs, once: the other tests of that client do not try again. Whoever needs one that another
-process is making waits for that.
+pip and npm install what the lock files here pin; sparq is not installed in them. An environment is
+recreated when its lock file changes. If one cannot be created (no npm, no network), `Missing` says
+what it needs, and the client's other tests do not try again. A file lock makes a process wait while
+another one creates the same environment.
 """
 
 import fcntl
@@ -26,23 +26,23 @@ AT_ONCE = 4
 
 
 class Missing(Exception):
-    """What this machine would need to run the client."""
+    """This machine cannot run the client; the text says what it would need."""
 
 
 def is_python(name: str) -> bool:
-    """Whether the client comes from PyPI; the others come from npm."""
+    """Whether the client is installed from PyPI; the others are installed from npm."""
     return (HERE / f"requirements-{name}.txt").exists()
 
 
 def lock_of(name: str) -> Path:
-    """The file that pins the client and all that it needs."""
+    """The lock file that pins the client and its dependencies."""
     if is_python(name):
         return HERE / f"requirements-{name}.txt"
     return HERE / name / "package-lock.json"
 
 
 def client_command(name: str) -> tuple[list[str], dict[str, str]]:
-    """How to start client `name`: the command without its job, and its environment variables."""
+    """Return the command that starts a client, without its job, and its environment variables."""
     home = ENVIRONMENTS / name
     reason = made(name, home)
     if reason:
@@ -55,14 +55,14 @@ def client_command(name: str) -> tuple[list[str], dict[str, str]]:
 
 
 def prepare(names: Iterable[str]) -> None:
-    """Make environments side by side: making one is mostly waiting for the network."""
+    """Create environments in parallel, since each mostly waits for the network."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         list(pool.map(lambda name: made(name, ENVIRONMENTS / name), names))
 
 
 @functools.cache
 def made(name: str, home: Path) -> str:
-    """Install the environment unless it is there from this very lock: "", or what it needs."""
+    """Install the environment unless it matches its lock file; return "" or what is missing."""
     home.parent.mkdir(parents=True, exist_ok=True)
     with home.with_suffix(".lock").open("w") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
@@ -107,7 +107,7 @@ def install_node(name: str, home: Path) -> None:
 
 
 def attempt(name: str, needs: str, command: list[str]) -> None:
-    """Run one step of a set-up; a failure is told as what the client's tests need."""
+    """Run one installation step; raise Missing if it fails."""
     try:
         ran = subprocess.run(
             command, capture_output=True, text=True, timeout=INSTALL_SECONDS_MAX, check=False
@@ -116,6 +116,6 @@ def attempt(name: str, needs: str, command: list[str]) -> None:
         raise Missing(f"{needs} for {name}: none answered in {INSTALL_SECONDS_MAX} s") from None
     if ran.returncode:
         said = (ran.stderr.strip() or ran.stdout.strip() or "no reason given").splitlines()
-        # npm ends with where its log is, pip with why it failed.
+        # npm's last line is the path of its log, pip's is the reason of the failure.
         reason = next((line for line in said if line.startswith("npm error")), said[-1])
         raise Missing(f"{needs} for {name}: {reason[:200]}")

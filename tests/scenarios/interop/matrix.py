@@ -1,9 +1,9 @@
-"""Which foreign client has which of NSQ's features, and what is expected of it here.
+"""Which foreign client has which of NSQ's features, and the expected outcome of each test.
 
-1. A cell is a client and a feature. It is ABSENT (the client has no such thing: there is no test),
-   BROKEN (there is a test, and it must fail: the reason is the client's own), or it works.
+1. A cell is a client and a feature. It is ABSENT (the client lacks the feature: there is no test),
+   BROKEN (there is a test, and it must fail, because of a bug of the client), or it works.
 2. Every cell that is not plainly "yes" has a reason, which becomes a footnote of docs/clients.md.
-3. The page says nothing of the day or of the machine: the same outcomes give the same page.
+3. The page contains no date or machine: the same outcomes always give the same page.
 """
 
 import json
@@ -59,7 +59,7 @@ ABSENT: dict[Cell, str] = {
     ("squeaky", "auth"): "The client has no AUTH.",
     ("squeaky", "layers"): "The client has none of the three.",
 }
-# What the client says when it fails: another failure is not the one that is known.
+# The client's error text for each known failure: any other failure is a new one.
 SYMPTOMS: dict[Cell, str] = {
     ("ansq", "auth"): "NSQUnauthorized: NSQ server requires client authorization",
     ("asyncnsq", "tls"): "got an unexpected keyword argument 'loop'",
@@ -112,8 +112,10 @@ NOTES: dict[Cell, str] = {
     ("squeaky", "refusal"): f"{NEW_CONNECTION} when its user makes a new `Publisher`.",
 }
 
-# What tests must know of some clients: who closes its connection on any refused publish, who
-# cannot ask for a heartbeat interval, and who works over a layer only with few and small messages.
+# Differences that tests must allow for: clients that close their connection on any refused publish,
+# clients that cannot request a heartbeat interval, and clients that work over a layer only with
+# few,
+# small messages.
 CLOSES_ON_REFUSAL = {"gnsq", "nsq-py", "nsqjs", "squeaky"}
 NO_HEARTBEAT_SETTING = {"squeaky"}
 FEW_AND_SMALL = {("pynsq", "snappy")}
@@ -122,7 +124,7 @@ WORKS, FAILS, LACKS = "yes", "fails", "no"
 
 
 def cell(feature: str) -> Callable[[Any], Any]:
-    """The test below is that of `feature`, run once for each client that has it."""
+    """Run the decorated test of `feature` once for each client that has the feature."""
     assert feature in FEATURES
 
     def clients_that_have_it() -> list[Any]:
@@ -147,17 +149,17 @@ def cell(feature: str) -> Callable[[Any], Any]:
 
 
 def tested_cells() -> set[Cell]:
-    """Every cell that has a test."""
+    """All cells with a test."""
     return {(name, feature) for name in CLIENTS for feature in FEATURES} - set(ABSENT)
 
 
 def expected() -> dict[Cell, str]:
-    """The outcome of every test, as the tables here have it."""
+    """The expected outcome of every test, according to the tables above."""
     return {one: FAILS if one in BROKEN else WORKS for one in tested_cells()}
 
 
 def version(name: str) -> str:
-    """The client's version, as its lock pins it."""
+    """The client's version in its lock file."""
     if is_python(name):
         lock = (HERE / f"requirements-{name}.txt").read_text()
         found = re.search(rf"^{name}(?:\[\w+\])?==(\S+)", lock, re.MULTILINE)
@@ -168,7 +170,7 @@ def version(name: str) -> str:
 
 
 def render(outcomes: Mapping[Cell, str]) -> str:
-    """The page, from the outcome of each cell that has a test."""
+    """Render the page from the outcomes of all tested cells."""
     notes: list[str] = []
     rows = [
         ["", *FEATURES.values()],
@@ -181,7 +183,7 @@ def render(outcomes: Mapping[Cell, str]) -> str:
 
 
 def row(name: str, outcomes: Mapping[Cell, str], notes: list[str]) -> list[str]:
-    """A client's cells; what they have to say is added to `notes`, or found there."""
+    """Return a client's cells; footnotes that are not yet in `notes` are added to it."""
     cells = []
     for feature in FEATURES:
         one = (name, feature)
@@ -194,7 +196,7 @@ def row(name: str, outcomes: Mapping[Cell, str], notes: list[str]) -> list[str]:
 
 
 def write(outcomes: Mapping[Cell, str], page: Path = PAGE) -> None:
-    """Write the page, unless it says just that already."""
+    """Write the page if its text changed."""
     text = render(outcomes)
     if not page.exists() or page.read_text() != text:
         page.write_text(text)

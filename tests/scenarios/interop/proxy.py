@@ -1,7 +1,7 @@
-"""A listener between a client and nsqd that keeps what the client sends, byte for byte.
+"""A proxy between a client and nsqd that records every byte the client sends.
 
-It passes on everything as it is, but for one thing where asked: a heartbeat interval is put into
-an IDENTIFY, for a client that has no setting of its own.
+It forwards everything unchanged, with one exception: on request, it adds a heartbeat interval to
+an IDENTIFY, for a client that has no setting for it.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ IDENTIFY = MAGIC + b"IDENTIFY\n"
 
 
 class Proxy:
-    """`address` is where clients connect to; `sent` is what each connection has sent so far."""
+    """Clients connect to `address`; `sent` has the bytes that each connection has sent so far."""
 
     def __init__(self, nsqd: str, heartbeat_ms: int | None = None) -> None:
         host, port = nsqd.split(":")
@@ -75,7 +75,7 @@ class Proxy:
         server.sendall(IDENTIFY + struct.pack(">i", len(body)) + body)
 
     def conversation(self, word: bytes) -> bytes:
-        """What the connection has sent that has sent `word`; b"" if none has."""
+        """Return the bytes of the first connection that has sent `word`; b"" if none has."""
         return next((bytes(sent) for sent in self.sent if word in sent), b"")
 
     def __enter__(self) -> Self:
@@ -94,7 +94,7 @@ class Proxy:
 
 
 def read_exactly(reader: io.RawIOBase, size: int) -> bytes:
-    """So many bytes; fewer only at the end of the stream."""
+    """Read exactly `size` bytes; fewer only at the end of the stream."""
     data = b""
     while len(data) < size and (more := reader.read(size - len(data))):
         data += more

@@ -1,4 +1,4 @@
-"""A client's script as a process of its own, and the lines it says."""
+"""Runs a client's script as a separate process and reads the lines it prints."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """A running script. `close` ends it; what it has said until then can still be read."""
+    """A running script. `close` kills it; lines that it printed before can still be read."""
 
     def __init__(self, name: str, job: dict[str, Any]) -> None:
         command, environment = client_command(name)
@@ -56,11 +56,11 @@ class Client:
 
     @property
     def complaints(self) -> str:
-        """What it wrote to its standard error."""
+        """The end of what the script wrote to standard error."""
         return "".join(self._complaints)[-4000:]
 
     def next(self, *events: str) -> dict[str, Any]:
-        """The next line, which must be about one of `events`."""
+        """Return the next line, which must be one of `events`."""
         try:
             line = self._lines.get(timeout=ANSWER_SECONDS)
         except Empty:
@@ -71,7 +71,7 @@ class Client:
         return dict(said)
 
     def published(self) -> dict[str, Any]:
-        """Wait until all is published; the line said just before that."""
+        """Wait until everything is published; return the `publishing` line."""
         before = self.next("publishing")
         self.next("published")
         return before
@@ -82,11 +82,11 @@ class Client:
 
     @property
     def silent(self) -> bool:
-        """Whether it has said nothing but what was read."""
+        """Whether every printed line has been read."""
         return self._lines.empty()
 
     def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         self.process.kill()
         self.process.wait()
         for listener in self._listeners:
@@ -94,7 +94,7 @@ class Client:
 
 
 def eventually(look: Callable[[], T], happened: Callable[[T], bool]) -> T:
-    """What `look` sees once that `happened`."""
+    """Call `look` until `happened` is true of its result, and return that result."""
     seen: list[T] = []
 
     def has_happened() -> bool:

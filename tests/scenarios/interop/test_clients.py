@@ -1,8 +1,8 @@
-"""Foreign clients, unmodified, against nsqd: what each can do, feature by feature.
+"""Tests of unmodified foreign clients with nsqd, feature by feature.
 
-A client is a script under `clients/`, run as a process of its own. Its lines say what it was
-delivered; nsqd's /stats, and a proxy that keeps the client's bytes, say what nsqd saw of it. Which
-client has which feature stands in `matrix`; docs/clients.md is made from what comes of this.
+A client is a script under `clients/` that runs as a separate process and prints its deliveries.
+nsqd's /stats, and a proxy that records the client's bytes, show what nsqd received. `matrix` lists
+which client has which feature; docs/clients.md is generated from the outcomes.
 """
 
 import os
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def job(nsqd: str, topic: str, **wishes: Any) -> dict[str, Any]:
-    """What a script is told; what a test does not wish for is not done."""
+    """Build the job for a script; by default it only consumes."""
     return {
         "nsqd": nsqd,
         "lookupd": None,
@@ -86,7 +86,7 @@ def lookupd(folder: Path) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def certified(authority: trustme.CA, folder: Path) -> tuple[str, ...]:
-    """The flags that give an nsqd a certificate."""
+    """Flags that give an nsqd a certificate."""
     file = folder / "server.pem"
     certificate = authority.issue_cert("127.0.0.1", "localhost")
     certificate.private_key_and_cert_chain_pem.write_to_path(file)
@@ -95,7 +95,7 @@ def certified(authority: trustme.CA, folder: Path) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def nsqd(lookupd: Server, certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
-    """Found through `lookupd`; offers TLS, but asks for nothing."""
+    """An nsqd registered with `lookupd`; it offers TLS, but does not require it."""
     flags = (f"--msg-timeout={MSG_TIMEOUT_MS}ms", *certified)
     with spawn_nsqd(folder, *flags, lookupds=(lookupd,)) as server:
         yield server
@@ -103,7 +103,7 @@ def nsqd(lookupd: Server, certified: tuple[str, ...], folder: Path) -> Iterator[
 
 @pytest.fixture
 def start(name: str) -> Iterator[Start]:
-    """Start the client with a job; it ends with the test."""
+    """Return a function that starts the client with a job; the client is killed after the test."""
     with ExitStack() as running:
 
         def start_client(told: dict[str, Any]) -> Client:
@@ -126,7 +126,7 @@ def topic_of(name: str, feature: str) -> str:
 
 
 def drained(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
-    """The channel's figures, once nothing in it waits, is in flight or deferred."""
+    """Wait until the channel has nothing waiting, in flight or deferred; return its statistics."""
     waiting = ("depth", "in_flight_count", "deferred_count")
     return eventually(
         lambda: nsqd.channel(topic, "interop"),
@@ -137,9 +137,9 @@ def drained(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
 def crowd(
     request: pytest.FixtureRequest, feature: str, tell: Callable[[str], dict[str, Any]]
 ) -> Iterator[dict[str, Client]]:
-    """Clients that work side by side, since what they do is mostly waiting.
+    """Start clients that work in parallel, since they mostly wait.
 
-    Started are those that a test of this run will ask for, and that can be run here.
+    Only clients that selected tests need, and that this machine can run, are started.
     """
     items = [item for item in request.session.items if isinstance(item, pytest.Function)]
     wanted = {item.callspec.params["name"] for item in items if feature in item.fixturenames}
@@ -154,7 +154,7 @@ def crowd(
 
 
 def one_of(clients: dict[str, Client], name: str) -> Client:
-    """The client of that name; the test is skipped where it cannot be run."""
+    """Return the client of that name; skip the test if this machine cannot run it."""
     if name not in clients:
         try:
             client_command(name)
@@ -164,7 +164,7 @@ def one_of(clients: dict[str, Client], name: str) -> Client:
 
 
 class Day:
-    """All that a client was delivered of one day's work, and what nsqd's figures say of it."""
+    """All deliveries of a client for one job, and nsqd's statistics of its channel afterwards."""
 
     def __init__(self, client: Client, nsqd: NsqdServer) -> None:
         self.published_after_ms = client.published()["at_ms"]
@@ -176,7 +176,7 @@ class Day:
         self.told_all = client.silent
 
     def of(self, *bodies: str) -> list[dict[str, Any]]:
-        """The deliveries of these bodies, in their order."""
+        """The deliveries of these bodies, in the order of arrival."""
         return [delivery for delivery in self.deliveries if delivery["body"] in bodies]
 
     def attempts(self, *bodies: str) -> list[tuple[str, int]]:
@@ -201,13 +201,13 @@ def working(request: pytest.FixtureRequest, nsqd: NsqdServer) -> Iterator[dict[s
 
 @pytest.fixture(scope="module")
 def days() -> dict[str, Day]:
-    """The days that are over, by client."""
+    """Completed results, by client."""
     return {}
 
 
 @pytest.fixture
 def day(name: str, working: dict[str, Client], days: dict[str, Day], nsqd: NsqdServer) -> Day:
-    """What a client made of one job that has everything in it."""
+    """The result of one job that uses most features."""
     if name not in days:
         days[name] = Day(one_of(working, name), nsqd)
     return days[name]
@@ -215,7 +215,7 @@ def day(name: str, working: dict[str, Client], days: dict[str, Day], nsqd: NsqdS
 
 @cell("publish")
 def test_publish(day: Day) -> None:
-    """Each PUB is acknowledged, and its message delivered."""
+    """Each message published with PUB is delivered."""
     assert sorted(ONE_BY_ONE) == sorted(delivery["body"] for delivery in day.of(*ONE_BY_ONE))
 
 
@@ -227,7 +227,7 @@ def test_multi_publish(day: Day) -> None:
 
 @cell("deferred")
 def test_deferred_publish(day: Day) -> None:
-    """A DPUB is delivered when it is due, never earlier."""
+    """A message published with DPUB is delivered once, and not before it is due."""
     (later,) = day.of("later")
 
     assert 1 == later["attempts"]
@@ -236,7 +236,7 @@ def test_deferred_publish(day: Day) -> None:
 
 @cell("consume")
 def test_consume(day: Day) -> None:
-    """What is finished is delivered once, and the channel is empty then."""
+    """A finished message is delivered only once, and the channel ends up empty."""
     bodies = ONE_BY_ONE + TOGETHER
 
     assert sorted((body, 1) for body in bodies) == day.attempts(*bodies)
@@ -246,7 +246,7 @@ def test_consume(day: Day) -> None:
 
 @cell("requeue")
 def test_requeue(day: Day) -> None:
-    """A requeued message comes again after its delay, with one more attempt."""
+    """A requeued message is redelivered after its delay, with attempts 2."""
     first, second = day.of("again")
 
     assert [1, 2] == [first["attempts"], second["attempts"]]
@@ -256,7 +256,7 @@ def test_requeue(day: Day) -> None:
 
 @cell("timeout")
 def test_timeout(day: Day) -> None:
-    """A message that is never answered comes again once its timeout is over."""
+    """A message that is not answered is redelivered after its timeout, with attempts 2."""
     first, second = day.of("slow")
 
     assert [1, 2] == [first["attempts"], second["attempts"]]
@@ -266,7 +266,7 @@ def test_timeout(day: Day) -> None:
 
 @cell("touch")
 def test_touch(day: Day) -> None:
-    """A message that is touched stays in flight for twice its timeout, and is finished then."""
+    """A touched message stays in flight for twice its timeout, and can then be finished."""
     assert [("held", 1)] == day.attempts("held")
     assert 1 == day.channel["timeout_count"], "but for the message that nobody answers"
     assert day.told_all
@@ -274,7 +274,7 @@ def test_touch(day: Day) -> None:
 
 @cell("backoff")
 def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
-    """After a failure the client stops all, probes with one, and takes up its full count."""
+    """After a failure the client sends RDY 0, then RDY 1, and its full RDY count after a FIN."""
     topic = topic_of(name, "backoff")
     with Proxy(nsqd.tcp) as proxy:
         client = start(job(proxy.address, topic, publish=["bad"], plans={"bad": "backoff"}))
@@ -294,7 +294,7 @@ def test_backoff(name: str, start: Start, nsqd: NsqdServer) -> None:
 
 
 class Idler:
-    """A client that consumes what nobody publishes, through a proxy of its own."""
+    """The job of a client that stays idle, through its own proxy."""
 
     def __init__(self, name: str, nsqd: NsqdServer, running: ExitStack) -> None:
         own = None if name in matrix.NO_HEARTBEAT_SETTING else HEARTBEAT_MS
@@ -323,7 +323,7 @@ def idling(
 def test_heartbeats(
     name: str, idling: tuple[dict[str, Client], dict[str, Idler]], nsqd: NsqdServer
 ) -> None:
-    """An idle connection is kept by its answers, and delivers what is published later."""
+    """An idle connection that answers heartbeats stays open, and delivers a later message."""
     client, idler = one_of(idling[0], name), idling[1][name]
     client.published()
     eventually(lambda: idler.proxy.conversation(b"SUB "), lambda said: said.count(b"NOP\n") >= 4)
@@ -335,7 +335,7 @@ def test_heartbeats(
 
 @cell("discovery")
 def test_discovery(name: str, start: Start, nsqd: NsqdServer, lookupd: Server) -> None:
-    """A consumer that knows only nsqlookupd finds the nsqd that has the topic."""
+    """A consumer that knows only nsqlookupd's address finds the nsqd that has the topic."""
     topic = topic_of(name, "discovery")
     nsqd.post(f"/topic/create?topic={topic}")
     eventually(lambda: lookupd.get_json("/topics")["topics"], lambda known: topic in known)
@@ -351,10 +351,10 @@ def test_discovery(name: str, start: Start, nsqd: NsqdServer, lookupd: Server) -
 def over(
     name: str, feature: str, start: Start, nsqd: NsqdServer, **wishes: Any
 ) -> tuple[dict[str, Any], list[bytes]]:
-    """Publish and consume over a layer: nsqd's /stats of the consumer, and all that was sent.
+    """Publish and consume over a layer; return the consumer's /stats and all bytes sent.
 
-    There are many messages, which the client may have all at a time, and two that are larger than
-    a piece of a compressed stream may be; most cannot be made much smaller.
+    There are many messages, all of which may be in flight, and two that are larger than the largest
+    chunk of a compressed stream; most do not compress well.
     """
     topic = topic_of(name, feature)
     size, count = (10_000, 10) if (name, feature) in matrix.FEW_AND_SMALL else (200_000, 1_000)
@@ -377,17 +377,17 @@ def over(
 COMMAND = re.compile(
     rb"M?PUB [\w.#-]+\n|SUB [\w.#-]+ [\w.#-]+\n|RDY \d+\n|FIN [0-9a-f]{16}\n", re.ASCII
 )
-"""A whole line: a megabyte of what is encrypted may have any four letters in it."""
+"""A full command line: a megabyte of encrypted bytes may contain any four letters by chance."""
 
 
 def in_the_clear(sent: list[bytes]) -> list[bytes]:
-    """The commands that can be read among the bytes sent, but for the IDENTIFYs."""
+    """Return the commands that appear unencrypted and uncompressed in the bytes sent."""
     return [line for one in sent for line in COMMAND.findall(one)]
 
 
 @cell("tls")
 def test_tls(name: str, start: Start, nsqd: NsqdServer, authority_file: str) -> None:
-    """Producer and consumer work over TLS."""
+    """Producer and consumer work over TLS, and no command is sent in the clear."""
     consumer, sent = over(name, "tls", start, nsqd, tls=authority_file)
 
     assert consumer["tls"] is True
@@ -396,7 +396,7 @@ def test_tls(name: str, start: Start, nsqd: NsqdServer, authority_file: str) -> 
 
 @cell("snappy")
 def test_snappy(name: str, start: Start, nsqd: NsqdServer) -> None:
-    """Producer and consumer work over a snappy stream, which starts right after the IDENTIFY."""
+    """Producer and consumer work over snappy, which starts directly after the IDENTIFY body."""
     consumer, sent = over(name, "snappy", start, nsqd, compression="snappy")
 
     assert (True, False) == (consumer["snappy"], consumer["deflate"])
@@ -405,7 +405,7 @@ def test_snappy(name: str, start: Start, nsqd: NsqdServer) -> None:
 
 @cell("deflate")
 def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
-    """Producer and consumer work over a deflate stream."""
+    """Producer and consumer work over deflate, and no command is sent uncompressed."""
     consumer, sent = over(name, "deflate", start, nsqd, compression="deflate")
 
     assert (False, True) == (consumer["snappy"], consumer["deflate"])
@@ -414,7 +414,7 @@ def test_deflate(name: str, start: Start, nsqd: NsqdServer) -> None:
 
 @pytest.fixture(scope="module")
 def guarded(certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
-    """An nsqd that demands AUTH, and offers TLS."""
+    """An nsqd that requires AUTH, and offers TLS."""
     with Authd() as authd:
         flags = (f"--auth-http-address={authd.address}", *certified)
         with spawn_nsqd(folder, *flags, name="guarded") as server:
@@ -423,7 +423,7 @@ def guarded(certified: tuple[str, ...], folder: Path) -> Iterator[NsqdServer]:
 
 @cell("auth")
 def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
-    """With a secret that authd knows, producer and consumer are let in."""
+    """With a secret that the auth server knows, a client can publish and consume."""
     topic = topic_of(name, "auth")
     client = start(job(guarded.tcp, topic, publish=["let in"], secret=SECRET))
     client.published()
@@ -434,7 +434,7 @@ def test_auth(name: str, start: Start, guarded: NsqdServer) -> None:
 
 @cell("layers")
 def test_all_three(name: str, start: Start, guarded: NsqdServer, authority_file: str) -> None:
-    """TLS, deflate in it and AUTH over both: each is taken up in its turn."""
+    """A client can use TLS, deflate inside it, and AUTH over both."""
     wishes = {"tls": authority_file, "compression": "deflate", "secret": SECRET}
     consumer, sent = over(name, "layers", start, guarded, **wishes)
 
@@ -457,7 +457,10 @@ def cramped(disk: SmallDisk, folder: Path) -> Iterator[NsqdServer]:
 
 @cell("refusal")
 def test_refused_publish(name: str, start: Start, cramped: NsqdServer, disk: SmallDisk) -> None:
-    """A full disk's refusal is told to the client's user; with room again, it publishes again."""
+    """A publish refused by a full disk is reported to the client's user, and succeeds later.
+
+    It succeeds once the disk has space again. Only clients known to do so close their connection.
+    """
     topic = topic_of(name, "refusal")
     cramped.post(f"/topic/create?topic={topic}")
     free = os.statvfs(disk.seen)

@@ -1,4 +1,4 @@
-"""docs/clients.md is what the run of the clients' tests comes to."""
+"""docs/clients.md shows the outcomes of the clients' tests."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from tests.scenarios.interop import matrix
 
 
 def test_the_page_is_what_the_tests_hold() -> None:
-    """The committed page is the expected outcome of every cell; `make interop` writes it."""
+    """The committed page shows the expected outcome of every cell; `make interop` writes it."""
     assert matrix.render(matrix.expected()) == matrix.PAGE.read_text()
 
 
 def test_every_reason_belongs_to_a_cell() -> None:
-    """A reason is given once, for a client and a feature that exist."""
+    """Each cell has at most one reason, and belongs to an existing client and feature."""
     tables = (matrix.ABSENT, matrix.BROKEN, matrix.NOTES)
     reasoned = [one for table in tables for one in table]
 
@@ -21,7 +21,7 @@ def test_every_reason_belongs_to_a_cell() -> None:
 
 
 def test_another_outcome_makes_another_page(tmp_path: Path) -> None:
-    """A cell that came out differently is on the page, with its neighbours as they were."""
+    """A changed outcome changes only that client's row of the page."""
     page = tmp_path / "clients.md"
     matrix.write(matrix.expected(), page)
     before = page.read_text()
@@ -34,7 +34,7 @@ def test_another_outcome_makes_another_page(tmp_path: Path) -> None:
 
 
 def test_the_same_outcome_leaves_the_page_alone(tmp_path: Path) -> None:
-    """A run that changes nothing does not touch the file."""
+    """A run with the same outcomes does not rewrite the file."""
     page = tmp_path / "clients.md"
     matrix.write(matrix.expected(), page)
     written_ns = page.stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""A Go data path for tests of its import, what must come of it, and how that is looked at."""
+"""Creates data paths of Go's nsqd for tests of their import, and checks the result."""
 
 import json
 from collections import Counter
@@ -15,16 +15,16 @@ Message = tuple[bytes, int]
 
 
 def bodies(prefix: str, count: int) -> list[bytes]:
-    """Numbered bodies of changing sizes."""
+    """Numbered bodies of varying sizes."""
     return [b"%s %d " % (prefix.encode(), n) + b"." * (n * 7 % 90) for n in range(count)]
 
 
 class GoPath:
-    """Two channels with queues of their own, a topic queue before them, a paused second topic.
+    """A data path with two channels, a topic queue that both must get, and a paused second topic.
 
     Attributes:
-        expected: (topic, channel) -> what a consumer must get, each message as often as counted.
-        damaged: the body that the flipped length costs.
+        expected: (topic, channel) -> the messages a consumer must get, with their counts.
+        damaged: the body that is lost because its length is damaged.
     """
 
     def __init__(self, folder: Path, count: int) -> None:
@@ -61,13 +61,13 @@ class GoPath:
         self.late = late
 
     def depths(self) -> dict[tuple[str, str], int]:
-        """What /stats must say of each channel, and of the paused topic itself."""
+        """The depths that /stats must show for each channel and topic."""
         depths = {key: expected.total() for key, expected in self.expected.items()}
         return depths | {("late.topic", "c"): 0, ("late.topic", ""): 20, ("clicks", ""): 0}
 
 
 def drain(port: int, topic: str, channel: str, count: int) -> list[tuple[Message, int]]:
-    """Consume so many messages and finish them: ((body, attempts), timestamp) in order."""
+    """Consume and finish `count` messages; return ((body, attempts), timestamp) in order."""
     got: list[tuple[Message, int]] = []
     with V2Client(port, seconds=60) as client:
         assert client.ask(identify(json.dumps({"client_id": "drain"}).encode())) == OK
@@ -78,11 +78,11 @@ def drain(port: int, topic: str, channel: str, count: int) -> list[tuple[Message
             assert messages, f"{len(got)} of {count} messages came"
             got += [((one.body, one.attempts), one.timestamp_ns) for one in messages]
             client.send(fin_each(messages))
-        # The answer says that what was finished before it has been taken in.
+        # The answer to CLS confirms that nsqd has processed every FIN before it.
         assert client.ask(cls()) == (FRAME_RESPONSE, b"CLOSE_WAIT")
     return got
 
 
 def in_order(numbers: list[int]) -> bool:
-    """Whether they ascend."""
+    """Whether the numbers are strictly ascending."""
     return bool((np.diff(numbers) > 0).all())

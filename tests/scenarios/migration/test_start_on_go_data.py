@@ -1,4 +1,4 @@
-"""Go's data paths, taken over by real nsqd processes."""
+"""Real nsqd processes start on data paths of Go's nsqd and import them."""
 
 import contextlib
 import fcntl
@@ -40,12 +40,12 @@ def depths_of(nsqd: NsqdServer) -> dict[tuple[str, str], int]:
 
 
 def checked_depths(folder: Path) -> dict[tuple[str, str], int]:
-    """What nsq_check says."""
+    """The depths that nsq_check reports."""
     return {(row.topic, row.channel): row.depth for row in look(str(folder)).rows}
 
 
 def assert_all_is_there(nsqd: NsqdServer, path: GoPath) -> None:
-    """Every channel delivers exactly what its Go queue held, and what its topic held."""
+    """Assert that each channel delivers exactly the messages of its own and its topic's queue."""
     nsqd.post("/channel/unpause?topic=clicks&channel=metrics")
     for (topic, channel), expected in path.expected.items():
         got = drain(nsqd.tcp_port, topic, channel, expected.total())
@@ -54,9 +54,10 @@ def assert_all_is_there(nsqd: NsqdServer, path: GoPath) -> None:
 
 
 def test_a_hundred_thousand_messages(tmp_path: Path, folder: Path) -> None:
-    """Two channels, a crash tail, a flipped length: nothing is lost but the damaged record.
+    """An import of 100,000 messages loses only the one record whose length is damaged.
 
-    nsq_check says before and after what nsqd has; pauses, attempts and timestamps are kept.
+    nsq_check reports the same depths as nsqd, before and after; pauses, attempts and timestamps are
+    kept.
     """
     path = GoPath(folder, COUNT)
     before = look(str(folder))
@@ -89,7 +90,7 @@ def test_a_hundred_thousand_messages(tmp_path: Path, folder: Path) -> None:
 
 
 def test_order_is_kept(tmp_path: Path, folder: Path) -> None:
-    """First a channel's own queue in its order, then its topic's."""
+    """A channel delivers its own Go queue in order, then its topic's queue in order."""
     path = GoPath(folder, 3_000)
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/channel/unpause?topic=clicks&channel=metrics")
@@ -120,13 +121,13 @@ def start_and_kill(folder: Path, condition: Callable[[], bool]) -> None:
 
 
 def has_logs(folder: Path) -> bool:
-    """Whether the import is at its end: then it is killed there."""
+    """Whether logs are in place, which means that the import is at its end."""
     return (folder / "topics" / "t-clicks").exists()
 
 
 def written_bytes(folder: Path) -> int:
     total = 0
-    # Unlike a Path's, this glob bears with what goes away meanwhile.
+    # Unlike Path.glob, this tolerates files that are deleted during the iteration.
     for path in glob.glob(f"{folder}/go-import*/topics/*/*.log"):
         with contextlib.suppress(FileNotFoundError):
             total += os.stat(path).st_size
@@ -134,7 +135,7 @@ def written_bytes(folder: Path) -> int:
 
 
 def moments(folder: Path) -> Iterator[tuple[str, Callable[[], bool]]]:
-    """When to kill."""
+    """Yield the moments at which to kill nsqd: a name and a condition."""
     yield "begun", (folder / "go-import.tmp").exists
     for size in (10_000, 200_000, 2_000_000):
         yield f"{size} bytes", lambda size=size: written_bytes(folder) > size
@@ -145,7 +146,7 @@ def moments(folder: Path) -> Iterator[tuple[str, Callable[[], bool]]]:
 
 @pytest.mark.parametrize("moment", range(7))
 def test_killed_and_started_again(tmp_path: Path, folder: Path, moment: int) -> None:
-    """Whenever nsqd is killed, the next start has everything, and has it once."""
+    """Whenever nsqd is killed during the import, the next start has every message exactly once."""
     path = GoPath(folder, 20_000)
     _, condition = list(moments(folder))[moment]
     start_and_kill(folder, condition)
@@ -159,7 +160,7 @@ def test_killed_and_started_again(tmp_path: Path, folder: Path, moment: int) -> 
 
 
 def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
-    """All moments one after the other on the same data path."""
+    """Kills at all moments, one after the other on the same data path, lose nothing."""
     path = GoPath(folder, 6_000)
     for _, condition in moments(folder):
         if not has_logs(folder):
@@ -173,7 +174,7 @@ def test_killed_again_and_again(tmp_path: Path, folder: Path) -> None:
 
 
 def refusal(folder: Path, *flags: str) -> str:
-    """What an nsqd says that does not start."""
+    """Return the error output of an nsqd that refuses to start."""
     command = [sys.executable, "-m", "sparq.nsqd", f"--data-path={folder}", *flags]
     done = subprocess.run(
         [*command, "--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0"],
@@ -187,7 +188,7 @@ def refusal(folder: Path, *flags: str) -> str:
 
 
 def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
-    """Topics of sparq and files of Go's: their owner must say which; nothing is touched."""
+    """nsqd refuses a data path with topics of sparq and files of Go's nsqd, and changes nothing."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/pub?topic=clicks", b"ours")
         nsqd.terminate()
@@ -206,7 +207,7 @@ def test_both_kinds_of_data_are_refused(tmp_path: Path, folder: Path) -> None:
 
 
 def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
-    """Else channels would be lost unseen; the text says what to do."""
+    """nsqd does not start with unreadable metadata, which would lose channels, and says why."""
     folder.mkdir()
     (folder / "nsqd.dat").write_text("{")
 
@@ -215,7 +216,7 @@ def test_metadata_that_cannot_be_read_stop_the_start(folder: Path) -> None:
 
 
 def test_an_empty_data_path_of_gos(tmp_path: Path, folder: Path) -> None:
-    """Topics and channels without a message are topics and channels."""
+    """Topics and channels without messages are imported, with their pauses."""
     write_metadata(folder, {"a": {"b": True}, "c": {}}, paused="c")
     with spawn_nsqd(tmp_path) as nsqd:
         for _ in range(2):
@@ -227,7 +228,7 @@ def test_an_empty_data_path_of_gos(tmp_path: Path, folder: Path) -> None:
 
 
 def test_the_way_back(tmp_path: Path, folder: Path) -> None:
-    """The originals, moved back into an empty data path, are what they were."""
+    """The original files are kept unchanged, and can be used again as a data path."""
     path = GoPath(folder, 3_000)
     content = {file.name: file.read_bytes() for file in folder.iterdir()}
     with spawn_nsqd(tmp_path) as nsqd:
@@ -245,7 +246,7 @@ def test_the_way_back(tmp_path: Path, folder: Path) -> None:
 
 
 def test_gos_nsqd_and_ours_exclude_each_other(tmp_path: Path, folder: Path) -> None:
-    """Both lock the folder itself; nsq_check does too."""
+    """Both lock the data path itself: nsqd and nsq_check refuse one that Go's nsqd has locked."""
     GoQueue(folder, "clicks").put(b"x").close()
     held = os.open(folder, os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

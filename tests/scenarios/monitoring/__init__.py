@@ -1,1 +1,1 @@
-"""What an operator watches: logs, metrics and the dashboard."""
+"""Tests of logs, metrics and the dashboard."""

@@ -1,4 +1,4 @@
-"""The Grafana dashboard, held against what nsqd really answers to Prometheus."""
+"""The Grafana dashboard uses only metrics that nsqd exposes to Prometheus."""
 
 import json
 import re
@@ -15,14 +15,14 @@ ROOT = Path(__file__).parents[3]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "dashboards/nsqd.json").read_text())
 MONITORING = ROOT / "docs/monitoring.md"
 OF_PROMETHEUS = {"instance", "job"}
-"""Labels that Prometheus itself puts on what it scrapes."""
+"""Labels that Prometheus itself adds to what it scrapes."""
 
 SELECTOR = re.compile(r"\b((?:nsqd|process|python)_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\b(?:by|without)\s*\(([^)]*)\)")
 
 
 def expressions() -> list[tuple[str, str]]:
-    """Every query of the dashboard with the legend that it fills."""
+    """Return every query of the dashboard with its legend."""
     panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
     targets = [target for panel in panels for target in panel["targets"]]
     found = [(target["expr"], target["legendFormat"]) for target in targets]
@@ -31,7 +31,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 def labels_named(expression: str, legend: str) -> set[str]:
-    """The labels that a query and its legend speak of."""
+    """Return the labels that a query and its legend use."""
     inside = ",".join(labels for _, labels in SELECTOR.findall(expression))
     found = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside))
     found |= set(re.findall(r"\{\{(\w+)\}\}", legend))
@@ -43,7 +43,7 @@ def labels_named(expression: str, legend: str) -> set[str]:
 
 
 async def scraped(folder: Path) -> dict[str, set[str]]:
-    """The names of a busy nsqd's samples, each with its labels."""
+    """Return the sample names of a busy nsqd, with the labels of each."""
     nsqd = await start(folder, e2e_processing_latency_percentiles=(0.99,))
     consumer = await Consumer.introduced(nsqd, pub("t", b"x"), sub("t", "c"))
     await consumer.messages(1)
@@ -64,7 +64,7 @@ async def scraped(folder: Path) -> dict[str, set[str]]:
 
 
 async def test_every_query_finds_what_it_asks_for(tmp_path: Path) -> None:
-    """Each metric is exposed, each label is one of its own or Prometheus'."""
+    """Every metric in a query is exposed; every label belongs to the metric or to Prometheus."""
     samples = await scraped(tmp_path)
     assert len(expressions()) > 30
 
@@ -78,13 +78,13 @@ async def test_every_query_finds_what_it_asks_for(tmp_path: Path) -> None:
 
 
 async def test_every_metric_is_documented(tmp_path: Path) -> None:
-    """docs/monitoring.md names each metric of nsqd's own, and none that is not there."""
+    """docs/monitoring.md names every nsqd_* metric that is exposed, and no others."""
     samples = await scraped(tmp_path)
     text = MONITORING.read_text()
     named = set(re.findall(r"`(nsqd_\w+)`", text))
     own = {re.sub(r"_(bucket|sum|count)$", "", n) for n in samples if n.startswith("nsqd_")}
     own.add("nsqd_channel_deliveries_by_topology_total")
-    # Missing while nothing waits, or nobody reads by ranges.
+    # Not exposed while no message waits, or without a range reader.
     own |= {f"nsqd_channel_{name}_seconds" for name in ("oldest_waiting", "clear", "range_commit")}
 
     own |= {"nsqd_refused_requests_total", "nsqd_tokens"}  # only with a token
@@ -92,7 +92,7 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
 
 
 def test_panels_do_not_overlap() -> None:
-    """Each panel has an id and a place of its own within the 24 columns."""
+    """Panels fit into 24 columns, do not overlap, and have unique ids."""
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]

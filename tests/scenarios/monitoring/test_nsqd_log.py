@@ -1,4 +1,4 @@
-"""What nsqd's log tells an operator: who comes and goes, what appears; and what it does not."""
+"""nsqd's log reports clients, topics and channels, and leaves out noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PREFIX = re.compile(r"\[nsqd\] [0-9/]{10} [0-9:.]{15} INFO: ")
 
 
 def visit(nsqd: NsqdServer) -> None:
-    """A client that subscribes, publishes and goes; a topic that comes and goes over HTTP."""
+    """Subscribe, publish and disconnect; create and delete a topic and its channel over HTTP."""
     with V2Client(nsqd) as line:
         assert OK == line.ask(sub("t", "c"))
         assert OK == line.ask(pub("t", b"x"))
@@ -27,7 +27,7 @@ def visit(nsqd: NsqdServer) -> None:
 
 
 def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
-    """Each with its address or its name; a second client of a channel makes nothing new."""
+    """Clients, topics and channels are logged at info; a second subscriber creates nothing."""
     with spawn_nsqd(tmp_path) as nsqd:
         visit(nsqd)
         with V2Client(nsqd) as line:
@@ -51,7 +51,7 @@ def test_clients_topics_and_channels_are_told_at_info(tmp_path: Path) -> None:
 
 
 def test_a_start_is_quiet_about_what_was_there(tmp_path: Path) -> None:
-    """Topics that it finds are not new, and who only asks whether it lives leaves no line."""
+    """A restart does not log existing topics as created, and GET /ping is not logged."""
     with spawn_nsqd(tmp_path) as nsqd:
         visit(nsqd)
         nsqd.terminate()
@@ -68,7 +68,7 @@ def test_a_start_is_quiet_about_what_was_there(tmp_path: Path) -> None:
 
 
 def test_json_names_what_a_line_is_about(tmp_path: Path) -> None:
-    """Every line is an object, and topics, channels and clients can be asked for."""
+    """With JSON, every line is an object with fields for the topic, the channel and the client."""
     with spawn_nsqd(tmp_path, "--log-format=json") as nsqd:
         visit(nsqd)
     found = [json.loads(line) for line in nsqd.log_text.splitlines()]
@@ -84,7 +84,10 @@ def test_json_names_what_a_line_is_about(tmp_path: Path) -> None:
 
 
 def test_clients_that_come_and_go_can_be_bounded(tmp_path: Path) -> None:
-    """The first ones are told, and how many more there were, at the latest when nsqd ends."""
+    """With --log-repeats=3, three connections are logged, then how many more there were.
+
+    The summary is logged at the latest when nsqd ends.
+    """
     with spawn_nsqd(tmp_path, "--log-repeats=3") as nsqd:
         for _ in range(10):
             with V2Client(nsqd) as line:

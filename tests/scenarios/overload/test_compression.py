@@ -1,4 +1,4 @@
-"""Compressed connections that mean harm: bombs, lies, floods. What they cost is bounded."""
+"""Malicious compressed data (bombs, false lengths, floods) costs nsqd limited memory."""
 
 import contextlib
 import socket
@@ -27,13 +27,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 def peak_kib(server: NsqdServer) -> int:
-    """The most memory that the daemon ever had."""
+    """Return the peak memory of nsqd in KiB."""
     status = Path(f"/proc/{server.pid}/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0])
 
 
 def upgraded(server: NsqdServer, kind: str) -> socket.socket:
-    """A connection that has agreed on a compression; its OK is read."""
+    """Return a connection that has negotiated compression; its OK has been read."""
     client = V2Client(server, seconds=60)
     client.ask(identify(f'{{"feature_negotiation":true,"{kind}":true}}'.encode()))
     first = b""
@@ -47,12 +47,12 @@ def inflated(kind: str, data: bytes) -> bytes:
         return zlib.decompressobj(-15).decompress(data)
     try:
         return bytes(snappy.decompress(data))
-    except Exception:  # not all of it is there yet
+    except Exception:  # the data is not complete yet
         return b""
 
 
 def is_dropped(connection: socket.socket) -> bool:
-    """Read to the end, which has to come."""
+    """Read until the connection ends."""
     try:
         while connection.recv(1 << 16):
             pass
@@ -63,13 +63,13 @@ def is_dropped(connection: socket.socket) -> bool:
 
 
 def deflated(piece: bytes, count: int) -> bytes:
-    """A piece, deflated, so many times: each stands for itself."""
+    """Deflate `piece` and repeat the result, which can be decoded independently each time."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     return (deflater.compress(piece) + deflater.flush(zlib.Z_FULL_FLUSH)) * count
 
 
 def send_all(connection: socket.socket, data: bytes) -> None:
-    """Send it, or as much of it as nsqd takes before it closes."""
+    """Send the data until nsqd closes the connection."""
     with contextlib.suppress(ConnectionError, TimeoutError):
         connection.sendall(data)
 
@@ -97,7 +97,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("bomb", BOMBS)
 def test_a_bomb_is_refused(server: NsqdServer, bomb: str) -> None:
-    """The connection ends, and the daemon has grown by less than 16 MiB, at its highest."""
+    """A decompression bomb ends its connection, and peak memory grows by less than 16 MiB."""
     kind, data = BOMBS[bomb]
     connection = upgraded(server, kind)
     before = peak_kib(server)
@@ -109,7 +109,7 @@ def test_a_bomb_is_refused(server: NsqdServer, bomb: str) -> None:
 
 
 def test_a_flood_that_inflates_to_commands_leaves_room_for_others(server: NsqdServer) -> None:
-    """100 KiB that inflate to 25 million NOPs are executed a piece a turn; HTTP answers between."""
+    """25 million NOPs in 100 KiB are executed in parts; HTTP requests are answered in between."""
     connection = upgraded(server, "deflate")
     before = peak_kib(server)
     send_all(connection, deflated(b"NOP\n" * 250_000, 100))
@@ -120,14 +120,14 @@ def test_a_flood_that_inflates_to_commands_leaves_room_for_others(server: NsqdSe
         slowest = max(slowest, time.monotonic() - began)
     connection.close()
 
-    # A whole MiB of commands at once would already take longer.
+    # Executing a whole MiB of commands in one turn would already take longer.
     assert 10.0 > slowest
     assert GROWTH_KIB_MAX > peak_kib(server) - before
 
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 def test_a_client_that_never_reads_costs_a_bounded_amount(server: NsqdServer, kind: str) -> None:
-    """Answers that nobody takes stop the commands: 400,000 of them are not held in memory."""
+    """If a client does not read answers, its commands are stopped, and memory stays bounded."""
     connection = upgraded(server, kind)
     before = peak_kib(server)
     connection.settimeout(2)

@@ -1,4 +1,4 @@
-"""Many connections: the limit of open files, and those who flood it."""
+"""Tests of the limit of open files, and of floods of connections."""
 
 import contextlib
 import shutil
@@ -23,7 +23,7 @@ def connect(server: NsqdServer) -> V2Client:
 
 
 def publishes(client: V2Client, magic: bytes = b"") -> bool:
-    """Whether a publish over this connection is answered by OK; False when it was closed."""
+    """Whether a publish on this connection is answered with OK; False if it was closed."""
     try:
         return client.ask(magic + pub("t", b"x")) == OK
     except ConnectionError:
@@ -35,7 +35,7 @@ def connect_http(server: NsqdServer) -> socket.socket:
 
 
 def is_answered(connection: socket.socket) -> bool:
-    """Whether a request over this connection is answered; False when it was closed."""
+    """Whether a request on this connection is answered; False if it was closed."""
     try:
         connection.sendall(b"GET /ping HTTP/1.1\r\nHost: nsqd\r\n\r\n")
         return connection.recv(1 << 12).startswith(b"HTTP/1.1 200")
@@ -50,7 +50,7 @@ def is_served(server: NsqdServer) -> bool:
 
 @needs_prlimit
 def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
-    """Beyond the limit connections are closed at once; those within, HTTP and the logs go on."""
+    """Beyond the limit, connections are closed immediately; existing ones, HTTP and logs work."""
     prefix = ("prlimit", f"--nofile={LIMIT // 2}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
         first = stack.enter_context(connect(server))
@@ -58,7 +58,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         flood = [stack.enter_context(connect(server)) for _ in range(FLOOD)]
         taken = [c for c in flood if publishes(c, MAGIC)]
 
-        # One place may still be the probe's that asked whether the server has started.
+        # The probe that checked whether nsqd has started may still hold one connection.
         assert len(taken) in (shares(LIMIT).connections - 1, shares(LIMIT).connections - 2)
         assert publishes(first)
         assert (200, b"OK") == server.request("POST", "/pub?topic=new", b"x")
@@ -76,7 +76,7 @@ def test_a_flood_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
 
 @needs_prlimit
 def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
-    """Beyond the limit HTTP connections are closed at once; clients and the logs go on."""
+    """Beyond the limit, HTTP connections are closed immediately; V2 clients and logs work."""
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server, contextlib.ExitStack() as stack:
         first = stack.enter_context(connect(server))
@@ -84,7 +84,7 @@ def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
         flood = [stack.enter_context(connect_http(server)) for _ in range(FLOOD)]
         taken = [connection for connection in flood if is_answered(connection)]
 
-        # Some places may still be those of the probes that asked whether the server has started.
+        # The probes that checked whether nsqd has started may still hold some connections.
         assert shares(LIMIT).http - 3 <= len(taken) <= shares(LIMIT).http
         assert publishes(first)
         assert publishes(stack.enter_context(connect(server)), MAGIC)
@@ -96,7 +96,7 @@ def test_a_flood_over_http_is_refused_and_hurts_nobody(tmp_path: Path) -> None:
 
 @needs_prlimit
 def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
-    """With more topics than open files all take messages, and give them after a restart."""
+    """With more topics than open files, every topic accepts messages and keeps them on restart."""
     prefix = ("prlimit", f"--nofile={LIMIT}:{LIMIT}")
     with spawn_nsqd(tmp_path, prefix=prefix) as server:
         for _ in range(2):
@@ -112,7 +112,7 @@ def test_topics_beyond_the_files_work_all_the_same(tmp_path: Path) -> None:
 
 @needs_prlimit
 def test_the_soft_limit_is_raised(tmp_path: Path) -> None:
-    """nsqd takes what the system gives without being asked."""
+    """nsqd raises its soft limit of open files to the hard limit."""
     with spawn_nsqd(tmp_path, prefix=("prlimit", "--nofile=256:512")) as server:
         limits = Path(f"/proc/{server.pid}/limits").read_text()
 

@@ -1,1 +1,1 @@
-"""What a message costs."""
+"""Tests of the cost of a message, and of the benchmarks."""

@@ -1,7 +1,7 @@
-"""How many calls a message costs: what is done for a batch must not become work for a message.
+"""Counts function calls per message: work done once per batch must not be done per message.
 
-Only calls of sparq's own functions count, on a real disk without a sync before each OK. What joins
-the newest batches in memory now and then (`log.block`) is left out.
+Only calls of sparq's own functions count, on a real disk without a sync before each OK. The
+occasional merge of the newest batches in memory (`log.block`) is left out.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from bench.turns import Line, fins, now
 from sparq.protocol import commands
 
 SINGLE_PUB_CALLS_MAX = 35
-"""From the bytes of a PUB to those of its OK."""
+"""Calls from the bytes of a PUB to those of its OK."""
 SINGLE_PUB_FILES_MAX = 12
-"""In which these functions stand: so many a reader opens (`log.block` is among them)."""
+"""Number of source files with these functions, including `log.block`."""
 FIN_FILES_MAX = 9
 DELIVERY_FILES_MAX = 11
 MANY_PUBS_CALLS_MAX = 51
-"""Of a hundred PUBs in one piece."""
+"""Calls for a hundred PUBs that arrive in one read."""
 MANY_FINS_CALLS_MAX = 66
-"""Of a hundred FINs and the next delivery, within one block."""
+"""Calls for a hundred FINs and the next delivery, within one block."""
 
 
 def files_of(call: Callable[[], object]) -> list[str]:
-    """The file of each of sparq's functions that is called."""
+    """Return the source file of each call of one of sparq's functions."""
     files: list[str] = []
 
     def note(frame: FrameType, event: str, _argument: object) -> None:
@@ -45,13 +45,13 @@ def files_of(call: Callable[[], object]) -> list[str]:
 
 
 def calls_of(call: Callable[[], object]) -> int:
-    """How many of sparq's functions are called."""
+    """Count the calls of sparq's functions."""
     return sum(not file.endswith("log/block.py") for file in files_of(call))
 
 
 @pytest.fixture
 def line(tmp_path: Path) -> Line:
-    """A line to a topic that has messages."""
+    """An in-process connection to a topic that has messages."""
     line = Line(tmp_path)
     for _ in range(50):
         assert line.say(commands.pub("t", b"x" * 200)).endswith(b"OK")
@@ -59,7 +59,7 @@ def line(tmp_path: Path) -> Line:
 
 
 def test_a_single_pub(line: Line) -> None:
-    """The least of some tries: now and then a turn has something else to see to."""
+    """A single PUB stays within its limits of calls and files (minimum of 20 tries)."""
     one = commands.pub("t", b"x" * 200)
 
     assert min(calls_of(lambda: line.say(one)) for _ in range(20)) <= SINGLE_PUB_CALLS_MAX
@@ -68,7 +68,11 @@ def test_a_single_pub(line: Line) -> None:
 
 
 def test_files_of_a_fin_and_of_the_delivery_that_follows(line: Line) -> None:
-    """From the bytes of the FIN to its note for the ledger; from the turn's end to the output."""
+    """A FIN and the next delivery each stay within their limit of source files.
+
+    The FIN counts from its bytes to its ledger entry, the delivery from the turn's end to the
+    output.
+    """
     line.say(commands.sub("t", "c"))
     answer = line.say(commands.rdy(1))
     broker, session = line.broker, line.session
@@ -86,7 +90,7 @@ def test_files_of_a_fin_and_of_the_delivery_that_follows(line: Line) -> None:
 
 
 def test_a_batch_costs_what_a_message_costs(line: Line) -> None:
-    """A hundred PUBs, and a hundred FINs that make room for the next hundred messages."""
+    """A hundred PUBs, and a hundred FINs with the next 100 deliveries, stay within their limits."""
     many = commands.pub("t", b"x" * 200) * 100
     assert min(calls_of(lambda: line.say(many)) for _ in range(5)) <= MANY_PUBS_CALLS_MAX
 

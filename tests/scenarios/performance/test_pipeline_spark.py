@@ -1,4 +1,4 @@
-"""The pipeline's bench beside plain Spark, small: what is compared does the same work."""
+"""The benchmark that compares the pipeline with plain Spark compares the same work."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ DAY_CLICKS, CROWD_CLICKS = 2_000, 500
 
 @pytest.fixture
 def files(tmp_path: Path) -> Path:
-    """A small day and a small crowd as messages in Parquet files."""
+    """A small generated day and a small crowd, as messages in Parquet files."""
     lines = [*lines_of(day_file(tmp_path, DAY_CLICKS)), *Crowd(50, 10).lines(CROWD_CLICKS)]
     write_parquet(lines, len(lines), tmp_path / "clicks")
     return tmp_path / "clicks"
 
 
 def test_the_reference_reads_what_parse_reads(spark, files: Path) -> None:
-    """The same rows with the same values: else it would be measured against other work."""
+    """The plain Spark reference parses the same rows with the same values as the pipeline."""
     messages = spark.read.parquet(str(files))
     ours = click.readable(click.parse(messages)).select(*READ_ALIKE)
     theirs = pipeline_reference.parsed(messages).select(*READ_ALIKE)
@@ -37,7 +37,7 @@ def test_the_reference_reads_what_parse_reads(spark, files: Path) -> None:
 
 
 def test_the_reference_does_its_three_jobs(spark, tmp_path: Path, files: Path) -> None:
-    """Each writes every click: by hour, counted by minute, collected by visitor."""
+    """The reference's three jobs each write every click: by hour, per minute and per visitor."""
     took = pipeline_reference.seconds(spark, files, tmp_path / "out")
     archived, minutes, visitors = (spark.read.parquet(str(tmp_path / "out" / job)) for job in took)
 
@@ -51,7 +51,7 @@ def test_the_reference_does_its_three_jobs(spark, tmp_path: Path, files: Path) -
 
 
 def test_the_reference_looks_at_each_line_once(spark, files: Path) -> None:
-    """Neither the regular expression nor `from_json` stands in its plan twice."""
+    """The reference's plan evaluates the regular expression and `from_json` once each."""
     messages = spark.read.parquet(str(files))
     plan = pipeline_reference.parsed(messages)._jdf.queryExecution().optimizedPlan().toString()
 
@@ -60,7 +60,10 @@ def test_the_reference_looks_at_each_line_once(spark, files: Path) -> None:
 
 
 def test_parse_is_measured_beside_one_look_at_the_text(spark, tmp_path: Path, capfd) -> None:
-    """Both sides have a rate a round, and their ratio is a figure; without a log it says so."""
+    """Parsing and a single pass over the text are both measured, and their ratio is reported.
+
+    Without --log, stderr notes that it is missing.
+    """
     bench = Bench(tmp_path, rounds=2, clicks=1_000, spark=spark)
     parse(bench)
 
@@ -73,7 +76,7 @@ def test_parse_is_measured_beside_one_look_at_the_text(spark, tmp_path: Path, ca
 
 
 def test_parse_is_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
-    """Its lines come again and again; generated clicks keep figures of their own."""
+    """The lines of a log are repeated as needed, and measured separately from generated clicks."""
     log = tmp_path / "access.log"
     log.write_bytes(b"\n".join(Crowd(5, 5).lines(30)) + b"\n")
     bench = Bench(tmp_path / "work", rounds=1, clicks=1_000, log=log, spark=spark)
@@ -87,7 +90,7 @@ def test_parse_is_measured_on_the_lines_of_a_log(spark, tmp_path: Path) -> None:
 
 
 def test_a_jvm_says_what_lives_in_its_heap(spark) -> None:
-    """Asked from outside; less than the process has resident."""
+    """The live heap of a JVM can be measured from outside; it is smaller than resident memory."""
     java = java_of([os.getpid(), spark.sparkContext._gateway.proc.pid])
 
     assert 5 < live_heap_mib(java) < memory_mib(java)

@@ -1,4 +1,7 @@
-"""How the bench reads other brokers: every message acknowledged once, however the bytes are cut."""
+"""The benchmark's clients of other brokers acknowledge each message once.
+
+This holds however the bytes are split.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ BODIES = [struct.pack(">q", 1000 + number) + b"\r\n$*" for number in range(COUNT
 
 
 def nsq() -> tuple[Taker, bytes, bytes]:
-    """Message frames, and FINs of their ids."""
+    """NSQ message frames, and FINs of their ids."""
     ids = [b"%016x" % number for number in range(COUNT)]
     parts = [
         struct.pack(">iiqH", SIZE + FRAME_OVERHEAD - 4, 2, 0, 1) + name + body
@@ -37,14 +40,14 @@ def nsq() -> tuple[Taker, bytes, bytes]:
 
 
 def nats() -> tuple[Taker, bytes, bytes]:
-    """Deliveries with subjects to answer to."""
+    """NATS deliveries with reply subjects, and the replies."""
     parts = [b"MSG to 1 ack.%d %d\r\n%s\r\n" % (10**n, SIZE, body) for n, body in enumerate(BODIES)]
     replies = b"".join(b"PUB ack.%d 0\r\n\r\n" % 10**number for number in range(COUNT))
     return NatsTaker(SIZE), b"INFO {}\r\n" + b"".join(parts), replies
 
 
 def beanstalkd() -> tuple[Taker, bytes, bytes]:
-    """Reserved jobs among answers to deletes."""
+    """beanstalkd's reserved jobs mixed with answers to deletes."""
     parts = [
         b"RESERVED %d %d\r\n%s\r\nDELETED\r\n" % (10**n, SIZE, body)
         for n, body in enumerate(BODIES)
@@ -54,7 +57,7 @@ def beanstalkd() -> tuple[Taker, bytes, bytes]:
 
 
 def amqp() -> tuple[Taker, bytes, bytes]:
-    """basic.deliver with header and body."""
+    """AMQP's basic.deliver with header and body."""
     tags = [struct.pack(">Q", 1 + number) for number in range(COUNT)]
     parts = []
     for tag, body in zip(tags, BODIES, strict=True):
@@ -71,7 +74,7 @@ def amqp() -> tuple[Taker, bytes, bytes]:
 def test_each_delivery_is_acknowledged_once(
     make: Callable[[], tuple[Taker, bytes, bytes]], cuts: list[int]
 ) -> None:
-    """Whatever pieces the bytes come in: all messages, all stamps, the right acknowledgements."""
+    """However the bytes are split, every message is counted, timestamped and acknowledged once."""
     taker, data, replies = make()
     taker.is_stamped = True
 
@@ -84,7 +87,7 @@ def test_each_delivery_is_acknowledged_once(
 
 @given(cuts=st.lists(st.integers(0, 600), max_size=8))
 def test_a_redis_read_is_acknowledged_and_asked_for_again(cuts: list[int]) -> None:
-    """Each id once in an XACK of its read, and one next read for each that is whole."""
+    """Each id is acknowledged once in its read's XACK, and each complete read starts another."""
     parts = []
     for entries in ((0, 1, 2), (3, 4)):
         parts.append(b"*1\r\n*2\r\n$5\r\nbench\r\n*%d\r\n" % len(entries))
@@ -111,13 +114,16 @@ def test_a_redis_read_is_acknowledged_and_asked_for_again(cuts: list[int]) -> No
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
-    """The bytes, cut there."""
+    """Split the bytes at these positions."""
     places = [0, *sorted(cut for cut in cuts if cut < len(data)), len(data)]
     return [data[begin:end] for begin, end in itertools.pairwise(places)]
 
 
 def test_confirms_count_each_publish_once() -> None:
-    """Alone, or all up to a tag, also where some of these were confirmed alone before."""
+    """Confirms count each publish once, whether single or cumulative (all up to a tag).
+
+    A cumulative confirm does not count tags again that were confirmed before.
+    """
     acks = [(2, False), (3, False), (4, True), (6, False), (5, False), (9, True)]
     data = b"".join(
         method(1, rabbitmq.ACK, struct.pack(">QB", tag, has_all)) for tag, has_all in acks
@@ -128,7 +134,7 @@ def test_confirms_count_each_publish_once() -> None:
 
 
 def test_answers_are_counted_as_they_come() -> None:
-    """One for each request, also where an OK comes in two pieces."""
+    """Each request's answer is counted once, even if an OK arrives in two parts."""
     oks = Oks()
     two = b"\0\0\0\x06\0\0\0\0OK" * 2
 
@@ -152,6 +158,6 @@ def test_answers_are_counted_as_they_come() -> None:
     ],
 )
 def test_a_refusal_ends_the_run(count: Callable[[bytes], int], refusal: bytes) -> None:
-    """An error instead of an answer is never counted as speed."""
+    """An error response raises RefusedError and is never counted as an answer."""
     with pytest.raises(RefusedError):
         count(refusal)

@@ -1,1 +1,1 @@
-"""The clicks pipeline as its user runs it: its commands, its report, its figures, its mistakes."""
+"""Tests of the clicks pipeline from the outside: commands, report, metrics and error messages."""

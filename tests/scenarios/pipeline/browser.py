@@ -1,7 +1,7 @@
-"""Chromium without a window, spoken to by its DevTools protocol: what a reader's browser does.
+"""Controls headless Chromium through its DevTools protocol.
 
-It has a profile of its own that goes with it, and resolves no name: what a page asks of another
-host fails, and is seen.
+The browser uses a temporary profile and resolves no host names, so that requests to other hosts
+fail and are recorded.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FLAGS = (
 
 
 class Tab:
-    """One page of the browser, and all that it has said."""
+    """One page of the browser, and all events that it has sent."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -45,7 +45,7 @@ class Tab:
         self.events: list[dict] = []
 
     async def call(self, method: str, **parameters):
-        """A command of the protocol; what it answers."""
+        """Send a command and return its result."""
         self._number += 1
         await self._socket.send_json({"id": self._number, "method": method, "params": parameters})
         while True:
@@ -61,7 +61,7 @@ class Tab:
         return said
 
     async def event(self, method: str) -> dict:
-        """The first event of a kind, heard before or waited for."""
+        """Return the first event of this kind, received earlier or awaited now."""
         while True:
             for event in self.events:
                 if event["method"] == method:
@@ -69,11 +69,11 @@ class Tab:
             await self._receive()
 
     def heard(self, *methods: str) -> list[dict]:
-        """All events of these kinds, so far."""
+        """Return all events of these kinds received so far."""
         return [event["params"] for event in self.events if event["method"] in methods]
 
     async def open(self, url: str) -> None:
-        """Go to a page and wait until it is whole."""
+        """Open a page and wait until it is loaded."""
         self.events.clear()
         for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
             await self.call(f"{domain}.enable")
@@ -81,7 +81,7 @@ class Tab:
         await self.event("Page.loadEventFired")
 
     async def look(self, width: int, height: int = 800, scheme: str = "light", media: str = ""):
-        """Be a screen of that size for a reader with that preference; or paper."""
+        """Emulate a screen of this size with this colour scheme, or a print layout."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -93,7 +93,7 @@ class Tab:
         await self.call("Emulation.setEmulatedMedia", media=media, features=features)
 
     async def value(self, expression: str):
-        """What a JavaScript expression is in the page."""
+        """Evaluate a JavaScript expression in the page."""
         answer = await self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
@@ -119,7 +119,7 @@ class Tab:
         await self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def complaints(self) -> list[object]:
-        """What went wrong in the page: console, exceptions, refused loads, dialogs."""
+        """Everything that went wrong in the page: console, exceptions, failed loads, dialogs."""
         return [
             *self.heard("Runtime.consoleAPICalled"),
             *self.heard("Runtime.exceptionThrown"),
@@ -129,14 +129,14 @@ class Tab:
         ]
 
     def requests(self) -> list[str]:
-        """Every address that the page has asked for, what stands in the address itself left out."""
+        """Every URL that the page has requested, except data: URLs."""
         asked = self.heard("Network.requestWillBeSent")
         urls = [request["request"]["url"] for request in asked]
         return [url for url in urls if not url.startswith("data:")]
 
 
 def chromium() -> str:
-    """The program; the test is skipped where there is none."""
+    """Return Chromium's path; skip the test if it is not installed."""
     for name in NAMES:
         if found := shutil.which(name):
             return found
@@ -145,7 +145,7 @@ def chromium() -> str:
 
 @asynccontextmanager
 async def running_tab(profile: Path):
-    """A browser with one page, ended afterwards."""
+    """Start a browser with one page, and kill it afterwards."""
     process = await asyncio.create_subprocess_exec(
         chromium(),
         *FLAGS,
@@ -169,7 +169,7 @@ async def running_tab(profile: Path):
 
 
 def _port(file: Path) -> int:
-    """Where the browser listens: it writes a line with it once it does."""
+    """Return the port the browser listens on; it writes the port to a file."""
 
     def written() -> str:
         text = file.read_text() if file.exists() else ""

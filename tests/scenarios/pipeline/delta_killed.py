@@ -1,11 +1,11 @@
-"""The query `archive` into a Delta table, as a program of its own, for tests that kill it.
+"""Runs the query `archive` into a Delta table, as a separate process for tests that kill it.
 
     python tests/scenarios/pipeline/delta_killed.py NSQD TOPIC FOLDER [without-transactions]
 
-It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, and goes on until it is killed. The
-table is FOLDER/archive, Spark's checkpoint FOLDER/checkpoint; a later start goes on from there.
-Files are merged after each batch, so that a kill may come in the middle of that too. The last word
-leaves out what a repeated batch is found by: the control.
+It reads TOPIC from one nsqd (HOST:PORT), 200 messages a batch, until it is killed. The table is
+FOLDER/archive, Spark's checkpoint FOLDER/checkpoint; a later start continues from there. Files are
+merged after each batch, so that a kill can also interrupt a merge. The last argument is the
+control: it leaves out the transaction id by which a repeated batch is recognised.
 """
 
 import os
@@ -30,7 +30,7 @@ SETTINGS = {
 
 
 def session():
-    """A local session with two tasks at a time."""
+    """Start a local Spark session that runs two tasks at a time."""
     ensure_java()
     use_this_python()
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

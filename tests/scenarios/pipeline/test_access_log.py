@@ -1,4 +1,4 @@
-"""`sparq run` with a user's own log: every number of its report against a count by other means."""
+"""`sparq run` with a real access log: the report's numbers equal an independent count."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory):
-    """A run with the log, gzipped: its data folder and what it printed."""
+    """Run with the gzipped log; return the data folder and the printed report."""
     folder = tmp_path_factory.mktemp("run")
     log = folder / "access.log.gz"
     log.write_bytes(gzip.compress(ACCESS_LOG.read_bytes()))
@@ -36,7 +36,7 @@ def ran(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def counted():
-    """The clicks of the log, and the lines that are none."""
+    """The clicks of the log, and the unreadable lines."""
     clicks, unreadable = [], []
     for line in ACCESS_LOG.read_bytes().splitlines():
         try:
@@ -47,7 +47,7 @@ def counted():
 
 
 def test_every_number_of_the_report(ran, counted):
-    """Counted once more from the file, by plain Python."""
+    """Every number of the report equals a count of the file in plain Python."""
     data, text = ran
     clicks, unreadable = counted
     report = json.loads((data / "report.json").read_text())
@@ -74,7 +74,7 @@ def test_every_number_of_the_report(ran, counted):
 
 
 def test_the_archive_lies_by_date_and_hour(ran, counted):
-    """Of event time in UTC; bodies are the lines as they were."""
+    """The archive's partitions are the date and hour of event time in UTC."""
     data, _ = ran
     clicks, _ = counted
     hours = Counter(click["time"].strftime("%Y-%m-%d %H") for click in clicks)

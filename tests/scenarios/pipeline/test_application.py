@@ -1,4 +1,4 @@
-"""`sparq pipeline` beside nsqds that exist: stopped, started again, told to finish."""
+"""`sparq pipeline` with running nsqds: stopped, restarted and finished."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Two nsqds and their nsqlookupd."""
+    """Two nsqds and an nsqlookupd."""
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(folder, folder)
     cluster.start()
@@ -36,7 +36,7 @@ def cluster(tmp_path_factory):
 
 
 class Program:
-    """The program, and the folder through which it is watched."""
+    """The running pipeline, and the folder with its status files."""
 
     def __init__(self, folder, cluster, *flags):
         self.data, self.run_dir = folder / "data", folder / "run"
@@ -49,31 +49,31 @@ class Program:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def figures(self):
-        """What it says of itself."""
+        """Return the pipeline's status file."""
         try:
             return json.loads((self.run_dir / "app.json").read_text())
         except FileNotFoundError:
             return {"queries": {}}
 
     def has_read(self, count):
-        """Whether each query has taken in so many messages since its start."""
+        """Whether each query has read at least `count` messages since its start."""
         assert self.process.poll() is None, self.log.read_text()[-4000:]
         queries = self.figures()["queries"]
         return len(queries) == 3 and all(one["rows"] >= count for one in queries.values())
 
     def end(self):
-        """Ends it, whatever it is doing; its exit status."""
+        """Send SIGTERM; return the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(SECONDS)
 
     def finish(self):
-        """Has it take in the rest and close what is open; its exit status."""
+        """Request that it process the rest and finish; return the exit status."""
         (self.run_dir / "finish").touch()
         return self.process.wait(SECONDS)
 
 
 def is_readable(body):
-    """Whether plain Python takes it for a click."""
+    """Whether plain Python can parse it as a click."""
     try:
         plain.read(body)
     except plain.Unreadable:
@@ -82,18 +82,20 @@ def is_readable(body):
 
 
 def published(cluster, folder, bodies):
-    """Publishes bodies, and notes what was acknowledged."""
+    """Publish bodies; return the records of what was acknowledged and resent."""
     notes = {"acknowledged": folder / "acknowledged", "resent": folder / "resent"}
     asyncio.run(publish(bodies, [one.tcp for one in cluster.nsqds], "clicks", **notes))
     return PublisherRecords(read_hashes(notes["acknowledged"]), read_hashes(notes["resent"]))
 
 
 def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
-    """Exactly once over a stop, with the driver allowed no more than small results.
+    """Every click is stored exactly once across a restart that has only the checkpoint.
 
-    What the program says of itself is removed before the second start: no query needs it. And
-    Spark fails a job whose results come to more than maxResultSize: clicks would. The folder has a
-    space in its name, as a user's may.
+    The program's status files are deleted before the second start: no query needs them. Spark fails
+    a
+    job whose results exceed maxResultSize, so clicks cannot have passed through the driver. The
+    folder
+    name has a space, as a user's may.
     """
     folder = tmp_path / "my clicks"
     folder.mkdir()
@@ -136,7 +138,7 @@ def test_the_checkpoint_is_all_that_a_restart_needs(cluster, tmp_path):
 
 
 def test_the_archive_as_a_delta_table(cluster, tmp_path):
-    """Every readable click once; a second start with the other format is refused in a sentence."""
+    """A Delta archive has every readable click once, and another format is refused on restart."""
     lines = generate(2_000, 6).lines
     notes = {"acknowledged": tmp_path / "acknowledged", "resent": tmp_path / "resent"}
     asyncio.run(publish(lines, [one.tcp for one in cluster.nsqds], "delta", **notes))

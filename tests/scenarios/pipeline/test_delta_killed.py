@@ -1,7 +1,7 @@
-"""A Delta archive of a real nsqd, killed with kill -9 again and again: every click is there once.
+"""A Delta archive that is killed repeatedly with kill -9 has every click exactly once.
 
-`make delta` does so ten times, and shows that the check finds what is there twice. In
-`make slow-tests` it is killed once.
+`make delta` kills it ten times, and runs the control: the check finds duplicates. `make slow-tests`
+kills it once.
 """
 
 import os
@@ -35,7 +35,7 @@ START_SECONDS = 240
 
 
 class Killed:
-    """The program, its folder, and what can be seen of it from outside."""
+    """The running program, its folder, and the state of its table and checkpoint."""
 
     def __init__(self, nsqd: str, folder: Path, *more: str) -> None:
         self.folder = folder
@@ -44,14 +44,14 @@ class Killed:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it in a process group of its own, with Spark's JVM."""
+        """Start it in a new process group, with Spark's JVM."""
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 self.command, stdout=log, stderr=log, start_new_session=True
             )
 
     def kill(self) -> None:
-        """Kill the driver's Python and its JVM at once, if they run."""
+        """Kill the driver's Python process and its JVM together, if they run."""
         if self.process is None:
             return
         with suppress(ProcessLookupError):
@@ -59,11 +59,11 @@ class Killed:
         self.process.wait(30)
 
     def wait_for(self, look, every=0.001):
-        """Wait for something to be seen while the program runs."""
+        """Wait until `look` returns something true while the program runs."""
 
         def looked():
             if self.process.poll() is not None:
-                # Spark gives a Python process ten seconds to come up: too few on a busy machine.
+                # Spark gives a Python process ten seconds to start: too short on a busy machine.
                 assert TOO_LATE in self.said(), self.said()
                 self.start()
             return look()
@@ -71,32 +71,32 @@ class Killed:
         return wait_for(looked, START_SECONDS, self.said, every)
 
     def said(self) -> str:
-        """The end of what it printed."""
+        """The end of the program's output."""
         return (self.folder / "log").read_text(errors="replace")[-4000:]
 
     def batches(self) -> int:
-        """How many batches Spark has committed."""
+        """The number of batches that Spark has committed."""
         names = (path.name for path in (self.folder / "checkpoint" / "commits").glob("[0-9]*"))
         return max(map(int, names), default=-1) + 1
 
     def files(self) -> int:
-        """How many files batches and merges have written, whether they count or not."""
+        """The number of files that batches and merges have written, committed or not."""
         return sum(1 for _ in self.table.glob("date=*/hour=*/*.parquet"))
 
     def merged(self) -> int:
-        """How many of them merges have written."""
+        """The number of files that merges have written."""
         return sum(1 for _ in self.table.glob("date=*/hour=*/merged-*.parquet"))
 
     def versions(self) -> int:
-        """How many commits the table has."""
+        """The number of commits of the table."""
         return sum(1 for _ in (self.table / "_delta_log").glob("*.json"))
 
     def archived(self) -> Counter:
-        """How often each body is in the table; no message is there twice."""
+        """Count each body in the table, and assert that no message is in it twice."""
         return self.bodies(distinct=True)
 
     def bodies(self, distinct: bool = False) -> Counter:
-        """How often each body is in the table, read by `deltalake` alone."""
+        """Count each body in the table, read by `deltalake` alone."""
         if not DeltaTable.is_deltatable(str(self.table)):
             return Counter()
         found = DeltaTable(self.table).to_pyarrow_table(columns=["id", "body"])
@@ -106,13 +106,13 @@ class Killed:
 
 
 def tell(line):
-    """What pytest shows with -s, and of a failure."""
+    """Print a line; pytest shows it with -s, and for a failed test."""
     print(line)  # noqa: T201 - a failure can be repeated with the seed
 
 
 @contextmanager
 def published(folder, count, *more):
-    """The program beside an nsqd that has some clicks, and how often each body is to come."""
+    """Yield the program with an nsqd that has clicks, and the expected count of each body."""
     lines = generate(count, seed=5).lines
     reasons = click.parse_arrow(pa.table({"body": lines}), ["reason"])["reason"].to_pylist()
     expected = Counter(line for line, reason in zip(lines, reasons, strict=True) if reason is None)
@@ -126,7 +126,10 @@ def published(folder, count, *more):
 
 
 def test_every_click_is_there_once_whenever_the_archive_is_killed(tmp_path):
-    """Files written and not committed, committed and not known to Spark, or in a merge."""
+    """Every click is stored once, whenever the program is killed.
+
+    Kills hit: files not yet committed, commits that Spark has not recorded, and merges.
+    """
     chance = random.Random()
     seed = chance.randrange(1 << 32)
     chance.seed(seed)
@@ -152,7 +155,7 @@ def test_every_click_is_there_once_whenever_the_archive_is_killed(tmp_path):
 
 @pytest.mark.skipif("DELTA_KILLS" not in os.environ, reason="needs a minute of its own: make delta")
 def test_the_check_finds_what_is_there_twice(tmp_path):
-    """The control: without the transaction of a batch its repetition adds its clicks once more."""
+    """The control: without a batch's transaction id, its repetition stores its clicks twice."""
     with published(tmp_path, 1_000, "without-transactions") as (killed, expected):
         for _ in range(2):
             killed.start()
@@ -170,7 +173,7 @@ def test_the_check_finds_what_is_there_twice(tmp_path):
 
 
 def kill_at(killed, count, chance):
-    """Kill as soon as something more is seen, or at any time of a batch."""
+    """Kill when `count` next increases, or (None) at a random time within two seconds."""
     if count is None:
         time.sleep(chance.uniform(0, 2))
     else:

@@ -1,8 +1,8 @@
-"""Mistakes in what the programs are told: each ends the real command in one sentence that names it.
+"""A wrong flag or setting ends the command with one sentence that names it.
 
 1. Most are found before Spark starts, in a second or two; the others before any query starts.
-2. The promise is ten seconds on a machine of two cores that does nothing else. Here it is thirty,
-   since other tests run beside these; each test prints what it took (`pytest -rP`).
+2. The promise is ten seconds on an idle machine with two cores. The limit here is thirty seconds,
+   since other tests run at the same time; each test prints its time (`pytest -rP`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.support.whole import run_whole
 
 SECONDS = 30.0
 JVM_ENDED = re.compile("^sparq pipeline: Spark's JVM ended", re.M)
-"""Then what the JVM wrote is all that is known, in its own way."""
+"""In this case the JVM's own output is the only information about the error."""
 
 VARIABLE = re.compile(r"(PY)?SPARK_|MASTER$|HADOOP_|YARN_")
 
@@ -32,11 +32,11 @@ pytestmark = pytest.mark.timeout(120)
 
 
 class Case(NamedTuple):
-    """A mistake; words in braces are places that the test has.
+    """A mistake; names in braces are replaced by the test's addresses and paths.
 
     Attributes:
-        words: the flags beside those that are needed.
-        texts: what the sentence must have; the flag is one of them.
+        words: the flags, in addition to those that are always needed.
+        texts: texts that the sentence must contain; one of them is the flag.
     """
 
     words: str
@@ -75,7 +75,7 @@ AT_ONCE = [
     Case(f"{NEEDED} --source=topic=x", ("--source", "write --topic")),
     Case(f"{NEEDED} --source=tls_root_ca_file=/no/ca.pem", ("--source", "/no/ca.pem")),
 ]
-"""Known from the words alone."""
+"""Found by parsing the flags alone."""
 
 ADDRESSES = [
     Case("--data={tmp}/data --lookupd-http-address={free}", ("--lookupd-http-address", "{free}")),
@@ -115,7 +115,7 @@ ADDRESSES = [
         ("--spark", "spark.driver.extraJavaOptions", "Unrecognized option: -no-such-flag"),
     ),
 ]
-"""Known before Spark starts, from who answers; Java is one of them."""
+"""Found before Spark starts, by connecting to the addresses or starting Java."""
 
 WITH_SPARK = [
     Case("--data=nosuch://host/clicks", ("--data=nosuch://host/clicks", "spark.jars.packages")),
@@ -124,7 +124,7 @@ WITH_SPARK = [
         ("spark.sql.adaptive.enabled", "maybe"),
     ),
 ]
-"""Known from Spark, before any query starts."""
+"""Found by Spark, before any query starts."""
 
 FURTHER_WITH_SPARK = [
     Case("--data=hdfs://nowhere.invalid/x", ("--data=hdfs://nowhere.invalid/x", "UnknownHost")),
@@ -171,7 +171,7 @@ OF_A_RUN = [
 
 @pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """A plain nsqd, one that wants a secret, their nsqlookupds, and a port that is taken."""
+    """Addresses: an nsqd, one that requires a secret, their nsqlookupds, and a port in use."""
     folders = [tmp_path_factory.mktemp(name) for name in ("one", "two", "files")]
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,
@@ -197,7 +197,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 def mistake(words: list[str], folder: Path) -> tuple[str, str]:
-    """What the command writes to stderr: its own sentence, and all of it."""
+    """Run the command; return the sentence and everything it wrote to stderr."""
     kept = {name: value for name, value in os.environ.items() if not VARIABLE.match(name)}
     command = [sys.executable, "-m", "sparq.cli", *words]
     begun = time.monotonic()
@@ -215,14 +215,14 @@ def mistake(words: list[str], folder: Path) -> tuple[str, str]:
 
 
 def filled(text: str, places: dict[str, str], folder: Path, free: str) -> str:
-    """A text with real places for the names in braces."""
+    """Replace the names in braces."""
     for name, value in {**places, "tmp": str(folder), "free": free}.items():
         text = text.replace(f"{{{name}}}", value)
     return text
 
 
 def check(case: Case, places: dict[str, str], folder: Path) -> str:
-    """Run the command; everything that it wrote to stderr."""
+    """Run the command, check the sentence, and return everything it wrote to stderr."""
     (folder / "file").touch()
     (folder / "key.toml").write_text("colour = 'red'\n", encoding="utf-8")
     (folder / "bytes.toml").write_bytes(b"topic = '\xff'\n")
@@ -238,7 +238,7 @@ def check(case: Case, places: dict[str, str], folder: Path) -> str:
 
 @pytest.mark.parametrize("case", AT_ONCE, ids=lambda case: case.words)
 def test_a_mistake_in_a_word(case: Case, places: dict[str, str], tmp_path: Path) -> None:
-    """The sentence is all that comes, and nothing is made."""
+    """A mistake in a flag prints only the sentence, and creates no data folder."""
     words = f"pipeline {case.words}"
 
     everything = check(case._replace(words=words), places, tmp_path)
@@ -251,7 +251,7 @@ def test_a_mistake_in_a_word(case: Case, places: dict[str, str], tmp_path: Path)
 def test_a_mistake_in_an_address_or_a_credential(
     case: Case, places: dict[str, str], tmp_path: Path
 ) -> None:
-    """The sentence is all that comes, and nothing is made."""
+    """A wrong address or credential prints only the sentence, and creates no data folder."""
     words = f"pipeline --metrics-address= {case.words}"
 
     everything = check(case._replace(words=words), places, tmp_path)
@@ -266,7 +266,10 @@ def test_a_mistake_in_an_address_or_a_credential(
     ids=lambda case: case.words,
 )
 def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path: Path) -> None:
-    """Spark may have words of its own above the sentence, but no traceback; no query starts."""
+    """For a mistake that Spark finds, Spark may log lines before the sentence, but no traceback.
+
+    No query starts.
+    """
     words = f"pipeline --metrics-address= --lookupd-http-address={{lookupd}} {case.words}"
 
     check(case._replace(words=words), places, tmp_path)
@@ -276,14 +279,14 @@ def test_a_mistake_that_spark_finds(case: Case, places: dict[str, str], tmp_path
 
 @pytest.mark.parametrize("case", OF_A_RUN, ids=lambda case: case.words)
 def test_a_mistake_in_a_run(case: Case, tmp_path: Path) -> None:
-    """`sparq run` and `sparq up`: the sentence is all that comes."""
+    """A mistake in the flags of `sparq run` or `sparq up` prints only the sentence."""
     everything = check(case, {}, tmp_path)
 
     assert 1 == everything.count("\n")
 
 
 def test_a_delta_archive_without_its_package(places: dict[str, str], tmp_path: Path) -> None:
-    """The sentence says what to install."""
+    """--archive-format=delta without the deltalake package prints how to install it."""
     pytest.importorskip("sparq.pipeline.archive_delta", reason="needs the Delta archive")
     (tmp_path / "deltalake.py").write_text("raise ImportError\n", encoding="utf-8")
     path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))

@@ -1,4 +1,4 @@
-"""Dashboard, alerts and documentation, held against the figures that the pipeline really shows."""
+"""Dashboard, alerts and documentation use exactly the metrics that the pipeline exposes."""
 
 import json
 import re
@@ -21,7 +21,7 @@ RULES = ROOT / "deploy/prometheus/pipeline.rules.yml"
 CASES = Path(__file__).with_name("alerts.yml")
 MONITORING = ROOT / "docs/monitoring.md"
 OF_PROMETHEUS = {"instance", "job", "up"}
-"""Labels that Prometheus puts on what it scrapes, and its own metric."""
+"""Labels and the metric that Prometheus itself adds."""
 
 SELECTOR = re.compile(r"\b((?:sparq|process)_\w+)(?:\{([^}]*)\})?")
 GROUPED = re.compile(r"\b(?:by|on)\s*\(([^)]*)\)")
@@ -30,7 +30,7 @@ RULE = re.compile(r"- alert: (\w+)\n(.*?)(?=\n\n|\Z)", re.S)
 
 @pytest.fixture(scope="module")
 def samples():
-    """The names of all samples of a pipeline that has seen everything, each with its labels."""
+    """The sample names of a pipeline whose metrics all have values, with the labels of each."""
     metrics = QueryMetrics()
     metrics.started("id", "run", "metrics", 1.0)
     observed = {"r": {NEWEST_PUBLISHED: 1.0, **dict.fromkeys(COUNTS, 1)}}
@@ -47,7 +47,7 @@ def samples():
 
 
 def expressions():
-    """Every query of the dashboard with the legend that it fills."""
+    """Return every query of the dashboard with its legend."""
     panels = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
     targets = [target for panel in panels for target in panel["targets"]]
     variables = [one for one in DASHBOARD["templating"]["list"] if one["type"] == "query"]
@@ -57,7 +57,7 @@ def expressions():
 
 
 def rules():
-    """By name of the alert: expression, severity and annotations."""
+    """Return expression, severity and annotations of each alert, by name."""
     found = {}
     for name, body in RULE.findall(RULES.read_text(encoding="utf-8")):
         (expression,) = re.findall(r"expr: (?:>-\n)?(.*?)\n +(?:for|labels):", body, re.S)
@@ -68,7 +68,7 @@ def rules():
 
 
 def labels_named(expression, legend=""):
-    """The labels that a query and its legend speak of."""
+    """Return the labels that a query and its legend use."""
     inside = ",".join(labels for _, labels in SELECTOR.findall(expression))
     found = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", inside))
     found |= set(re.findall(r"\{\{(\w+)\}\}", legend))
@@ -80,14 +80,14 @@ def labels_named(expression, legend=""):
 
 
 def missing(samples, expression, legend=""):
-    """What an expression asks for and nobody shows: metrics, and labels."""
+    """Return the metrics and labels that an expression uses and the pipeline does not expose."""
     names = {name for name, _ in SELECTOR.findall(expression)}
     known = set().union(*(samples.get(name, set()) for name in names)) | OF_PROMETHEUS
     return sorted(names - samples.keys()), sorted(labels_named(expression, legend) - known)
 
 
 def test_every_query_of_the_dashboard_finds_what_it_asks_for(samples):
-    """Each metric is shown by a pipeline, each label is one of its own or Prometheus'."""
+    """Each metric in a dashboard query is exposed; each label belongs to it or to Prometheus."""
     assert len(expressions()) > 40
     for expression, legend in expressions():
         assert SELECTOR.search(expression), expression
@@ -95,7 +95,7 @@ def test_every_query_of_the_dashboard_finds_what_it_asks_for(samples):
 
 
 def test_every_alert_finds_what_it_asks_for(samples):
-    """Each names metrics that there are, who is to be told, what is wrong and what to do."""
+    """Each alert uses only exposed metrics, and has a severity, a summary and an action."""
     assert len(rules()) > 10
     for name, (expression, severity, told) in rules().items():
         assert (name, ([], [])) == (name, missing(samples, expression))
@@ -104,7 +104,7 @@ def test_every_alert_finds_what_it_asks_for(samples):
 
 
 def test_every_figure_is_on_the_dashboard(samples):
-    """What is worth showing to Prometheus is worth showing to people."""
+    """Every sparq_* metric is used on the dashboard."""
     shown = " ".join(expression for expression, _ in expressions())
     own = {re.sub(r"_(sum|count)$", "_bucket", n) for n in samples if n.startswith("sparq_")}
 
@@ -112,7 +112,7 @@ def test_every_figure_is_on_the_dashboard(samples):
 
 
 def test_every_metric_is_documented(samples):
-    """docs/monitoring.md names each metric of the pipeline, and none that is not there."""
+    """docs/monitoring.md names every metric of the pipeline, and no others."""
     named = set(re.findall(r"`(sparq_query_\w+)`", MONITORING.read_text(encoding="utf-8")))
     own = {re.sub(r"_(bucket|sum|count)$", "", name) for name in samples if "sparq" in name}
 
@@ -120,7 +120,7 @@ def test_every_metric_is_documented(samples):
 
 
 def test_panels_do_not_overlap():
-    """Each panel has an id and a place of its own within the 24 columns."""
+    """Panels fit into 24 columns, do not overlap, and have unique ids."""
     taken = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]
@@ -134,12 +134,12 @@ def test_panels_do_not_overlap():
 
 
 def test_every_alert_has_been_seen_to_fire():
-    """alerts.yml has a case for each."""
+    """alerts.yml has a test case for each alert."""
     assert set(rules()) == set(re.findall(r"Sparq\w+", CASES.read_text(encoding="utf-8")))
 
 
 def test_alerts_fire_when_they_should_and_only_then(tmp_path):
-    """Prometheus itself takes the file and evaluates the cases of alerts.yml."""
+    """promtool accepts the rules, and each alert fires exactly as alerts.yml expects."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("needs promtool")

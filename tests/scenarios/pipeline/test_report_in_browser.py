@@ -1,6 +1,6 @@
-"""The report in a browser: what a reader sees, on a screen, a phone and paper, by day and by night.
+"""Tests of the report in a browser: on a screen, a phone and paper, light and dark.
 
-Each look is also kept as a screenshot: in the folder that SPARQ_SCREENSHOTS names, else nowhere.
+Screenshots are saved in the folder that SPARQ_SCREENSHOTS names, if it is set.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)
 
 KEPT = os.environ.get("SPARQ_SCREENSHOTS", "")
 PICTURE_BYTES_MIN = 20_000
-"""An empty page of that size has a tenth of it."""
+"""A screenshot of an empty page of this size has about a tenth of it."""
 
 LOOKS = {
     "wide-light": (1_200, "light", ""),
@@ -30,7 +30,7 @@ LOOKS = {
 }
 TAB, ENTER = ("Tab", 9), ("Enter", 13)
 
-# The least contrast between any text that is seen and what lies behind it.
+# The lowest contrast between any visible text and its background.
 CONTRAST = """(() => {
   const channels = text => text.match(/[\\d.]+/g).map(Number);
   const light = ([r, g, b]) => {
@@ -60,7 +60,7 @@ CONTRAST = """(() => {
 
 
 def hostile_page():
-    """A failed run whose clicks try what they can."""
+    """The report of a failed run whose clicks contain injection attempts."""
     table, found = made.day(), made.findings(60, made.HOSTILE)
     report = made.report(
         table,
@@ -77,13 +77,13 @@ def hostile_page():
 
 
 def plain_page():
-    """A run as it should be."""
+    """The report of a successful run."""
     table, found = made.day(), made.findings()
     return page_of(made.report(table, found), table, found, made.samples())
 
 
 class Site:
-    """The page behind HTTP, and every path that was asked for."""
+    """The HTTP server of both pages; it records every requested path."""
 
     def __init__(self):
         self.asked = []
@@ -100,7 +100,7 @@ class Site:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def site():
-    """A server of both pages on a free port."""
+    """Serve both pages on a free port."""
     served = Site()
     application = web.Application()
     application.router.add_get("/{path:.*}", served.answer)
@@ -115,14 +115,14 @@ async def site():
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser(tmp_path_factory):
-    """One browser for all tests here: it takes seconds to start."""
+    """One browser for all tests here, since it takes seconds to start."""
     async with running_tab(tmp_path_factory.mktemp("browser")) as tab:
         yield tab
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def tab(browser, site):
-    """The browser with no page of an earlier test; who asked for what is forgotten."""
+    """The browser with a blank page and a cleared list of requests."""
     await browser.look(1_200)
     await browser.open("about:blank")
     site.asked.clear()
@@ -130,7 +130,7 @@ async def tab(browser, site):
 
 
 async def keep(picture, name):
-    """A screenshot, for people."""
+    """Save a screenshot for people to look at."""
     if KEPT:
         await asyncio.to_thread(Path(KEPT, f"{name}.png").write_bytes, picture)
 
@@ -138,7 +138,7 @@ async def keep(picture, name):
 @pytest.mark.parametrize("which", ["plain", "hostile"])
 @pytest.mark.parametrize("look", LOOKS)
 async def test_every_look_is_whole_and_quiet(tab, site, which, look):
-    """Nothing is wider than the screen, no console says a word, and one request was made."""
+    """In each layout the page fits the width, logs nothing, and makes a single request."""
     width, scheme, media = LOOKS[look]
     await tab.look(width, 800, scheme, media)
     await tab.open(f"{site.url}/{which}")
@@ -155,7 +155,7 @@ async def test_every_look_is_whole_and_quiet(tab, site, which, look):
 
 
 async def test_a_file_asks_for_nothing(tab, tmp_path):
-    """Opened from the disk, as most are, the page asks for itself alone."""
+    """A page opened from disk requests nothing but itself."""
     file = tmp_path / "report.html"
     await asyncio.to_thread(file.write_text, hostile_page(), encoding="utf-8")
     await tab.open(file.as_uri())
@@ -165,9 +165,9 @@ async def test_a_file_asks_for_nothing(tab, tmp_path):
 
 
 async def test_what_clicks_say_stays_text(tab, site):
-    """No element, no handler, no dialog comes of it; it stands there as it was written."""
+    """Hostile text from clicks is shown as text: it creates no element, handler or dialog."""
     await tab.open(f"{site.url}/hostile")
-    for number in range(3):  # a handler that waited for the pointer would have it now
+    for number in range(3):  # a hover handler would run now
         await tab.point(200, 200 + 150 * number)
 
     strange = "script, img, iframe, object, embed, form, input, a[href^='http'], a[href^='java']"
@@ -183,7 +183,7 @@ async def test_what_clicks_say_stays_text(tab, site):
 
 
 async def test_the_policy_stops_what_would_have_got_through(tab, site):
-    """The page's own policy, seen at work: a script and a picture put into it do nothing."""
+    """The page's Content-Security-Policy blocks an injected script and an injected image."""
     await tab.open(f"{site.url}/plain")
     await tab.value(
         "document.body.insertAdjacentHTML('beforeend',"
@@ -204,7 +204,7 @@ async def test_the_policy_stops_what_would_have_got_through(tab, site):
 @pytest.mark.parametrize("width", [360, 1_200])
 @pytest.mark.parametrize("which", ["plain", "hostile"])
 async def test_the_audits_result_is_seen_first(tab, site, which, width):
-    """Without scrolling, on a phone too, and it is the largest text of the page."""
+    """The audit's result is visible without scrolling, even on a phone, and is the largest text."""
     await tab.look(width, 640)
     await tab.open(f"{site.url}/{which}")
     bottom = await tab.value("document.getElementById('audit').getBoundingClientRect().bottom")
@@ -217,7 +217,7 @@ async def test_the_audits_result_is_seen_first(tab, site, which, width):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_text_stands_out_from_what_lies_behind_it(tab, site, scheme):
-    """By day and by night, the contrast is at least WCAG's 4.5, with all tables open."""
+    """With all tables open, text contrast is at least WCAG's 4.5, in light and dark mode."""
     await tab.look(1_200, 800, scheme)
     await tab.open(f"{site.url}/hostile")
     await tab.value("document.querySelectorAll('details').forEach(one => one.open = true)")
@@ -227,7 +227,7 @@ async def test_text_stands_out_from_what_lies_behind_it(tab, site, scheme):
 
 
 async def test_the_reader_chooses_light_or_dark(tab, site):
-    """The paper and the lines of charts follow, without the page being loaded again."""
+    """The page switches between light and dark with the browser's setting, without a reload."""
     await tab.open(f"{site.url}/plain")
     seen = []
     for scheme in ("light", "dark"):
@@ -244,7 +244,7 @@ async def test_the_reader_chooses_light_or_dark(tab, site):
 
 
 async def test_the_figures_under_the_pointer(tab, site):
-    """Over a chart one reads the time and the values; away from it, they are gone."""
+    """Hovering over a chart shows the time and values; moving away hides them."""
     shown = (
         "[...document.querySelectorAll('.hit text')].filter(t =>"
         " getComputedStyle(t).visibility == 'visible').map(t => t.textContent)"
@@ -269,7 +269,7 @@ async def test_the_figures_under_the_pointer(tab, site):
 
 
 async def test_the_keyboard_reaches_everything(tab, site):
-    """Tab goes through links, tables and what can be opened; Enter opens it; focus is seen."""
+    """Tab reaches every link and table, Enter opens a table, and the focus is visible."""
     await tab.open(f"{site.url}/plain")
     here = (
         "(e => [e.tagName, e.textContent.trim().slice(0, 30),"
@@ -300,7 +300,7 @@ async def test_the_keyboard_reaches_everything(tab, site):
 
 
 async def test_a_screen_reader_is_told_what_charts_show(tab, site):
-    """Each chart is an image with its words; headings, tables and regions have names."""
+    """For screen readers, charts have descriptions; headings, tables and regions have names."""
     await tab.open(f"{site.url}/plain")
     tree = (await tab.call("Accessibility.getFullAXTree"))["nodes"]
     found = {}
@@ -321,7 +321,7 @@ async def test_a_screen_reader_is_told_what_charts_show(tab, site):
 
 
 async def test_paper_has_all_charts_in_ink(tab, site):
-    """Printed by a reader who likes the dark: white paper, wide charts, no links to click."""
+    """Printed in dark mode, the page has wide charts and no navigation."""
     await tab.look(794, 800, "dark", "print")
     await tab.open(f"{site.url}/plain")
     pdf = await tab.call("Page.printToPDF", preferCSSPageSize=True)

@@ -1,4 +1,4 @@
-"""Conversations that NSQ's own tests hold, over TCP and over a unix socket."""
+"""Scenarios of NSQ's own tests, over TCP and over a unix socket."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Got(NamedTuple):
 
 @pytest.fixture(params=["tcp", "unix"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Where nsqd takes clients."""
+    """The options for a TCP port or a unix socket."""
     return {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
 
 
 @asynccontextmanager
 async def started(folder: Path, **options: Any) -> AsyncIterator[Daemon]:
-    """An nsqd with these options."""
+    """Run an nsqd with these options."""
     daemon = await start(folder, **options)
     try:
         yield daemon
@@ -44,7 +44,7 @@ async def started(folder: Path, **options: Any) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def nsqd(tmp_path: Path, place: dict[str, Any]) -> AsyncIterator[Daemon]:
-    """An nsqd with upstream's small limits."""
+    """An nsqd with the small limits of NSQ's own tests."""
     limits = {"max_msg_size": 100, "max_body_size": 1000, "max_rdy_count": 50}
     async with started(tmp_path, id=5, **limits, **place) as daemon:
         yield daemon
@@ -52,13 +52,13 @@ async def nsqd(tmp_path: Path, place: dict[str, Any]) -> AsyncIterator[Daemon]:
 
 @pytest.fixture
 async def roomy(tmp_path: Path, place: dict[str, Any]) -> AsyncIterator[Daemon]:
-    """An nsqd with windows of 10,000."""
+    """An nsqd with a maximum RDY count of 10,000."""
     async with started(tmp_path, max_rdy_count=10_000, **place) as daemon:
         yield daemon
 
 
 async def ok(client: AsyncV2Client, *commands: bytes) -> None:
-    """Each is answered with OK."""
+    """Send commands one at a time; each must be answered with OK."""
     for command in commands:
         client.send(command)
         assert b"OK" == await client.response()
@@ -73,7 +73,7 @@ async def message(client: AsyncV2Client) -> Got:
 
 @asynccontextmanager
 async def consuming(daemon: Daemon, topic: str, channel: str) -> AsyncIterator[AsyncV2Client]:
-    """A client that has said IDENTIFY, SUB and RDY 1."""
+    """Connect a client and send IDENTIFY, SUB and RDY 1."""
     async with connected(daemon) as client:
         await client.identify()
         await ok(client, c.sub(topic, channel))
@@ -82,7 +82,7 @@ async def consuming(daemon: Daemon, topic: str, channel: str) -> AsyncIterator[A
 
 
 async def refused(daemon: Daemon, text: str, *said: bytes) -> None:
-    """On a connection of its own: what is said gets this error, then the end."""
+    """On a new connection, these bytes get this error, and then the connection ends."""
     async with connected(daemon) as client:
         client.send(b"".join(said))
         assert text.encode() == await client.error()
@@ -90,7 +90,7 @@ async def refused(daemon: Daemon, text: str, *said: bytes) -> None:
 
 @pytest.mark.behaviour("TestBasicV2", "unix.TestBasicV2", "TestPutMessage")
 async def test_a_message_arrives(nsqd: Daemon) -> None:
-    """IDENTIFY, SUB, RDY 1: what is published comes with its body, attempts 1, and once."""
+    """After IDENTIFY, SUB and RDY 1, a published message is delivered once, with attempts 1."""
     async with consuming(nsqd, "t", "ch") as client:
         await nsqd.post("/pub?topic=t", b"test body")
         got = await message(client)
@@ -105,7 +105,7 @@ async def test_a_message_arrives(nsqd: Daemon) -> None:
     "TestMultipleConsumerV2", "unix.TestMultipleConsumerV2", "TestPutMessage2Chan"
 )
 async def test_each_channel_has_its_copy(nsqd: Daemon) -> None:
-    """Two channels: both consumers get the same id and body, attempts 1 each."""
+    """Two channels of a topic each deliver a message with the same id and body, and attempts 1."""
     async with consuming(nsqd, "t", "ch1") as one, consuming(nsqd, "t", "ch2") as two:
         await nsqd.post("/pub?topic=t", b"x")
         first, second = await message(one), await message(two)
@@ -116,7 +116,7 @@ async def test_each_channel_has_its_copy(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestPausing", "unix.TestPausing")
 async def test_a_paused_channel(nsqd: Daemon) -> None:
-    """What is published while the channel is paused waits, and comes when it goes on."""
+    """A message published while the channel is paused waits, and is delivered after unpause."""
     async with consuming(nsqd, "t", "ch") as client:
         await nsqd.post("/pub?topic=t", b"first")
         client.send(c.fin((await message(client)).id))
@@ -129,7 +129,7 @@ async def test_a_paused_channel(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestEmptyCommand", "unix.TestEmptyCommand")
 async def test_empty_lines(nsqd: Daemon) -> None:
-    """Two bare newlines are one error; nsqd lives on."""
+    """Two bare newlines get E_INVALID and end the connection; nsqd accepts other clients."""
     await refused(nsqd, "E_INVALID invalid command ", b"\n\n")
     async with connected(nsqd) as client:
         await ok(client, c.pub("t", b"x"))
@@ -137,7 +137,7 @@ async def test_empty_lines(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestSizeLimits", "unix.TestSizeLimits")
 async def test_sizes(nsqd: Daemon) -> None:
-    """Messages of up to 100 bytes, bodies of up to 1,000; the exact texts beyond."""
+    """With limits of 100 and 1,000 bytes, larger or empty messages get NSQ's exact error texts."""
     async with connected(nsqd) as client:
         await ok(client, c.pub("t", b"a" * 95), c.pub("t", b"a" * 100))
         await ok(client, c.mpub("t", [b"a" * 100] * 2), c.dpub("t", 1, b"a" * 100))
@@ -156,7 +156,7 @@ async def test_sizes(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestDPUB", "unix.TestDPUB")
 async def test_a_deferred_publish(nsqd: Daemon) -> None:
-    """It is deferred, and counted; a delay beyond the longest is refused, the longest is not."""
+    """DPUB defers a message, up to the maximum delay of an hour; a longer delay gets E_INVALID."""
     async with connected(nsqd) as client:
         await nsqd.post("/topic/create?topic=t")
         await nsqd.post("/channel/create?topic=t&channel=ch")
@@ -170,7 +170,7 @@ async def test_a_deferred_publish(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestTouch", "unix.TestTouch")
 async def test_touch_keeps_a_message(tmp_path: Path, place: dict[str, Any]) -> None:
-    """A message that is touched in time outlasts its timeout."""
+    """A message that is touched in time does not time out."""
     async with (
         started(tmp_path, msg_timeout=1_500_000_000, **place) as daemon,
         consuming(daemon, "t", "ch") as client,
@@ -191,7 +191,7 @@ async def test_touch_keeps_a_message(tmp_path: Path, place: dict[str, Any]) -> N
 
 @pytest.mark.behaviour("TestMaxRdyCount", "unix.TestMaxRdyCount")
 async def test_the_largest_rdy(nsqd: Daemon) -> None:
-    """IDENTIFY tells it, it may be used, and one more is an error."""
+    """IDENTIFY returns max_rdy_count; RDY accepts it, and one more gets E_INVALID."""
     async with connected(nsqd) as client:
         assert 50 == (await client.identify())["max_rdy_count"]
         await ok(client, c.sub("t", "ch"))
@@ -203,7 +203,7 @@ async def test_the_largest_rdy(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestIOLoopReturnsClientErrWhenSendSucceeds")
 @pytest.mark.behaviour("unix.TestIOLoopReturnsClientErrWhenSendSucceeds")
 async def test_a_fatal_error(nsqd: Daemon) -> None:
-    """The error, then the end; what is said behind it does not count."""
+    """After a fatal error the connection ends; a command after the bad one is not executed."""
     await refused(nsqd, "E_INVALID invalid command ASDF", b"ASDF\n", c.pub("t", b"x"))
     assert {} == nsqd.nsqd.broker.topics
 
@@ -211,7 +211,7 @@ async def test_a_fatal_error(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestIOLoopReturnsClientErrWhenSendFails")
 @pytest.mark.behaviour("unix.TestIOLoopReturnsClientErrWhenSendFails")
 async def test_an_error_that_nobody_reads(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> None:
-    """A client that is gone before its error is sent harms nobody, and is forgotten."""
+    """A client that disconnects before its error is sent is removed without a logged exception."""
     for _ in range(10):
         async with connected(nsqd) as client:
             client.send(b"ASDF\n" * 100)
@@ -225,7 +225,7 @@ async def test_an_error_that_nobody_reads(nsqd: Daemon, caplog: pytest.LogCaptur
 
 @pytest.mark.behaviour("TestSampling", "unix.TestSampling")
 async def test_a_sample(roomy: Daemon) -> None:
-    """Of 10,000 messages a client with sample rate 42 gets about 42 %; the others are gone."""
+    """With sample_rate 42, a client gets about 42 % of 10,000 messages; the rest are finished."""
     for _ in range(4):
         await roomy.post("/mpub?topic=t", b"x\n" * 2_500)
     async with connected(roomy) as client:
@@ -243,7 +243,7 @@ async def test_a_sample(roomy: Daemon) -> None:
 
 @pytest.mark.behaviour("TestClientMsgTimeout", "unix.TestClientMsgTimeout")
 async def test_a_clients_own_timeout(nsqd: Daemon) -> None:
-    """A client may ask for a shorter timeout; a FIN behind it is too late, and is told."""
+    """A client may request a shorter timeout; a FIN after it gets E_FIN_FAILED."""
     async with connected(nsqd) as client:
         assert 1_000 == (await client.identify(msg_timeout=1_000))["msg_timeout"]
         await ok(client, c.sub("t", "ch"))
@@ -266,7 +266,7 @@ async def test_a_clients_own_timeout(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestBadFin", "unix.TestBadFin")
 async def test_a_malformed_id(nsqd: Daemon) -> None:
-    """An id that has not 16 bytes is fatal."""
+    """A message id that does not have 16 bytes is a fatal error."""
     await refused_behind_sub(nsqd, "E_INVALID invalid message ID", b"FIN \n")
 
 
@@ -279,7 +279,7 @@ async def refused_behind_sub(daemon: Daemon, text: str, said: bytes) -> None:
 
 @pytest.mark.behaviour("TestReqTimeoutRange", "unix.TestReqTimeoutRange")
 async def test_requeue_delays(nsqd: Daemon) -> None:
-    """REQ 0 is at once; one beyond the longest delay is held to it; a negative one is an error."""
+    """REQ 0 requeues immediately, a long delay is cut to the maximum, a negative one is fatal."""
     async with consuming(nsqd, "t", "ch") as client:
         await nsqd.post("/pub?topic=t", b"x")
         first = await message(client)
@@ -301,7 +301,7 @@ async def test_requeue_delays(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestChannelTopicNames")
 async def test_names(nsqd: Daemon) -> None:
-    """64 characters, the suffix among them; no other suffix."""
+    """Names have up to 64 characters, including `#ephemeral`; any other suffix is invalid."""
     fit = ["a", "a" * 64, "a" * 54 + "#ephemeral", "._-09AZ", "t#ephemeral"]
     for name in fit:
         async with connected(nsqd) as client:
@@ -320,7 +320,7 @@ async def test_names(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestMaxChannelConsumers")
 async def test_consumers_of_a_channel_are_limited(tmp_path: Path, place: dict[str, Any]) -> None:
-    """One is allowed: the second is refused, until the first has left."""
+    """With max_channel_consumers 1, a second consumer is refused until the first has left."""
     text = "E_SUB_FAILED SUB failed consumers for t:ch exceeds limit of 1"
     async with started(tmp_path, max_channel_consumers=1, **place) as daemon:
         async with consuming(daemon, "t", "ch"):
@@ -338,7 +338,7 @@ async def test_consumers_of_a_channel_are_limited(tmp_path: Path, place: dict[st
 
 @pytest.mark.behaviour("TestClientAttributes", "TestStats")
 async def test_what_identify_said_is_in_the_stats(nsqd: Daemon) -> None:
-    """Attributes of IDENTIFY stand in /stats; filters and include_clients do what they say."""
+    """/stats shows a client's IDENTIFY values; its filters and include_clients work."""
     said = {
         "client_id": "me",
         "hostname": "host",
@@ -361,7 +361,7 @@ async def test_what_identify_said_is_in_the_stats(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestStatsChannelLocking")
 async def test_stats_while_messages_go_out(nsqd: Daemon) -> None:
-    """Figures taken while messages are delivered and finished add up."""
+    """/stats during deliveries never shows more than RDY in flight, and adds up at the end."""
     async with connected(nsqd) as client:
         await ok(client, c.sub("t", "ch"))
         client.send(c.rdy(25))

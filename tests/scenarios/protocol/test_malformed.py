@@ -1,8 +1,8 @@
-"""Every malformed V2 command: the exact bytes of the answer, and whether the connection ends.
+"""Every malformed V2 command gets the exact bytes of its error, and ends the connection or not.
 
-The errors are those of docs/protocol.md, "V2: clients and nsqd". A row has what a client sends
-after its magic bytes, and the answers before the error; the connection either ends with the error,
-or stays and answers a probe. `test_auth.py` has the errors of authorization.
+The errors are those of docs/protocol.md, "V2: clients and nsqd". A row has the bytes that a client
+sends after its magic, and the answers before the error. The connection then either ends, or stays
+open and answers a probe. `test_auth.py` tests the errors of authorization.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ HEX = b"00" * 16
 
 
 class Row(NamedTuple):
-    """A thing to say, and what comes of it.
+    """Bytes to send, and the expected answers.
 
     Attributes:
         said: the bytes.
-        text: of the error; empty: none.
-        state: in which it is said.
-        cut: the client ends its side behind it.
-        stays: the connection goes on.
-        answer: what comes before the error or instead of it.
+        text: the error's text; empty: no error.
+        state: the connection's state when they are sent.
+        cut: whether the client shuts down its sending side after them.
+        stays: whether the connection stays open.
+        answer: the answers before the error or instead of it.
     """
 
     said: bytes
@@ -66,7 +66,7 @@ def mpub(*parts: bytes, size: int | None = None) -> bytes:
 
 
 def quoted(command: str, kind: str, name: str) -> str:
-    """The text of a bad name."""
+    """The error text for an invalid name."""
     twice = "E_BAD_TOPIC " if command == "MPUB" else ""
     return f'E_BAD_{kind.upper()} {twice}{command} {kind} name "{name}" is not valid'
 
@@ -135,7 +135,7 @@ IDENTIFY = [
         }.items()
         for value in values
     ),
-    Row(  # several are wrong: the first in NSQ's order is told
+    Row(  # of several invalid values, the first in NSQ's order is reported
         identify(b'{"msg_timeout":1,"output_buffer_size":1,"output_buffer_timeout":1}'),
         "E_BAD_BODY IDENTIFY output buffer timeout (1) is invalid",
     ),
@@ -286,7 +286,7 @@ MULTIPLE = [
         "E_BAD_MESSAGE MPUB message too big 1048577 > 1048576",
     ),
     Row(mpub(i32(1), i32(2), b"x"), "E_BAD_MESSAGE MPUB failed to read message body", cut=True),
-    # The declared size is held against its limits only.
+    # The declared size is only checked against the limits.
     Row(mpub(i32(1), i32(1), b"x", size=5242880), "", stays=True, answer=OK),
 ]
 RANGES = [
@@ -310,13 +310,13 @@ TABLE = [
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqd for the whole table."""
+    """One nsqd for all rows."""
     with spawn_nsqd(tmp_path_factory.mktemp("malformed")) as server:
         yield server
 
 
 def check(wire: V2Client, row: Row) -> None:
-    """Say it, and compare every byte that comes back."""
+    """Send the row's bytes, and compare every byte of the answers."""
     before, answered = BEFORE[row.state]
     expected = answered + row.answer + (error(row.text) if row.text else b"")
     wire.send(MAGIC + before + row.said)
@@ -338,7 +338,7 @@ def check(wire: V2Client, row: Row) -> None:
     "row", TABLE, ids=[f"{row.state} {row.said[:40]!r}{' cut' * row.cut}" for row in TABLE]
 )
 def test_it_is_answered_to_the_byte(nsqd: Server, row: Row) -> None:
-    """The answers before, the error, and then either the end or an answer to what follows."""
+    """The answers are exact; after them the connection ends or answers another command."""
     with V2Client(nsqd, b"") as wire:
         check(wire, row)
 
@@ -346,26 +346,26 @@ def test_it_is_answered_to_the_byte(nsqd: Server, row: Row) -> None:
 @pytest.mark.behaviour("more.line-too-long")
 @pytest.mark.parametrize("line", [b"NOP " + b"x" * 16_380 + b"\n", b"P" * 16_384])
 def test_a_line_over_16_kib(nsqd: Server, line: bytes) -> None:
-    """No error frame: what was answered before, then the end."""
+    """A line over 16 KiB ends the connection without an error frame."""
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + PROBE)
         assert OK == wire.receive(len(OK))
         wire.send(line)
-        # A part of the line may not be read: then the kernel resets.
+        # If nsqd does not read all of the line, the kernel resets the connection.
         with contextlib.suppress(ConnectionResetError):
             assert b"" == wire.rest()
 
 
 @pytest.mark.parametrize("magic", [b"  V3", b"GET ", b"  v2", b"\0\0\0\0"])
 def test_another_magic(nsqd: Server, magic: bytes) -> None:
-    """A framed E_BAD_PROTOCOL without a text, then the end."""
+    """An unknown magic gets a framed E_BAD_PROTOCOL without a text, and the connection ends."""
     with V2Client(nsqd, b"") as wire:
         wire.send(magic + b"NOP\n")
         assert error("E_BAD_PROTOCOL") == wire.rest()
 
 
 def test_a_magic_cut_short(nsqd: Server) -> None:
-    """Fewer than four bytes: the end, without a word."""
+    """A magic of fewer than four bytes ends the connection without an answer."""
     with V2Client(nsqd, b"") as wire:
         wire.send(b"  V")
         wire.socket.shutdown(socket.SHUT_WR)
@@ -373,7 +373,7 @@ def test_a_magic_cut_short(nsqd: Server) -> None:
 
 
 def test_a_message_of_another_client(nsqd: Server) -> None:
-    """FIN, REQ and TOUCH of what another connection has in flight: told, and nobody hangs up."""
+    """FIN, REQ and TOUCH of another connection's message get errors that are not fatal."""
     with V2Client(nsqd, b"") as owner, V2Client(nsqd, b"") as other:
         owner.send(MAGIC + b"SUB owned ch\nPUB owned\n" + i32(1) + b"xRDY 1\n")
         assert OK + OK == owner.receive(2 * len(OK))
@@ -417,6 +417,6 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 @pytest.mark.behaviour("TestTLSRequired")
 @pytest.mark.parametrize("row", NEEDS_TLS, ids=[repr(row.said) for row in NEEDS_TLS])
 def test_without_tls_only_identify(guarded: Server, row: Row) -> None:
-    """Where TLS is required every other command is refused before anything else is looked at."""
+    """If TLS is required, every command except IDENTIFY gets E_INVALID before it is parsed."""
     with V2Client(guarded, b"") as wire:
         check(wire, row)

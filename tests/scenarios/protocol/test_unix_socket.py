@@ -1,4 +1,4 @@
-"""Conversations that NSQ's own tests hold twice: over TCP and over a unix socket."""
+"""Scenarios that NSQ's own tests run twice: over TCP and over a unix socket."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ Starter = Callable[..., Awaitable[Daemon]]
 
 @pytest.fixture(params=["tcp", "unix"])
 async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Starter]:
-    """Starts an nsqd with these options at a TCP port, or at a unix socket."""
+    """Return a function that starts an nsqd with options, on TCP or on a unix socket."""
     address = {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
     started = []
 
@@ -36,7 +36,7 @@ async def run(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[S
 
 
 async def subscribed(client: AsyncV2Client, ready: int, channel: str = "c", **asked: Any) -> None:
-    """IDENTIFY, SUB and RDY."""
+    """Send IDENTIFY, SUB and RDY."""
     client.send(identify(json.dumps(asked).encode()))
     assert b"OK" == await client.response()
     client.send(sub("t", channel) + rdy(ready))
@@ -44,7 +44,7 @@ async def subscribed(client: AsyncV2Client, ready: int, channel: str = "c", **as
 
 
 async def message(client: AsyncV2Client) -> tuple[int, bytes, bytes]:
-    """The next frame, a message: attempts, id, body."""
+    """Read the next frame, which must be a message: attempts, id, body."""
     kind, data = await client.frame()
     assert 2 == kind, data
     _, attempts, message_id, body = decode_message(data)
@@ -52,14 +52,14 @@ async def message(client: AsyncV2Client) -> tuple[int, bytes, bytes]:
 
 
 async def refusal(daemon: Daemon, command: bytes) -> bytes:
-    """The fatal error that a fresh connection gets for a command."""
+    """Return the fatal error for a command on a new connection."""
     async with connected(daemon) as client:
         client.send(command)
         return await client.error()
 
 
 async def has(daemon: Daemon, key: str, value: int) -> None:
-    """Wait for a figure of the channel."""
+    """Wait until a value in the channel's /stats equals `value`."""
 
     async def is_so() -> bool:
         return bool((await daemon.channel("t", "c"))[key] == value)
@@ -69,7 +69,7 @@ async def has(daemon: Daemon, key: str, value: int) -> None:
 
 @both("BasicV2")
 async def test_a_message_arrives_as_it_was_published(run: Starter) -> None:
-    """Once, with attempts 1, and the id that it keeps."""
+    """A message is delivered with attempts 1; a unix socket's client has no address in /stats."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1)
@@ -87,7 +87,7 @@ async def test_a_message_arrives_as_it_was_published(run: Starter) -> None:
 
 @both("MultipleConsumerV2")
 async def test_each_channel_gets_a_copy(run: Starter) -> None:
-    """Same id, same body, its own attempts."""
+    """Two channels each deliver the same id, body and attempts."""
     daemon = await run()
     async with connected(daemon) as one, connected(daemon) as two:
         await subscribed(one, 1, "a")
@@ -99,7 +99,7 @@ async def test_each_channel_gets_a_copy(run: Starter) -> None:
 
 @both("ClientTimeout")
 async def test_a_silent_client_is_dropped(run: Starter) -> None:
-    """Heartbeats, then the end, with no error before it."""
+    """A client that does not answer heartbeats is disconnected without an error."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1, heartbeat_interval=1000)
@@ -113,7 +113,7 @@ async def test_a_silent_client_is_dropped(run: Starter) -> None:
 
 @both("ClientHeartbeat")
 async def test_a_client_that_answers_stays(run: Starter) -> None:
-    """Longer than two intervals, by a NOP for each heartbeat."""
+    """A client that answers each heartbeat with NOP stays connected."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1, heartbeat_interval=1000)
@@ -126,7 +126,7 @@ async def test_a_client_that_answers_stays(run: Starter) -> None:
 
 @both("ClientHeartbeatDisableSUB")
 async def test_who_has_no_heartbeats_cannot_subscribe(run: Starter) -> None:
-    """Nobody could tell that such a consumer is gone."""
+    """SUB without heartbeats gets E_INVALID: nsqd could not detect that such a consumer is gone."""
     daemon = await run()
     async with connected(daemon) as client:
         client.send(identify(b'{"heartbeat_interval":-1}') + sub("t", "c"))
@@ -136,7 +136,7 @@ async def test_who_has_no_heartbeats_cannot_subscribe(run: Starter) -> None:
 
 @both("ClientHeartbeatDisable")
 async def test_who_has_no_heartbeats_may_be_silent(run: Starter) -> None:
-    """No deadline is armed for it: it stays when others have been dropped."""
+    """A client without heartbeats stays connected when silent clients have been disconnected."""
     daemon = await run()
     async with connected(daemon) as quiet, connected(daemon) as other:
         quiet.send(identify(b'{"heartbeat_interval":-1}'))
@@ -155,7 +155,7 @@ async def other_ends(client: AsyncV2Client) -> None:
 
 @both("MaxHeartbeatIntervalValid", "MaxHeartbeatIntervalInvalid")
 async def test_the_longest_heartbeat_interval(run: Starter) -> None:
-    """The limit itself is granted, a millisecond more is not."""
+    """An interval of max_heartbeat_interval is accepted; a millisecond more gets E_BAD_BODY."""
     daemon = await run(max_heartbeat_interval=300 * 10**9)
     async with connected(daemon) as client:
         client.send(identify(b'{"heartbeat_interval":300000}'))
@@ -167,7 +167,7 @@ async def test_the_longest_heartbeat_interval(run: Starter) -> None:
 
 @both("Pausing")
 async def test_a_paused_channel_delivers_nothing(run: Starter) -> None:
-    """Until it is unpaused; what was published meanwhile waits in it."""
+    """A paused channel delivers nothing; messages published meanwhile arrive after unpause."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1)
@@ -186,7 +186,7 @@ async def test_a_paused_channel_delivers_nothing(run: Starter) -> None:
 
 @both("EmptyCommand")
 async def test_empty_lines_hurt_nobody(run: Starter) -> None:
-    """The connection ends with an error, nsqd goes on."""
+    """Empty lines end the connection with E_INVALID; nsqd keeps running."""
     daemon = await run()
 
     assert b"E_INVALID invalid command " == await refusal(daemon, b"\n\n")
@@ -194,7 +194,7 @@ async def test_empty_lines_hurt_nobody(run: Starter) -> None:
 
 
 def multi(*bodies: bytes, size: int | None = None) -> bytes:
-    """An MPUB whose bodies may be empty."""
+    """Encode an MPUB; its bodies may be empty."""
     data = struct.pack(">i", len(bodies))
     data += b"".join(struct.pack(">i", len(body)) + body for body in bodies)
     return b"MPUB t\n" + struct.pack(">i", len(data) if size is None else size) + data
@@ -202,7 +202,7 @@ def multi(*bodies: bytes, size: int | None = None) -> bytes:
 
 @both("SizeLimits")
 async def test_sizes_are_limited(run: Starter) -> None:
-    """Of one message and of a body, with NSQ's texts."""
+    """Message and body sizes are limited, with NSQ's error texts."""
     daemon = await run(max_msg_size=100, max_body_size=1000)
     async with connected(daemon) as client:
         client.send(pub("t", bytes(95)) + mpub("t", [bytes(95)] * 5))
@@ -220,7 +220,7 @@ async def test_sizes_are_limited(run: Starter) -> None:
 
 @both("DPUB")
 async def test_a_message_can_be_deferred(run: Starter) -> None:
-    """It is counted, deferred, and out of range beyond the maximum."""
+    """A DPUB is counted as deferred; a delay beyond the maximum gets E_INVALID."""
     daemon = await run()
     await daemon.post("/topic/create?topic=t")
     await daemon.post("/channel/create?topic=t&channel=c")
@@ -236,7 +236,7 @@ async def test_a_message_can_be_deferred(run: Starter) -> None:
 
 @both("Touch")
 async def test_a_touched_message_does_not_time_out(run: Starter) -> None:
-    """Its time begins anew; the FIN comes behind the first deadline."""
+    """TOUCH restarts a message's timeout: a FIN after the first deadline still succeeds."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1, msg_timeout=3000)
@@ -254,7 +254,7 @@ async def test_a_touched_message_does_not_time_out(run: Starter) -> None:
 
 @both("MaxRdyCount")
 async def test_the_largest_ready_count(run: Starter) -> None:
-    """It is told, granted, and refused beyond."""
+    """IDENTIFY returns max_rdy_count; RDY accepts it, and one more gets E_INVALID."""
     daemon = await run(max_rdy_count=50)
     async with connected(daemon) as client:
         assert 50 == (await client.identify())["max_rdy_count"]
@@ -266,7 +266,7 @@ async def test_the_largest_ready_count(run: Starter) -> None:
 
 @both("FatalError", "IOLoopReturnsClientErrWhenSendSucceeds")
 async def test_a_fatal_error_ends_the_connection(run: Starter) -> None:
-    """Behind the error's frame there is nothing."""
+    """A fatal error frame is the last frame of a connection."""
     daemon = await run()
 
     assert b"E_INVALID invalid command HUBBA" == await refusal(daemon, b"HUBBA\n")
@@ -274,7 +274,7 @@ async def test_a_fatal_error_ends_the_connection(run: Starter) -> None:
 
 @both("IOLoopReturnsClientErrWhenSendFails")
 async def test_an_error_that_nobody_can_read_is_the_end_too(run: Starter) -> None:
-    """The client has gone: nsqd forgets it and goes on."""
+    """nsqd removes a client that is gone before its error is sent, and keeps running."""
     daemon = await run()
     async with connected(daemon) as client:
         client.send(b"HUBBA\n")
@@ -289,7 +289,7 @@ async def test_an_error_that_nobody_can_read_is_the_end_too(run: Starter) -> Non
 
 @both("OutputBuffering")
 async def test_the_buffer_timeout_is_an_upper_bound(run: Starter) -> None:
-    """With a large buffer and timeout a message comes, and sparq does not wait for either."""
+    """A message is delivered without waiting for the output buffer to fill or time out."""
     daemon = await run(max_output_buffer_size=512 << 10)
     async with connected(daemon) as client:
         wait_ms = 20_000
@@ -303,7 +303,7 @@ async def test_the_buffer_timeout_is_an_upper_bound(run: Starter) -> None:
 
 @both("OutputBufferingValidity")
 async def test_what_output_buffers_may_be(run: Starter) -> None:
-    """The limits themselves, nothing and none are right; beyond the limits is told exactly."""
+    """The limits, 0 and -1 are valid output buffer settings; larger values get E_BAD_BODY."""
     daemon = await run(max_output_buffer_size=512 << 10, max_output_buffer_timeout=1_000_000_000)
     for size, timeout in ((512 << 10, 1000), (0, 0), (-1, 0), (0, -1)):
         async with connected(daemon) as client:
@@ -319,7 +319,7 @@ async def test_what_output_buffers_may_be(run: Starter) -> None:
 
 @both("Sampling")
 async def test_a_sample_is_delivered(run: Starter) -> None:
-    """Some 42 of 100 are in flight once all are gone from the queue; the others are finished."""
+    """With sample_rate 42, about 42 % of the messages are delivered; the others are finished."""
     daemon = await run(max_rdy_count=10_000)
     async with connected(daemon) as client:
         client.send(mpub("t", [b"x"] * 10_000))
@@ -342,7 +342,7 @@ async def read_all(client: AsyncV2Client) -> None:
 
 @both("ClientMsgTimeout")
 async def test_a_clients_own_timeout(run: Starter) -> None:
-    """Counted as a timeout, not as a requeue; a FIN that comes too late is told so."""
+    """A client's own timeout counts as a timeout, not a requeue; a late FIN gets E_FIN_FAILED."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1, msg_timeout=1000)
@@ -359,7 +359,7 @@ async def test_a_clients_own_timeout(run: Starter) -> None:
 
 @both("BadFin")
 async def test_an_id_has_sixteen_digits(run: Starter) -> None:
-    """Any other length is fatal."""
+    """A message id of another length than 16 is a fatal error."""
     daemon = await run()
     async with connected(daemon) as client:
         await subscribed(client, 1)
@@ -369,7 +369,7 @@ async def test_an_id_has_sixteen_digits(run: Starter) -> None:
 
 @both("ReqTimeoutRange")
 async def test_a_requeue_is_held_within_its_range(run: Starter) -> None:
-    """0 comes back at once, too much is cut to the maximum, less than nothing is no number."""
+    """REQ 0 requeues immediately, a long delay is cut to the maximum, a negative one is invalid."""
     daemon = await run(max_req_timeout=60 * 10**9)
     async with connected(daemon) as client:
         await subscribed(client, 1)
@@ -387,7 +387,7 @@ async def test_a_requeue_is_held_within_its_range(run: Starter) -> None:
 
 @pytest.mark.behaviour("TestUnixSocketStartup")
 async def test_a_restart_at_a_unix_socket(tmp_path: Path) -> None:
-    """What was not finished comes after the restart; the socket's file goes and comes."""
+    """Unfinished messages are delivered after a restart; the socket file is deleted on exit."""
     place = tmp_path / "s"
     daemon = await start(tmp_path, tcp_address=str(place))
     async with connected(daemon) as client:
@@ -416,7 +416,7 @@ async def test_a_restart_at_a_unix_socket(tmp_path: Path) -> None:
 
 
 async def test_http_at_a_unix_socket(tmp_path: Path) -> None:
-    """HTTP answers there, and /info has no port to tell."""
+    """HTTP works on a unix socket, and /info shows http_port -1."""
     place = tmp_path / "h"
     daemon = await start(tmp_path, http_address=str(place))
     reader, writer = await asyncio.open_unix_connection(str(place))
@@ -432,7 +432,7 @@ async def test_http_at_a_unix_socket(tmp_path: Path) -> None:
 
 
 async def test_ipv6(tmp_path: Path) -> None:
-    """TCP and HTTP at [::1]; the peer's address stands in brackets."""
+    """TCP and HTTP work on [::1]; the peer's address is shown in brackets."""
     daemon = await start(tmp_path, tcp_address="[::1]:0", http_address="[::1]:0")
     client = await AsyncV2Client.connect(daemon.listeners.tcp.text)
     client.send(pub("t", b"x"))

@@ -1,4 +1,4 @@
-"""Upgrades of a connection: what is agreed, what follows it, and what arrived too early."""
+"""Upgrades of a connection to TLS and compression, and data that arrives too early."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 async def daemon(
     request: pytest.FixtureRequest, tmp_path: Path, certificates: Certificates
 ) -> AsyncIterator[Daemon]:
-    """An nsqd with a certificate, at a TCP port or a unix socket."""
+    """An nsqd with a certificate, on a TCP port or a unix socket."""
     address = {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
     found = await start(tmp_path, **certificates.options(**address))
     yield found
@@ -51,7 +51,7 @@ async def upgraded(
 async def test_a_conversation_through_layers(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """An OK inside each layer; large and small bodies come back as they were published."""
+    """Through every combination of layers, large and small messages arrive unchanged."""
     bodies = [b"x" * 128_000, b"y", bytes(range(256)) * 500]
     async with connected(daemon) as client:
         reply = await upgraded(client, certificates, layers, deflate_level=2)
@@ -78,7 +78,7 @@ async def test_a_conversation_through_layers(
 
 
 async def test_layers_are_added_in_two_steps(daemon: Daemon, certificates: Certificates) -> None:
-    """TLS by a first IDENTIFY, compression by a second inside it."""
+    """A client can upgrade to TLS with one IDENTIFY, and to compression with a second inside it."""
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
         await client.upgrade(compression="snappy")
@@ -90,7 +90,7 @@ async def test_layers_are_added_in_two_steps(daemon: Daemon, certificates: Certi
 async def test_a_layer_is_not_added_twice(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """TLS inside TLS or under a compression is refused; asking for nothing is not."""
+    """TLS inside TLS or compression gets E_IDENTIFY_FAILED; an IDENTIFY without TLS does not."""
     async with connected(daemon) as client:
         await upgraded(client, certificates, layers)
         assert (await client.identify())["tls_v1"] is False
@@ -104,7 +104,7 @@ async def test_a_layer_is_not_added_twice(
 async def test_nothing_is_upgraded_without_negotiation(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """A client that does not read the reply is answered OK, and goes on in the clear."""
+    """Without feature_negotiation, IDENTIFY gets OK, and the connection is not upgraded."""
     asked = {"tls_v1": layers[0], **({layers[1]: True} if layers[1] else {})}
     async with connected(daemon) as client:
         client.send(identify(json.dumps(asked).encode()) + pub("t", b"plain"))
@@ -120,7 +120,7 @@ def pipelined(**asked: Any) -> bytes:
 @pytest.mark.behaviour("more.pipelining-after-identify")
 @pytest.mark.parametrize("cut", [False, True])
 async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon, cut: bool) -> None:
-    """Injected before the handshake, they are the handshake's to refuse (STARTTLS injection)."""
+    """Plain commands after the IDENTIFY fail the TLS handshake: no STARTTLS injection."""
     async with connected(daemon) as client:
         client.send(pipelined(tls_v1=True) + (b"" if cut else pub("injected", b"x")))
         if cut:
@@ -135,7 +135,7 @@ async def test_plain_commands_behind_identify_are_never_executed(daemon: Daemon,
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 async def test_plain_commands_are_no_compressed_ones(daemon: Daemon, kind: str) -> None:
-    """The next layer meets them as damage, and the connection ends."""
+    """Plain commands after an upgrade to compression are invalid data, and end the connection."""
     async with connected(daemon) as client:
         client.send(pipelined(**{kind: True}) + pub("injected", b"x") * 50)
         with pytest.raises(Closed):
@@ -148,7 +148,7 @@ async def test_plain_commands_are_no_compressed_ones(daemon: Daemon, kind: str) 
 async def test_an_early_hello_is_part_of_the_handshake(
     daemon: Daemon, certificates: Certificates
 ) -> None:
-    """A client that does not wait for the reply loses nothing."""
+    """A TLS hello sent right after the IDENTIFY, before the reply, is used for the handshake."""
     async with connected(daemon) as client:
         secure = V2Stream()
         client.writer.write(pipelined(tls_v1=True) + secure.begin_tls(certificates.client()))
@@ -164,7 +164,7 @@ async def test_an_early_hello_is_part_of_the_handshake(
 
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 async def test_early_compressed_commands_are_executed_once(daemon: Daemon, kind: str) -> None:
-    """What is compressed already and rides behind the IDENTIFY belongs to the next layer."""
+    """Commands compressed before the reply arrives are executed once."""
     async with connected(daemon) as client:
         compressed = V2Stream()
         compressed.begin_compression(kind)
@@ -179,7 +179,7 @@ async def test_early_compressed_commands_are_executed_once(daemon: Daemon, kind:
 
 
 async def test_earlier_answers_come_before_the_upgrade(daemon: Daemon) -> None:
-    """A publish that still waits for the disk is answered in the clear, ahead of the reply."""
+    """A publish before the IDENTIFY is answered uncompressed, before the IDENTIFY's reply."""
     async with connected(daemon) as client:
         client.send(pub("t", b"x") + pipelined(deflate=True))
 
@@ -193,7 +193,7 @@ async def test_earlier_answers_come_before_the_upgrade(daemon: Daemon) -> None:
 async def test_a_fatal_error_is_read_through_the_layers(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """The last words of a connection are sealed like all others."""
+    """A fatal error, and TLS's close_notify, are sent through the layers."""
     async with connected(daemon) as client:
         await upgraded(client, certificates, layers)
         client.send(pub("t", b"x") + b"HUBBA\n" + pub("t", b"never"))
@@ -208,7 +208,7 @@ async def test_a_fatal_error_is_read_through_the_layers(
 async def test_a_half_closed_client_gets_its_answers(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """The end of its side, by close_notify or the socket's, leaves what it is owed."""
+    """A client that ends its sending side, by close_notify or shutdown, still gets its answers."""
     async with connected(daemon) as client:
         await upgraded(client, certificates, layers)
         client.send(pub("t", b"x") * 3)
@@ -228,7 +228,7 @@ async def test_a_half_closed_client_gets_its_answers(
 async def test_a_client_that_goes_is_forgotten(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """In each stage of an upgrade."""
+    """A client that disconnects during or after an upgrade is removed."""
     async with connected(daemon) as client:
         await upgraded(client, certificates, layers)
     async with connected(daemon) as client:
@@ -245,7 +245,7 @@ async def test_a_client_that_goes_is_forgotten(
 async def test_a_client_that_does_not_read_stops_its_commands(
     daemon: Daemon, certificates: Certificates, layers: tuple[bool, str]
 ) -> None:
-    """Sealed output counts: what is owed is bounded, and all of it is there once it is read."""
+    """Buffered output is bounded through layers, and every message arrives once it is read."""
     count = 40
     size = 500_000
     async with connected(daemon) as publisher:
@@ -262,6 +262,6 @@ async def test_a_client_that_does_not_read_stops_its_commands(
             assert 2 == kind
             bodies.append(int.from_bytes(bytes(decode_message(data)[3])[:4]))
             client.send(fin(data[10:26]))
-            await asyncio.sleep(0)  # written by itself
+            await asyncio.sleep(0)  # so that the FIN is written alone
 
         assert list(range(count)) == bodies

@@ -1,6 +1,6 @@
-"""ansq at work: create_writer and create_reader on asyncio, as its own documentation has it.
+"""Runs ansq's create_writer and create_reader on asyncio, used as ansq's documentation describes.
 
-Neither of the two can send AUTH: with a secret, the connections under them are used instead.
+Neither can send AUTH: with a secret, this script uses ansq's connections directly.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
-"""asyncnsq at work: create_writer and create_reader, as its own documentation has it.
+"""Runs asyncnsq's create_writer and create_reader, used as its documentation describes.
 
-Its reader has no setting for the message timeout, and takes no options at all where it finds nsqd
+Its reader has no setting for the message timeout, and ignores all options when it finds nsqd
 through nsqlookupd.
 """
 

@@ -1,8 +1,8 @@
-"""gnsq at work: Producer and Consumer on gevent, as its own documentation has it.
+"""Runs gnsq's Producer and Consumer on gevent, used as gnsq's documentation describes.
 
-gnsq has no setting for the message timeout: the daemon's own default holds. Its Producer cannot
-take the OK that follows an upgrade to TLS or to compression: there, NsqdTCPClient publishes, which
-is the connection under it.
+gnsq has no setting for the message timeout: nsqd's default applies. Its Producer cannot handle the
+OK after an upgrade to TLS or compression: in that case this script publishes with NsqdTCPClient,
+the connection class that Producer uses.
 """
 
 import gevent
@@ -20,7 +20,7 @@ OPTIONS = {
 
 
 class LayeredProducer:
-    """The part of Producer's face that is used here, on a connection of its own."""
+    """The subset of Producer's interface that this script uses, on a single NsqdTCPClient."""
 
     def __init__(self, address):
         host, port = address.split(":")
@@ -57,7 +57,7 @@ def publish(producer):
 
 
 def insist(producer):
-    """Publish until it is taken; the producer connects again by itself."""
+    """Publish until nsqd accepts the message; the producer reconnects automatically."""
     open_connections = []
     producer.on_error.connect(lambda _producer, error: open_connections.clear(), weak=False)
     while True:
@@ -112,4 +112,4 @@ if JOB["insist"]:
 if JOB["consume"]:
     consume()
 while True:
-    gevent.sleep(1)  # until it is ended
+    gevent.sleep(1)  # until the test kills this process

@@ -1,4 +1,4 @@
-// What the scripts for node are told and what they say: see job.py beside this file.
+// The protocol between a test and a Node.js client script: see job.py in this folder.
 const fs = require('fs')
 
 const job = JSON.parse(fs.readFileSync(0))
@@ -12,7 +12,7 @@ function fail (error) {
   say('error', { text: String(error) })
 }
 
-// Says what came, and returns what to do with it.
+// Prints the delivery, and returns what to do with it.
 function received (body, attempts) {
   say('received', { body: body.toString(), attempts })
   return (attempts === 1 && job.plans[body.toString()]) || 'finish'

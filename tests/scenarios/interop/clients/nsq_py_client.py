@@ -1,8 +1,8 @@
-"""nsq-py at work: Client and Reader on plain sockets, as its own documentation has it.
+"""Runs nsq-py's Client and Reader on plain sockets, used as nsq-py's documentation describes.
 
-Its client sends AUTH by itself and hands over the answer like any other. For TLS it names version
-1.0 and no other, for which the OpenSSL of today has no ciphers: what that name stands for is set
-here to any version.
+Its client sends AUTH automatically and returns the answer like any other. For TLS it requests
+version 1.0 only (`ssl.PROTOCOL_TLSv1`), for which current OpenSSL has no ciphers: this script
+redefines that name to allow any version.
 """
 
 import ssl
@@ -44,7 +44,7 @@ def publish():
 
 
 def insist(client):
-    """Publish until it is taken; it is the client's user who has connections checked."""
+    """Publish until nsqd accepts the message; the client reconnects only in `check_connections`."""
     while isinstance((answer := client.pub(TOPIC, JOB["insist"].encode())[0]), Error):
         connected = any(connection.alive() for connection in client.connections())
         say("refused", text=str(answer), connected=connected)
@@ -92,4 +92,4 @@ if JOB["insist"]:
 if JOB["consume"]:
     consume()
 while True:
-    time.sleep(1)  # until it is ended
+    time.sleep(1)  # until the test kills this process

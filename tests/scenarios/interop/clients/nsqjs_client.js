@@ -1,4 +1,4 @@
-// nsqjs at work: Writer and Reader, as its own documentation has it.
+// Runs nsqjs's Writer and Reader, used as nsqjs's documentation describes.
 const fs = require('fs')
 const { Reader, Writer } = require('nsqjs')
 const { job, say, fail, received, hold, soon } = require('./job.js')
@@ -44,7 +44,7 @@ async function publish (writer) {
   say('published')
 }
 
-// A writer that has had an error is closed for good: its user makes another one.
+// A writer does not reconnect after an error: its user must create another one.
 async function insist () {
   for (;;) {
     const writer = await connected(() => {})

@@ -1,4 +1,4 @@
-"""pynsq at work: Writer and Reader, as its own documentation has it."""
+"""Runs pynsq's Writer and Reader, used as pynsq's documentation describes."""
 
 import nsq
 import tornado.ioloop
@@ -15,7 +15,7 @@ OPTIONS = {
 
 
 def acknowledge(connection, data):
-    """Count one answer; when all are in, go on."""
+    """Count one answer; after the last one, continue with `published`."""
     if isinstance(data, Exception):
         say("error", text=str(data))
     state["left"] -= 1
@@ -28,7 +28,7 @@ def connected():
 
 
 def publish():
-    """Everything that the job publishes; retried until the writer is connected."""
+    """Publish everything in the job; try again until the writer is connected."""
     if not connected():
         loop.call_later(0.01, publish)
         return

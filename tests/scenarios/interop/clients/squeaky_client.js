@@ -1,5 +1,5 @@
-// squeaky at work: Publisher and Subscriber, as its own documentation has it.
-// It has no setting for heartbeats: the daemon's own default holds.
+// Runs squeaky's Publisher and Subscriber, used as squeaky's documentation describes.
+// It has no setting for heartbeats: nsqd's default applies.
 const { Publisher, Subscriber } = require('squeaky')
 const { job, say, fail, received, hold, soon } = require('./job.js')
 
@@ -21,7 +21,7 @@ async function publish () {
   say('published')
 }
 
-// A publisher that has had an error closes itself: its user makes another one.
+// A publisher closes itself after an error: its user must create another one.
 async function insist () {
   for (;;) {
     const publisher = await connected()
