@@ -1,4 +1,4 @@
-"""The servers of the tests: how one is started, how it ends, and what is told then."""
+"""The servers of the tests: their start, their end, and the reports of both."""
 
 import signal
 import subprocess
@@ -22,10 +22,10 @@ deaf_to_signals()
 
 
 class Deaf(Server):
-    """A program that takes no notice of SIGTERM."""
+    """A program that ignores SIGTERM."""
 
     def program(self) -> tuple[str, ...]:
-        """Its flags are of no use to it."""
+        """Its flags are not used."""
         return sys.executable, "-c", DEAF
 
     def _answers(self) -> bool:
@@ -35,7 +35,7 @@ class Deaf(Server):
 def test_a_server_that_does_not_end_tells_where_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stacks of its threads stand in the failure, and it is gone."""
+    """The failure shows the stacks of its threads, and the process has been killed."""
     monkeypatch.setattr(servers, "STOP_SECONDS", 0.2)
     deaf = Deaf("sparq.nsqd", tmp_path, ())
     deaf.start()
@@ -49,7 +49,7 @@ def test_a_server_that_does_not_end_tells_where_it_is(
 
 
 def test_a_forked_daemon_is_its_program(tmp_path: Path) -> None:
-    """As if started by its module's name: its folder, its log, its flags, and how it ended."""
+    """A forked daemon has its folder, log, flags and exit status as with `python -m`."""
     with spawn_nsqd(tmp_path, "--log-level=debug") as nsqd:
         process = nsqd.process
         assert process is not None and process.poll() is None
