@@ -1,4 +1,4 @@
-"""A small round of the bitrot proof, and its control, as part of every test run."""
+"""A short run of the bitrot proof and its control."""
 
 import random
 
@@ -15,7 +15,7 @@ from sparq.protocol import batch
 
 @pytest.mark.timeout(300)
 def test_damage_costs_what_it_touches() -> None:
-    """Flips, cuts, blocks and foreign files: nothing made up, lost beside the damage, or silent."""
+    """Any damage: no body is corrupt, only damaged batches are lost, each loss is reported."""
     outcome = prove(Plan(seed=20261121, count=40))
 
     assert outcome.held, (outcome.figures, outcome.control)
@@ -23,7 +23,7 @@ def test_damage_costs_what_it_touches() -> None:
 
 
 def test_the_proof_sees_what_is_not_reported() -> None:
-    """A recovery that keeps its findings to itself fails the proof."""
+    """A recovery that does not report its findings fails the proof."""
     sound, tally = original.make(3), Tally()
     path = damages.segments(sound.files_of(TOPIC))[0]
     files = {**sound.files, path: sound.files[path][:5000]}
@@ -36,7 +36,7 @@ def test_the_proof_sees_what_is_not_reported() -> None:
 
 
 def test_the_proof_sees_loss_beside_the_damage() -> None:
-    """A recovery that gives up at the first bad byte, as Go's nsqd does, fails the proof."""
+    """A recovery that stops at the first bad byte, as Go's nsqd does, fails the proof."""
     sound, tally = original.make(3), Tally()
     files = sound.files_of(SMALL)
     (path,) = damages.segments(files)
@@ -50,7 +50,7 @@ def test_the_proof_sees_loss_beside_the_damage() -> None:
 
 
 def test_every_kind_of_damage_changes_something() -> None:
-    """A damage that leaves all files as they were would show nothing."""
+    """A damage that changes no file would prove nothing."""
     sound = original.make(4)
 
     for damage in bitrot.larger(sound, 30, random.Random(1)):

@@ -1,4 +1,4 @@
-"""The bodies of a proof: each is known again, and no spoilt one is taken for whole."""
+"""The bodies of a proof: each is recognised, and no damaged body is taken for a valid one."""
 
 import random
 
@@ -7,7 +7,7 @@ from proofs.bodies import SIZE_MIN, Author, read, write
 
 
 def test_a_body_is_known_again() -> None:
-    """Whatever size chance gives it, a body says who published it."""
+    """A body of any random size names its author."""
     chance = random.Random(1)
     authors = [Author(7, 3, number) for number in range(200)]
 
@@ -15,7 +15,7 @@ def test_a_body_is_known_again() -> None:
 
 
 def test_a_spoilt_body_is_not_taken_for_whole() -> None:
-    """A body with any one byte changed, cut off or added is nobody's."""
+    """A body with a byte changed, removed or added has no author."""
     whole = write(Author(7, 3, 1), random.Random(2))
 
     changed = [whole[:at] + bytes([whole[at] ^ 0x40]) + whole[at + 1 :] for at in range(len(whole))]
@@ -25,7 +25,7 @@ def test_a_spoilt_body_is_not_taken_for_whole() -> None:
 
 @pytest.mark.parametrize("size", range(SIZE_MIN))
 def test_a_body_too_short_is_nobodys(size: int) -> None:
-    """What cannot hold its own head and checksum was not published here."""
+    """A body that is too short for a header and checksum has no author."""
     assert read(b"\0" * size) is None
 
 

@@ -1,4 +1,4 @@
-"""The checker, seen to find each kind of wrong in a history that has just that one."""
+"""The checker finds each kind of violation in a history that has only that one."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ def key(number: int, publisher: int = 0) -> int:
 
 
 def history(*events: int, finished: tuple[int, ...] = ()) -> History:
-    """Two publishers: PUB 0 ok, MPUB 1-3 ok, PUB 4 refused, MPUB 5-6 unknown; and 1's PUB 0 ok."""
+    """Publisher 0: PUB 0 OK, MPUB 1-3 OK, PUB 4 refused, MPUB 5-6 unknown; 1: PUB 0 OK."""
     channel = ChannelHistory()
     for event in events:
         channel.delivered(event)
@@ -51,7 +51,7 @@ def verdict(found: History) -> Verdict:
 
 
 def test_all_that_was_acknowledged_came() -> None:
-    """Nothing is wrong when just the acknowledged messages came, each once."""
+    """No violation is found if exactly the acknowledged messages arrive, each once."""
     found = verdict(history(*ALL_ACKNOWLEDGED, finished=ALL_ACKNOWLEDGED))
 
     assert found == CLEAN
@@ -59,7 +59,7 @@ def test_all_that_was_acknowledged_came() -> None:
 
 
 def test_what_was_unknown_may_come_or_not() -> None:
-    """A whole MPUB without an answer may turn up: it is counted as revived, and fine."""
+    """An unanswered MPUB may arrive as a whole: it counts as revived, and is not a violation."""
     found = verdict(history(*ALL_ACKNOWLEDGED, key(5), key(6)))
 
     assert found == replace(CLEAN, delivered=7, revived=2)
@@ -78,7 +78,7 @@ def test_what_was_unknown_may_come_or_not() -> None:
     ],
 )
 def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, int]) -> None:
-    """Lost, made up, refused yet delivered, split and doubled are each counted as that."""
+    """Lost, invented, refused but delivered, split and duplicated messages have separate counts."""
     found = verdict(history(*events))
 
     assert found == replace(CLEAN, **wrong)
@@ -92,8 +92,11 @@ def test_each_kind_of_wrong_is_found(events: tuple[int, ...], wrong: dict[str, i
 def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
     before: tuple[int, ...], after: tuple[int, ...], split: int
 ) -> None:
-    """Where a power cut may take what was not synced, an MPUB of which a part was delivered before
-    it and nothing after it is lost whole; it is split only if a part of it came after the cut."""
+    """It is split only if a part of it is delivered after the cut.
+
+    If a part is delivered before the cut and nothing afterwards, the MPUB was not synced, and all
+    of it was lost.
+    """
     found = history(*ALL_ACKNOWLEDGED, *before)
     channel = found.channels[CHANNEL]
     channel.before_cut = len(channel.events)
@@ -104,7 +107,7 @@ def test_a_power_cut_may_take_an_mpub_that_was_partly_delivered(
 
 
 def test_a_delivery_after_an_answered_finish_is_returned() -> None:
-    """A message that comes again once its FIN was answered is wrong, whatever the bound."""
+    """A message that is delivered after its FIN was answered is a violation, whatever the bound."""
     found = history(*ALL_ACKNOWLEDGED, finished=(key(1), key(2)))
     channel = found.channels[CHANNEL]
     channel.in_flight_at_kills = 10
@@ -119,7 +122,7 @@ def test_a_delivery_after_an_answered_finish_is_returned() -> None:
 
 @pytest.mark.parametrize("name", ["corrupt", "refused"])
 def test_what_the_witness_counted_counts(name: str) -> None:
-    """A spoilt body, or a FIN that was answered with an error, breaks the verdict."""
+    """A corrupt body, or a FIN that was answered with an error, is a violation."""
     found = history(*ALL_ACKNOWLEDGED)
     setattr(found.channels[CHANNEL], name, 1)
 
@@ -128,7 +131,7 @@ def test_what_the_witness_counted_counts(name: str) -> None:
 
 
 def test_what_was_in_flight_or_sent_back_may_come_twice() -> None:
-    """Duplicates are bounded by what was in flight at the kills and what was requeued."""
+    """Duplicates are limited to the messages in flight at the kills and the requeued ones."""
     found = history(*ALL_ACKNOWLEDGED, key(2), key(2))
     found.channels[CHANNEL].in_flight_at_kills = 1
     found.channels[CHANNEL].requeued = 1
@@ -138,7 +141,7 @@ def test_what_was_in_flight_or_sent_back_may_come_twice() -> None:
 
 
 def test_totals_add_channels_up() -> None:
-    """Over channels everything adds up, but what was published was published once."""
+    """The counts of all channels are added; those of the publishers are not."""
     found = total([CLEAN, replace(CLEAN, lost=2)])
 
     assert found == replace(CLEAN, delivered=10, lost=2)
@@ -146,7 +149,7 @@ def test_totals_add_channels_up() -> None:
 
 
 def test_an_empty_history_is_no_error() -> None:
-    """A run in which nothing happened is checked as well, and proves nothing."""
+    """A run without messages can be checked, but proves nothing."""
     nothing = check(History(9, {}, {CHANNEL: ChannelHistory()}))[CHANNEL]
 
     assert nothing == replace(CLEAN, attempted=0, acknowledged=0, delivered=0)
@@ -154,7 +157,7 @@ def test_an_empty_history_is_no_error() -> None:
 
 
 def test_what_was_lost_is_named() -> None:
-    """Each command of which something was lost is named, with its publisher and its moment."""
+    """Each command with lost messages is printed with its publisher and its last kill."""
     found = history(*ALL_ACKNOWLEDGED[:2], *ALL_ACKNOWLEDGED[3:])
 
     assert ["live: 1 of 3 messages from 1 on, of publisher 0, acknowledged after kill 0"] == list(

@@ -1,4 +1,4 @@
-"""The proof of clocks that jump holds, and its control fails."""
+"""The proof with clock jumps holds, and its controls fail."""
 
 import pytest
 from proofs.clock import prove
@@ -6,7 +6,7 @@ from proofs.outcome import Plan
 
 
 def test_a_clock_that_jumps_brings_nothing_back_and_nothing_early() -> None:
-    """Nor does a start on another day give an id twice, nor a standstill break a connection."""
+    """Nor does a start on another day reuse an id, nor a SIGSTOP break a connection."""
     found = prove(Plan(seed=1, count=2))
     if found.skipped:
         pytest.skip(found.skipped)

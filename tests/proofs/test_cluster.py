@@ -1,11 +1,11 @@
-"""A cluster in trouble for a moment: nothing acknowledged stays unhandled, nobody is stuck."""
+"""Cluster failures: every acknowledged message is handled, and no consumer is stuck."""
 
 from proofs.cluster import BOUNDS, Findings, prove
 from proofs.outcome import Plan
 
 
 def test_a_cluster_in_trouble_loses_nothing() -> None:
-    """Daemons die and come back; both consumers are back, and have handled everything."""
+    """Daemons are killed and restarted; both consumers reconnect and handle every message."""
     found = prove(Plan(seed=2683, count=2, control=False))
 
     assert found.held, found
@@ -15,7 +15,7 @@ def test_a_cluster_in_trouble_loses_nothing() -> None:
 
 
 def test_what_is_found_decides() -> None:
-    """A message that was not handled, a consumer that is stuck or late: each is told."""
+    """An unhandled message, a stuck consumer and a late one are each found."""
     good = Findings(acknowledged=1, missing={"given": 0})
     late = Findings(acknowledged=1, delays={"given": [0.1, BOUNDS["given"] + 0.1], "found": []})
 

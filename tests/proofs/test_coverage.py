@@ -1,4 +1,4 @@
-"""`make coverage`, with one file of tests: its figures, and which test reaches a line."""
+"""`make coverage` with one test file: its figures, and the tests that reach a line."""
 
 from pathlib import Path
 
@@ -15,12 +15,12 @@ MODULE = "src/sparq/protocol/durations.py"
 
 @pytest.fixture(scope="module")
 def reach(tmp_path_factory: pytest.TempPathFactory) -> Reach:
-    """What one file of tests reaches."""
+    """The data of one test file's run."""
     return coverage.measured([[TESTS]], tmp_path_factory.mktemp("coverage"))
 
 
 def test_each_module_has_its_branches(reach: Reach) -> None:
-    """A row has a module's statements and branches; its package and all others have one each."""
+    """Each module has a row with statements and branches, each package one, all others one."""
     figures = coverage.report(reach.data, include=[MODULE, OTHER])
 
     table = [line.split("|") for line in coverage.table(figures)[2:]]
@@ -35,7 +35,7 @@ def test_each_module_has_its_branches(reach: Reach) -> None:
 
 
 def test_each_line_knows_its_tests(reach: Reach) -> None:
-    """A line of a function has the ids of the tests that reach it; the data is used again."""
+    """A function's line has the ids of the tests that reach it; a second call reuses the data."""
     data = CoverageData(str(reach.data))
     data.read()
     reached = data.contexts_by_lineno(MODULE)
@@ -61,7 +61,7 @@ def test_each_line_knows_its_tests(reach: Reach) -> None:
     ],
 )
 def test_scenarios_with_daemons_are_left_out(tmp_path: Path, text: str, expected: bool) -> None:
-    """A scenario counts if it calls protocol, log or broker itself, and starts no daemon."""
+    """A scenario counts if it calls protocol, log or broker directly and starts no daemon."""
     path = tmp_path / "test_scenario.py"
     path.write_text(text, encoding="utf-8")
 

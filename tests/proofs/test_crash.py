@@ -1,4 +1,4 @@
-"""A few crash points, and a control, as part of every test run; and what the points are."""
+"""A few crash points and the controls; and which points there are."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ needs_strace = pytest.mark.skipif(bool(strace.lack()), reason=strace.lack() or "
 @needs_strace
 @pytest.mark.timeout(300)
 def test_no_crash_point_costs_anything() -> None:
-    """nsqd killed at the N-th call of a kind loses, splits and brings back nothing."""
+    """nsqd that is killed at the Nth call of a kind loses, splits and redelivers nothing."""
     outcome = prove(Plan(seed=20261121, count=6, control=False))
 
     assert outcome.held, outcome.figures
@@ -26,7 +26,7 @@ def test_no_crash_point_costs_anything() -> None:
 @needs_strace
 @pytest.mark.timeout(300)
 def test_the_proof_finds_a_late_commit(tmp_path: Path) -> None:
-    """With the write moved behind the OK the same points lose messages."""
+    """With the write after the OK, the same points lose messages."""
     verdict = without_guard(LATE_COMMIT, 20261121, tmp_path, opens=0)
 
     assert verdict.lost > 0, verdict.line()
@@ -35,14 +35,14 @@ def test_the_proof_finds_a_late_commit(tmp_path: Path) -> None:
 @needs_strace
 @pytest.mark.timeout(300)
 def test_the_proof_finds_a_late_finish(tmp_path: Path) -> None:
-    """With what is finished written late the same points bring messages back."""
+    """With FINs written late, the same points redeliver finished messages."""
     verdict = without_guard(LATE_FINISH, 20261121, tmp_path, opens=0)
 
     assert verdict.returned > 0, verdict.line()
 
 
 def test_each_call_is_met_from_its_first_time_on() -> None:
-    """The points of a call are N = 1, 2, 3 and so on, none twice, as many as were asked for."""
+    """The points of a call are N = 1, 2, 3 and so on, without repetition, as many as requested."""
     found = points(500, random.Random(1))
 
     assert 500 == len(set(found))
@@ -52,6 +52,6 @@ def test_each_call_is_met_from_its_first_time_on() -> None:
 
 
 def test_pythons_own_files_are_passed_over() -> None:
-    """For openat, N counts from the first file of nsqd's data on."""
+    """For openat, N counts from nsqd's first data file."""
     assert "inject=openat:signal=KILL:when=703" in Point("openat", 3).prefix(700)
     assert "inject=unlink:signal=KILL:when=3" in Point("unlink", 3).prefix(700)

@@ -1,4 +1,4 @@
-"""A few cases of each pair of twins, and that no module of arrays is without a plain twin."""
+"""A few cases of each pair of twins; every module that works with arrays has a plain twin."""
 
 import ast
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from proofs.twins_elsewhere import ELSEWHERE
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "log", "broker", "inspection", "migration")
 TYPES = frozenset(["int64", "uint8", "uint16", "uint32", "uint64", "integer", "bool_", "bytes_"])
-"""Naming a type of numpy is not yet working with arrays."""
+"""Types of numpy: naming one does not count as working with arrays."""
 
 
 def test_the_twins_agree_and_wrong_ones_are_found() -> None:
-    """Some cases of each pair; the control's wrong functions differ from their twins."""
+    """The twins' results are equal; the control's wrong functions differ from their twins."""
     outcome = prove(Plan(seed=20261121, count=40 * len(PAIRS)))
 
     assert outcome.held, f"{outcome.figures} {outcome.control}"
@@ -23,14 +23,14 @@ def test_the_twins_agree_and_wrong_ones_are_found() -> None:
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Name and text of each module of the core."""
+    """Return the name and syntax tree of each module of the core."""
     for package in PACKAGES:
         for path in sorted((ROOT / "src" / "sparq" / package).glob("*.py")):
             yield f"{package}.{path.stem}", ast.parse(path.read_text())
 
 
 def works_with_arrays(node: ast.AST) -> bool:
-    """Whether a function calls numpy, other than for a type."""
+    """Whether a function uses numpy other than for a type."""
     return any(
         isinstance(part, ast.Attribute)
         and isinstance(part.value, ast.Name)
@@ -44,7 +44,7 @@ def works_with_arrays(node: ast.AST) -> bool:
 
 
 def test_every_module_of_arrays_is_held_to_plain_code() -> None:
-    """By a pair of this proof, or by a test that the proof names."""
+    """It is checked by a pair of this proof, or by a test that ELSEWHERE names."""
     paired = {pair.name.rsplit(".", 2 if ".InFlight." in pair.name else 1)[0] for pair in PAIRS}
     used = {name for name, text in modules() if works_with_arrays(text)}
 
@@ -55,7 +55,7 @@ def test_every_module_of_arrays_is_held_to_plain_code() -> None:
 
 
 def test_every_scalar_path_has_its_pair() -> None:
-    """A function with a plain sibling in sparq is compared with it here."""
+    """Each public `_scalar` or `_few` function of sparq is compared with its sibling here."""
     siblings = {
         f"{name}.{node.name.removesuffix('_scalar').removesuffix('_few')}"
         for name, text in modules()

@@ -1,11 +1,11 @@
-"""The proof of few files holds, and its control fails."""
+"""The proof with few open files holds, and its control fails."""
 
 from proofs.fds import TOPICS, prove
 from proofs.outcome import Plan
 
 
 def test_few_files_serve_all_the_same() -> None:
-    """A flood hurts nobody; without any file left publishes are refused, and go on afterwards."""
+    """A flood affects no client; without free files publishes are refused, then resume."""
     found = prove(Plan(seed=1, count=100))
 
     assert found.held, found

@@ -1,4 +1,4 @@
-"""A disk that is full in each way, a little of it, and the control, as part of every test run."""
+"""Short runs on a full disk of each kind, and the controls."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ FINISHES = 400
 @needs_strace
 @pytest.mark.timeout(300)
 def test_a_full_disk_costs_nothing() -> None:
-    """What is acknowledged comes, what is refused does not, what is finished stays finished."""
+    """Acknowledged messages arrive, refused ones do not, and finished ones do not return."""
     outcome = full.prove(Plan(seed=20261121, count=5, control=False))
 
     if outcome.skipped:
@@ -25,7 +25,7 @@ def test_a_full_disk_costs_nothing() -> None:
 
 @pytest.mark.timeout(300)
 def test_the_proof_finds_that_nothing_is_kept_back(tmp_path: Path) -> None:
-    """An nsqd that keeps no space for what is finished is seen to bring it back."""
+    """An nsqd that reserves no space for FINs redelivers finished messages."""
     found = full.brim(tmp_path, 20261121, FINISHES, full.NO_RESERVE)
 
     assert found.redelivered > 0
@@ -34,7 +34,7 @@ def test_the_proof_finds_that_nothing_is_kept_back(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_the_proof_finds_that_no_checkpoint_makes_room(tmp_path: Path) -> None:
-    """Without checkpoints single FINs use the reserve up, and a kill brings messages back."""
+    """Without checkpoints, single FINs use up the reserve, and a kill redelivers their messages."""
     found = full.crowd(tmp_path, full.SMALL, full.NO_CHECKPOINTS)
 
     assert found.redelivered > 0

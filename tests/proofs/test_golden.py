@@ -15,15 +15,17 @@ from tests.support.open_files import files_closed_below
 
 @pytest.fixture(autouse=True)
 def closed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The proof's own folder is below the test's, and what its brokers leave open is closed."""
+    """Put the proof's folder below the test's, and close files that its brokers leave open."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with files_closed_below(tmp_path):
         yield
 
 
 def test_every_golden_data_path_is_opened_as_it_was() -> None:
-    """What earlier versions wrote is read by this one; a reader that knows only a newer format is
-    seen to fail."""
+    """This version reads every golden data path.
+
+    A reader that knows only the newest format fails the proof.
+    """
     outcome = golden.prove(Plan(seed=1, count=1))
 
     assert outcome.held, (outcome.figures, outcome.control)
@@ -31,7 +33,7 @@ def test_every_golden_data_path_is_opened_as_it_was() -> None:
 
 
 def test_the_present_version_has_golden_data_paths() -> None:
-    """A version is released together with data paths that it wrote."""
+    """A release includes data paths that it wrote."""
     names = {pack.parent.name.partition("-")[0] for pack in golden.packs()}
 
     assert sparq_version() in names
@@ -40,8 +42,10 @@ def test_the_present_version_has_golden_data_paths() -> None:
 def test_golden_data_paths_are_never_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command writes a new version's data paths, which this version opens, and refuses a name
-    that is taken."""
+    """The command writes a new version's data paths, which this version opens.
+
+    It refuses a version that already has some.
+    """
     monkeypatch.setattr(golden_write, "GOLDEN", tmp_path)
     monkeypatch.setattr(golden, "GOLDEN", tmp_path)
 
@@ -52,7 +56,7 @@ def test_golden_data_paths_are_never_written_again(
 
 
 def test_another_body_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A data path of which one message is not as its document says fails the proof."""
+    """A data path with one message that differs from its document fails the proof."""
     pack = next(pack for pack in golden.packs() if pack.name.startswith("deferred"))
     folder = tmp_path / "1.0"
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""GUARANTEES.md: what is written there is what the proofs came to, whatever it was."""
+"""GUARANTEES.md shows the proofs' results, good or bad."""
 
 import json
 import re
@@ -26,14 +26,14 @@ def book(**outcomes: Outcome) -> Book:
 
 
 def test_the_page_is_what_the_results_say() -> None:
-    """Nobody edits GUARANTEES.md: it is made of the promises and of proofs/results.json."""
+    """GUARANTEES.md is generated from the promises and proofs/results.json, not edited."""
     written = (ROOT / "GUARANTEES.md").read_text(encoding="utf-8")
 
     assert guarantees.page(guarantees.read(), proofs.VERBS) == written
 
 
 def test_each_promise_has_a_proof_and_each_proof_a_promise() -> None:
-    """P1 to P19 are there in their order, and nothing is proved that nobody promises."""
+    """P1 to P19 are in order; each has a proof, and each proof has a promise."""
     named = {verb for promise in PROMISES for verb in promise.proofs}
 
     assert [f"P{number}" for number in range(1, 20)] == [promise.name for promise in PROMISES]
@@ -42,7 +42,7 @@ def test_each_promise_has_a_proof_and_each_proof_a_promise() -> None:
 
 
 def test_the_verbs_are_those_of_the_makefile() -> None:
-    """What `make proofs` runs is what `make <proof>` can repeat."""
+    """`make proofs` runs exactly the proofs that have a make target."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     found = re.search(r"^PROOFS := (.*)", text, re.M)
 
@@ -51,7 +51,7 @@ def test_the_verbs_are_those_of_the_makefile() -> None:
 
 
 def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written down is read again as it was; where nothing is, nothing is known."""
+    """Results are read back as they were written; without a file there are none."""
     monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
     assert Book() == guarantees.read()
     known = book(kill=HELD, power=skipped(("P2",), "needs root"))
@@ -62,7 +62,7 @@ def test_results_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_promise_stands_beside_its_figures() -> None:
-    """The figures of its first proof are under a promise, with all proofs that are there."""
+    """A promise shows the figures of its first proof and links to all its proofs."""
     p1 = next(promise for promise in PROMISES if promise.name == "P1")
     text = guarantees.section(p1, book(kill=HELD))
 
@@ -79,7 +79,7 @@ def test_a_promise_stands_beside_its_figures() -> None:
     ],
 )
 def test_what_a_proof_came_to_is_told(outcome: Outcome, told: str) -> None:
-    """A failure is not to be overlooked, nor is what could not be run."""
+    """Failures and skipped proofs are visible on the page."""
     page = guarantees.page(book(kill=outcome), ["kill"])
 
     assert f"### kill\n\n- {told}\n" in page
@@ -88,14 +88,14 @@ def test_what_a_proof_came_to_is_told(outcome: Outcome, told: str) -> None:
 
 
 def proof_of(folder: Path, body: str) -> None:
-    """A package `proofs` of a single proof `kill`."""
+    """Write a package `proofs` that has only the proof `kill`."""
     (folder / "proofs").mkdir()
     (folder / "proofs" / "__init__.py").touch()
     (folder / "proofs" / "kill.py").write_text(body)
 
 
 def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None:
-    """One that dies is written down as failed, with the promises that it was to prove."""
+    """It is recorded as failed, with the promises that it should have proved."""
     proof_of(tmp_path, "raise SystemExit(3)")
 
     outcome = proofs.run("kill", None, tmp_path)
@@ -106,7 +106,7 @@ def test_a_proof_that_ends_without_an_outcome_has_failed(tmp_path: Path) -> None
 
 
 def test_the_outcome_of_a_proof_is_taken_over(tmp_path: Path) -> None:
-    """What a proof says of itself is what is written down; the seed is handed to it."""
+    """The outcome that a proof writes is recorded, and the proof gets the seed."""
     row = json.dumps({"promises": ["P1"], "figures": "kills 1", "held": True})
     proof_of(
         tmp_path,
@@ -118,7 +118,7 @@ def test_the_outcome_of_a_proof_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed proof makes the exit status 1; the rows of proofs that were not run stay."""
+    """A failed proof makes the exit status 1; the results of proofs that were not run are kept."""
     monkeypatch.setattr(guarantees, "RESULTS", tmp_path / "results.json")
     monkeypatch.setattr(guarantees, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(machine, "facts", lambda: {"cores": "2"})
@@ -134,7 +134,7 @@ def test_a_run_writes_results_and_page(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins first and ends last; the others follow one another in their order."""
+    """It starts first and ends last; the others run one after another in their order."""
     begun = threading.Event()
     others = threading.Event()
     came: list[str] = []
@@ -159,7 +159,7 @@ def test_the_mixed_run_goes_beside_the_others(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_commit_is_named(tmp_path: Path) -> None:
-    """A tree that differs from its commit says so, but for what the proofs themselves write."""
+    """A modified tree gets a "+", unless only files that the proofs write have changed."""
     for words in (("init", "-q"), ("add", "."), ("commit", "-q", "-m", "one")):
         (tmp_path / "code.py").write_text("")
         (tmp_path / "GUARANTEES.md").write_text("")
@@ -174,7 +174,7 @@ def test_the_commit_is_named(tmp_path: Path) -> None:
 
 
 def test_a_verb_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is run then, and the verbs are named."""
+    """No proof is run, and the error names the unknown proof."""
     with pytest.raises(SystemExit):
         proofs.main(["--only", "kil"])
 
@@ -184,7 +184,7 @@ def test_a_verb_that_is_none_is_refused(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_command_line_of_a_proof(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Seed and count reach the proof; it tells how to repeat itself, and what it came to."""
+    """The proof gets seed and count; its output has the command to repeat it and its outcome."""
     monkeypatch.setattr(sys, "argv", ["make kill"])
     given: list[Plan] = []
 
@@ -204,7 +204,7 @@ def test_the_command_line_of_a_proof(
 
 
 def test_the_machine_is_described() -> None:
-    """What figures depend on is named, and measured where it has to be."""
+    """It names all that figures depend on, and measures the time of a sync."""
     facts = machine.facts()
 
     assert {"cores", "memory", "kernel", "Python"} < set(facts)

@@ -1,4 +1,4 @@
-"""A small round of the hostile proof with its controls; and its own parts."""
+"""A short run of the hostile proof with its controls, and tests of its parts."""
 
 import pytest
 from proofs.hostile import PEAK_BYTES_MAX, noticed, prove
@@ -11,7 +11,7 @@ COUNT = 3_000
 
 @pytest.mark.timeout(300)
 def test_hostile_bytes_come_to_documented_errors_alone() -> None:
-    """No exception, no hang, no growth; and each guard that is switched off is missed."""
+    """No exception, hang or memory growth; switching off any guard causes a finding."""
     outcome = prove(Plan(seed=20261121, count=COUNT))
 
     assert outcome.held, f"{outcome.figures}\n{outcome.control}"
@@ -19,7 +19,7 @@ def test_hostile_bytes_come_to_documented_errors_alone() -> None:
 
 
 def test_a_hang_is_found_while_it_lasts() -> None:
-    """An execution that would never end is broken off, and is a finding with its input."""
+    """An execution that would not end is interrupted, and is a finding with its input."""
 
     def wait(data: bytes) -> object:
         while data:
@@ -33,7 +33,7 @@ def test_a_hang_is_found_while_it_lasts() -> None:
 
 
 def test_an_exception_is_found_with_its_place_and_input() -> None:
-    """The finding says where it came from, and for which bytes."""
+    """The finding names the place and the input bytes."""
 
     def stumble(data: bytes) -> object:
         return data[1 << 20]
@@ -45,14 +45,14 @@ def test_an_exception_is_found_with_its_place_and_input() -> None:
 
 
 def test_memory_that_is_kept_or_needed_is_noticed() -> None:
-    """Either alone is enough."""
+    """Kept memory or peak memory alone is a finding."""
     assert {"memory"} == noticed(Found("keeps", kept_bytes=1 << 30))
     assert {"memory"} == noticed(Found("needs", peak_bytes=PEAK_BYTES_MAX + 1))
     assert set() == noticed(Found("neither", kept_bytes=1, peak_bytes=PEAK_BYTES_MAX))
 
 
 def test_a_seed_repeats_its_inputs_and_chunks_lose_nothing() -> None:
-    """The same bytes in the same order; and however an input is cut, it is all there."""
+    """A seed gives the same bytes in the same order; the chunks of an input add up to it."""
 
     def inputs(seed: str) -> list[bytes]:
         mutator = mutate.Mutator(seed, [b"PUB topic\n", b"x" * 500], [b"word"])

@@ -1,4 +1,4 @@
-"""A few failing system calls, and the control, as part of every test run; and how they are told."""
+"""A few failing system calls and the control; and how injected errors are counted."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ RECORD = """\
 @needs_strace
 @pytest.mark.timeout(300)
 def test_no_failing_call_costs_anything() -> None:
-    """nsqd whose calls fail goes on, acknowledges nothing that is not synced, and loses nothing."""
+    """nsqd with failing calls keeps running, acknowledges only synced messages, and loses none."""
     outcome = ioerror.prove(Plan(seed=20261121, count=10, control=False))
 
     assert outcome.held, outcome.figures
@@ -31,19 +31,19 @@ def test_no_failing_call_costs_anything() -> None:
 @needs_strace
 @pytest.mark.timeout(300)
 def test_the_proof_finds_who_believes_in_failed_syncs(tmp_path: Path) -> None:
-    """An nsqd that goes on after a failed sync is seen to acknowledge what is on no disk."""
+    """An nsqd that ignores failed syncs acknowledges messages that are not on disk."""
     assert ioerror.acknowledged_by_believing(tmp_path, 20261121) > 0
 
 
 def test_what_was_injected_is_counted(tmp_path: Path) -> None:
-    """Each failed call counts once, also when the tracer tells it in two parts."""
+    """Each failed call counts once, also if strace prints it in two parts."""
     (tmp_path / "record").write_text(RECORD)
 
     assert {"fdatasync": 2} == strace.Record(tmp_path / "record").injected()
 
 
 def test_a_file_that_is_synced_again_is_found(tmp_path: Path) -> None:
-    """A segment is not to be synced after its sync has failed; another of its name may be."""
+    """A segment must not be synced after its sync has failed; a new file of its name may be."""
     record = strace.Record(tmp_path / "record")
     again = "7 fdatasync(9</x/1.log>)     = 0\n"
 

@@ -1,4 +1,4 @@
-"""A small round of the kill proof, and its control, as part of every test run."""
+"""A short run of the kill proof and its controls."""
 
 import pytest
 from proofs.checker import lost_commands
@@ -9,7 +9,7 @@ KILLS = 3
 
 @pytest.mark.timeout(180)
 def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
-    """Three kills under load: all acknowledged messages come, no answered FIN is undone."""
+    """Three kills under load: all acknowledged messages arrive, no answered FIN is undone."""
     verdict, proof = attempt(seed=20261121, kills=KILLS)
 
     assert proof.history.kills >= KILLS
@@ -19,7 +19,7 @@ def test_nothing_acknowledged_is_lost_by_kill_9() -> None:
 
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_late_commit() -> None:
-    """With the write moved behind the OK the same check finds lost messages."""
+    """With the write after the OK, the same check finds lost messages."""
     verdict, _ = attempt(seed=20261121, kills=KILLS, module=LATE_COMMIT)
 
     assert verdict.lost > 0, verdict.line()
@@ -27,7 +27,7 @@ def test_the_proof_finds_a_late_commit() -> None:
 
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_late_finish() -> None:
-    """With what is finished written late the same check finds messages that return."""
+    """With FINs written late, the same check finds finished messages that return."""
     verdict, _ = attempt(seed=20261121, kills=KILLS, module=LATE_FINISH)
 
     assert verdict.returned > 0, verdict.line()

@@ -1,4 +1,4 @@
-"""How lateness is counted: what the machine overslept is taken off, and nothing else."""
+"""Lateness: only stalls of the machine or of the proof are subtracted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from proofs.lateness import Lateness, Stalls, sleeping, stalls_of
 
 
 def test_what_was_overslept_is_taken_off_once() -> None:
-    """Two who slept at the same time are one excuse, and time before the due time is none."""
+    """Simultaneous stalls are subtracted once, and stalls before the due time are not."""
     lateness, machine = Lateness(), Stalls()
     lateness.note(10.0, 10.5)
     lateness.own.note(9.0, 10.1)
@@ -22,7 +22,7 @@ def test_what_was_overslept_is_taken_off_once() -> None:
 
 
 def test_nobody_asleep_is_no_excuse() -> None:
-    """A delivery that is late while everything else is on time stays late."""
+    """A late delivery stays late if neither the machine nor the proof stalled."""
     lateness = Lateness()
     lateness.note(1.0, 1.25)
 
@@ -31,7 +31,7 @@ def test_nobody_asleep_is_no_excuse() -> None:
 
 
 def test_a_process_beside_sleeps_and_notes_whole_lines(tmp_path: Path) -> None:
-    """Its notes are read up to the last whole line, whatever it is writing at that moment."""
+    """The sleeping process's notes are read up to the last complete line."""
     with sleeping(tmp_path) as notes:
         assert notes.exists()
     notes.write_bytes(b"1.0 1.5\n2.0 2.25\n3.0 3.")

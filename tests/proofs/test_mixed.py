@@ -1,4 +1,4 @@
-"""The mixed run for some seconds, with its controls; and what is held to be flat."""
+"""Seconds of the mixed run, its controls, and the definition of growth."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +15,13 @@ SECONDS = 18.0
 
 
 def watch(samples: list[Sample]) -> Watch:
-    """What was seen of a server that is not there."""
+    """Return a watch with samples, but without a server."""
     server = cast(NsqdServer, SimpleNamespace(process=None, folder=Path("none")))
     return Watch(server, 0.0, 0.0, samples)
 
 
 def samples(seconds: int, *, memory_a_second: int = 0, files_a_second: int = 0) -> list[Sample]:
-    """One a second of a process that takes so much more each second."""
+    """Return one sample a second, with memory and open files that grow each second."""
     return [
         Sample(at, at, memory_a_second * at, 30 + files_a_second * at, 6, 50)
         for at in range(seconds)
@@ -30,12 +30,12 @@ def samples(seconds: int, *, memory_a_second: int = 0, files_a_second: int = 0) 
 
 @pytest.mark.timeout(240)
 def test_everything_at_once_loses_nothing() -> None:
-    """Topics come and go, nsqd is killed: what is acknowledged comes, and nothing grows."""
+    """Despite deleted topics and kills, acknowledged messages arrive and nothing grows."""
     steady, killed = attempt(seed=20261122, seconds=SECONDS)
 
     assert steady.is_right, [steady.line(), *steady.lost]
     assert killed.is_right, [killed.line(), *killed.lost]
-    # A process that is killed so soon may be seen at no age at which another was seen.
+    # A process killed that early may have no sample at an age at which another process has one.
     grown = [growth.line() for growth in killed.growths if not growth.is_flat]
     assert steady.is_flat and not grown, [steady.line(), *grown]
     assert min(steady.lives, killed.lives) > 0
@@ -45,7 +45,7 @@ def test_everything_at_once_loses_nothing() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_the_run_finds_a_leak_and_a_late_commit() -> None:
-    """What a deleted topic leaves is seen to grow; a write behind the OK loses messages."""
+    """Files and memory left by deleted topics are growth; a write after the OK loses messages."""
     leaking, late = attempt(seed=20261122, seconds=SECONDS, modules=(LEAKING, LATE_COMMIT))
 
     assert {"memory", "open_files"} <= {g.name for g in leaking.growths if not g.is_flat}
@@ -53,7 +53,7 @@ def test_the_run_finds_a_leak_and_a_late_commit() -> None:
 
 
 def test_an_hour_may_grow_by_little() -> None:
-    """A slow leak is within what an allocator wavers by, one of 30 MiB an hour is not."""
+    """A slow leak is within an allocator's variation; 30 MiB an hour is not."""
     hour = 3600
     slow = watch(samples(hour, memory_a_second=MIB // 600)).growth(hour)
     fast = watch(samples(hour, memory_a_second=30 * MIB // hour)).growth(hour)
@@ -66,7 +66,7 @@ def test_an_hour_may_grow_by_little() -> None:
 
 
 def test_processes_are_compared_at_the_same_age() -> None:
-    """What a process has a moment after its start, or long after it, is not counted."""
+    """Samples of very young or old processes are not counted."""
     old = [Sample(at, age=100, memory=500 * MIB, open_files=9, threads=2, data_files=1)
            for at in range(600)]  # fmt: skip
     young = [each._replace(age=5, memory=20 * MIB) for each in old]
@@ -77,7 +77,7 @@ def test_processes_are_compared_at_the_same_age() -> None:
 
 
 def test_what_is_found_decides() -> None:
-    """Each thing that must not be is told; what may be lost where a topic was emptied is not."""
+    """Each violation is found; a loss is not one if the topic was emptied."""
     whole = Verdict(10, 10, 9, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0)
     good, emptied, lost = Findings(), Findings(), Findings()
     good.take(whole, may_lose=True, may_return=False)

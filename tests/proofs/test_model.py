@@ -1,4 +1,4 @@
-"""A few stories of the state machine, and one that shows a guard that is off."""
+"""A few stories of the state machine, and a control without a guard."""
 
 import pytest
 from proofs.model import prove, without
@@ -7,7 +7,7 @@ from proofs.outcome import Plan
 
 @pytest.mark.timeout(180)
 def test_channels_do_what_the_model_says() -> None:
-    """Publish, deliver, finish, requeue, touch, expire, pause, seek, crash, trim: as the model."""
+    """Publish, deliver, finish, requeue, touch, expire, pause, seek, crash, trim: no difference."""
     outcome = prove(Plan(seed=20261121, count=12, control=False))
 
     assert outcome.held, outcome.figures
@@ -16,5 +16,5 @@ def test_channels_do_what_the_model_says() -> None:
 
 @pytest.mark.timeout(180)
 def test_a_guard_that_is_off_contradicts_the_model() -> None:
-    """With due times forgotten at a start, some story has a message too early."""
+    """If due times are forgotten at a start, some story delivers a message too early."""
     assert without("due times", 20261121).story

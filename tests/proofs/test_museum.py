@@ -1,4 +1,4 @@
-"""NSQ's ways to lose messages, on ours; and that an exhibit sees a loss."""
+"""NSQ's ways to lose messages, tried on sparq's nsqd; and controls of the scenarios."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from proofs import museum
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.number)
 def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
-    """What has cost users of NSQ messages costs users of sparq none."""
+    """sparq's nsqd loses no message in any of the scenarios."""
     try:
         loss = visit(exhibit, maker())
     except Needs as needs:
@@ -24,7 +24,7 @@ def test_ours_does_not_lose_what_nsq_loses(exhibit: Exhibit) -> None:
 
 @pytest.mark.timeout(180)
 def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no Go's nsqd, it is said, and one exhibit is seen to find a loss."""
+    """Without Go's nsqd the report says so, and the control finds a loss in one scenario."""
     monkeypatch.delenv("NSQD_GO", raising=False)
 
     outcome = museum.prove(Plan(seed=1, count=1))
@@ -35,7 +35,7 @@ def test_without_go_the_control_is_ours_with_a_guard_off(monkeypatch: pytest.Mon
 
 
 def test_a_loss_on_ours_fails_the_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single exhibit in which ours loses fails the whole; one that cannot be shown is counted."""
+    """One scenario with a loss fails the proof; scenarios that cannot run are counted."""
 
     def loses(_make: Maker, _folder: Path) -> Loss:
         return Loss(1, "1 message lost")

@@ -1,4 +1,4 @@
-"""`make mutants`: what becomes of a mutant, which tests it runs, and a run with two of them."""
+"""`make mutants`: the verdict on a mutant, the tests that it runs, and a run with two mutants."""
 
 import ast
 import shutil
@@ -37,14 +37,14 @@ def workplace(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
 
 
 def mutant(old: str, new: str) -> Mutant:
-    """The module with one change."""
+    """Return the module with one change."""
     text = (ROOT / MODULE).read_text(encoding="utf-8")
     assert text.count(old) == 1
     return Mutant(MODULE, text[: text.index(old)].count("\n") + 1, text.replace(old, new))
 
 
 def test_a_failing_test_kills_and_a_passing_one_does_not(workplace: Workplace) -> None:
-    """A wrong text is noticed by the module's own tests, a comment is not; nothing stays behind."""
+    """Only the module's own tests kill a wrong text; a comment survives; the copy is restored."""
     wrong = mutant('return "0s"', 'return "0ms"')
     same = mutant('return "0s"', 'return "0s"  # as before')
     tests = [f"{FORMATS}[1-1ns]", f"{FORMATS}[0-0s]"]
@@ -55,7 +55,7 @@ def test_a_failing_test_kills_and_a_passing_one_does_not(workplace: Workplace) -
 
 
 def test_only_the_tests_that_reach_it_are_run(workplace: Workplace) -> None:
-    """Others do not kill a mutant; if a change renames an example, all examples are run."""
+    """Other tests do not kill a mutant; if a change renames an example, all examples are run."""
     wrong = mutant('return "0s"', 'return "0ms"')
 
     assert not workplace.judge(wrong, [f"{FORMATS}[1-1ns]"], {}).killed
@@ -65,7 +65,7 @@ def test_only_the_tests_that_reach_it_are_run(workplace: Workplace) -> None:
 def test_tests_that_do_not_end_are_stopped(
     workplace: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mutant that never ends counts as killed, by time."""
+    """A mutant that never ends is killed by time."""
     monkeypatch.setattr(judge, "SECONDS_MIN", 1.0)
     endless = mutant("MILLISECOND = 1_000_000", "while True: pass")
 
@@ -77,12 +77,12 @@ def test_tests_that_do_not_end_are_stopped(
     [(1, None), (2, None), (4, range(3, 6)), (6, range(6, 7)), (8, range(7, 10))],
 )
 def test_a_change_belongs_to_its_whole_statement(line: int, expected: range | None) -> None:
-    """Of an `if` its condition alone; what runs at import belongs to the whole module."""
+    """For an `if` it is the condition alone; for code that runs at import, the whole module."""
     assert expected == statement_lines(ast.parse(CODE), line)
 
 
 def test_the_score_counts_by_package() -> None:
-    """Killed mutants by what killed them; one that no test reaches survives."""
+    """Killed mutants are counted by what killed them; a mutant that no test reaches survives."""
     found = [
         Judged(Mutant("src/sparq/log/disk.py", 1, ""), Verdict(True, "own tests", 3)),
         Judged(Mutant("src/sparq/log/disk.py", 2, ""), Verdict(False, "", 3)),
@@ -98,7 +98,7 @@ def test_the_score_counts_by_package() -> None:
 
 
 def test_two_mutants_of_one_module(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Chosen, changed, run and counted, and the same again with the same seed."""
+    """Two mutants are chosen, run and counted; the same seed chooses the same ones."""
     chosen = mutants.modules(["protocol.durations"])
     try:
         found, places = mutants.choose(chosen, 2, 7)

@@ -1,11 +1,11 @@
-"""The proof of bad networks and lost nsqlookupds holds, and its control fails."""
+"""The proof with a bad network and lost nsqlookupds holds, and its control fails."""
 
 from proofs.net import prove
 from proofs.outcome import Plan
 
 
 def test_a_bad_network_loses_nothing() -> None:
-    """Everybody comes back, everything acknowledged is delivered, new topics are found."""
+    """All clients reconnect, all acknowledged messages are delivered, new topics are found."""
     found = prove(Plan(seed=1, count=24))
 
     assert found.held, found

@@ -1,4 +1,4 @@
-"""A few power cuts, and the control, as part of every test run."""
+"""A few power cuts and the control."""
 
 import subprocess
 import sys
@@ -26,8 +26,10 @@ with image.mounted(folder / "left", folder / "at") as device:
 
 @pytest.mark.timeout(300)
 def test_what_is_acknowledged_survives_a_power_cut() -> None:
-    """Two cuts of the power with each sync policy: nothing lost that may not be; with no sync at
-    all the same check finds lost messages."""
+    """With each sync policy, two power cuts lose no message that the policy protects.
+
+    Without any sync the same check finds lost messages.
+    """
     outcome = power.prove(Plan(seed=20261121, count=2))
     if outcome.skipped:
         pytest.skip(outcome.skipped)
@@ -37,7 +39,7 @@ def test_what_is_acknowledged_survives_a_power_cut() -> None:
 
 
 def test_nothing_stays_mounted(tmp_path: Path) -> None:
-    """A proof that dies with its disk mounted leaves neither mount nor loop device behind."""
+    """A proof that dies with its disk mounted leaves no mount and no loop device."""
     if power.lacking():
         pytest.skip(power.lacking())
     words = [*power.APART, sys.executable, "-c", DIES_MOUNTED, str(tmp_path)]
@@ -53,7 +55,7 @@ def test_nothing_stays_mounted(tmp_path: Path) -> None:
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
-    """A proof that is killed takes along what it runs in its namespaces."""
+    """Killing a proof also ends the processes in its namespaces."""
     if power.lacking():
         pytest.skip(power.lacking())
     beat = tmp_path / "beat"
@@ -73,7 +75,7 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
 
 
 def serves(backing: Path, folder: Path) -> bool:
-    """Whether a loop device still serves a file of this folder."""
+    """Whether a loop device still uses a file of this folder."""
     try:
         text = backing.read_text().strip()
     except OSError:

@@ -14,7 +14,7 @@ RUNS = 6
 
 @pytest.mark.timeout(180)
 def test_simulated_runs_keep_the_promises() -> None:
-    """Crashes, power cuts, disk errors, clock jumps: nothing lost, made up, spoilt or misplaced."""
+    """Crashes, power cuts, disk errors, clock jumps: no message lost, invented or corrupt."""
     outcome = prove(Plan(seed=20261121, count=RUNS, control=False))
 
     assert outcome.held, outcome.figures
@@ -24,7 +24,7 @@ def test_simulated_runs_keep_the_promises() -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", [2, 9])
 def test_a_full_disk_keeps_the_promises(seed: int) -> None:
-    """Of what many topics' consumers finish one by one, over kills, nothing comes again."""
+    """Messages of many topics that are finished one by one do not return after kills."""
     tally = FullDisk(seed).run()
 
     assert tally.delivered > 1000
@@ -33,27 +33,30 @@ def test_a_full_disk_keeps_the_promises(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [2093732960, 2093732990])
 def test_ledgers_alone_do_not_keep_a_small_disk_full(seed: int) -> None:
-    """When all is finished every topic takes messages again, though what is left on the disk is
-    ledgers that nobody writes to any more: on these disks that was not so."""
+    """When all messages are finished, every topic accepts messages again.
+
+    The disk then holds only ledgers that are no longer written. With these two seeds topics were
+    stuck.
+    """
     assert 0 == FullDisk(seed).run().stuck
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:
-    """The same seed is the same run, to the last count."""
+    """The same seed gives equal counts."""
     assert simulate(77) == simulate(77)
 
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ["syncs", "order", "room for ledgers", "deleting"])
 def test_the_simulation_finds_a_guard_that_is_off(name: str) -> None:
-    """Without it a few runs show what it is there for; `make simulate` does so with all guards."""
+    """Without it a few runs find violations; `make simulate` checks this for all guards."""
     _, _, found = without(name, 3000)
 
     assert found > 0
 
 
 def test_every_finding_has_a_guard_that_brings_it_about() -> None:
-    """All kinds but two: no guard keeps ghosts away, and a broken run needs none."""
+    """Two counts have none: no guard prevents ghosts, and a broken run needs none."""
     counted = list(asdict(Tally()))
     findings = set(counted[counted.index("lost") : -1])
 

@@ -1,4 +1,4 @@
-"""The proof of consumers that never read holds, and its control fails."""
+"""The proof with consumers that never read holds, and its control fails."""
 
 import pytest
 from proofs.outcome import Plan
@@ -7,7 +7,7 @@ from proofs import slow
 
 
 def test_consumers_that_never_read_cost_a_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nsqd's memory stays below its bound, those who do not read are dropped, nothing is lost."""
+    """nsqd's memory stays below its bound, it disconnects them, and nothing is lost."""
     monkeypatch.setattr(slow, "ROUNDS", 1)
     found = slow.prove(Plan(seed=1, count=320))
 

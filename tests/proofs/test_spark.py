@@ -1,4 +1,4 @@
-"""What the pipeline's proof reads for itself: a checkpoint, an archive, a driver's processes."""
+"""What the pipeline's proof reads itself: a checkpoint, an archive, a driver's processes."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def plant(folder: Path, *names: str) -> None:
 
 
 def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path) -> None:
-    """What Spark has planned and not committed is found, hidden checksum files are not."""
+    """Batches that are planned but not committed are found; checksum files are ignored."""
     run = PipelineRun(tmp_path, 1, 1, random.Random(1))
     assert set() == run.batches_under_way()
 
@@ -38,7 +38,7 @@ def test_a_batch_is_under_way_between_its_offsets_and_its_commit(tmp_path: Path)
 
 
 def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
-    """Those count that its newest complete entry names, or a later one; the others do not."""
+    """Files count if its newest complete entry or a later one names them; others do not."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
     for name, ids in {"a 1": ["1", "2"], "b": ["3", "2"], "old": ["1"], "orphan": ["9"]}.items():
@@ -56,7 +56,7 @@ def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
 
 
 def test_a_drivers_processes_are_those_of_its_session() -> None:
-    """The Python is the driver itself, the group everything in its session, and nothing else."""
+    """"python" is the driver itself, "group" is every process of its session, and no other."""
     script = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"
@@ -81,7 +81,7 @@ def test_a_drivers_processes_are_those_of_its_session() -> None:
 
 
 def test_only_what_lives_is_killed(tmp_path: Path) -> None:
-    """A driver counts once it has a session, an nsqd once it has a process; each is killed once."""
+    """A driver needs a session and an nsqd a process to count; each is killed only once."""
     run = PipelineRun(tmp_path, 1, 1, random.Random(1))
     assert run.living_driver() is None
     plant(tmp_path / "run")
@@ -102,7 +102,7 @@ def test_only_what_lives_is_killed(tmp_path: Path) -> None:
 
 
 def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps to a batch that it has planned, and reads another one to the end of the logs."""
+    """A planned batch is read as planned, and any other one to the end of the logs."""
     monkeypatch.setattr(NsqStreamReader, "latestOffset", lambda *_: {"log": 90})
     monkeypatch.setattr(NsqStreamReader, "partitions", lambda _self, start, end: [start, end])
 
@@ -115,7 +115,7 @@ def test_the_careless_reader_forgets_its_plans(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_pipeline_reads_what_the_control_registers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The application makes the format known by the name that the control replaces."""
+    """The application registers the format through the function that the control replaces."""
     registered: list[type] = []
     session = SimpleNamespace(dataSource=SimpleNamespace(register=registered.append))
     pipeline = object.__new__(app.Application)

@@ -1,4 +1,4 @@
-"""What the proof on a Spark cluster relies on: its cluster, its kills, its clicks, its counts.
+"""The parts of the proof on a Spark cluster: its cluster, kills, clicks and counts.
 
 A run of the pipeline takes minutes: `make spark-cluster N=50000 ARGS="--only kills --kills 2"`.
 """
@@ -47,7 +47,7 @@ def plant(folder: Path, *names: str) -> None:
 
 @pytest.fixture
 def family(tmp_path: Path):
-    """A program that has started another one, in a process group of its own."""
+    """A program that has started another one in a process group of its own."""
     program = Program("family", [sys.executable, "-c", FAMILY], tmp_path / "log")
     program.start()
     try:
@@ -58,7 +58,7 @@ def family(tmp_path: Path):
 
 
 def test_all_that_a_program_has_started_ends_with_it(family: Program) -> None:
-    """kill -9 of a worker is one of its executors and their Python, in groups of their own too."""
+    """Killing a worker includes its executors and their Python, even in groups of their own."""
     pid, (child,) = family.pid, family.started()
 
     family.kill()
@@ -70,7 +70,7 @@ def test_all_that_a_program_has_started_ends_with_it(family: Program) -> None:
 
 
 def test_a_program_whose_head_is_killed_still_has_its_members(family: Program) -> None:
-    """A JVM that outlives its Python is found, and ended, before the next start."""
+    """A JVM that outlives its Python is found and ended before the next start."""
     (child,) = family.started()
     assert family.process is not None
     family.process.kill()
@@ -80,7 +80,7 @@ def test_a_program_whose_head_is_killed_still_has_its_members(family: Program) -
 
 
 def test_a_batch_is_under_way_until_it_is_done(tmp_path: Path) -> None:
-    """Planned and not done: under way. All done: settled. Hidden checksum files are no batches."""
+    """A batch that is planned and not done is under way; a query without any is settled."""
     checkpoints = Checkpoints(tmp_path)
     plant(tmp_path / "archive" / "offsets", "9", "10", ".10.crc")
     plant(tmp_path / "archive" / "commits", "8", "9", ".10.crc")
@@ -96,7 +96,7 @@ def test_a_batch_is_under_way_until_it_is_done(tmp_path: Path) -> None:
 
 
 def test_a_forgotten_commit_is_a_batch_to_be_done_again(tmp_path: Path) -> None:
-    """The last file of `commits` goes, with its checksum, and no other."""
+    """Only the last file of `commits` and its checksum are deleted."""
     checkpoints = Checkpoints(tmp_path)
     plant(tmp_path / "archive" / "offsets", "1", "2")
     plant(tmp_path / "archive" / "commits", "1", ".1.crc", "2", ".2.crc")
@@ -111,7 +111,7 @@ def test_a_forgotten_commit_is_a_batch_to_be_done_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", [*VARIANTS, CONTROL], ids=lambda variant: variant.name)
 def test_each_way_has_its_kills_by_chance_from_the_seed(variant) -> None:
-    """Ten kills of all kinds in an order that the seed repeats; each step can be done."""
+    """The seed determines the order of ten kills of all kinds; each step exists."""
     steps = variant.steps(10, random.Random("5"))
 
     assert steps == variant.steps(10, random.Random("5"))
@@ -124,7 +124,7 @@ def test_each_way_has_its_kills_by_chance_from_the_seed(variant) -> None:
 def test_clicks_are_held_back_for_what_is_still_to_happen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No more is published than is released, in slices, and at the end all of it."""
+    """Only the released share is published, in slices, and in the end all clicks."""
     slices: list[list[bytes]] = []
 
     async def publish(part, *_, **__) -> None:
@@ -153,7 +153,7 @@ def test_clicks_are_held_back_for_what_is_still_to_happen(
 def test_a_feed_that_cannot_publish_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is kept for those who wait; a feed that is ended just ends."""
+    """The error is kept for the threads that wait; a feed that is ended has none."""
 
     async def publish(*_, **__) -> None:
         raise OSError("no nsqd")
@@ -172,7 +172,7 @@ def test_a_feed_that_cannot_publish_says_so(
 
 
 def test_a_driver_is_what_its_newest_start_says(tmp_path: Path) -> None:
-    """What an earlier driver has left in app.json does not count."""
+    """An earlier driver's app.json is ignored."""
     driver = Driver([], tmp_path / "driver", tmp_path / "run", "timeit")
     said = {"pid": 1, "stage": "running", "queries": {"archive": {"batches": 1, "rows": 7}}}
     (tmp_path / "run" / "app.json").write_text(json.dumps(said))
@@ -190,7 +190,7 @@ def test_a_driver_is_what_its_newest_start_says(tmp_path: Path) -> None:
 
 
 def test_the_command_line_is_that_of_sparq_pipeline(tmp_path: Path) -> None:
-    """Spark's options come last, so that a way of the proof may change one."""
+    """Spark's options are last, so that a variant of the proof may change one."""
     at = Addresses("spark://127.0.0.1:7077", "127.0.0.1:4161", tmp_path, tmp_path / "run")
 
     words = words_of(at, 5_000, [("spark.ui.enabled", "true")])
@@ -202,7 +202,7 @@ def test_the_command_line_is_that_of_sparq_pipeline(tmp_path: Path) -> None:
 
 
 def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A batch that is run again after a restart has another number than before."""
+    """A batch that is run again after a restart has a different number."""
     given: list[int] = []
     monkeypatch.setattr(another_batch_id, "by_its_number", lambda _, sink: sink(None, 7))
     for start in ("0", "1"):
@@ -213,7 +213,7 @@ def test_the_control_gives_each_start_its_own_numbers(monkeypatch: pytest.Monkey
 
 
 def test_the_archive_is_counted_by_its_log(tmp_path: Path) -> None:
-    """Files that the newest commit does not name lie about and do not count."""
+    """Files that the newest commit does not name are not counted."""
     log = tmp_path / "_spark_metadata"
     log.mkdir()
     entries = []
@@ -229,7 +229,7 @@ def test_the_archive_is_counted_by_its_log(tmp_path: Path) -> None:
 
 
 def test_speculative_tasks_are_counted(tmp_path: Path) -> None:
-    """Also where the last line of a killed application is cut."""
+    """The last line of a killed application may be incomplete."""
     kinds = (False, True, True)
     starts = [{"Event": event_log.STARTED.decode().split('"')[3]} for _ in kinds]
     lines = [
@@ -243,7 +243,7 @@ def test_speculative_tasks_are_counted(tmp_path: Path) -> None:
 
 
 def test_ways_are_chosen_by_their_names() -> None:
-    """A name that is none is a sentence, not a traceback."""
+    """The error for an unknown name is a sentence, not a traceback."""
     assert ["cores", "kills"] == [way.name for way in spark_cluster.chosen("cores,kills")]
     assert [] == spark_cluster.chosen("control")
     ran = subprocess.run(
@@ -258,7 +258,7 @@ def test_ways_are_chosen_by_their_names() -> None:
 
 
 def test_the_failing_commit_protocol_compiles(tmp_path: Path) -> None:
-    """Spark's own classes are as FailsOnceAfterWriting.scala takes them to be."""
+    """FailsOnceAfterWriting.scala matches Spark's own classes."""
     found = failures.compiled(tmp_path / "classes")
 
     assert (found / "proofs" / "FailsOnceAfterWriting.class").exists()
@@ -276,7 +276,7 @@ print(*sorted(set(found)), sep="\n")
 
 
 def workers_of(cluster: StandaloneCluster, folder: Path) -> str:
-    """The programs of the cluster's Python workers, with a driver whose Python is in a folder."""
+    """Return the programs of the cluster's Python workers; the driver's Python is in `folder`."""
     folder.symlink_to(sys.prefix)
     command = [str(folder / "bin" / "python"), "-c", WHO_WORKS, cluster.url]
     variables = {**environment(cluster.folder), "PYTHONPATH": python_path()}
@@ -287,7 +287,7 @@ def workers_of(cluster: StandaloneCluster, folder: Path) -> str:
 
 @pytest.mark.slow
 def test_a_standalone_cluster_from_the_package(tmp_path: Path) -> None:
-    """Two workers register with the master; one is killed and comes back; all of it ends.
+    """Two workers register with the master; one is killed and restarted; all processes end.
 
     Python workers run the driver's program, also if its path has a space.
     """
@@ -309,7 +309,7 @@ def test_a_standalone_cluster_from_the_package(tmp_path: Path) -> None:
     assert f"{tmp_path / 'a folder' / 'bin' / 'python'}\n" == programs
     alive = [one for one in workers if one["state"] == "ALIVE"]
     assert [1, 2] == sorted(one["cores"] for one in alive)
-    # Spark runs a task a second time on another host only.
+    # Spark runs a speculative task on another host only.
     assert {"127.0.0.1", "127.0.0.2"} == {one["host"] for one in alive}
     assert [] == [pid for pid in pids if members_of(pid)]
     assert cluster.state() is None

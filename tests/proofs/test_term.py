@@ -1,4 +1,4 @@
-"""A few stops of an nsqd under load, and the controls, as part of every test run."""
+"""A few stops of an nsqd under load, and the controls."""
 
 import pytest
 from proofs.outcome import Plan
@@ -9,9 +9,9 @@ from proofs import term
 
 @pytest.mark.timeout(180)
 def test_a_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two SIGTERMs under load: all acknowledged messages come, and the backlog is all there.
+    """Two SIGTERMs under load: all acknowledged messages arrive, and the backlog is complete.
 
-    How long a stop takes is the proof's to say: here the machine may be busy with other tests.
+    The time of a stop is not checked here, because other tests may keep the machine busy.
     """
     monkeypatch.setattr(term, "LIMIT_SECONDS", 60.0)
     monkeypatch.setattr(term, "BACKLOG_BYTES_OF_STOP", 8 << 20)
@@ -24,7 +24,7 @@ def test_a_stop_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_hasty_stop() -> None:
-    """An nsqd that ends at once, with writes behind their OKs, loses messages."""
+    """An nsqd that exits immediately, with writes after their OKs, loses messages."""
     verdict, _ = attempt(seed=20261121, stops=2, module=HASTY_STOP)
 
     assert verdict.lost > 0, verdict.line()
@@ -32,7 +32,7 @@ def test_the_proof_finds_a_hasty_stop() -> None:
 
 @pytest.mark.timeout(180)
 def test_the_proof_finds_a_late_finish() -> None:
-    """With what is finished written late the same check finds messages that return."""
+    """With FINs written late, the same check finds finished messages that return."""
     verdict, _ = attempt(seed=20261121, stops=2, module=LATE_FINISH)
 
     assert verdict.returned > 0, verdict.line()

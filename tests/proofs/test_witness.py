@@ -1,4 +1,4 @@
-"""The witness's consumer: what comes late over a slow connection is told from what came back."""
+"""The witness's consumer distinguishes late deliveries from messages that returned."""
 
 import random
 
@@ -14,14 +14,14 @@ NO_REQUEUE = 0.5
 
 
 class Always(random.Random):
-    """No consumer requeues anything."""
+    """A generator with which no consumer requeues anything."""
 
     def random(self) -> float:
         return NO_REQUEUE
 
 
 def consumers(*, delays: bool) -> tuple[History, Consumer, Consumer, bytes]:
-    """Two on one channel, and the body of the one message that was acknowledged."""
+    """Return two consumers of one channel, and the body of the one acknowledged message."""
     history = History(9, {0: [Command(0, 1, Outcome.OK)]}, delays=delays)
     first, second = (Consumer("a:1", "t", CHANNEL, history, name) for name in ("one", "two"))
     first.chance = second.chance = Always()
@@ -29,7 +29,7 @@ def consumers(*, delays: bool) -> tuple[History, Consumer, Consumer, bytes]:
 
 
 def deliver(consumer: Consumer, attempts: int, body: bytes, *, answered: bool) -> None:
-    """A message comes, and perhaps the answer to the marker behind its FIN."""
+    """Deliver a message; with `answered`, the command sent after its FIN is answered, too."""
     consumer.delivered(Message(0, attempts, b"0" * 16, body))
     consumer.marked.append(consumer.unmarked)
     consumer.unmarked = []
@@ -40,7 +40,7 @@ def deliver(consumer: Consumer, attempts: int, body: bytes, *, answered: bool) -
 
 
 def returned(*, delays: bool, late_attempts: int, answered: bool) -> int:
-    """One finishes the second attempt; then the other one reads a delivery of the message."""
+    """Finish attempt 2 with one consumer, then deliver to the other; return the returned count."""
     history, first, second, body = consumers(delays=delays)
     deliver(first, 2, body, answered=True)
     deliver(second, late_attempts, body, answered=answered)
@@ -48,13 +48,13 @@ def returned(*, delays: bool, late_attempts: int, answered: bool) -> int:
 
 
 def test_what_was_sent_before_and_read_after_a_fin_has_not_returned() -> None:
-    """The connection was lost to nsqd: the message went to another consumer, who finished it."""
+    """nsqd had closed that connection and delivered the message to another consumer."""
     assert 0 == returned(delays=True, late_attempts=1, answered=False)
     assert 1 == returned(delays=False, late_attempts=1, answered=False)
 
 
 def test_what_was_sent_after_a_fin_has_returned() -> None:
-    """A further attempt, or any whose own FIN nsqd still takes in."""
+    """A later attempt has returned, and so has any whose FIN nsqd still answers."""
     assert 1 == returned(delays=True, late_attempts=3, answered=False)
     assert 1 == returned(delays=True, late_attempts=1, answered=True)
     assert 1 == returned(delays=True, late_attempts=2, answered=True)
