@@ -1,1 +1,1 @@
-"""What programs expect of a client library for NSQ, held against real daemons."""
+"""What programs expect of a client library for NSQ, tested against real daemons."""

@@ -1,7 +1,8 @@
-"""A tap on the wire between a client and a real nsqd: what the client says, as nsqd reads it.
+"""A proxy between a client and a real nsqd that records the commands the client sends.
 
-It carries bytes both ways unchanged and keeps the client's commands in their order, over all
-connections. On request it hangs up, holds back what nsqd says, or says something in nsqd's place.
+It forwards the bytes of both directions unchanged, and records the commands of all connections in
+their order. On request it closes connections, holds back what nsqd sends, or sends bytes in nsqd's
+place.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ MAGIC = b"  V2"
 
 
 class Commands:
-    """Cuts a client's bytes into the lines of its commands; bodies are left out."""
+    """Splits a client's bytes into the lines of its commands, without their bodies."""
 
     def __init__(self) -> None:
         self._buffer = b""
         self._skip = len(MAGIC)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The lines that are complete now."""
+        """Add bytes; returns the lines that are complete now."""
         self._buffer += data
         while True:
             skipped = min(self._skip, len(self._buffer))
@@ -42,12 +43,12 @@ class Commands:
 
 
 class Tap:
-    """Stands before one nsqd, at `address`.
+    """A proxy for one nsqd, at `address`.
 
     Attributes:
-        script: every command that has come, without its body.
-        clients: what leads to the clients that are connected now.
-        muted: what nsqd says is held back while this is set.
+        script: every command received so far, without its body.
+        clients: writers to the clients that are connected now.
+        muted: while true, what nsqd sends is held back.
     """
 
     def __init__(self, server: Server) -> None:
@@ -63,21 +64,21 @@ class Tap:
 
     @property
     def ready(self) -> int:
-        """The RDY count that was sent last; 0 before the first."""
+        """The last RDY count that a client sent; 0: none yet."""
         return int((self.lines(b"RDY") or [b"RDY 0"])[-1].split(b" ")[1])
 
     def say(self, data: bytes) -> None:
-        """Send bytes to every client as if nsqd did."""
+        """Send bytes to every client as if they came from nsqd."""
         for client in self.clients:
             client.write(data)
 
     def hang_up(self) -> None:
-        """End every connection, without a word to either side."""
+        """Abort every connection."""
         for client in self.clients:
             client.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection, to its end."""
+        """Forward one client's connection until it ends."""
         from_nsqd, to_nsqd = await asyncio.open_connection("127.0.0.1", self.server.tcp_port)
         self.clients.append(writer)
         back = asyncio.create_task(self._answer(from_nsqd, writer))
@@ -104,7 +105,7 @@ class Tap:
 
 @contextlib.asynccontextmanager
 async def tapped(*servers: Server) -> AsyncIterator[list[Tap]]:
-    """A tap before each of these nsqds."""
+    """Run a tap in front of each of these nsqds."""
     taps = [Tap(server) for server in servers]
     listeners = []
     for tap in taps:

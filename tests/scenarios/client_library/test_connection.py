@@ -1,4 +1,4 @@
-"""Requirements of a connection, held against real nsqds."""
+"""The requirements for a connection, tested against real nsqds."""
 
 import logging
 from typing import Any
@@ -16,18 +16,18 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def consumer_of(tap: Tap, topic: str, **options: Any) -> Consumer:
-    """A consumer of the topic's channel "c" through a tap."""
+    """A consumer that reads the topic's channel "c" through a tap."""
     given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
     return Consumer(topic, "c", nsqd_tcp_addresses=tap.address, **given)
 
 
 async def test_nsqd_learns_who_it_is(shared_daemons: SharedDaemons) -> None:
-    """What IDENTIFY says is what nsqd shows and heeds; its answer is known from then on."""
+    """nsqd applies the options that IDENTIFY sends; the client keeps nsqd's response."""
     topic, nsqd = shared_daemons.make("identified"), shared_daemons.nsqds[1]
     options = {
         "client_id": "me",
@@ -59,7 +59,10 @@ async def test_nsqd_learns_who_it_is(shared_daemons: SharedDaemons) -> None:
 async def test_heartbeats_keep_a_connection_and_silence_ends_it(
     shared_daemons: SharedDaemons,
 ) -> None:
-    """A NOP for each heartbeat; when none comes within read_timeout it connects again."""
+    """Each heartbeat is answered with NOP.
+
+    After `read_timeout` without data the client reconnects.
+    """
     topic, nsqd = shared_daemons.make("heartbeats"), shared_daemons.nsqds[0]
     options = {"heartbeat_interval": 1.0, "read_timeout": 3.0}
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
@@ -72,7 +75,10 @@ async def test_heartbeats_keep_a_connection_and_silence_ends_it(
 
 
 async def test_a_wrong_port_is_explained(shared_daemons: SharedDaemons) -> None:
-    """nsqd's HTTP port answers in HTTP, and the error says so; nobody there is told at once."""
+    """Connecting to nsqd's HTTP port raises WrongPeerError.
+
+    A port without a listener is refused.
+    """
     with pytest.raises(WrongPeerError, match="HTTP"):
         await open_connection(shared_daemons.nsqds[0].http, Config())
     with pytest.raises(ConnectionRefusedError):
@@ -82,7 +88,7 @@ async def test_a_wrong_port_is_explained(shared_daemons: SharedDaemons) -> None:
 async def test_a_frame_that_is_too_large_ends_the_connection(
     shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """max_msg_size guards the client; the consumer goes on with a new connection."""
+    """A frame above `max_msg_size` closes the connection; the consumer reconnects."""
     caplog.set_level(logging.WARNING, "sparq.client")
     topic, nsqd = shared_daemons.make("large"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, max_msg_size=1000) as consumer:
@@ -94,7 +100,7 @@ async def test_a_frame_that_is_too_large_ends_the_connection(
 
 
 async def test_nonsense_ends_the_connection(shared_daemons: SharedDaemons) -> None:
-    """A negative size on the wire costs the connection; the next one works."""
+    """A negative frame size closes the connection; the next connection works."""
     topic, nsqd = shared_daemons.make("nonsense"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: tap.ready)

@@ -1,4 +1,4 @@
-"""Requirements of a consumer, from its start to its stop, held against real nsqds."""
+"""The requirements for a consumer, from its start to its stop, tested against real nsqds."""
 
 import asyncio
 import logging
@@ -23,12 +23,12 @@ NAMES = [
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses and failures need no lines."""
+    """Suppress the log lines of losses and failures that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def consumer_of(place: Tap | NsqdServer, topic: str, **options: Any) -> Consumer:
-    """A consumer of the topic's channel "c", through a tap or straight."""
+    """A consumer of the topic's channel "c", through a tap or directly."""
     address = place.address if isinstance(place, Tap) else place.tcp
     given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
     return Consumer(topic, "c", nsqd_tcp_addresses=address, **given)
@@ -40,7 +40,7 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: str) -> None:
 
 
 async def test_names_are_valid_that_nsqd_takes(shared_daemons: SharedDaemons) -> None:
-    """A consumer refuses just those names of topics and channels that nsqd refuses."""
+    """A consumer refuses exactly the names of topics and channels that nsqd refuses."""
 
     def refuses(topic: str, channel: str) -> bool:
         try:
@@ -56,7 +56,7 @@ async def test_names_are_valid_that_nsqd_takes(shared_daemons: SharedDaemons) ->
 
 
 async def test_the_handler_decides(shared_daemons: SharedDaemons) -> None:
-    """Returning finishes, raising requeues, an own answer stands, none at all is possible."""
+    """Returning finishes a message, raising requeues it; a handler can respond itself, or later."""
     topic, nsqd = shared_daemons.make("handled"), shared_daemons.nsqds[0]
     seen: list[tuple[bytes, int]] = []
     held: list[Message] = []
@@ -85,7 +85,7 @@ async def test_the_handler_decides(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_a_message_is_what_nsqd_has(shared_daemons: SharedDaemons) -> None:
-    """Body, id, timestamp, attempts and address; it is answered for once, and touched before."""
+    """A message has nsqd's fields; a second response, or a TOUCH after it, raises an error."""
     topic, nsqd = shared_daemons.make("facts"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         publish(nsqd, topic, "body")
@@ -108,7 +108,7 @@ async def test_a_message_is_what_nsqd_has(shared_daemons: SharedDaemons) -> None
 
 
 async def test_the_delay_of_a_requeue(shared_daemons: SharedDaemons) -> None:
-    """default_requeue_delay x attempts up to max_requeue_delay, or as given; nsqd keeps to it."""
+    """The default is default_requeue_delay x attempts, but at most max_requeue_delay."""
     topic, nsqd = shared_daemons.make("delays"), shared_daemons.nsqds[0]
     options = {"default_requeue_delay": 0.05, "max_requeue_delay": 0.12, "max_attempts": 0}
     async with tapped(nsqd) as [tap], consumer_of(tap, topic, **options) as consumer:
@@ -125,7 +125,7 @@ async def test_the_delay_of_a_requeue(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_a_message_that_fails_too_often_is_given_up(shared_daemons: SharedDaemons) -> None:
-    """Delivered more than max_attempts times it goes to on_giving_up, and is finished."""
+    """A message delivered more than `max_attempts` times goes to `on_giving_up` and is finished."""
     topic, nsqd = shared_daemons.make("hopeless"), shared_daemons.nsqds[0]
     given_up: list[int] = []
     options = {"max_attempts": 2, "on_giving_up": lambda message: given_up.append(message.attempts)}
@@ -143,7 +143,7 @@ async def test_a_message_that_fails_too_often_is_given_up(shared_daemons: Shared
 
 
 async def test_figures_and_starvation(shared_daemons: SharedDaemons) -> None:
-    """Counters and connections are there to read; who holds nearly all RDY is starved."""
+    """The counters are exact; `is_starved` is true while nearly all of RDY is in flight."""
     topic, nsqd = shared_daemons.make("figures"), shared_daemons.nsqds[0]
     publish(nsqd, topic, *map(str, range(12)))
     async with consumer_of(nsqd, topic) as consumer:
@@ -162,7 +162,7 @@ async def test_figures_and_starvation(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_max_in_flight_changes_at_run_time(shared_daemons: SharedDaemons) -> None:
-    """0 pauses: nothing comes; then it goes on with what is allowed."""
+    """`max_in_flight` 0 sends RDY 0; a higher value resumes delivery with that limit."""
     topic, nsqd = shared_daemons.make("changing"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: tap.ready == 10)
@@ -177,7 +177,7 @@ async def test_max_in_flight_changes_at_run_time(shared_daemons: SharedDaemons) 
 
 
 async def test_stop_lets_handlers_finish(shared_daemons: SharedDaemons) -> None:
-    """nsqd hears CLS; handlers go on with what is here; then the connection ends."""
+    """`stop` sends CLS, waits until handlers have responded to all messages, and disconnects."""
     topic, nsqd = shared_daemons.make("stopping"), shared_daemons.nsqds[0]
     gate, begun = asyncio.Event(), asyncio.Event()
 
@@ -203,7 +203,7 @@ async def test_stop_lets_handlers_finish(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_stop_is_bounded(shared_daemons: SharedDaemons) -> None:
-    """With a handler that hangs stop takes stop_timeout; without a connection no time at all."""
+    """With a hanging handler `stop` takes at most `stop_timeout`, without connections no time."""
     topic, nsqd = shared_daemons.make("hanging"), shared_daemons.nsqds[0]
 
     async def hang(message: Message) -> None:
@@ -225,7 +225,10 @@ async def test_stop_is_bounded(shared_daemons: SharedDaemons) -> None:
 async def test_refused_answers_cost_nothing_and_other_errors_the_connection(
     shared_daemons: SharedDaemons,
 ) -> None:
-    """E_FIN_FAILED and kin are counted, without backoff; after E_INVALID it connects again."""
+    """Refused FIN, REQ and TOUCH are counted without backoff.
+
+    After E_INVALID the client reconnects.
+    """
     topic, nsqd = shared_daemons.make("refusals"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of(tap, topic) as consumer:
         await until(lambda: consumer.connections)

@@ -1,4 +1,4 @@
-"""The client with real nsqds and a real nsqlookupd."""
+"""The client library with real nsqds and a real nsqlookupd."""
 
 import asyncio
 import logging
@@ -18,13 +18,13 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One nsqd for the tests that leave it alive; each uses a topic of its own."""
+    """One nsqd for the tests that do not stop it; each uses its own topic."""
     with spawn_nsqd(tmp_path_factory.mktemp("one"), "--max-msg-size=10000") as server:
         yield server
 
@@ -47,7 +47,7 @@ def consumer_of(nsqd: Server, topic: str, **options: Any) -> Consumer:
 
 
 async def test_what_is_published_is_received(nsqd: NsqdServer) -> None:
-    """All three ways of publishing arrive, in publishing order, with timestamp, id, attempts."""
+    """Messages of all three publish methods arrive in publishing order, each once."""
     async with consumer_of(nsqd, "basic", max_in_flight=2500) as consumer:
         await until(lambda: consumer.connections)
         async with Producer(nsqd.tcp) as producer:
@@ -71,7 +71,7 @@ async def test_what_is_published_is_received(nsqd: NsqdServer) -> None:
 
 
 async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
-    """REQ comes again after its delay, TOUCH keeps a message, an unanswered one comes again."""
+    """REQ redelivers after its delay, TOUCH prevents the timeout, a timeout redelivers."""
     options = {"msg_timeout": 1.0, "max_backoff_duration": 0}
     clock = asyncio.get_running_loop().time
     async with consumer_of(nsqd, "again", **options) as consumer, Producer(nsqd.tcp) as producer:
@@ -84,7 +84,7 @@ async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
         assert message.attempts == 2
 
         for _ in range(3):
-            await asyncio.sleep(0.6)  # thrice that is longer than nsqd would wait
+            await asyncio.sleep(0.6)  # three times that is longer than the message timeout
             message.touch()
         assert nsqd.channel("again", "c")["timeout_count"] == 0
 
@@ -99,7 +99,7 @@ async def test_requeue_touch_and_timeout(nsqd: NsqdServer) -> None:
 
 
 async def test_refusals_have_codes_and_harm_nobody(nsqd: NsqdServer) -> None:
-    """A message too large is refused by its code while others publish on the same connection."""
+    """A message that is too large gets E_BAD_MESSAGE; other publishes on the connection succeed."""
     async with Producer(nsqd.tcp) as producer:
         big = [producer.publish("refused", b"b" * 10_001) for _ in range(3)]
         small = [producer.publish("refused", b"%d" % number) for number in range(300)]
@@ -113,14 +113,14 @@ async def test_refusals_have_codes_and_harm_nobody(nsqd: NsqdServer) -> None:
 
 
 async def test_an_option_that_nsqd_refuses_is_told(nsqd: NsqdServer) -> None:
-    """What only nsqd can judge shows in ``errors`` with nsqd's words."""
+    """If nsqd rejects an option, `errors` has its error text."""
     async with consumer_of(nsqd, "options", msg_timeout=3600) as consumer:
         await until(lambda: consumer.errors)
         assert "E_BAD_BODY IDENTIFY msg timeout (3600000) is invalid" in consumer.errors[nsqd.tcp]
 
 
 async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
-    """Failures stop the flow for a while; successes bring it back, and nothing is lost."""
+    """Failures pause delivery, successes resume it, and no message is lost."""
     bodies: Counter[bytes] = Counter()
     options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2, "max_attempts": 0}
 
@@ -140,7 +140,7 @@ async def test_backoff_with_nsqd(nsqd: NsqdServer) -> None:
 
 
 async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServer) -> None:
-    """Messages that waited in a stopped consumer need not wait for their timeout."""
+    """`stop` requeues unhandled messages: the next consumer gets them before their timeout."""
     async with Producer(nsqd.tcp) as producer:
         await producer.multi_publish("relay", [b"%d" % number for number in range(10)])
     async with consumer_of(nsqd, "relay") as first:
@@ -158,7 +158,7 @@ async def test_what_stop_gives_back_the_next_consumer_has_at_once(nsqd: NsqdServ
 
 
 async def test_discovery(cluster: tuple[Server, list[NsqdServer]]) -> None:
-    """Producer and consumer find both nsqds, a new topic is found within a poll, RDY is shared."""
+    """Producer and consumer discover both nsqds and a new topic, and RDY is divided among them."""
     lookupd, nsqds = cluster
     options: dict[str, Any] = {"lookupd_poll_interval": 0.2, "max_in_flight": 10}
     async with (
@@ -186,8 +186,11 @@ def _grown(acknowledged: dict[bytes, int], count: int) -> bool:
 
 
 async def test_kill_9_and_restart(cluster: tuple[Server, list[NsqdServer]]) -> None:
-    """nsqds die under load, one after the other: every acknowledged message is handled, each
-    re-sent one is told by its receipt, and neither consumer nor producer needs a restart."""
+    """With nsqds killed under load, one after the other, every acknowledged message is handled.
+
+    Every publish that was sent again reports that in its receipt, and neither consumer nor producer
+    needs a restart.
+    """
     lookupd, nsqds = cluster
     seen: Counter[bytes] = Counter()
     acknowledged: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""Where a consumer's nsqds come from, given and found, with real nsqds and nsqlookupds."""
+"""Where a consumer's nsqds come from, configured or discovered, with real daemons."""
 
 import asyncio
 import logging
@@ -18,24 +18,24 @@ from tests.support.shared_daemons import SharedDaemons
 from tests.support.waiting import until
 
 SELDOM = 300.0
-"""An interval within which no test sees a second question, unless something hastens it."""
+"""A poll interval so long that no test sees a second poll, unless something hastens it."""
 POLL_SECONDS = 0.4
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def consumer_of(topic: str, **options: Any) -> Consumer:
-    """A consumer of the topic's channel "c" that asks an nsqlookupd once, if any."""
+    """A consumer of the topic's channel "c" that polls its nsqlookupds only once."""
     given = {"lookupd_poll_interval": SELDOM, "lookupd_poll_jitter": 1.0, "max_in_flight": 10}
     return Consumer(topic, "c", **{**given, "max_reconnect_delay": 0.1, **options})
 
 
 def through(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], list[str]]:
-    """A discovery filter that leads to the taps instead, and keeps what it was called with."""
+    """A discovery filter that returns the taps' addresses and records its arguments."""
     places = {tap.server.tcp: tap.address for tap in taps}
 
     def lead(listed: list[str]) -> list[str]:
@@ -46,7 +46,7 @@ def through(taps: list[Tap], calls: list[list[str]]) -> Callable[[list[str]], li
 
 
 def lists(lookupd: Server, topic: str, count: int) -> bool:
-    """Whether an nsqlookupd knows so many nsqds for the topic."""
+    """Whether an nsqlookupd lists `count` nsqds for the topic."""
     status, body = lookupd.request("GET", f"/lookup?topic={topic}")
     return status == 200 and body.count(b'"tcp_port"') == count
 
@@ -56,13 +56,16 @@ async def registered(shared_daemons: SharedDaemons, topic: str) -> None:
     await until(lambda: lists(shared_daemons.lookupd, topic, 2))
 
 
-# Given
+# Configured nsqds
 
 
 async def test_a_given_nsqd_is_connected_again(
     shared_daemons: SharedDaemons, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its address is kept whatever happens; a loss is logged, and shows until it is mended."""
+    """A configured nsqd is always reconnected.
+
+    Its loss is logged, and listed in `errors` until then.
+    """
     caplog.set_level(logging.WARNING, "sparq.client")
     topic, nsqd = shared_daemons.make("given"), shared_daemons.nsqds[0]
     async with (
@@ -81,7 +84,10 @@ async def test_a_given_nsqd_is_connected_again(
 
 
 async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
-    """One that is added is consumed from; one that is left gets its answers first."""
+    """An added nsqd is consumed from.
+
+    A removed one is disconnected after its messages are answered.
+    """
     topic = shared_daemons.make("changing.nsqds")
     first, second = shared_daemons.nsqds
     async with consumer_of(topic, nsqd_tcp_addresses=first.tcp) as consumer:
@@ -105,14 +111,17 @@ async def test_nsqds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> N
             await consumer.disconnect_from_nsqd(first.tcp)
 
 
-# Found
+# Discovered nsqds
 
 
 @pytest.mark.parametrize("form", ["{}", "http://{}", "http://{}/", "http://{}/lookup?more=1"])
 async def test_an_nsqlookupd_may_be_given_in_many_forms(
     shared_daemons: SharedDaemons, form: str
 ) -> None:
-    """host:port and URLs, with path and query; the first question is at once; a secret with it."""
+    """An nsqlookupd's address is host:port or a URL with path and query.
+
+    The first poll is immediate.
+    """
     topic = shared_daemons.make("forms")
     await registered(shared_daemons, topic)
     place = form.format(shared_daemons.lookupd.http)
@@ -121,7 +130,7 @@ async def test_an_nsqlookupd_may_be_given_in_many_forms(
 
 
 async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons) -> None:
-    """One that is added is asked at once; one that is left takes no connection with it."""
+    """An added nsqlookupd is polled immediately; removing one closes no connections."""
     topic = shared_daemons.make("changing.lookupds")
     await registered(shared_daemons, topic)
     first, second = shared_daemons.nsqds
@@ -140,7 +149,7 @@ async def test_nsqlookupds_come_and_go_at_run_time(shared_daemons: SharedDaemons
 
 
 async def test_the_filter_decides_whom_to_connect_to(shared_daemons: SharedDaemons) -> None:
-    """It sees what is listed, and what it returns is connected, an address of its own too."""
+    """The filter gets the listed addresses; the consumer connects to the addresses it returns."""
     topic = shared_daemons.make("filtered")
     await registered(shared_daemons, topic)
     calls: list[list[str]] = []
@@ -153,7 +162,7 @@ async def test_the_filter_decides_whom_to_connect_to(shared_daemons: SharedDaemo
 
 
 async def test_a_lost_connection_hastens_the_next_question(shared_daemons: SharedDaemons) -> None:
-    """Though five minutes are between two questions, one follows a loss within a second or so."""
+    """After a lost connection, nsqlookupds are polled within seconds, not after five minutes."""
     topic = shared_daemons.make("hastened")
     await registered(shared_daemons, topic)
     calls: list[list[str]] = []
@@ -171,7 +180,10 @@ async def test_a_lost_connection_hastens_the_next_question(shared_daemons: Share
 async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
     shared_daemons: SharedDaemons,
 ) -> None:
-    """Only a loss says that it is gone; then it is forgotten until it is listed again."""
+    """An nsqd that is no longer listed stays connected until the connection is lost.
+
+    After that it is not reconnected until it is listed again.
+    """
     topic = shared_daemons.make("tombstoned")
     await registered(shared_daemons, topic)
     calls: list[list[str]] = []
@@ -192,17 +204,17 @@ async def test_an_nsqd_that_is_listed_no_more_keeps_its_connection(
             assert not consumer.errors
 
 
-# P16: nsqlookupds that are lost
+# P16: lost nsqlookupds
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
-    """An nsqd that registers with two nsqlookupds, all of which may be killed."""
+    """An nsqd that registers with two nsqlookupds; tests may kill each of them."""
     with ExitStack() as stack, ThreadPoolExecutor() as threads:
         names = ["lookupd-0", "lookupd-1"]
         started = threads.map(lambda name: spawn_nsqlookupd(tmp_path, name=name), names)
         lookupds = [stack.enter_context(lookupd) for lookupd in started]
-        # nsqd itself asks for a new topic's channels, and waits so long for one that hangs.
+        # nsqd asks nsqlookupds for a new topic's channels; this limits its wait for one that hangs.
         flags = ("--http-client-request-timeout=200ms",)
         yield stack.enter_context(spawn_nsqd(tmp_path, *flags, lookupds=tuple(lookupds))), lookupds
 
@@ -210,8 +222,10 @@ def house(tmp_path: Path) -> Iterator[tuple[NsqdServer, list[Server]]]:
 async def test_losing_any_nsqlookupd_loses_nothing(
     house: tuple[NsqdServer, list[Server]],
 ) -> None:
-    """One killed, one that hangs, all restarted (P16): what is published arrives all the while,
-    and a consumer finds a new topic within its poll interval and a second."""
+    """With an nsqlookupd killed, one hanging, or all restarted (P16), published messages arrive.
+
+    A consumer finds a new topic within its poll interval plus 1 s.
+    """
     nsqd, lookupds = house
     options = {
         "lookupd_http_addresses": [lookupd.http for lookupd in lookupds],
@@ -228,7 +242,7 @@ async def test_losing_any_nsqlookupd_loses_nothing(
                 message.finish()
 
         async def goes_on(topic: str, alive: list[Server]) -> None:
-            """A topic that is new to who is alive is found in time; the steady one goes on."""
+            """Check that a new topic is found in time; publish one more message to "steady"."""
             async with consumer_of(topic, **options) as consumer:
                 await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"x")
                 await until(lambda: any(lists(lookupd, topic, 1) for lookupd in alive))

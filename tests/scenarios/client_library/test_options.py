@@ -1,7 +1,7 @@
-"""The effect of each option, against real nsqds: a table of options and tests, and more tests.
+"""Every client option has its effect: a table of options and their tests, and further tests.
 
-An option's test fails when the option is not heeded. Where no nsqd does what the option is for (a
-host that swallows packets, an nsqlookupd that hangs), a peer of the test's own does.
+An option's test fails if the option is ignored. Some options need a peer that no nsqd can be, such
+as a host that drops packets or an nsqlookupd that hangs; their tests run that peer themselves.
 """
 
 from __future__ import annotations
@@ -88,19 +88,19 @@ EFFECTS: Final = {
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates."""
+    """The files of a CA, a server and a client."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")
 def choosy(tmp_path_factory: pytest.TempPathFactory, files: Certificates) -> Iterator[NsqdServer]:
-    """An nsqd that asks for certificates and cares who is near."""
+    """An nsqd that requires client certificates and has topology-aware consumption."""
     flags = (
         *(f"--tls-cert={files.server}", f"--tls-key={files.server}"),
         *(
@@ -123,7 +123,7 @@ def consumer_of(place: NsqdServer | Tap, topic: str, **options: Any) -> Consumer
 
 
 def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
-    """The RDY counts that nsqd has of the clients of the topic's channel "c"."""
+    """The RDY counts that nsqd has for the clients of the topic's channel "c"."""
     return [each["ready_count"] for each in nsqd.channel(topic, "c").get("clients", ())]
 
 
@@ -131,7 +131,7 @@ def ready_counts(nsqd: NsqdServer, topic: str) -> list[int]:
 
 
 def test_every_option_has_a_test_of_its_effect() -> None:
-    """No option is without one, and each test named is there."""
+    """Every option has a test in the table, and every test in the table exists."""
     named = {test.partition("::") for test in EFFECTS.values()}
     gone = [
         f"{file}::{test}"
@@ -147,12 +147,12 @@ def test_every_option_has_a_test_of_its_effect() -> None:
 
 
 async def test_a_host_that_swallows_packets() -> None:
-    """dial_timeout bounds the wait for a connection that nobody takes."""
+    """`dial_timeout` limits the time to connect to a host that drops packets."""
     loop = asyncio.get_running_loop()
     with socket.socket() as deaf, contextlib.ExitStack() as callers:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
-        for _ in range(3):  # more than its backlog: the next call is not answered
+        for _ in range(3):  # more than its backlog: the next connection gets no answer
             caller = callers.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex(deaf.getsockname())
@@ -164,7 +164,7 @@ async def test_a_host_that_swallows_packets() -> None:
 
 
 async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None:
-    """write_timeout ends a connection whose nsqd takes nothing, and no other."""
+    """`write_timeout` closes a connection whose nsqd reads nothing for that time."""
     nsqd = shared_daemons.nsqds[0]
     connection = await open_connection(nsqd.tcp, Config(write_timeout=0.2))
     for _ in range(4):
@@ -182,7 +182,7 @@ async def test_an_nsqd_that_reads_nothing(shared_daemons: SharedDaemons) -> None
 
 @pytest.mark.parametrize("address", ["127.0.0.2", "127.0.0.2:0", "127.0.0.2:{port}"])
 async def test_where_connections_come_from(shared_daemons: SharedDaemons, address: str) -> None:
-    """local_addr is what nsqd sees, with the port where one is given."""
+    """`local_addr` sets the address, and optionally the port, that nsqd sees as the client's."""
     port, nsqd = free_port(), shared_daemons.nsqds[0]
     topic = shared_daemons.make(f"local{port}")
     options = {"local_addr": address.format(port=port)}
@@ -196,7 +196,7 @@ async def test_where_connections_come_from(shared_daemons: SharedDaemons, addres
 
 
 async def test_how_soon_an_nsqd_is_tried_again() -> None:
-    """max_reconnect_delay bounds the pause between two attempts."""
+    """`max_reconnect_delay` limits the delay between two connection attempts."""
     attempts: dict[float, int] = {}
 
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -219,7 +219,7 @@ async def test_how_soon_an_nsqd_is_tried_again() -> None:
 
 
 async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> None:
-    """deflate_level is asked for; nsqd has the last word."""
+    """The client requests `deflate_level`; nsqd may lower it."""
     for asked, agreed in ((1, 1), (9, 6)):
         config = Config(deflate=True, deflate_level=asked)
         connection = await open_connection(shared_daemons.nsqds[0].tcp, config)
@@ -228,7 +228,7 @@ async def test_the_level_of_deflate_is_agreed(shared_daemons: SharedDaemons) -> 
 
 
 async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
-    """tls_v1 alone asks for TLS: an nsqd that has none is refused, and gets nothing."""
+    """With `tls_v1`, an nsqd without TLS is refused: no connection is made."""
     nsqd = shared_daemons.nsqds[0]
     async with Producer(nsqd.tcp, tls_v1=True, stop_timeout=0.0) as producer:
         await until(lambda: producer.errors)
@@ -238,7 +238,7 @@ async def test_nothing_is_said_in_clear(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) -> None:
-    """tls_config is used as it is: with what it trusts, and with the certificate that it has."""
+    """`tls_config` is used unchanged, with its trusted CAs and its certificate."""
     good = ssl.create_default_context(cafile=files.authority)
     good.load_cert_chain(files.client)
     async with Producer(choosy.tcp, tls_config=good) as producer:
@@ -250,7 +250,7 @@ async def test_a_context_of_ones_own(choosy: NsqdServer, files: Certificates) ->
 
 
 async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certificates) -> None:
-    """tls_insecure_skip_verify takes a certificate that the system's authorities do not know."""
+    """`tls_insecure_skip_verify` accepts a certificate that no trusted CA has signed."""
     known = {"tls_cert": str(files.client), "stop_timeout": 0.0}
     async with Producer(choosy.tcp, tls_insecure_skip_verify=True, **known) as producer:
         assert (await producer.publish("trusting", b"x")).nsqd == choosy.tcp
@@ -262,7 +262,7 @@ async def test_anybody_is_trusted_on_request(choosy: NsqdServer, files: Certific
 async def test_a_key_in_a_file_of_its_own(
     choosy: NsqdServer, files: Certificates, tmp_path: Path
 ) -> None:
-    """tls_key is the key of tls_cert's certificate, which holds none itself."""
+    """`tls_key` is the private key for `tls_cert`, which is an error if neither file has a key."""
     text = files.client.read_text()
     parts = re.findall(r"-----BEGIN.*?-----END[^\n]*\n", text, re.S)
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
@@ -279,7 +279,7 @@ async def test_a_key_in_a_file_of_its_own(
 
 
 async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) -> None:
-    """lookupd_poll_interval: who asks often finds a new topic; who asks seldom does not yet."""
+    """`lookupd_poll_interval`: a consumer that polls every 0.1 s finds a new nsqd first."""
     topic, places = "asked.often", {"lookupd_http_addresses": shared_daemons.lookupd.http}
     first, second = shared_daemons.nsqds
     first.post(f"/topic/create?topic={topic}")
@@ -296,7 +296,7 @@ async def test_how_often_nsqlookupds_are_asked(shared_daemons: SharedDaemons) ->
 
 
 async def test_how_evenly_nsqlookupds_are_asked() -> None:
-    """lookupd_poll_jitter: the second question comes within so much of the interval."""
+    """`lookupd_poll_jitter`: the second poll happens within this fraction of the interval."""
     asked = {b"none": 0, b"full": 0}
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -314,7 +314,7 @@ async def test_how_evenly_nsqlookupds_are_asked() -> None:
 
 
 async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
-    """lookupd_poll_timeout bounds its answer; the other one's nsqds are found meanwhile."""
+    """`lookupd_poll_timeout` limits the wait for an nsqlookupd; the others' nsqds are connected."""
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -330,7 +330,7 @@ async def test_an_nsqlookupd_that_hangs(shared_daemons: SharedDaemons) -> None:
 
 @pytest.mark.parametrize("sent", [True, False])
 async def test_nsqlookupds_get_the_secret(sent: bool) -> None:
-    """lookupd_authorization: as a bearer's token, or not at all."""
+    """Only with `lookupd_authorization`, nsqlookupds get `auth_secret` as a bearer token."""
     heads: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -351,7 +351,7 @@ async def test_nsqlookupds_get_the_secret(sent: bool) -> None:
 
 
 async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificates) -> None:
-    """topology_region and topology_zone: the consumer of nsqd's own zone gets all it can take."""
+    """With `topology_region` and `topology_zone`, consumers in nsqd's zone are filled first."""
     options = {"tls_root_ca_file": str(files.authority), "tls_cert": str(files.client)}
     places = {"near": ("north", "n1"), "nearby": ("north", "n2"), "far": ("south", "s1")}
     async with contextlib.AsyncExitStack() as stack:
@@ -371,7 +371,7 @@ async def test_the_nearest_is_served_first(choosy: NsqdServer, files: Certificat
 
 @pytest.mark.parametrize("strategy", ["exponential", "full_jitter"])
 async def test_two_strategies_of_backoff(shared_daemons: SharedDaemons, strategy: str) -> None:
-    """backoff_strategy, backoff_multiplier: exponential waits it out, full jitter up to that."""
+    """`backoff_strategy`: exponential waits the whole block, full jitter a random part of it."""
     topic, nsqd = shared_daemons.make(strategy), shared_daemons.nsqds[0]
     options = {"backoff_strategy": strategy, "backoff_multiplier": 0.2}
     waits: list[float] = []
@@ -386,7 +386,7 @@ async def test_two_strategies_of_backoff(shared_daemons: SharedDaemons, strategy
 
 
 async def seconds_to_next(consumer: Consumer) -> float:
-    """Finishes the next message, and says how long it took to come."""
+    """Finish the next message; returns the seconds until it arrived."""
     clock = asyncio.get_running_loop().time
     began = clock()
     (await anext(consumer)).finish()
@@ -395,8 +395,11 @@ async def seconds_to_next(consumer: Consumer) -> float:
 
 @pytest.mark.parametrize("busy", [True, False])
 async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> None:
-    """With one seat for two connections: after low_rdy_timeout by the one that has messages, after
-    low_rdy_idle_timeout by the one that has none; looked at each rdy_redistribute_interval."""
+    """With `max_in_flight` 1 and two connections, RDY 1 moves to the other connection in time.
+
+    A connection with messages keeps it for `low_rdy_timeout`, an idle one for
+    `low_rdy_idle_timeout`; the client checks every `rdy_redistribute_interval`.
+    """
     topic = shared_daemons.make(f"seats.{busy}")
     addresses = [nsqd.tcp for nsqd in shared_daemons.nsqds]
     options: dict[str, Any] = {
@@ -421,14 +424,14 @@ async def test_a_seat_is_given_up(shared_daemons: SharedDaemons, busy: bool) -> 
                 message.finish()
                 if message.body == b"x":
                     break
-                await asyncio.sleep(0.01)  # a thousand last longer than the seat
+                await asyncio.sleep(0.01)  # 1,000 messages take longer than `low_rdy_timeout`
 
 
 # Publishing
 
 
 async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
-    """publish_timeout bounds a publish whose nsqd does not answer."""
+    """`publish_timeout` limits a publish that nsqd does not answer."""
     loop = asyncio.get_running_loop()
     options = {"publish_timeout": 0.2, "stop_timeout": 0.0}
     async with (
@@ -446,7 +449,7 @@ async def test_a_publish_has_its_time(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_what_awaits_its_ok_is_bounded(shared_daemons: SharedDaemons) -> None:
-    """max_pending_bytes: so much is sent and not answered; the next waits for an OK."""
+    """`max_pending_bytes` limits the bytes sent without an OK; further publishes wait for an OK."""
     options = {"max_pending_bytes": 10_000}
     async with (
         tapped(shared_daemons.nsqds[0]) as [tap],

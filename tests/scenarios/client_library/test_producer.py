@@ -1,4 +1,4 @@
-"""Requirements of a producer, held against real nsqds."""
+"""The requirements for a producer, tested against real nsqds."""
 
 import asyncio
 import contextlib
@@ -33,23 +33,23 @@ from tests.support.waiting import until
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def producer_of(*taps: Tap, **options: Any) -> Producer:
-    """A producer through taps that loses no time in connecting again."""
+    """A producer that publishes through taps and reconnects within 0.1 s."""
     return Producer([tap.address for tap in taps], **{"max_reconnect_delay": 0.1, **options})
 
 
 def count(nsqd: NsqdServer, topic: str) -> int:
-    """How many messages the topic was given."""
+    """The topic's `message_count`."""
     topics = nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"] or []
     return sum(int(found["message_count"]) for found in topics)
 
 
 async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
-    """The bodies that the topic's channel "c" has, each so often."""
+    """The bodies in the topic's channel "c", with the number of each."""
     depth = nsqd.channel(topic, "c")["depth"]
     bodies: Counter[bytes] = Counter()
     async with Consumer(topic, "c", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=2500) as consumer:
@@ -61,7 +61,7 @@ async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
 
 
 async def test_all_ways_to_publish(shared_daemons: SharedDaemons) -> None:
-    """One, several, one for later; awaited, or told to a callback: nsqd has them all."""
+    """All publish methods store their messages and report OK, awaited or by a callback."""
     topic, nsqd = shared_daemons.make("ways"), shared_daemons.nsqds[0]
     outcomes: list[Any] = []
     async with Producer(nsqd.tcp) as producer:
@@ -82,7 +82,7 @@ async def test_all_ways_to_publish(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons) -> None:
-    """The await ends with nsqd's OK, not when the bytes have left: nsqd has it long before."""
+    """An awaited publish returns when nsqd's OK arrives, not when nsqd has the message."""
     topic, nsqd = shared_daemons.make("acknowledged"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap) as producer:
         await until(lambda: producer.connections)
@@ -95,7 +95,7 @@ async def test_an_awaited_publish_is_acknowledged(shared_daemons: SharedDaemons)
 
 
 async def test_tasks_share_a_connection(shared_daemons: SharedDaemons) -> None:
-    """Five hundred tasks publish on one connection, without waiting for one another's OK."""
+    """500 tasks publish on one connection without waiting for each other's OK."""
     topic, nsqd = shared_daemons.make("shared"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap) as producer:
         await until(lambda: producer.connections)
@@ -112,7 +112,7 @@ async def test_tasks_share_a_connection(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
-    """What is published before nsqd is even started is acknowledged once it is."""
+    """Messages published before nsqd is started are acknowledged once it runs."""
     nsqd = NsqdServer("sparq.nsqd", tmp_path, (f"--data-path={tmp_path}",))
     async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
         first = asyncio.create_task(producer.publish("t", b"x"))
@@ -127,8 +127,11 @@ async def test_publishing_before_there_is_an_nsqd(tmp_path: Path) -> None:
 
 
 async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> None:
-    """nsqds take turns; those unanswered when one goes are sent to the other, in doubt; where all
-    go each time, publish_attempts and the time are the bounds."""
+    """Publishes go to the nsqds in turn; those of a lost connection go to the other nsqd.
+
+    They are counted as sent again. If every connection is lost, `publish_attempts` and the timeout
+    limit a publish.
+    """
     topic = shared_daemons.make("turns")
     async with (
         tapped(*shared_daemons.nsqds) as taps,
@@ -165,12 +168,12 @@ async def test_fail_over_and_bounded_retry(shared_daemons: SharedDaemons) -> Non
 
 
 def _busy(taps: list[Tap]) -> list[Tap]:
-    """Those on which something was published."""
+    """The taps on which something was published."""
     return [tap for tap in taps if tap.lines(b"PUB")]
 
 
 async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
-    """nsqlookupd names the nsqds: publishes go to each that it lists, new topics included."""
+    """With nsqlookupd, a producer publishes to each nsqd that is listed, also to a new topic."""
     options = {"lookupd_poll_interval": 0.2}
     async with Producer(lookupd_http_addresses=shared_daemons.lookupd.http, **options) as producer:
         await producer.publish("discovered", b"x")
@@ -181,7 +184,7 @@ async def test_discovered_nsqds(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_time_runs_out(shared_daemons: SharedDaemons) -> None:
-    """A call has the time that it is given, or publish_timeout; what is late disturbs nobody."""
+    """`timeout_seconds` or `publish_timeout` limits a publish; a late OK is ignored."""
     topic, nsqd = shared_daemons.make("late"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], producer_of(tap, publish_timeout=2.0) as producer:
         await until(lambda: producer.connections)
@@ -197,7 +200,7 @@ async def test_time_runs_out(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_back_pressure_by_bytes(shared_daemons: SharedDaemons) -> None:
-    """No more than max_pending_bytes are sent without an OK; the rest waits, in order."""
+    """At most `max_pending_bytes` are sent without an OK; the rest waits, in order."""
     topic, nsqd = shared_daemons.make("pressure"), shared_daemons.nsqds[0]
     bodies = [b"%03d" % number + bytes(497) for number in range(20)]
     async with tapped(nsqd) as [tap], producer_of(tap, max_pending_bytes=2500) as producer:
@@ -212,7 +215,7 @@ async def test_back_pressure_by_bytes(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_ping(shared_daemons: SharedDaemons) -> None:
-    """Each nsqd that answers is named, with its time; that none does is an error that says why."""
+    """`ping` returns each nsqd that answers, with its time in seconds; if none does, it raises."""
     away = f"127.0.0.1:{free_port()}"
     first, second = shared_daemons.nsqds
     async with Producer([first.tcp, second.tcp, away]) as producer:
@@ -234,7 +237,7 @@ async def test_ping(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> None:
-    """A message too large, an MPUB too large, a delay too long: code, nsqd's words, and advice."""
+    """A refusal has nsqd's error code and text, and names the option to change."""
     nsqd = shared_daemons.nsqds[0]
     too_many = [bytes(1 << 20)] * 6
     async with Producer(nsqd.tcp, max_reconnect_delay=0.1) as producer:
@@ -252,7 +255,7 @@ async def test_refusals_say_what_they_mean(shared_daemons: SharedDaemons) -> Non
 
 
 async def test_errors_of_a_connection(shared_daemons: SharedDaemons) -> None:
-    """Who is no nsqd, an option that nsqd refuses, a closed producer: each is told as such."""
+    """A wrong peer, an option that nsqd rejects and a closed producer raise specific errors."""
     nsqd = shared_daemons.nsqds[0]
     with pytest.raises(WrongPeerError, match="speaks HTTP"):
         await open_connection(nsqd.http, Config())
@@ -264,7 +267,7 @@ async def test_errors_of_a_connection(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
-    """What is under way is answered before the producer is closed, awaited or not."""
+    """`close` waits for the OK of all publishes, awaited or not."""
     topic, nsqd = shared_daemons.make("closing"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap]:
         producer = producer_of(tap)
@@ -282,9 +285,9 @@ async def test_close_waits_for_publishes(shared_daemons: SharedDaemons) -> None:
 
 @contextlib.asynccontextmanager
 async def half_closing(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
-    """The address of a proxy that stops in the middle of the mark, once, as a network may.
+    """The address of a proxy that cuts the connection to nsqd in the middle of `mark`, once.
 
-    nsqd reads the end of its input there; its answers still arrive.
+    nsqd reads the end of its input there; its responses still arrive.
     """
     cut: list[bool] = []
     serving: set[asyncio.Task[None]] = set()
@@ -318,8 +321,11 @@ async def half_closing(nsqd: NsqdServer, mark: bytes) -> AsyncIterator[str]:
 
 
 async def test_a_connection_cut_in_mid_command(shared_daemons: SharedDaemons) -> None:
-    """nsqd says E_BAD_MESSAGE of a command that came in part; the message is not at fault, and is
-    sent again with those behind it. Each is stored once, and none is in doubt."""
+    """A message cut off by a broken connection is sent again, and so are those after it.
+
+    nsqd answers the incomplete command with E_BAD_MESSAGE. Each message is stored once, and none
+    counts as possibly sent twice.
+    """
     topic, nsqd = shared_daemons.make("cut"), shared_daemons.nsqds[0]
     async with half_closing(nsqd, b"the middle") as address:
         bodies = [b"first", b"the middle", *(b"%d" % number for number in range(20))]

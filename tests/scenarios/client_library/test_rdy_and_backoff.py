@@ -1,4 +1,4 @@
-"""RDY and backoff as real nsqds see them, through taps on the wire."""
+"""RDY and backoff as real nsqds see them, recorded by taps."""
 
 import asyncio
 import logging
@@ -18,12 +18,12 @@ BACKOFF: dict[str, Any] = {"backoff_multiplier": 0.02, "max_backoff_duration": 0
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Suppress the log lines of connection losses that the tests cause."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def consumer_of(taps: Iterable[Tap], topic: str, **options: Any) -> Consumer:
-    """A consumer of the topic's channel "c" through these taps."""
+    """A consumer that reads the topic's channel "c" through these taps."""
     given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, "max_attempts": 0, **options}
     return Consumer(topic, "c", nsqd_tcp_addresses=[tap.address for tap in taps], **given)
 
@@ -34,17 +34,17 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: str) -> None:
 
 
 def ready(taps: list[Tap]) -> list[int]:
-    """The RDY count of each."""
+    """The last RDY count on each tap."""
     return [tap.ready for tap in taps]
 
 
 def counts(tap: Tap) -> list[int]:
-    """Every RDY count that was sent."""
+    """Every RDY count that was sent, in order."""
     return [int(line.split(b" ")[1]) for line in tap.lines(b"RDY")]
 
 
 def words(tap: Tap) -> list[bytes]:
-    """RDY with its count, and the names of the answers."""
+    """The RDY commands with their counts, and the names of the REQ and FIN commands, in order."""
     lines = tap.lines(b"RDY", b"REQ", b"FIN")
     return [line if line[:3] == b"RDY" else line[:3] for line in lines]
 
@@ -53,8 +53,10 @@ def words(tap: Tap) -> list[bytes]:
 
 
 async def test_max_in_flight_is_shared(shared_daemons: SharedDaemons) -> None:
-    """Each new connection has its share at once, a lost one's goes to the others, and comes back;
-    nsqd has it as its client's ready_count."""
+    """Each new connection gets its share of RDY immediately; a lost connection's share moves.
+
+    It goes to the others, and returns after the reconnect. nsqd reports the share as `ready_count`.
+    """
     topic = shared_daemons.make("shared")
     async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic):
         await until(lambda: ready(taps) == [5, 5])
@@ -68,14 +70,14 @@ async def test_max_in_flight_is_shared(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_no_connection_has_more_than_its_nsqd_allows(shared_daemons: SharedDaemons) -> None:
-    """max_rdy_count of each nsqd bounds its share; what it may not have, the other has."""
+    """An nsqd's `max_rdy_count` limits its share; the rest goes to the other nsqd."""
     topic = shared_daemons.make("allowed")
     async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps, topic, max_in_flight=2000):
         await until(lambda: ready(taps) == [2000 - RDY_COUNT_MAX, RDY_COUNT_MAX])
 
 
 async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -> None:
-    """A hundred messages later there is still the one RDY."""
+    """100 messages need only one RDY command."""
     topic, nsqd = shared_daemons.make("steady"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic) as consumer:
         publish(nsqd, topic, *map(str, range(100)))
@@ -86,7 +88,7 @@ async def test_rdy_is_sent_when_it_changes_only(shared_daemons: SharedDaemons) -
 
 
 async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> None:
-    """While everything is in flight at one nsqd, another gets RDY answer by answer."""
+    """While all of max_in_flight is in flight at one nsqd, another gets RDY with each response."""
     topic = shared_daemons.make("newcomer")
     publish(shared_daemons.nsqds[0], topic, *map(str, range(10)))
     async with tapped(*shared_daemons.nsqds) as taps, consumer_of(taps[:1], topic) as consumer:
@@ -102,7 +104,7 @@ async def test_a_newcomer_gets_what_is_left(shared_daemons: SharedDaemons) -> No
 
 
 async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
-    """With fewer messages allowed than connections, an idle one hands its RDY 1 on."""
+    """With fewer RDY than connections, an idle connection passes its RDY 1 on."""
     topic = shared_daemons.make("seats")
     options = {"max_in_flight": 1, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}
     async with (
@@ -122,7 +124,7 @@ async def test_seats_go_round(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> None:
-    """RDY 0 before the REQ; RDY 1 after the block; RDY 0 before the probe's FIN; then all again."""
+    """RDY 0 precedes the REQ; RDY 1 follows the block; after a FIN of the probe all RDY returns."""
     topic, nsqd = shared_daemons.make("backoff"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
@@ -146,7 +148,7 @@ async def test_the_way_into_backoff_and_out(shared_daemons: SharedDaemons) -> No
 
 
 async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
-    """Of messages that fail together one counts; a success in the block does not, either."""
+    """Of messages that fail together only one counts; a success during the block does not count."""
     topic, nsqd = shared_daemons.make("together"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, *map(str, range(5)))
@@ -160,7 +162,7 @@ async def test_one_result_counts_a_block(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemons) -> None:
-    """It begins none; in the probe it means one more block of the same length."""
+    """A requeue without backoff starts none; in the probe it repeats a block of the same length."""
     topic, nsqd = shared_daemons.make("neutral"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
@@ -175,7 +177,7 @@ async def test_a_requeue_without_backoff_is_neutral(shared_daemons: SharedDaemon
 
 
 async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> None:
-    """With max_backoff_duration 0 failures change no RDY."""
+    """With `max_backoff_duration` 0, failures do not change RDY."""
     topic, nsqd = shared_daemons.make("fearless"), shared_daemons.nsqds[0]
     options = {"max_backoff_duration": 0.0}
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **options) as consumer:
@@ -187,7 +189,7 @@ async def test_backoff_can_be_switched_off(shared_daemons: SharedDaemons) -> Non
 
 
 async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemons) -> None:
-    """Lost in the block, the only connection comes back to RDY 1, not to all."""
+    """If the only connection is lost during the block, it is reconnected with RDY 1."""
     topic, nsqd = shared_daemons.make("alone"), shared_daemons.nsqds[0]
     async with tapped(nsqd) as [tap], consumer_of([tap], topic, **BACKOFF) as consumer:
         publish(nsqd, topic, "x")
@@ -201,7 +203,7 @@ async def test_backoff_outlives_the_last_connection(shared_daemons: SharedDaemon
 
 
 async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
-    """When the connection that tests the waters is lost, another one does at once."""
+    """If the connection that probes with RDY 1 is lost, another gets the RDY 1 immediately."""
     topic = shared_daemons.make("probe")
     publish(shared_daemons.nsqds[0], topic, "x")
     async with (
@@ -219,7 +221,7 @@ async def test_a_lost_probe_is_replaced(shared_daemons: SharedDaemons) -> None:
 
 
 async def test_an_idle_probe_moves_on(shared_daemons: SharedDaemons) -> None:
-    """A probe whose nsqd has no message hands its RDY 1 on, so that backoff comes to an end."""
+    """A probe whose nsqd has no messages passes its RDY 1 on, so that backoff can end."""
     topic = shared_daemons.make("idle.probe")
     publish(shared_daemons.nsqds[0], topic, "x")
     options = {**BACKOFF, "rdy_redistribute_interval": 0.02, "low_rdy_idle_timeout": 1.0}

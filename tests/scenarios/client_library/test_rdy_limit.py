@@ -1,7 +1,7 @@
-"""RDY over real sockets: scripted nsqds count what a consumer lets them send, whatever happens.
+"""RDY over real sockets: scripted nsqds count what a consumer allows them to send.
 
-Connections come and go, messages are delivered, answered, failed, left to expire, limits change;
-after each step the wire comes to rest and is counted.
+Connections are made and lost; messages are delivered, finished, failed or left to expire; limits
+change. After each step the test waits until the connections are quiet, and checks the counts.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ number = st.integers(0, 1000)
 
 
 class Wire(RuleBasedStateMachine):
-    """A consumer and scripted nsqds on one event loop, which runs while a step is taken."""
+    """A consumer and scripted nsqds on one event loop, which runs only during a step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Wire(RuleBasedStateMachine):
 
     @initialize(limit=st.integers(0, 12), counts=st.lists(st.integers(1, 6), min_size=NSQDS))
     def begin(self, limit: int, counts: list[int]) -> None:
-        """Some nsqds, each with a max_rdy_count of its own, and a consumer of all."""
+        """Start nsqds with different max_rdy_counts, and a consumer of all."""
 
         async def begin() -> None:
             for count in counts[:NSQDS]:
@@ -78,7 +78,7 @@ class Wire(RuleBasedStateMachine):
         self.step(begin())
 
     def watch_raises(self) -> None:
-        """Keep every raise that, in the order of sending, takes the total too far."""
+        """Record each raise that, in the order of sending, makes the total exceed max_in_flight."""
         flow = self.consumer._flow
         distributor = flow._distributor
         plain: Callable[[RdyWindow, int], None] = distributor._send
@@ -96,7 +96,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(which=number)
     def lose_connection(self, which: int) -> None:
-        """A connection is cut; the consumer connects again."""
+        """Cut a connection; the consumer reconnects."""
         if peers := self.peers():
             self.step(self.cut(peers[which % len(peers)]))
 
@@ -106,7 +106,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, NSQDS - 1))
     def go_or_come(self, which: int) -> None:
-        """An nsqd dies, or one that had died comes back."""
+        """Stop an nsqd, or start a stopped one."""
         nsqd = self.nsqds[which]
         if nsqd in self.up:
             self.up.discard(nsqd)
@@ -117,7 +117,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(which=number, count=st.integers(1, 6))
     def deliver(self, which: int, count: int) -> None:
-        """An nsqd sends what it may: while fewer than RDY are in flight."""
+        """Let an nsqd deliver messages, while fewer than RDY are in flight."""
         if peers := self.peers():
             self.step(self.send(peers[which % len(peers)], count))
 
@@ -128,7 +128,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(which=number, how=st.sampled_from(["finish", "fail", "requeue", "touch"]))
     def answer(self, which: int, how: str) -> None:
-        """One message is answered for."""
+        """Respond to one message."""
         if self.held:
             self.step(self.respond(self.held[which % len(self.held)], how))
 
@@ -144,7 +144,7 @@ class Wire(RuleBasedStateMachine):
 
     @rule(limit=st.integers(0, 12))
     def change_limit(self, limit: int) -> None:
-        """max_in_flight changes while running."""
+        """Change `max_in_flight` while the consumer runs."""
         self.step(self.allow(limit))
 
     async def allow(self, limit: int) -> None:
@@ -152,21 +152,21 @@ class Wire(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, NSQDS - 1))
     def leave(self, which: int) -> None:
-        """An nsqd is left for good and found again, its messages unanswered."""
+        """Remove an nsqd whose messages have no response, and add it again."""
         self.step(self.leave_and_come_back(self.nsqds[which].address))
 
     async def leave_and_come_back(self, address: str) -> None:
         await self.consumer.disconnect_from_nsqd(address)
         self.consumer.connect_to_nsqd(address)
 
-    # Rest
+    # Waiting for quiet
 
     def peers(self) -> list[Peer]:
-        """The connections that nsqds have."""
+        """The nsqds' ends of all connections."""
         return [peer for nsqd in self.nsqds for peer in nsqd.peers]
 
     def step(self, work: Coroutine[Any, Any, None]) -> None:
-        """Take a step, and let the wire come to rest."""
+        """Take a step, and wait until the connections are quiet."""
         self.charged_before = self.charged()
         self.runner.run(self.rest(work))
 
@@ -189,7 +189,7 @@ class Wire(RuleBasedStateMachine):
             self.held.append(message)
 
     def counts(self) -> list[tuple[int, int, int]]:
-        """RDY as the consumer means it, as nsqd has it, and what nsqd has in flight."""
+        """For each connection: RDY sent, RDY received, difference of the in-flight counts."""
         found = []
         for window, subscription in self.consumer._flow.subscriptions.items():
             nsqd = next(each for each in self.nsqds if each.address == subscription.address)
@@ -199,7 +199,7 @@ class Wire(RuleBasedStateMachine):
         return found
 
     def is_at_rest(self) -> bool:
-        """Everybody that is up is connected once, and has heard all that was sent."""
+        """Whether each running nsqd has one connection and has received everything sent."""
         connected = {nsqd.address for nsqd in self.up} == set(self.consumer.connections)
         once = all(len(nsqd.peers) == (nsqd in self.up) for nsqd in self.nsqds)
         settled = all(means == hears and not off for means, hears, off in self.counts())
@@ -207,18 +207,18 @@ class Wire(RuleBasedStateMachine):
         return connected and once and settled and taken and not self.is_blocked()
 
     def is_blocked(self) -> bool:
-        """Whether a block of the backoff is under way, which ends by itself."""
+        """Whether a backoff block is running; it ends by itself."""
         return self.consumer._flow._backoff.state.name == "BLOCKED"
 
     def charged(self) -> int:
-        """The messages that may be unanswered: RDY or, if more, what is in flight."""
+        """The possible number of unanswered messages: per connection, RDY or in flight."""
         return sum(max(peer.ready, len(peer.in_flight)) for peer in self.peers())
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def rdy_is_bounded(self) -> None:
-        """RDY as the nsqds have it adds up to max_in_flight at most, and to each one's maximum."""
+        """The nsqds' RDY counts add up to at most max_in_flight; each is at most max_rdy_count."""
         if not self.nsqds:
             return
         peers = self.peers()
@@ -228,25 +228,25 @@ class Wire(RuleBasedStateMachine):
 
     @invariant()
     def messages_are_bounded(self) -> None:
-        """More than max_in_flight is in hand only while it becomes less, after it was lowered."""
+        """`charged` exceeds max_in_flight only while it decreases to a lowered limit."""
         if self.nsqds:
             assert self.charged() <= max(self.consumer.max_in_flight, self.charged_before)
 
     @invariant()
     def nobody_starves(self) -> None:
-        """With room for a message, some connection has RDY; in a probe that is one."""
+        """If another message is allowed, some connection has RDY, also during a probe."""
         if self.nsqds and self.peers() and self.charged() < self.consumer.max_in_flight:
             assert any(peer.ready for peer in self.peers())
 
     @invariant()
     def nothing_is_left_over(self) -> None:
-        """Without backoff all of max_in_flight is in use, as far as the nsqds allow."""
+        """Without backoff all of max_in_flight is used, up to what the nsqds allow."""
         if self.nsqds and self.consumer.backoff_level == 0:
             allowed = sum(peer.nsqd.facts["max_rdy_count"] for peer in self.peers())
             assert self.charged() >= min(self.consumer.max_in_flight, allowed)
 
     def teardown(self) -> None:
-        """End the consumer and the nsqds."""
+        """Stop the consumer and the nsqds."""
 
         async def end() -> None:
             await self.consumer.stop()
@@ -261,7 +261,7 @@ class Wire(RuleBasedStateMachine):
 def test_rdy_never_exceeds_max_in_flight(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever connects, is lost, fails, is answered or changed: the nsqds count no more."""
+    """Whatever happens to connections and messages, RDY never exceeds max_in_flight."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     monkeypatch.setattr(pool, "FIRST_DELAY", 0.002)
     run_state_machine_as_test(

@@ -1,4 +1,4 @@
-"""The tables of requirements against the tests: no line without one, no name without a test."""
+"""Every requirement names existing tests; every test of these files has a requirement."""
 
 import ast
 import importlib
@@ -21,7 +21,7 @@ FILES = (
     "test_producer.py",
     "test_rdy_and_backoff.py",
 )
-"""The files whose tests all hold a requirement."""
+"""The files in which every test belongs to a requirement."""
 
 
 @cache
@@ -34,20 +34,20 @@ def named_in(file: str) -> frozenset[str]:
 
 @cache
 def starts_daemons(file: str) -> bool:
-    """Whether a file's tests have real daemons: the shared ones, or their own."""
+    """Whether a file's tests use real daemons, shared or separate."""
     text = (TESTS / file).read_text(encoding="utf-8")
     return "spawn_nsqd" in text or "shared_daemons" in text
 
 
 def table(part: str) -> dict[str, Requirement]:
-    """The lines of one part, by name."""
+    """The requirements of one part, by name."""
     module = importlib.import_module(f"{requirements.__name__}.{part}")
     return dict(module.REQUIREMENTS)
 
 
 @pytest.mark.parametrize("part", PARTS)
 def test_every_requirement_has_a_test_against_real_daemons(part: str) -> None:
-    """Each line names tests that are there, one at least in a file that starts daemons."""
+    """Each requirement names existing tests, at least one of them in a file that starts daemons."""
     missing = [
         f"{name}: {test}"
         for name, line in table(part).items()
@@ -69,7 +69,7 @@ def test_every_requirement_has_a_test_against_real_daemons(part: str) -> None:
 
 @pytest.mark.parametrize("file", FILES)
 def test_every_test_of_a_requirement_is_in_a_table(file: str) -> None:
-    """A test that holds a requirement is named with it."""
+    """Each test of these files is named by a requirement."""
     named = {test for part in PARTS for line in table(part).values() for test in line.tests}
     tests = {
         f"{HERE}/{file}::{name}" for name in named_in(f"{HERE}/{file}") if name.startswith("test_")

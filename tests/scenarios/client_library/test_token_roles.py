@@ -1,4 +1,4 @@
-"""Clients, `sparq admin` and nsqadmin with tokens of a file: what each role allows."""
+"""Clients and `sparq admin` with tokens from a token file: what each role allows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Cluster(NamedTuple):
 
 @pytest.fixture
 async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
-    """Both daemons, and nobody comes in without a token."""
+    """Run both daemons; both require tokens."""
     made = {name: tokens.make(name, roles) for name, roles in ROLES.items()}
     shown = {name: token for name, (token, _) in made.items()}
     file = tmp_path / "tokens"
@@ -52,14 +52,14 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
 
 @asynccontextmanager
 async def producing(cluster: Cluster, name: str) -> AsyncIterator[Producer]:
-    """A producer that shows a token."""
+    """A producer that authenticates with a token."""
     secret = cluster.shown[name]
     async with Producer([cluster.nsqd.tcp], auth_secret=secret) as producer:
         yield producer
 
 
 async def test_a_token_is_the_secret_of_a_client(cluster: Cluster) -> None:
-    """For nsqd, and for nsqlookupd by `lookupd_authorization`."""
+    """`auth_secret` is the token for nsqd and, by `lookupd_authorization`, for nsqlookupd."""
     async with producing(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
         with pytest.raises(RemoteError, match="E_UNAUTHORIZED"):
@@ -81,7 +81,7 @@ async def test_a_token_is_the_secret_of_a_client(cluster: Cluster) -> None:
 
 
 async def test_a_secret_that_nsqlookupd_is_not_sent_finds_nothing(cluster: Cluster) -> None:
-    """The error says so."""
+    """Without `lookupd_authorization`, nsqlookupd answers 401, which the consumer's errors show."""
     async with producing(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
     async with Consumer(
@@ -97,7 +97,7 @@ async def test_a_secret_that_nsqlookupd_is_not_sent_finds_nothing(cluster: Clust
 
 
 def admin(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProcess[str]:
-    """`sparq admin` with a token."""
+    """Run `sparq admin` with a token."""
     address = f"--lookupd-http-address={cluster.lookupd.http}"
     command = [sys.executable, "-m", "sparq.cli", "admin", *words]
     command += [address, f"--token={cluster.shown[name]}"]
@@ -105,7 +105,7 @@ def admin(cluster: Cluster, name: str, *words: str) -> subprocess.CompletedProce
 
 
 async def test_sparq_admin_shows_its_token(cluster: Cluster) -> None:
-    """Whoever administers may, whoever reads may not."""
+    """`sparq admin pause` works with the role administer, fails with read, and prints no token."""
     async with producing(cluster, "web") as producer:
         await producer.publish("clicks", b"1")
     for name, status in (("viewer", 1), ("ops", 0)):

@@ -1,4 +1,4 @@
-"""A port with another protocol than expected is named in the error, whichever way round."""
+"""If a port speaks another protocol than expected, the error names both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, 
 
 
 async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
-    """The error says what it speaks, and what is wanted."""
+    """An HTTP port in place of nsqd's TCP port raises WrongPeerError with the right port."""
     for server in daemons:
         with pytest.raises(WrongPeerError) as found:
             await open_connection(server.http, Config())
@@ -39,7 +39,7 @@ async def test_http_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> No
 
 
 async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server, Server]) -> None:
-    """It answers in frames of another form, which would be taken for absurd ones."""
+    """nsqlookupd's TCP port is recognised by its response, which has no valid frame."""
     lookupd = daemons[1]
     with pytest.raises(WrongPeerError) as found:
         await open_connection(lookupd.tcp, Config())
@@ -62,13 +62,13 @@ async def test_nsqlookupds_tcp_port_where_nsqd_was_thought(daemons: tuple[Server
     ],
 )
 def test_the_usual_ports_are_known(port: int, head: bytes, said: str) -> None:
-    """Whoever mistakes one of NSQ's ports for another is told which one it is."""
+    """The error for each of NSQ's default ports names the port's service."""
     assert not_nsqd(f"127.0.0.1:{port}", head).startswith(said)
     assert bool(said) == bool(not_nsqd(f"127.0.0.1:{port}", head))
 
 
 async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> None:
-    """An nsqlookupd that is asked over HTTP and speaks NSQ's TCP protocol says so."""
+    """If nsqlookupd's address is a TCP port of NSQ, the error states that and the HTTP ports."""
     async with Asker(Config()) as asker:
         for server in daemons:
             with pytest.raises(ConnectionError) as found:
@@ -83,7 +83,7 @@ async def test_tcp_where_http_was_thought(daemons: tuple[Server, Server]) -> Non
 async def test_nsqds_http_port_where_nsqlookupds_was_thought(
     daemons: tuple[Server, Server],
 ) -> None:
-    """Both speak HTTP; an nsqd knows no look-ups."""
+    """If nsqlookupd's address is nsqd's HTTP port, the error asks whether it is an nsqlookupd's."""
     async with Asker(Config()) as asker:
         with pytest.raises(ConnectionError, match=r"is this an nsqlookupd's HTTP address\?"):
             await asker.ask(question(daemons[0].http, "lookup", topic="topic"))

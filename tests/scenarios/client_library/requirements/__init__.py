@@ -1,8 +1,8 @@
-"""What is required of the client, line by line, and the tests that hold each line.
+"""The requirements for the client library, and the tests of each.
 
-One module a part: `consumer`, `rdy`, `backoff`, `connection`, `producer` and `features`. A line
-names tests as `file.py::test`, with the file's path below tests/. `on_nsqd` are tests against real
-daemons; `scripted` ones need a peer that does what no nsqd does on request.
+Each part is a module: `consumer`, `rdy`, `backoff`, `connection`, `producer` and `features`. Tests
+are named as `file.py::test`, with the file's path below tests/. The tests in `on_nsqd` use real
+daemons; those in `scripted` need a peer that does what no nsqd does on request.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """One line.
+    """One requirement.
 
     Attributes:
         text: what is required.
-        on_nsqd: tests that hold it against real daemons; at least one.
-        scripted: tests that hold it further, against scripted ones.
+        on_nsqd: its tests with real daemons; at least one.
+        scripted: its tests with scripted peers.
     """
 
     text: str
@@ -26,5 +26,5 @@ class Requirement:
 
     @property
     def tests(self) -> tuple[str, ...]:
-        """All of them."""
+        """All tests of the requirement."""
         return self.on_nsqd + self.scripted

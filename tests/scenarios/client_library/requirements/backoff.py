@@ -1,4 +1,4 @@
-"""Backoff: how a consumer steps back when its messages fail."""
+"""Backoff: how a consumer reduces its load when messages fail."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""One connection: how it begins, what it guards against, how it ends."""
+"""One connection: its handshake, its protections, its end."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A consumer: its messages, its life, and where its nsqds come from."""
+"""A consumer: its messages, its start and stop, and the sources of its nsqds."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""The features that users of NSQ's client libraries rely on, whatever the language."""
+"""The features that users of NSQ's client libraries in any language rely on."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""A producer: what a publish promises, and whom it may trouble."""
+"""A producer: what a publish guarantees, and how failures are contained."""
 
 from typing import Final
 

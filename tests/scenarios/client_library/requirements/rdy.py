@@ -1,4 +1,4 @@
-"""RDY: how max_in_flight is shared among connections."""
+"""RDY: how max_in_flight is divided among connections."""
 
 from typing import Final
 
