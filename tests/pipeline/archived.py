@@ -1,13 +1,13 @@
-"""What the tests of both forms of the archive share: a query's id, and the clicks expected."""
+"""Shared by the tests of both archive formats: a query id, and the ids of clicks."""
 
 QUERY = "11111111-aaaa"
 
 
 def ids(frame):
-    """The messages' ids, in order."""
+    """The messages' ids, sorted."""
     return sorted(row.id for row in frame.select("id").collect())
 
 
 def expected(batches):
-    """The ids of all readable clicks."""
+    """The sorted ids of all readable clicks in these batches."""
     return sorted(name for batch in batches for name in ids(batch))

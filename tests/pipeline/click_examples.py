@@ -1,4 +1,4 @@
-"""Clicks that tests of the reading share: readable, unreadable, hostile, and nearly ordinary."""
+"""Example clicks for several tests: readable, unreadable, hostile and almost ordinary ones."""
 
 import itertools
 import json
@@ -94,7 +94,7 @@ HOSTILE = [
 
 
 def damaged(line, rng):
-    """A line with a few characters lost, doubled or exchanged."""
+    """A line with up to two characters removed, doubled or replaced."""
     for _ in range(rng.randrange(3)):
         at = rng.randrange(len(line))
         put = rng.choice([b"", b'"', b"\\", b" ", b"[", b"]", b"-", b"7", b"x", line[at : at + 1]])
@@ -102,7 +102,7 @@ def damaged(line, rng):
     return line or b"-"
 
 
-# For each place of a line, what is ordinary first, then what only nearly is.
+# For each part of a line, an ordinary value first, then unusual ones.
 WORDS = {
     "head": (
         "1.2.3.4 - -", "::1 - joe", "www.x:443 1.2.3.4 - -", "www.x 1.2.3.4 - -", "1.2.3.4:80 - -",
@@ -139,7 +139,7 @@ WORDS = {
 }  # fmt: skip
 
 
-# The same of JSON values; None: the key is not there.
+# The same for JSON values; None: the key is absent.
 VALUES = {
     "ip": (
         "1.2.3.4", None, "::1", 7, {"v": 4}, "a b", "x:80 1.2.3.4", "\x01", "1.2.3.4\x01", "",
@@ -171,7 +171,7 @@ VALUES = {
 
 
 def nearly_ordinary(pools, form):
-    """Each odd value of each place in an otherwise ordinary message, and odd ones together."""
+    """Messages with each unusual value alone, with pairs of them, and with random values."""
     rng = random.Random(11)
     usual = {name: pool[0] for name, pool in pools.items()}
     for name, pool in pools.items():
@@ -195,7 +195,7 @@ def as_json(values):
 
 
 def odd_bodies():
-    """What is near to ordinary, and bytes that are no UTF-8 in the middle of it."""
+    """Almost ordinary messages, and messages with invalid UTF-8 or control characters inserted."""
     rng = random.Random(12)
     bodies = [*nearly_ordinary(WORDS, as_line), *nearly_ordinary(VALUES, as_json)]
     log = ACCESS_LOG.read_bytes().splitlines() if ACCESS_LOG.exists() else []

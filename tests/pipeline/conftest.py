@@ -1,4 +1,4 @@
-"""Clicks as Spark sees them, in the session that all tests share: there is one a process."""
+"""Fixtures for the tests with Spark: messages, batches and queries in the shared session."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.pipeline.feed import Feed, message_table
 
 @pytest.fixture
 def messages(spark):
-    """Makes a frame of messages, as the source gives them, of bodies."""
+    """A function that makes a DataFrame of messages, with the source's columns, from bodies."""
 
     def make(bodies, first=0, nsqds=("a", "b")):
         return spark.createDataFrame(message_table(bodies, first, nsqds))
@@ -20,13 +20,13 @@ def messages(spark):
 
 @pytest.fixture
 def feed(spark, tmp_path):
-    """Batches for a query, whose checkpoint lies where the pipeline has it."""
+    """A function that makes the input of a query; its checkpoint is where the pipeline puts it."""
     return lambda name: Feed(spark, tmp_path / "checkpoint" / name)
 
 
 @pytest.fixture
 def query(spark):
-    """Makes this thread look like a streaming query's, by its id."""
+    """Make this thread look like that of a streaming query with a given id."""
 
     def become(name):
         spark.sparkContext.setLocalProperty("sql.streaming.queryId", name)

@@ -1,4 +1,4 @@
-"""A stream of messages for the pipeline's queries, batch by batch, from files in a folder."""
+"""A stream of messages for the pipeline's queries: one Parquet file per batch."""
 
 import os
 from datetime import UTC, datetime
@@ -12,7 +12,7 @@ PUBLISHED = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def message_table(bodies, first=0, nsqds=("a", "b")):
-    """Messages as the source gives them, fifty of each nsqd in turn."""
+    """Messages with the source's columns; 50 of each nsqd in turn."""
     places = range(first, first + len(bodies))
     return pa.table(
         {
@@ -26,7 +26,7 @@ def message_table(bodies, first=0, nsqds=("a", "b")):
 
 
 class Feed:
-    """Batches for one query, and `folder`, the query's checkpoint."""
+    """The input batches of one query; `checkpoint` is the query's checkpoint folder."""
 
     def __init__(self, spark, folder):
         self.spark, self.source, self.checkpoint = spark, folder.with_name("in"), folder
@@ -35,7 +35,7 @@ class Feed:
         self.batches = 0
 
     def add(self, bodies):
-        """One more batch."""
+        """Add a batch."""
         file = self.source / f"{self.batches:04}.parquet"
         table = message_table(bodies, self.messages)
         pq.write_table(table, file, row_group_size=max(len(table) // 2, 1))
@@ -44,11 +44,11 @@ class Feed:
         self.batches += 1
 
     def run(self, plan, sink):
-        """Has the query take in all that is there.
+        """Run the query until it has processed all batches.
 
         Args:
-            plan: makes the query's rows of the messages.
-            sink: what foreachBatch calls.
+            plan: turns messages into the query's rows.
+            sink: the function for foreachBatch.
         """
         files = self.spark.readStream.schema(MESSAGE_DDL).option("maxFilesPerTrigger", 1)
         query = (
@@ -58,10 +58,10 @@ class Feed:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()  # raises what the query failed with
+        query.awaitTermination()  # raises the query's error
 
     def forget_last_commit(self):
-        """What a driver leaves that dies after its sink has written."""
+        """Delete the last commit, as if the driver died after its sink had written."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.glob("[0-9]*"))
         (commits / str(last)).unlink()

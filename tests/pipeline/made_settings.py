@@ -1,4 +1,4 @@
-"""Settings of the pipeline with a data folder and an nsqlookupd, and the mistakes in them."""
+"""Settings of the pipeline with a data folder and an nsqlookupd, and errors in them."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def made(**values):
 
 
 def refused(**values):
-    """The sentence about a mistake."""
+    """The one-sentence error about these values."""
     with pytest.raises(SettingsError) as raised:
         made(**values)
     sentence = str(raised.value)

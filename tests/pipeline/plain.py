@@ -1,4 +1,4 @@
-"""Clicks read by plain Python, character by character: what the pipeline's answers are held to.
+"""Clicks read with plain Python, character by character, to compare the pipeline with.
 
 It shares nothing with `sparq.pipeline.clicks` but the description of the formats.
 """
@@ -10,14 +10,14 @@ from datetime import UTC, datetime, timedelta
 
 
 class Unreadable(Exception):
-    """The line is no click."""
+    """The line is not a click."""
 
 
 def read(body):
-    """The fields of a click.
+    """Read the fields of a click.
 
     Raises:
-        Unreadable: it is none.
+        Unreadable: the body is not a click.
     """
     text = body.decode("utf-8", "replace").rstrip("\r\n")
     fields = _from_json(body) if text.lstrip(" \t\r\n").startswith("{") else _from_line(text)

@@ -1,1 +1,1 @@
-"""Tests of the state of the query `metrics`, which are compared with plain Python (`twin.py`)."""
+"""Tests of the state of the query `metrics`; `twin.py` is the plain version to compare with."""

@@ -1,4 +1,4 @@
-"""All buckets of a query in one process: what Spark does around the pure functions."""
+"""All buckets of the query `metrics` in one process; they do Spark's work for the functions."""
 
 import functools
 import random
@@ -34,14 +34,14 @@ def hashed(text):
 
 
 def message(second=0, visitor="v", page="/", **others):
-    """One message as the twin takes it; with a `reason` it is rejected."""
+    """One message as the twin takes it; with a `reason` it is a rejected message."""
     defaults = {"bytes": 10, "status": 200, "nsqd": "a", "published_s": second, "index": 0}
     given = {"second": second, "visitor": visitor, "page": page, "reason": None, "body": b""}
     return defaults | given | others
 
 
 def table(messages, batch_ms):
-    """The messages as the packer takes them."""
+    """The messages as a table of the packer's input."""
     return pa.Table.from_pylist([_row(one, batch_ms) for one in messages], INPUT)
 
 
@@ -63,7 +63,7 @@ def _row(one, batch_ms):
 
 
 class MemoryState:
-    """The state of one bucket, as Spark would hold it. `calls` counts what is asked of it."""
+    """The state of one bucket in memory, in Spark's place; `calls` counts the accesses."""
 
     def __init__(self):
         self.held = None
@@ -92,7 +92,7 @@ class MemoryState:
 
 
 class Buckets:
-    """A query with `count` buckets; `partitions` is how many a batch is cut into, at random."""
+    """A query with `count` buckets; each batch is divided at random among `partitions` parts."""
 
     def __init__(self, count, limits=bucket.LIMITS, partitions=2, seed=1):
         self.count = count
@@ -103,7 +103,7 @@ class Buckets:
         self.rows = [output.SCHEMA.empty_table()]
 
     def packed(self, messages, batch_ms):
-        """What the partitions of a batch send."""
+        """The packed rows of all partitions of a batch."""
         parts = [[] for _ in range(self.partitions)]
         for one in messages:
             self.random.choice(parts).append(one)
@@ -117,7 +117,7 @@ class Buckets:
         ]
 
     def results(self, messages, batch_ms):
-        """What each bucket answers to a batch, without writing it."""
+        """Each bucket's result for a batch; the states are not changed."""
         frame = pa.Table.from_batches(self.packed(messages, batch_ms)).to_pandas()
         frame = frame.sample(frac=1, random_state=self.random.randrange(2**32))
         return [
@@ -127,7 +127,7 @@ class Buckets:
         ]
 
     def apply(self, messages, batch_ms):
-        """Takes in a batch; returns its output rows."""
+        """Process a batch; returns its output rows."""
         results = self.results(messages, batch_ms)
         for state, (writes, _) in zip(self.states, results, strict=True):
             state.write(writes)
@@ -145,7 +145,7 @@ class Buckets:
         return pa.concat_tables(rows)
 
     def figures(self):
-        """The newest row of each minute, by minute, as the twin has it."""
+        """The newest row of each minute, by minute, in the twin's form."""
         return by_minute(output.read(pa.concat_tables(self.rows)))
 
     def late(self):
@@ -162,7 +162,7 @@ def by_minute(rows):
 
 
 def counted(rows, kind):
-    """{minute: clicks} of the rows of a kind."""
+    """{minute: clicks} of the rows of one kind."""
     found = Counter()
     for row in of_kind(rows, kind):
         found[int(row["minute"].timestamp()) // 60] += row["clicks"]
@@ -175,7 +175,7 @@ def of_kind(rows, kind):
 
 @functools.cache
 def generated(seed, size=1000):
-    """The messages of a made-up day, published as they happened."""
+    """The messages of a generated day; each is published at the time of its click."""
     messages, second = [], 0
     for index, body in enumerate(generate(size, seed).lines):
         try:
@@ -192,7 +192,7 @@ def generated(seed, size=1000):
 
 
 def batches_of(messages, nsqds, rows, lag):
-    """Batches of `rows` messages an nsqd; each nsqd is read `lag` batches after the one before."""
+    """Batches of `rows` messages per nsqd; nsqd number n is read n * `lag` batches late."""
     logs = [[one | {"nsqd": f"nsqd-{at}"} for one in messages[at::nsqds]] for at in range(nsqds)]
     batch, turn = [], 0
     while turn == 0 or batch or turn <= lag * nsqds:

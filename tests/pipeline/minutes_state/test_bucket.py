@@ -1,6 +1,7 @@
-"""Buckets: what a batch costs one, that a replay repeats it, what bounds it.
+"""Buckets: the cost of a batch, identical replays, and limits.
 
-All buckets together are held to the plain twin: each minute, late click and rejected message.
+All buckets together are compared with the plain twin: each minute, late click and rejected
+message.
 """
 
 import json
@@ -51,7 +52,7 @@ START = START_S // 60
 
 
 def at(minute, visitor="v", page="/", **others):
-    """A click of a minute after START, published at once."""
+    """A click `minute` minutes after START, published immediately."""
     return message((START + minute) * 60, visitor, page, **others)
 
 
@@ -60,7 +61,7 @@ def apply(buckets, *clicks, second=0):
 
 
 def sizes(buckets):
-    """Of each bucket, the bytes of its recent minutes and how many minutes are cold."""
+    """(bytes of the recent minutes, number of cold minutes) of each bucket."""
     return [(len(state.held[1]), len(state.minutes)) for state in buckets.states]
 
 
@@ -69,7 +70,7 @@ def meta(buckets):
 
 
 def test_a_batch_reads_and_writes_a_bucket_once():
-    """Each further call is a round trip to the JVM."""
+    """A batch reads and writes each bucket once: each call is a round trip to the JVM."""
     buckets = Buckets(4)
     for minute in range(3):
         apply(buckets, at(minute), at(minute + 1))
@@ -78,7 +79,7 @@ def test_a_batch_reads_and_writes_a_bucket_once():
 
 
 def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
-    """So a batch costs what it touches, not what is open."""
+    """A late click reads only its own minute from `cold`: a batch's cost is what it touches."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(10):
         apply(buckets, at(minute))
@@ -95,7 +96,7 @@ def test_old_minutes_go_to_cold_and_a_late_click_fetches_its_own_alone():
 
 
 def test_recent_minutes_stay_small():
-    """Beyond the limit the oldest half goes, not one minute in each batch."""
+    """Above recent_bytes_max the older half moves to `cold`, not one minute in each batch."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=20_000))
     for minute in range(30):
         visitors = [at(minute, f"v{n}", f"/{n % 7}") for n in range(100)]
@@ -109,7 +110,7 @@ def test_recent_minutes_stay_small():
 
 
 def test_a_minute_that_closes_leaves_the_state():
-    """Cold or recent, with its last row; texts of its pages go too."""
+    """A minute that closes gets a last row and leaves the state, with the texts of its pages."""
     buckets = Buckets(1, MinutesLimits(horizon_s=600, recent_bytes_max=0))
     for minute in range(5):
         apply(buckets, at(minute, page=f"/{minute}"))
@@ -131,7 +132,7 @@ def test_a_minute_that_closes_leaves_the_state():
 
 @pytest.mark.parametrize(("second", "final"), [(59, False), (60, True)])
 def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, final):
-    """Not a second earlier: its last click may be just as late as its first."""
+    """A minute closes when the low mark is horizon_s past its end, not a second earlier."""
     buckets = Buckets(1, MinutesLimits(horizon_s=600))
     apply(buckets, at(0))
     rows = apply(buckets, message(START_S + 600 + second))
@@ -140,7 +141,7 @@ def test_a_minute_closes_when_its_last_second_is_the_horizon_behind(second, fina
 
 
 def test_a_click_of_a_closed_minute_is_late():
-    """It is counted with its minute, and changes nothing."""
+    """A click of a closed minute counts as late and changes no minute."""
     buckets = Buckets(4, MinutesLimits(horizon_s=600))
     apply(buckets, at(0))
     apply(buckets, at(100))
@@ -155,7 +156,7 @@ def test_a_click_of_a_closed_minute_is_late():
 
 @pytest.mark.parametrize(("minutes_more", "late"), [(0, 0), (1, 1)])
 def test_a_click_from_the_future_is_late(minutes_more, late):
-    """A wrong clock must not keep a minute open for ever; a day is taken for a time zone's slip."""
+    """A click more than a day ahead is late; up to a day it may be a time zone error."""
     buckets = Buckets(4)
     rows = apply(buckets, at(24 * 60 + minutes_more, published_s=START_S))
 
@@ -164,7 +165,7 @@ def test_a_click_from_the_future_is_late(minutes_more, late):
 
 
 def test_the_low_mark_is_that_of_all_partitions():
-    """Each bucket sees the marks of nsqds whose clicks it has none of."""
+    """All buckets have the same low mark: each gets the marks of all nsqds."""
     buckets = Buckets(64, partitions=3)
     apply(buckets, at(5, nsqd="a"), at(90, nsqd="b"), at(80, nsqd="c"))
 
@@ -172,7 +173,7 @@ def test_the_low_mark_is_that_of_all_partitions():
 
 
 def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
-    """Every click stays counted: in a minute, or as late."""
+    """A full bucket closes its oldest minutes early; each click counts in a minute or as late."""
     buckets = Buckets(2, MinutesLimits(bucket_bytes_max=3000, recent_bytes_max=1500))
     messages = 0
     for batch in range(40):
@@ -199,7 +200,10 @@ def test_a_full_bucket_closes_its_oldest_minutes_and_says_so():
 
 
 def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_early():
-    """Their sums are right without looking at other batches, and the minute is final at its end."""
+    """A batch's rows give complete minutes, even if one bucket closed them early.
+
+    The minute is final when it closes in the other buckets.
+    """
     buckets = Buckets(
         2, MinutesLimits(bucket_bytes_max=3000, recent_bytes_max=1500, horizon_s=HOUR_S)
     )
@@ -230,7 +234,7 @@ def test_the_rows_of_a_batch_are_whole_minutes_where_a_bucket_has_closed_them_ea
     st.sampled_from([1500, 10**6]),
 )
 def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_bytes_max):
-    """Any partitions, any order of the shuffle: equal bytes in the state, equal rows."""
+    """Any partitions and any shuffle order give identical bytes in the state and equal rows."""
     limits = MinutesLimits(30 * 60, recent_bytes_max, bucket_bytes_max)
     several = [Buckets(3, limits, partitions=parts, seed=parts) for parts in (1, 2, 5)]
     for second, batch in enumerate(batches):
@@ -246,7 +250,7 @@ def test_how_a_batch_is_cut_does_not_show(batches, recent_bytes_max, bucket_byte
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 10**6])
 def test_a_replayed_batch_gives_equal_bytes(recent_bytes_max):
-    """Spark repeats a batch that it could not commit on the state before it."""
+    """A batch that Spark replays on the same state gives identical bytes and rows."""
     buckets = Buckets(4, MinutesLimits(HOUR_S, recent_bytes_max))
     for batch in range(8):
         clicks = [at(batch * 7 - back, f"v{back % 5}", f"/{back}") for back in range(16)]
@@ -260,7 +264,7 @@ def test_a_replayed_batch_gives_equal_bytes(recent_bytes_max):
 
 
 def test_nothing_is_written_but_what_is_returned():
-    """`apply` reads the state; what it returns is all that changes."""
+    """`apply` only reads the state; its result contains all changes."""
     buckets = Buckets(1, MinutesLimits(recent_bytes_max=0))
     for minute in range(4):
         apply(buckets, at(minute))
@@ -271,7 +275,7 @@ def test_nothing_is_written_but_what_is_returned():
 
 
 def test_the_state_of_another_version_is_refused():
-    """In a sentence that says what to do, not with figures that are wrong."""
+    """The state of another version is refused with a sentence that asks for a new checkpoint."""
     buckets = Buckets(1)
     apply(buckets, at(0))
     text, blob = buckets.states[0].held
@@ -282,7 +286,7 @@ def test_the_state_of_another_version_is_refused():
 
 
 def test_the_end_of_a_run_closes_every_open_minute():
-    """From the blobs alone, as the state store gives them: a last revision, final."""
+    """At the end of a run every open minute gets a last, final revision."""
     buckets = Buckets(4, MinutesLimits(recent_bytes_max=0))
     for minute in range(6):
         apply(buckets, at(minute, "v"), at(minute, "w"))
@@ -297,12 +301,12 @@ def test_the_end_of_a_run_closes_every_open_minute():
 
 
 def test_limits_are_those_of_a_day():
-    """A click may be a day late; the driver's books kept as much."""
+    """A click may be a day late or a day ahead."""
     assert (bucket.LIMITS.horizon_s, bucket.AHEAD_MAX_S) == (86_400, 86_400)
 
 
 def hold_to_twin(batches, count, limits=LIMITS, step_ms=1000, **cut):
-    """Give both the same batches; every row of every batch must be equal."""
+    """Run the same batches through the twin and the buckets; all rows must be equal."""
     twin, buckets = Twin(limits.horizon_s), Buckets(count, limits, **cut)
     messages = 0
     for at, batch in enumerate(batches):
@@ -334,7 +338,7 @@ def with_minutes(rows):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize(("nsqds", "lag"), [(1, 0), (2, 0), (2, 3), (3, 2)])
 def test_a_made_up_day(seed, nsqds, lag):
-    """However many nsqds there are, in step or apart, each batch's minutes are exact."""
+    """Any number of nsqds, in step or not, gives exact minutes."""
     batches = batches_of(generated(seed), nsqds, 200 // nsqds, lag)
 
     hold_to_twin(batches, count=8, seed=seed)
@@ -343,13 +347,13 @@ def test_a_made_up_day(seed, nsqds, lag):
 @pytest.mark.parametrize("count", [4, 16, 64])
 @pytest.mark.parametrize("partitions", [1, 5])
 def test_any_number_of_buckets_and_partitions(count, partitions):
-    """A minute is the sum over its buckets, whatever their number."""
+    """The number of buckets and partitions does not change the minutes."""
     hold_to_twin(batches_of(generated(4), 2, 250, 1), count, partitions=partitions)
 
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 3000, 20_000])
 def test_where_the_minutes_lie_does_not_matter(recent_bytes_max):
-    """All but the newest minute in `cold`, half of them, or nearly none."""
+    """The result is the same whether most, half or few of the minutes are in `cold`."""
     limits = MinutesLimits(horizon_s=3 * 3600, recent_bytes_max=recent_bytes_max)
     hold_to_twin(batches_of(generated(5), 3, 70, 4), 4, limits)
 
@@ -371,5 +375,5 @@ def test_where_the_minutes_lie_does_not_matter(recent_bytes_max):
     st.integers(1, 4),
 )
 def test_any_messages(batches, count, limits, step_ms, partitions):
-    """Late, from the future, rejected, of huge sizes, with long pages, of nsqds that go quiet."""
+    """Late, future, rejected, huge and long-page messages, and quiet nsqds: the twin's rows."""
     hold_to_twin(batches, count, limits, step_ms, partitions=partitions)

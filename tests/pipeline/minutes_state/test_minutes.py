@@ -1,4 +1,4 @@
-"""Minutes as arrays: they add up in any order, to the same bytes."""
+"""Minutes as arrays: they can be added in any order, with identical results."""
 
 from collections import Counter, defaultdict
 
@@ -26,7 +26,7 @@ CLICKS = st.lists(CLICK, max_size=30)
 
 
 def minutes(clicks):
-    """Minutes of (minute, visitor, page): each click has one byte."""
+    """Minutes from (minute, visitor, page); each click counts 1 byte."""
     minute, rows = np.unique([click[0] for click in clicks], return_inverse=True)
     sums = np.zeros((len(SUMS), len(minute)), np.int64)
     sums[SUMS.index("clicks")] = sums[SUMS.index("bytes")] = np.bincount(rows)
@@ -36,7 +36,7 @@ def minutes(clicks):
 
 
 def plain(clicks):
-    """{minute: (clicks, visitors, pages)} by other means."""
+    """{minute: (clicks, visitors, pages)}, counted with plain Python."""
     found = defaultdict(lambda: (Counter(), set(), Counter()))
     for minute, visitor, page in clicks:
         sums, visitors, pages = found[minute]
@@ -62,7 +62,7 @@ def figures(held):
 
 @given(st.lists(CLICKS, max_size=5))
 def test_the_sum_is_a_plain_count(parts):
-    """Each distinct visitor once, each page with all its clicks, minutes ascending."""
+    """A sum has each visitor once and each page with all its clicks; minutes ascend."""
     held = added_up([minutes(clicks) for clicks in parts])
 
     assert figures(held) == plain([click for clicks in parts for click in clicks])
@@ -71,7 +71,7 @@ def test_the_sum_is_a_plain_count(parts):
 
 @given(CLICKS, CLICKS, CLICKS, st.permutations(range(3)))
 def test_adding_up_is_associative_and_commutative(first, second, third, order):
-    """So neither batches nor partitions nor the order of the shuffle matter."""
+    """Batches, partitions and the order of the shuffle do not change a sum."""
     parts = [minutes(clicks) for clicks in (first, second, third)]
     whole = added_up(parts).table()
 
@@ -82,7 +82,7 @@ def test_adding_up_is_associative_and_commutative(first, second, third, order):
 
 @given(CLICKS, st.sets(st.integers(0, 5)))
 def test_minutes_can_be_taken_apart_and_joined(clicks, some):
-    """`where` takes a minute with all its visitors and pages, `joined` puts them together."""
+    """`where` selects minutes with their visitors and pages; `joined` combines such parts."""
     held = minutes(clicks)
     mask = np.isin(held.minute, list(some))
     taken, rest = held.where(mask), held.where(~mask)
@@ -93,7 +93,7 @@ def test_minutes_can_be_taken_apart_and_joined(clicks, some):
 
 @given(CLICKS, st.integers(0, 6), st.integers(0, 6))
 def test_arrow_gives_back_what_it_was_given(clicks, first, length):
-    """Also of a slice of a table, whose lists do not begin at 0."""
+    """Minutes survive a round trip through Arrow, also as a slice of a table."""
     table = minutes(clicks).table()
     part = table.slice(first, length)
 
@@ -106,7 +106,7 @@ SIZE = st.integers(0, SUM_MAX) | st.sampled_from([0, 1, 2**32 - 1, 2**32, 2**62,
 
 @given(st.lists(st.lists(SIZE, min_size=1, max_size=6), max_size=5))
 def test_sums_stop_at_the_largest_number(groups):
-    """Ten clicks of 10^18 bytes make neither an error nor a negative figure."""
+    """Sums saturate at SUM_MAX: ten clicks of 10^18 bytes neither fail nor turn negative."""
     values = np.array([size for sizes in groups for size in sizes], np.int64)
     firsts = np.cumsum([0, *map(len, groups)])[:-1].astype(np.int64)
     expected = [min(sum(sizes), SUM_MAX) for sizes in groups]
@@ -117,5 +117,5 @@ def test_sums_stop_at_the_largest_number(groups):
 
 @pytest.mark.parametrize("parts", [[], [EMPTY], [EMPTY, EMPTY]])
 def test_nothing_adds_up_to_nothing(parts):
-    """A new bucket, and a batch that touches nothing of it."""
+    """No minutes, or only empty ones, add up to an empty table."""
     assert added_up(parts).table() == joined(parts).table() == SCHEMA.empty_table()

@@ -1,4 +1,4 @@
-"""Reading the minutes of all buckets: the newest revision of each counts."""
+"""Reading the minutes of all buckets: of each bucket's minute the newest revision counts."""
 
 import datetime
 import random
@@ -33,7 +33,7 @@ ROWS = [
 
 
 def test_a_minute_is_the_sum_of_its_newest_revisions():
-    """Over its buckets, with the best of their top pages."""
+    """A minute is the sum of its buckets' newest rows; top pages are merged."""
     first, second = read(*ROWS)
 
     assert {first[name] for name in output.FIGURES} == {22}
@@ -49,7 +49,7 @@ def test_a_minute_is_the_sum_of_its_newest_revisions():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_neither_the_order_nor_a_row_twice_matters(seed):
-    """Files are read in any order; a folder of a batch may be there twice while it is replaced."""
+    """Rows may be read in any order, and twice: a batch's folder may exist twice for a while."""
     rows = [*ROWS, *ROWS[:3]]
     random.Random(seed).shuffle(rows)
 
@@ -57,7 +57,7 @@ def test_neither_the_order_nor_a_row_twice_matters(seed):
 
 
 def test_a_minute_is_final_when_all_of_its_buckets_are():
-    """A bucket that was full closes its part early; the others still count."""
+    """A minute is final only if its newest row in every bucket is."""
     closed = row(5, 0, 3, 1, final=True)
 
     assert [one["final"] for one in read(closed, row(5, 1, 1, 1))] == [False]
@@ -65,7 +65,7 @@ def test_a_minute_is_final_when_all_of_its_buckets_are():
 
 
 def test_only_ten_pages_are_named():
-    """Each page is in one bucket, so the best ten are among the buckets' best ten."""
+    """The top ten pages are chosen from the buckets' top ten: each page is in one bucket."""
     buckets = [
         row(5, bucket, 1, 1, pages=[(f"/{bucket}-{n}", 20 - n) for n in range(10)])
         for bucket in range(3)
@@ -77,17 +77,17 @@ def test_only_ten_pages_are_named():
 
 
 def test_other_kinds_are_no_minutes():
-    """Late clicks have a minute too."""
+    """Rows of kind `late` are ignored, although they have a minute."""
     assert read(ROWS[4], ROWS[4] | {"kind": "late", "bucket": 3}) == read(ROWS[4])
 
 
 def test_no_rows_are_no_minutes():
-    """Before the first batch."""
+    """Reading no rows gives an empty table of minutes."""
     assert output.read(output.EMPTY) == output.MINUTE_SCHEMA.empty_table()
 
 
 def test_spark_and_arrow_describe_the_same_columns():
-    """The DDL that the stage declares, and the schema of what it is given."""
+    """The stage's DDL and the Arrow schema have the same columns."""
     names = [part.split()[0] for part in output.DDL.replace("page: STRING, clicks", "").split(", ")]
 
     assert names == output.SCHEMA.names

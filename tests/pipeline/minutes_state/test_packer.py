@@ -1,4 +1,4 @@
-"""What partitions send to the buckets: every click, page and rejected message once."""
+"""What partitions send to the buckets: every click, page and rejected message exactly once."""
 
 from collections import Counter
 
@@ -27,7 +27,7 @@ CLICKS = [
 
 
 def test_a_click_counts_once_in_its_visitors_bucket():
-    """So the clicks and visitors of a minute are the sums over the buckets."""
+    """A click counts in its visitor's bucket only, so that sums over buckets are exact."""
     clicks, visitors = Counter(), {}
     for bucket, (held, _, _) in enumerate(sent(CLICKS)):
         for row in held.to_pylist():
@@ -41,7 +41,7 @@ def test_a_click_counts_once_in_its_visitors_bucket():
 
 
 def test_a_page_counts_in_its_own_bucket():
-    """With all its clicks, whoever clicked; its text goes where it is counted."""
+    """All clicks of a page count in one bucket, and the page's text is sent there."""
     pages = Counter()
     for bucket, (held, texts, _) in enumerate(sent(CLICKS)):
         known = set(texts["page"].to_pylist())
@@ -55,7 +55,7 @@ def test_a_page_counts_in_its_own_bucket():
 
 
 def test_every_bucket_is_told_every_minute():
-    """With zeros too: it must write its row of each minute that the batch touches."""
+    """Every bucket gets every minute of the batch: it must write a row even without clicks."""
     for held, _, _ in sent([message(60, "v"), message(300, "v")]):
         assert held["minute"].to_pylist() == [1, 5]
 
@@ -65,7 +65,7 @@ def test_every_bucket_is_told_every_minute():
     [(None, "other"), (99, "other"), (100, "1xx"), (599, "5xx"), (600, "other"), (999, "other")],
 )
 def test_each_status_is_of_one_class(status, name):
-    """What is not a status of HTTP is counted all the same."""
+    """A status outside 100 to 599, or none, counts as `other`."""
     (held, _, _) = sent([message(status=status)], buckets=1)[0]
     row = held.to_pylist()[0]
 
@@ -75,7 +75,7 @@ def test_each_status_is_of_one_class(status, name):
 
 
 def test_huge_sizes_add_up_to_the_largest_number():
-    """A log line may claim 10^18 bytes; ten of them must not make a negative sum."""
+    """Sizes saturate at SUM_MAX: a log line may claim 10^18 bytes."""
     clicks = [message(bytes=10**18 - 1) for _ in range(20)]
     (held, _, _) = sent([*clicks, message(60, bytes=7)], buckets=1)[0]
 
@@ -83,7 +83,7 @@ def test_huge_sizes_add_up_to_the_largest_number():
 
 
 def test_a_request_without_a_page_counts_as_a_click():
-    """A broken request line names no page; no page of that name must appear."""
+    """A broken request line counts as a click and adds no page."""
     (held, texts, _) = sent([message(page=None)], buckets=1)[0]
 
     assert held["clicks"].to_pylist() == [1]
@@ -92,7 +92,7 @@ def test_a_request_without_a_page_counts_as_a_click():
 
 
 def test_a_rejected_message_is_sent_whole_to_one_bucket():
-    """To `index pmod buckets`, so that one flood of them does not meet one bucket."""
+    """A rejected message goes to bucket `index pmod buckets`, so that many spread evenly."""
     broken = [message(reason="why", body=b"\xff%d" % at, index=at) for at in range(6)]
     found = [refused for _, _, refused in sent([*broken, *CLICKS])]
 
@@ -108,7 +108,7 @@ def test_a_rejected_message_is_sent_whole_to_one_bucket():
 
 
 def test_a_partition_with_rejected_messages_alone_is_sent():
-    """They must be kept, and its time moves the low mark's clock."""
+    """Rejected messages are kept, and their publish time advances the low mark's clock."""
     rejected = table([message(reason="why", published_s=9)], 7)
     rows = [*packing.pack_partition(rejected.to_batches(), packer.blobs_of, BUCKETS)]
 
@@ -120,12 +120,12 @@ def test_a_partition_with_rejected_messages_alone_is_sent():
 
 
 def test_an_empty_partition_sends_nothing():
-    """There is no batch time in it."""
+    """An empty partition sends no row: it knows no batch time."""
     assert [*packing.pack_partition(table([], 7).to_batches(), packer.blobs_of, BUCKETS)] == []
 
 
 def test_a_bucket_without_clicks_is_sent_little():
-    """Most buckets of a small batch are empty; a row is sent to each all the same."""
+    """A row without content is below 3,000 bytes: most buckets of a small batch are empty."""
     blob = packer.blobs_of(table([message()], 7), 64)[0]
     schemas = (minutes.SCHEMA, page_texts.SCHEMA, REJECTED_SCHEMA)
 

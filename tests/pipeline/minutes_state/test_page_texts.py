@@ -1,4 +1,4 @@
-"""Texts of pages by hash, and the top pages of each minute."""
+"""Page texts by hash, and the top pages of each minute."""
 
 from collections import defaultdict
 
@@ -34,7 +34,7 @@ def plain(held):
 
 @given(st.lists(TEXTS, max_size=4), st.sets(st.integers(-10, 10)))
 def test_each_text_is_held_once(parts, some):
-    """Whatever comes again is known; `only` forgets the rest; `of` finds each."""
+    """Repeated texts are stored once; `only` keeps the given pages; `of` finds each text."""
     held = EMPTY.with_more([texts(part) for part in parts])
     expected = {page: text for part in parts for page, text in part.items()}
 
@@ -49,7 +49,7 @@ def test_each_text_is_held_once(parts, some):
 
 @given(st.lists(st.tuples(st.sampled_from("aé€😀"), st.integers(495, 505)), max_size=6))
 def test_long_pages_are_cut(pages):
-    """At 500 characters, not bytes; two long ones that begin alike stay apart."""
+    """A page is cut to 500 characters; a hash keeps pages with the same beginning distinct."""
     long = [character * length for character, length in pages]
     cut = shortened(pa.array(long, pa.string())).to_pylist()
 
@@ -65,7 +65,7 @@ ROWS = st.dictionaries(
 
 @given(ROWS)
 def test_the_top_pages_are_those_of_a_plain_sort(found):
-    """By clicks, equal ones by their UTF-8; also when only the candidates are looked at."""
+    """Top pages are sorted by clicks, then by UTF-8 text; the candidates suffice to find them."""
     rows = np.array([row for row, _ in found], np.int64)
     clicks = np.array([*found.values()], np.int64)
     names = pa.array([text for _, text in found], pa.string())
@@ -80,7 +80,7 @@ def test_the_top_pages_are_those_of_a_plain_sort(found):
 
 
 def test_few_pages_are_candidates():
-    """Texts are looked up and sorted for the pages near the top, not for all of a long tail."""
+    """Texts are looked up only for pages near the top, not for all pages of a minute."""
     clicks = np.arange(1000)
 
     assert sorted(candidates(np.zeros(1000, np.int64), clicks).tolist()) == [*range(990, 1000)]

@@ -1,7 +1,7 @@
-"""The stateful stage of `metrics` as Spark calls it.
+"""The stateful stage of `metrics`, in Spark's test harness and in a Spark query.
 
-Spark's own tester needs no JVM. In real Spark the rows are packed, shuffled, kept in RocksDB,
-replayed, read back and closed.
+The harness needs no JVM. In the query, rows are packed, shuffled, stored in RocksDB, replayed,
+read back and closed.
 """
 
 import json
@@ -57,7 +57,7 @@ def batch(minute):
 
 @pytest.mark.parametrize("recent_bytes_max", [0, 10**6])
 def test_the_processor_keeps_and_writes_what_the_pure_function_says(recent_bytes_max):
-    """Through value and map state and through pandas: equal rows, equal state."""
+    """The processor's rows and state equal those of the pure function."""
     limits = MinutesLimits(1200, recent_bytes_max)
     buckets = Buckets(2, limits, partitions=1)
     spark = TwsTester(MinutesProcessor(limits))
@@ -83,7 +83,7 @@ def rows_of(answer):
 
 
 def test_a_bucket_with_nothing_to_say_gives_no_row():
-    """A batch of rejected messages alone, which are in another bucket."""
+    """Buckets without input rows give no output: here 7 of 8 buckets."""
     messages, batch_ms = batch(0)
     packed = Buckets(8, partitions=1).packed(messages[-1:], batch_ms)[0].to_pandas()
     answers = [
@@ -95,7 +95,7 @@ def test_a_bucket_with_nothing_to_say_gives_no_row():
 
 
 def test_whole_numbers_survive_beside_nulls():
-    """An index has 54 bits, a float 53."""
+    """A 54-bit index in a column with nulls does not become a float, which has 53 bits."""
     messages, batch_ms = batch(0)
     packed = Buckets(1, partitions=1).packed(messages, batch_ms)[0].to_pandas()
     rows = rows_of(TwsTester(MinutesProcessor()).testInPandas(0, packed))
@@ -104,14 +104,14 @@ def test_whole_numbers_survive_beside_nulls():
 
 
 def test_unpacking_nothing_gives_nothing():
-    """A partition whose buckets had nothing to say."""
+    """Unpacking a partition without output rows gives nothing."""
     empty = pa.RecordBatch.from_pandas(pd.DataFrame({"rows": pd.Series([], dtype=object)}))
 
     assert [*unpack([empty])] == [*unpack([])] == []
 
 
 def parsed(one):
-    """A message of the twin as `clicks.parse` gives it."""
+    """A message of the twin as `clicks.parse` returns it."""
     address, _, user_agent = one["visitor"].partition("\n")
     common = {key: one[key] for key in ("nsqd", "index", "reason", "body")}
     common |= {"id": f"{one['index']:016x}", "timestamp": _time(one["published_s"])}
@@ -127,14 +127,14 @@ def _time(second):
 
 
 def pack(batches):
-    """What `processor.packed` runs on the executors, behind the reading of the text."""
+    """What `processor.packed` runs on the executors after the click text is parsed."""
     tables = (prepared(pa.Table.from_batches([batch])) for batch in batches)
     rows = (batch for table in tables for batch in table.to_batches())
     return pack_partition(rows, blobs_of, bucket_count(2))
 
 
 class Query:
-    """The query on a folder of Parquet files, one a batch; what it wrote lies in `out`."""
+    """The query over a folder of Parquet files, one per batch; its output is in `out`."""
 
     def __init__(self, spark, folder):
         self.spark, self.source, self.out = spark, folder / "in", folder / "out"
@@ -148,7 +148,7 @@ class Query:
         os.utime(file, (1_700_000_000 + at,) * 2)
 
     def run(self):
-        """Takes in all that is there."""
+        """Process all batches."""
         schema = self.spark.read.parquet(str(self.source)).schema
         stream = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
         packed = with_batch_time(stream.parquet(str(self.source))).mapInArrow(pack, PACKED_DDL)
@@ -159,20 +159,20 @@ class Query:
             .trigger(availableNow=True)
             .start()
         )
-        query.awaitTermination()  # raises what the query failed with
+        query.awaitTermination()  # raises the query's error
 
     def _write(self, rows, batch_id):
         rows.write.mode("overwrite").parquet(str(self.out / f"batch={batch_id}"))
 
     def forget_last_commit(self):
-        """What a driver leaves that died after the sink had written."""
+        """Delete the last commit, as if the driver died after its sink had written."""
         commits = self.checkpoint / "commits"
         last = max(int(path.name) for path in commits.glob("[0-9]*"))
         (commits / str(last)).unlink()
         (commits / f".{last}.crc").unlink(missing_ok=True)
 
     def state_files(self, batch_id):
-        """What the attempts at a batch have written of the state of partition 0."""
+        """The state files of partition 0 written by all attempts at a batch."""
         return sorted((self.checkpoint / "state" / "0" / "0").glob(f"{batch_id + 1}[._]*"))
 
     def written(self, batch_id):
@@ -184,7 +184,7 @@ def in_order(rows):
 
 
 def test_spark_counts_what_the_twin_counts(spark, tmp_path):
-    """Every batch exact, across a replay with rows, a restart, the state read back and closed."""
+    """Every batch equals the twin's, across a replay, a restart, and the state read at the end."""
     batches = [*batches_of(generated(6), 2, 170, 1)]
     query, twin = Query(spark, tmp_path), Twin(LIMITS.horizon_s)
     for at, batch in enumerate(batches[:-1]):
@@ -197,7 +197,7 @@ def test_spark_counts_what_the_twin_counts(spark, tmp_path):
     query.run()  # the last batch once more
 
     assert in_order(query.written(last)) == in_order(before)
-    # The second attempt has files of its own: it may run beside the first.
+    # The second attempt writes separate files: the first may still be running.
     assert 2 * len(files) == len(query.state_files(last)) > 0
     assert [file.read_bytes() for file in files] == contents
 

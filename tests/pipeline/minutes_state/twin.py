@@ -1,8 +1,6 @@
-"""The minutes in plain Python: one dictionary a minute, a click at a time.
+"""The minutes in plain Python: one dictionary per minute, one click at a time.
 
-What `sparq.pipeline.minutes` (one set of books on the driver) did, with the low mark by time in
-place of the one by batches. It shares nothing with `minutes_state` but the low mark and the
-limits.
+The only code it shares with `minutes_state` is the low mark.
 """
 
 import hashlib
@@ -31,7 +29,7 @@ class Minute:
             self.pages[shown(click["page"])] += 1
 
     def row(self, minute, *, final):
-        """As `output.read` gives it, the minute as a number."""
+        """As `output.read` returns it, but with the minute as a number."""
         top = sorted(self.pages.items(), key=lambda page: (-page[1], page[0].encode()))[:10]
         return {
             "minute": minute,
@@ -59,7 +57,7 @@ def shown(page):
 
 
 class Twin:
-    """All open minutes. `newest` has the newest row of every minute, `late` the late clicks."""
+    """All open minutes; `newest` has the newest row of every minute, `late` the late clicks."""
 
     def __init__(self, horizon_s=HORIZON_S):
         self.horizon_s = horizon_s
@@ -71,7 +69,7 @@ class Twin:
         self.rejected = []
 
     def apply(self, batch, batch_ms):
-        """Takes in the messages of a batch; returns its rows."""
+        """Process the messages of a batch; returns its rows."""
         clicks = [message for message in batch if message["reason"] is None]
         self.rejected += [message for message in batch if message["reason"] is not None]
         ahead = (max(message["published_s"] for message in batch) + AHEAD_MAX_S) // 60

@@ -1,1 +1,1 @@
-"""Tests of the state of the query `spam_analysis`, held to the plain rules (`plain.py`)."""
+"""Tests of the state of the query `spam_analysis`; `plain.py` is the version to compare with."""

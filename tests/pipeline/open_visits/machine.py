@@ -19,19 +19,19 @@ from sparq.pipeline.visits import OTHER, PAGE, RESOURCE, ROBOTS_TXT, declared_na
 from tests.pipeline import plain as plain_clicks
 from tests.pipeline.open_visits.plain import CLICK_SCHEMA, FindingBooks
 
-PUBLISHED_S = 4_000_000_000  # later than all event times: no mark is clamped
+PUBLISHED_S = 4_000_000_000  # after all event times: no mark is clamped
 FIRST_BATCH_MS = 1_790_000_000_000
 STEP_MS = 1_000
 
 
 def hash_of(text):
-    """A signed hash of 64 bits, as Spark's are."""
+    """A signed 64-bit hash, as in Spark."""
     number = xxhash.xxh3_64_intdigest(text.encode())
     return number - 2**64 if number >= 2**63 else number
 
 
 def click(second, *, who="u", kind=PAGE, page=None, robot=False, ident=None):
-    """One click of visitor `who`."""
+    """One click of the visitor `who`."""
     agent = f"{'Testbot/1.0' if robot else 'browser'} of {who}"
     page = f"/{second}" if page is None else page
     number = hash_of(f"{who} {second} {kind} {page}") % 2**64 if ident is None else ident
@@ -49,7 +49,7 @@ def click(second, *, who="u", kind=PAGE, page=None, robot=False, ident=None):
 
 @lru_cache
 def day(size, seed):
-    """The readable clicks of a generated day, in order of time, and the labels of the planted."""
+    """The readable clicks of a generated day in time order, and the labels of planted visitors."""
     made = generate(size, seed)
     rows = []
     for number, line in enumerate(made.lines):
@@ -86,7 +86,7 @@ def _kind(page):
 
 
 def table_of(rows, nsqds, batch_ms):
-    """Clicks as `pack` reads them."""
+    """Clicks as a table of `pack`'s input."""
     full = [
         {
             **row,
@@ -102,12 +102,12 @@ def table_of(rows, nsqds, batch_ms):
 
 @dataclass
 class Machine:
-    """A query with its buckets; `states` are theirs, `told` is all that came out."""
+    """A query with its buckets: `states` by bucket; `told` has all output rows."""
 
     buckets: int = 4
     partitions: int = 2
     limits: VisitsLimits = DEFAULT_LIMITS
-    rows_max: int = 700  # of a RecordBatch
+    rows_max: int = 700  # per RecordBatch
     states: list = field(default_factory=list)
     told: list = field(default_factory=list)
     batches: int = 0
@@ -126,13 +126,13 @@ class Machine:
         return pa.Table.from_batches(parts, packing.PACKED_SCHEMA).to_pandas()
 
     def apply(self, rows, nsqds, batch_ms=None, seed=0):
-        """One batch of clicks, each with its nsqd; returns the output rows."""
+        """Process one batch of clicks, each with its nsqd; returns the output rows."""
         batch_ms = FIRST_BATCH_MS + self.batches * STEP_MS if batch_ms is None else batch_ms
         self.batches += 1
         if not rows:
             return []
         frame = self.packed(rows, nsqds, batch_ms)
-        frame = frame.sample(frac=1, random_state=seed)  # a shuffle keeps no order
+        frame = frame.sample(frac=1, random_state=seed)  # a shuffle does not keep the order
         by_bucket = dict(list(frame.groupby("bucket")))
         out = []
         for bucket, state in enumerate(self.states):
@@ -143,18 +143,18 @@ class Machine:
 
     @staticmethod
     def visits_of(state):
-        """How many visits a state holds, where a compaction was the last to write it."""
+        """Number of visits in a state; the last batch must have compacted it."""
         return len(Base.read(state).visits.visitor) + len(Hot(state).visits()[0].visitor)
 
     def close(self):
-        """The end of the run."""
+        """End the run; returns the last output rows."""
         out = [row for state in self.states for row in close(state).to_pylist()]
         self.told += out
         return out
 
 
 class Twin:
-    """The plain books, fed with the same rows."""
+    """The plain version, run on the same rows."""
 
     def __init__(self):
         self._books = FindingBooks()
@@ -192,20 +192,20 @@ COLUMNS = (
 
 
 def findings(told):
-    """The findings among output rows, sorted, to compare."""
+    """The findings among output rows, sorted for comparison."""
     rows = [row for row in told if row.get("kind", FINDING) == FINDING]
     return sorted((*(row[name] for name in COLUMNS), *row["message_ids"]) for row in rows)
 
 
 def evicted(told):
-    """Visits, clicks and findings that were dropped."""
+    """Numbers of dropped visits, clicks and findings."""
     rows = [row for row in told if row.get("kind") == "evicted"]
     names = ("evicted_visits", "evicted_clicks", "evicted_findings")
     return tuple(sum(row[name] for row in rows) for name in names)
 
 
 def both(batches, **options):
-    """All batches of (rows, nsqds, batch time) through a machine and through the twin."""
+    """Run batches of (rows, nsqds, batch time) through a machine and through the twin."""
     machine, twin = Machine(**options), Twin()
     for number, batch in enumerate(batches):
         machine.apply(*batch, seed=number)
@@ -216,5 +216,5 @@ def both(batches, **options):
 
 
 def shuffled(rows, seed):
-    """The rows in another order, the same for the same seed."""
+    """The rows in an order that depends on the seed."""
     return random.Random(seed).sample(rows, len(rows))

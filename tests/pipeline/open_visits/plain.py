@@ -1,7 +1,6 @@
 """The plain twin of `sparq.pipeline.open_visits`: all clicks of open visits in one table.
 
-It is how the pipeline judged visits before their state moved into Spark, but for the low mark,
-which goes by time now, and for bounds, of which it has none.
+It shares the rules (`visits`) and the low mark with the product, and has no limits.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from sparq.pipeline import visits
 from sparq.pipeline.low_mark import LowMark
 from sparq.pipeline.visits import DECLARED, VISIT_GAP_S, Clicks, Evidence
 
-# A click as the rules need it. `robot` is the word by which the user agent declares itself.
+# A click as the rules take it. `robot` is the word in the user agent that declares a robot.
 CLICK_SCHEMA = pa.schema(
     [
         ("visitor", pa.string()),  # digest of address and user agent, 32 hex digits
@@ -51,7 +50,7 @@ FINDING_SCHEMA = pa.schema(
 
 @dataclass(slots=True)
 class Finding:
-    """What is held against one visitor; `told` is the amount that its newest revision says."""
+    """A finding about one visitor; `told` is the amount in its newest reported revision."""
 
     visitor: str
     address: str
@@ -90,7 +89,7 @@ class FindingBooks:
         self._findings: dict[tuple[str, str], Finding] = {}
 
     def apply(self, batch_ms: int, clicks: pa.Table, newest_s: dict[str, int]) -> pa.Table:
-        """Take in one batch of CLICK_SCHEMA; returns new findings and revisions."""
+        """Process one batch of CLICK_SCHEMA; returns new findings and revisions."""
         self._note_declared(clicks)
         on_time = clicks.filter(pc.greater(clicks["second"], self._low_mark.low_s - VISIT_GAP_S))
         self._clicks = pa.concat_tables([self._clicks, on_time])
@@ -102,7 +101,7 @@ class FindingBooks:
         return _revised(told)
 
     def close(self) -> pa.Table:
-        """Judge the visits that are open, and tell what has not been told: no click will come."""
+        """Judge the open visits at the end of the run; returns all unreported amounts."""
         self._judge(pc.unique(self._clicks["visitor"]), self._newest_s())
         return _revised([one for one in self._findings.values() if one.amount != one.told])
 
@@ -120,7 +119,7 @@ class FindingBooks:
             )
 
     def _judge(self, changed: pa.ChunkedArray, over_before_s: int) -> None:
-        """Apply the rules: at once to who clicked just now, as a whole to visits that are over."""
+        """Apply the rules: some to visitors with new clicks, others to visits that are over."""
         state = _Sorted(self._clicks)
         just_now = state.marked(changed)
         for span in state.visitors(state.worth_a_look & just_now):
@@ -134,7 +133,7 @@ class FindingBooks:
         self._clicks = state.table.filter(pa.array(~over))
 
     def _hold(self, state: _Sorted, span: slice, evidence: Evidence) -> None:
-        """Hold evidence against the visitor of these rows, if it says more than what is known."""
+        """Add evidence to its visitor's finding, if its amount is larger than the known one."""
         who = state.name(span, "visitor")
         finding = self._findings.get((who, evidence.reason))
         if finding is None:
@@ -150,13 +149,13 @@ class FindingBooks:
 
 
 class _Sorted:
-    """Clicks by visitor, second and id, with the bounds of visitors and visits worked out.
+    """Clicks sorted by visitor, second and id, with the bounds of visitors and visits.
 
     Attributes:
         table: the rows in that order; the other attributes have an entry for each row.
-        visit_end_s: when the visit of the row had its last click.
-        worth_a_look: whether the visitor asked for enough pages for any rule, or for robots.txt.
-        undeclared: whether the visitor does not say to be a robot.
+        visit_end_s: time of the last click in the row's visit.
+        worth_a_look: whether the visitor requested enough pages for any rule, or robots.txt.
+        undeclared: whether the visitor's user agent does not declare a robot.
     """
 
     def __init__(self, clicks: pa.Table) -> None:
@@ -178,7 +177,7 @@ class _Sorted:
         self.undeclared = self.table["robot"].is_null().to_numpy()
 
     def marked(self, visitors: pa.Array) -> npt.NDArray[np.bool_]:
-        """Which rows are of these visitors."""
+        """A mask of the rows of these visitors."""
         marks: npt.NDArray[np.bool_] = pc.is_in(
             self.table["visitor"], value_set=visitors
         ).to_numpy()
@@ -193,13 +192,13 @@ class _Sorted:
         return _spans(self._visit_starts, len(self._seconds), where)
 
     def clicks(self, span: slice) -> Clicks:
-        """Rows as the rules take them."""
+        """These rows in the form that the rules take."""
         rows = self.table.slice(span.start, span.stop - span.start)
         pages, ids = (np.array(rows[name].to_pylist(), dtype=object) for name in ("page", "id"))
         return Clicks(self._seconds[span], self._kinds[span], pages, ids)
 
     def name(self, span: slice, column: str) -> Any:
-        """What the first of some rows has in a column."""
+        """A column's value in the first of these rows."""
         return self.table[column][span.start].as_py()
 
 

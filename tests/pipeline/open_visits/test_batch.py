@@ -1,4 +1,4 @@
-"""A batch as its bucket sees it: what is on time, whatever partition it was in."""
+"""A batch as its bucket receives it: which clicks are on time, from any partition."""
 
 from dataclasses import asdict
 
@@ -10,18 +10,21 @@ from tests.pipeline.open_visits.machine import FIRST_BATCH_MS, Machine, click, h
 
 
 def received(rows, number=0):
-    """What the only bucket of a query gets of a batch, which is cut into two partitions."""
+    """The input of the only bucket for a batch that is divided into two partitions."""
     frame = Machine(buckets=1).packed(rows, ["n"] * len(rows), FIRST_BATCH_MS + number * 1_000)
     return packing.receive([frame])
 
 
 def meta_after(batch):
-    """The figures of the state after a batch."""
+    """The metadata of the state after a batch."""
     return VisitsMeta(1, batch.before_s, asdict(batch.low_mark), None, 0, has_base=False)
 
 
 def test_clicks_of_a_visit_are_one_interval_whatever_their_partition():
-    """Pages stay one by one; each text and name is there once."""
+    """Clicks of a visit from several partitions form one interval.
+
+    Pages are kept one by one, each text and each name once.
+    """
     rows = [click(second, page="/a", ident=second) for second in (5_000, 5_010, 5_020)]
     batch = VisitsBatch.of(received([*rows, click(5_030, kind=RESOURCE, page="/a.css")]), None)
 
@@ -37,7 +40,10 @@ def test_clicks_of_a_visit_are_one_interval_whatever_their_partition():
 
 
 def test_what_is_later_than_the_mark_of_the_batch_before_does_not_count():
-    """By the mark before the batch, so that a replay drops the same; all of it is in `arrivals`."""
+    """Clicks too old for the previous batch's low mark are dropped, also in a replay.
+
+    They are still in `arrivals`.
+    """
     first = VisitsBatch.of(received([click(50_000), click(50_001)]), None)
     assert 0 == first.before_s
     low_s = first.low_mark.low_s

@@ -1,6 +1,6 @@
-"""Batches of clicks through buckets: what is found, and what a bucket may hold.
+"""Batches of clicks through buckets: findings, and the limits of a bucket.
 
-What is found is what the plain rules find. Half a million visitors fit; what does not fit is
+The findings equal those of the plain twin. Half a million visitors fit; dropped ones are
 counted.
 """
 
@@ -35,7 +35,7 @@ ALWAYS = {"batches_max": 1}
 
 
 def batches_of(rows, nsqds, lags, step):
-    """Batches of `step` clicks of each nsqd, of which some run a number of batches behind."""
+    """Batches of `step` clicks of each nsqd; `lags`: by how many batches each nsqd is late."""
     parts = [(f"n{at}", rows[at::nsqds], lag) for at, lag in enumerate(lags)]
     count = max(len(part) // step + 1 + lag for _, part, lag in parts)
     for batch in range(count):
@@ -55,13 +55,13 @@ def batches_of(rows, nsqds, lags, step):
         (2, (0,), 300, NEVER, 8),
         (2, (0, 2), 700, {"fold_pages": 0}, 64),
         (3, (0, 0), 200, {"overdue_s": 0, "fold_pages": 5}, 4),
-        (3, (0, 40), 300, {"overdue_s": 600}, 8),  # the second one is quiet before it comes
+        (3, (0, 40), 300, {"overdue_s": 600}, 8),  # the second nsqd is quiet at first
         (4, (0, 1, 5), 500, {"fold_pages": 3, **NEVER}, 16),
         (5, (0, 0, 0), 4000, {}, 16),
     ],
 )
 def test_a_day_gives_what_the_plain_rules_find(seed, lags, step, limits, buckets):
-    """Findings with revision, amount, times, evidence and ids; whatever the batches and nsqds."""
+    """Findings equal the twin's, for any division into batches, nsqds and buckets."""
     rows, _ = day(6000, seed)
     batches = list(batches_of(rows, len(lags), lags, step))
     machine, twin = both(batches, limits=VisitsLimits(**limits), buckets=buckets, rows_max=300)
@@ -72,7 +72,7 @@ def test_a_day_gives_what_the_plain_rules_find(seed, lags, step, limits, buckets
 
 
 def story(rng):
-    """Clicks of suspects: bursts, repeats, clockworks, robots, pauses, and much that is late."""
+    """Clicks of suspects: bursts, repeats, even gaps, robots, pauses, and many late clicks."""
     rows, now_s = [], 10_000
     whos = [f"v{number}" for number in range(rng.choice((1, 2, 4)))]
     for _ in range(rng.randrange(4, 16)):
@@ -125,7 +125,7 @@ MANNERS = (_burst, _repeats, _clockwork, _clockwork, _resources, _robots_txt)
 
 @pytest.mark.parametrize("seed", range(24))
 def test_suspects_out_of_order_give_what_the_plain_rules_find(seed):
-    """Late clicks, quiet nsqds, visits that are over: also where hot pages alone cannot tell."""
+    """Findings equal the twin's with late clicks, quiet nsqds and pages outside `hot`."""
     rng = random.Random(seed)
     rows = story(rng)
     limits = VisitsLimits(
@@ -152,7 +152,7 @@ def contents(state):
 
 
 def test_a_replayed_batch_gives_equal_bytes():
-    """The same state, the rows in another order: as Spark repeats a batch that failed."""
+    """A batch replayed on the same state, with its rows in another order, gives equal bytes."""
     rows, _ = day(6000, 2)
     machine = Machine(limits=VisitsLimits(batches_max=3))
     batches = list(batches_of(rows[:4000], 2, (0, 1), 200))
@@ -172,7 +172,7 @@ def said(told):
 
 
 def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
-    """Though no compaction is due: a finding must not wait for sixteen batches."""
+    """A visit that is over is judged within 60 s of event time, before the next due compaction."""
     machine = Machine(buckets=1)
     assert machine.apply([click(100 * at) for at in range(7)], ["n"] * 7) == []
     end_s = 600 + VISIT_GAP_S
@@ -182,7 +182,7 @@ def test_a_visit_that_is_over_is_judged_within_a_minute_of_event_time():
 
 
 def test_robots_txt_counts_on_through_folds_and_compactions():
-    """Whoever asks for it every twenty minutes, for a day, is told by doublings."""
+    """Requests of robots.txt every 20 minutes are counted for a day, and reported at doublings."""
     limits = VisitsLimits(batches_max=2, fold_pages=2)
     rows = [click(1200 * at, kind=ROBOTS_TXT, page="/robots.txt") for at in range(64)]
     batches = [([row], ["n"], None) for row in rows]
@@ -194,9 +194,9 @@ def test_robots_txt_counts_on_through_folds_and_compactions():
 
 
 def people(rng, count, visitors, second):
-    """Clicks of visitors taken at random, one in five of them on a page: columns of CLICKS."""
+    """Clicks of random visitors, one in five on a page, as a table of CLICKS."""
     who = rng.integers(0, visitors, count)
-    hashes = who * np.int64(0x9E3779B97F4A7C1) - 2**62  # spread, and each visitor's own
+    hashes = who * np.int64(0x9E3779B97F4A7C1) - 2**62  # spread out, and unique for each visitor
     page = rng.integers(0, 500, count)
     kind = np.where(rng.random(count) < 0.2, PAGE, RESOURCE).astype(np.int8)
     texts = np.array([f"/page/{number}" for number in range(500)], object)
@@ -220,7 +220,7 @@ def people(rng, count, visitors, second):
 
 
 def feed(states, table, limits):
-    """One batch in two partitions through all buckets; returns the output rows."""
+    """Process one batch in two partitions in all buckets; returns the output rows."""
     half = len(table) // 2
     parts = [
         row
@@ -242,14 +242,17 @@ def size_of(state):
 
 @pytest.mark.timeout(600)
 def test_robots_among_half_a_million_visitors_are_found_and_nothing_is_dropped():
-    """At 5,000 clicks/s of event time, a bucket of 16: its share of visitors, clicks and robots."""
+    """One bucket's sixteenth of 500,000 visitors at 5,000 clicks/s: planted robots are found.
+
+    Nothing is evicted, and the state takes at most 250 bytes per visit.
+    """
     share, seconds = 16, 1_000
     rng, states = np.random.default_rng(1), [held_state()]
     rows, labels = day(8000, 3)
     planted = {who for who in labels}
     suspects = [row for row in rows if (row["address"], row["agent"]) in planted]
     begin = {}
-    for row in suspects:  # each begins somewhere in the run, and keeps its pace
+    for row in suspects:  # each starts at some second of the run and keeps its pace
         begin.setdefault(row["visitor"], (row["second"], row["visitor"] % 400))
     moved = sorted(
         (START_S + row["second"] - begin[row["visitor"]][0] + begin[row["visitor"]][1], at)

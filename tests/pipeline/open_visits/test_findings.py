@@ -1,4 +1,4 @@
-"""Findings: when they are reported, how many are kept, and the rows that Spark gets."""
+"""Findings: when they are reported, how many are kept, and their rows for Spark."""
 
 from sparq.pipeline import packing
 from sparq.pipeline.open_visits.bucket import apply
@@ -13,7 +13,7 @@ def said(told):
 
 
 def test_findings_are_told_when_they_have_doubled_and_at_the_end():
-    """Across compactions: what is in the part `findings` goes on counting."""
+    """A finding is reported again when it has doubled, and at the end, across compactions."""
     machine = Machine(buckets=2, limits=VisitsLimits(batches_max=2))
     for second in range(7):
         machine.apply([click(second, robot=True)], ["n"])
@@ -23,7 +23,7 @@ def test_findings_are_told_when_they_have_doubled_and_at_the_end():
 
 
 def test_rows_have_the_schema_of_the_output():
-    """So that Spark takes them as they are."""
+    """Output rows have exactly OUTPUT_SCHEMA."""
     rows = [click(100, page=f"/{at}") for at in range(40)]
     state, machine = held_state(), Machine(buckets=1, partitions=1)
     frame = machine.packed(rows, ["n"] * 40, FIRST_BATCH_MS)
@@ -35,7 +35,10 @@ def test_rows_have_the_schema_of_the_output():
 
 
 def test_the_older_half_of_too_many_findings_goes_and_is_counted():
-    """A robot that is found again after that is a new finding."""
+    """Above findings_max the older half is dropped and counted.
+
+    A robot that is found again after that is a new finding.
+    """
     limits = VisitsLimits(batches_max=1, findings_max=10)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(12):

@@ -1,4 +1,4 @@
-"""Folded pages say what the pages themselves would say."""
+"""Folded pages give the same evidence as the pages themselves."""
 
 import numpy as np
 from hypothesis import given
@@ -18,12 +18,12 @@ from sparq.pipeline.open_visits.rows import Pages, take
 from sparq.pipeline.open_visits.tiers import WINDOW_OVER_S
 from sparq.pipeline.visits import PAGE, ROBOTS_TXT, UNDECLARED, VISIT_GAP_S
 
-TEXTS = {page: f"/{page % 3}{page}" for page in range(6)}  # in another order than the hashes
+TEXTS = {page: f"/{page % 3}{page}" for page in range(6)}  # not in the order of the hashes
 
 
 @st.composite
 def visit(draw):
-    """The pages of one visit: some at the pace of a clock, some in bursts, some asked again."""
+    """The pages of one visit: some at even gaps, some in bursts, some repeated."""
     runs = draw(
         st.lists(
             st.tuples(
@@ -49,7 +49,7 @@ def pages_of(rows):
 
 
 def known(evidence, before):
-    """Evidence but for ids and what the finding has from before, as a finding takes it in."""
+    """Evidence without ids, as a finding takes it in; `before`: the finding exists already."""
     return {
         (one.reason, one.amount, one.first_s, one.last_s, str(one.details.get("page")))
         for one in evidence
@@ -59,7 +59,7 @@ def known(evidence, before):
 
 @given(visit(), st.lists(st.floats(0, 1), min_size=1, max_size=3), st.booleans())
 def test_evidence_with_folds_is_evidence_without(pages, cuts, declared):
-    """Wherever the pages are cut, at once and of the whole visit."""
+    """Evidence does not depend on where the pages of a visit are folded."""
     fold, windows, start = None, [], 0
     for cut in sorted(cuts):
         over_s = pages.second[0] + int(cut * (pages.second[-1] - pages.second[0])) - 1
@@ -86,5 +86,5 @@ def test_evidence_with_folds_is_evidence_without(pages, cuts, declared):
 
 
 def test_pages_are_old_when_no_click_on_time_can_join_their_window():
-    """The widest window is ten minutes, the latest click on time half an hour late."""
+    """A page is old after 1,800 + 600 s: the latest click on time plus the widest window."""
     assert WINDOW_OVER_S == 1_800 + 600

@@ -1,4 +1,4 @@
-"""Clicks become visits: gaps, late arrivals, and which visit a click lies in."""
+"""Clicks become visits: gaps, late arrivals, and the visit that contains a click."""
 
 import numpy as np
 from hypothesis import given
@@ -15,13 +15,13 @@ def rows_of(visits):
 
 
 def visits(rows):
-    """(visitor, first_s, last_s, clicks, pages) of each."""
+    """Visits from rows of (visitor, first_s, last_s, clicks, pages)."""
     columns = np.array(rows, np.int64).reshape(-1, 5).T
     return Visits(*columns[:4], np.zeros(len(rows), np.int64), columns[4])
 
 
 def one_by_one(batches):
-    """The visits of batches of (low mark before, clicks as (visitor, second)): the plain twin."""
+    """The plain twin: the visits of batches of (low mark before, clicks as (visitor, second))."""
     over, held = [], {}
     for low_s, clicks in batches:
         for visitor, seconds in list(held.items()):
@@ -40,7 +40,7 @@ def one_by_one(batches):
 
 BATCHES = st.lists(
     st.tuples(
-        st.integers(0, 6_000),  # by how much the low mark rises before it
+        st.integers(0, 6_000),  # increase of the low mark before the batch
         st.lists(st.tuples(st.integers(-2, 2), st.integers(-VISIT_GAP_S + 1, 4_000)), max_size=6),
     ),
     max_size=8,
@@ -49,7 +49,10 @@ BATCHES = st.lists(
 
 @given(BATCHES, st.integers(0, 8))
 def test_batches_merged_at_once_are_as_if_merged_one_by_one(made, base):
-    """Whatever comes late: a visit that was over when a click came is not the click's visit."""
+    """Batches merged together give the same visits as batches merged one by one.
+
+    A visit that was over when a late click arrived does not get that click.
+    """
     low_s, batches = 10_000, []
     for rise, clicks in made:
         low_s += rise
@@ -61,7 +64,7 @@ def test_batches_merged_at_once_are_as_if_merged_one_by_one(made, base):
         for visitor, second in clicks
     ]
 
-    # The first batches may have been merged before, if nothing of them is over.
+    # The first batches may have been merged earlier; their visits that are over are set aside.
     early = [row for at, _, row in rows if at < base]
     late = [(low, row) for at, low, row in rows if at >= base]
     lows = [low for at, low, _ in rows if at < base]
@@ -76,7 +79,7 @@ def test_batches_merged_at_once_are_as_if_merged_one_by_one(made, base):
 
 
 def test_a_gap_of_half_an_hour_is_none():
-    """One second more ends the visit."""
+    """A gap of VISIT_GAP_S continues a visit; one second more ends it."""
     at = 50_000
     rows = [(1, at, at, 1, 0), (1, at + VISIT_GAP_S, at + VISIT_GAP_S, 1, 1)]
     further = (1, at + 2 * VISIT_GAP_S + 1, at + 2 * VISIT_GAP_S + 1, 1, 1)
@@ -87,7 +90,7 @@ def test_a_gap_of_half_an_hour_is_none():
 
 
 def test_far_times_do_not_mix_visitors():
-    """Years and hashes of any size: a click of the year 9999, a hash at either end."""
+    """Times up to the year 9999 and extreme hashes do not mix visitors."""
     far_s = 253_402_300_799
     rows = [(-(2**63), 0, far_s, 1, 0), (-1, 5, 6, 1, 0), (2**63 - 1, 7, 7, 1, 0)]
     whole = merged(visits(rows), np.zeros(3, np.int64))
@@ -103,7 +106,7 @@ def test_far_times_do_not_mix_visitors():
     st.lists(st.tuples(st.integers(-4, 4), st.integers(-10, 12_000)), max_size=12),
 )
 def test_the_visit_of_a_click_is_the_one_around_it(made, asked):
-    """Or none, between visits and for unknown visitors."""
+    """A click between visits, or of an unknown visitor, has no visit (-1)."""
     whole = merged(visits([(who, at, at + 60, 1, 1) for who, at in made]), np.zeros(len(made)))
     bounds = list(zip(whole.visitor, whole.first_s, whole.last_s, strict=True))
     expected = [

@@ -1,4 +1,4 @@
-"""The rules on the data of a bucket: which visitors a rule may say something about."""
+"""The rules on the data of a bucket: for which visitors a rule may give evidence."""
 
 from collections import Counter
 
@@ -17,7 +17,7 @@ CLICKS = st.lists(
 
 
 def pages_of(clicks, kind=PAGE):
-    """Clicks in order of time, as columns; the id of each is its number."""
+    """Clicks in time order, as columns; the id of each is its number."""
     rows = [(who, second, kind, page, at) for at, (who, second, page) in enumerate(sorted_(clicks))]
     kinds = (np.int64, np.int64, np.int8, np.int64, np.uint64)
     columns = zip(*rows, strict=True) if rows else [()] * 5
@@ -29,7 +29,7 @@ def sorted_(clicks):
 
 
 def most_at_once(seconds):
-    """How many lie within BURST_S of one of them, at most."""
+    """The largest number of clicks within BURST_S."""
     return max((sum(0 <= two - one <= BURST_S for two in seconds) for one in seconds), default=0)
 
 
@@ -37,7 +37,7 @@ def most_at_once(seconds):
 @example([(0, 0, 0), (0, BURST_S, 1)], 2)
 @example([(0, 0, 0), (0, BURST_S + 1, 1)], 2)
 def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
-    """One page again and again, or any pages in a short time."""
+    """Busy visitors have `count` clicks on one page, or on any pages within BURST_S."""
     expected = set()
     for visitor, _, _ in clicks:
         theirs = [click for click in clicks if click[0] == visitor]
@@ -52,7 +52,7 @@ def test_busy_visitors_are_those_that_a_plain_count_finds(clicks, count):
 @example([*((0, 0, page) for page in range(1, BURST_PAGES)), (0, BURST_S, 0)], 0)
 @example([*((0, 0, page) for page in range(1, BURST_PAGES)), (0, BURST_S + 1, 0)], 0)
 def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
-    """As many as a rule needs, with as many more as there may be; without a page nothing."""
+    """Pages may prove something if, with `unseen` more, they reach a rule's threshold."""
     mine = [(0, second, page) for _, second, page in clicks]
     same = max(Counter(page for _, _, page in mine).values(), default=0)
     quick = most_at_once([second for _, second, _ in mine])
@@ -63,7 +63,7 @@ def test_pages_may_prove_something_with_some_that_are_elsewhere(clicks, unseen):
 
 
 def test_visitors_worth_a_look():
-    """With enough pages, with robots.txt, or with a window that was put away."""
+    """Visitors with enough pages, with robots.txt or with a stored window are worth a look."""
     many = pages_of([(1, second, 5) for second in range(4)])
     asked = pages_of([(2, 7, 9)], ROBOTS_TXT)
     few = pages_of([(3, 1, 1)])
@@ -75,7 +75,7 @@ def test_visitors_worth_a_look():
 
 
 def test_evidence_names_the_page_by_its_text_and_messages_by_their_ids():
-    """Of two pages with as many clicks, the first by its text, whatever their hashes are."""
+    """Of two pages with equal clicks, evidence names the first by text; it has message ids."""
     clicks = [(1, 30 * at, page) for at in range(REPEAT_CLICKS) for page in (30, 20)]
     pages = pages_of(clicks)
     texts = {20: "/z", 30: "/a"}

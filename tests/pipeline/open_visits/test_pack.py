@@ -1,4 +1,4 @@
-"""Parsed messages become clicks, and a partition of clicks one row a bucket, with nothing lost."""
+"""Parsed messages become clicks, and a partition becomes one packed row per bucket."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -45,12 +45,12 @@ CLICK_LISTS = st.lists(
 
 
 def pack(batches, buckets):
-    """What `mapInArrow` runs."""
+    """The function that `mapInArrow` runs."""
     return packing.pack_partition(batches, blobs_of, buckets)
 
 
 def arrivals(clicks, buckets, rows_max=7):
-    """What each bucket is given of one partition."""
+    """What each bucket receives from one partition."""
     table = table_of(clicks, ["n"] * len(clicks), FIRST_BATCH_MS)
     batches = table.to_batches(max_chunksize=rows_max)
     (rows,) = pack(batches, buckets)
@@ -61,7 +61,7 @@ def arrivals(clicks, buckets, rows_max=7):
 
 @given(CLICK_LISTS, st.integers(1, 5))
 def test_each_bucket_gets_its_visitors_clicks(clicks, buckets):
-    """Counted by second, with all pages, texts and names, and the first clicks of robots."""
+    """A bucket gets its visitors' clicks per second, pages, texts, names and declared robots."""
     seconds, pages, names, texts, robots = Counter(), Counter(), {}, {}, {}
     for bucket, got in enumerate(arrivals(clicks, buckets)):
         s, p = got.seconds, got.pages
@@ -98,7 +98,7 @@ def test_each_bucket_gets_its_visitors_clicks(clicks, buckets):
 
 
 def test_every_bucket_gets_a_row_and_the_marks():
-    """Also one without clicks: all buckets must come to the same low mark."""
+    """Every bucket gets a row with all marks: all buckets must compute the same low mark."""
     clicks = [click(5_000, who="a"), click(4_000, who="b")]
     table = table_of(clicks, ["n", "m"], FIRST_BATCH_MS)
     (rows,) = pack(table.to_batches(), 8)
@@ -110,13 +110,13 @@ def test_every_bucket_gets_a_row_and_the_marks():
 
 
 def test_a_partition_without_clicks_sends_nothing():
-    """There is no mark to tell."""
+    """A partition without clicks sends no rows."""
     assert [] == list(pack([], 4))
     assert [] == list(pack(table_of([], [], 0).to_batches(), 4))
 
 
 def test_all_record_batches_of_a_partition_become_one_row_a_bucket():
-    """Or the stateful stage would pay for each of Spark's Arrow batches."""
+    """The number of Arrow batches in a partition does not change the packed rows."""
     clicks = [click(second, who=f"{second % 7}") for second in range(100)]
     table = table_of(clicks, ["n"] * 100, FIRST_BATCH_MS)
 
@@ -124,7 +124,7 @@ def test_all_record_batches_of_a_partition_become_one_row_a_bucket():
 
 
 def test_ids_keep_the_order_of_their_texts():
-    """Up to the highest; a slice of a column too."""
+    """Ids become unsigned 64-bit numbers in the order of their texts, also in a slice."""
     texts = [f"{one:016x}" for one in (7, 2**64 - 1, 0, 2**63)]
     column = pa.chunked_array([pa.array(["zz", *texts]).slice(1)])
 
@@ -133,7 +133,7 @@ def test_ids_keep_the_order_of_their_texts():
 
 @pytest.mark.parametrize("wrong", ["0123", "", "0123456789abcdef0"])
 def test_an_id_that_is_none_is_refused(wrong):
-    """By name, in one sentence."""
+    """An invalid message id is a ValueError that shows it."""
     with pytest.raises(ValueError, match=f"column id: '{wrong}' is not a message id"):
         ids_of(pa.chunked_array([pa.array(["0" * 16, wrong])]))
 
@@ -154,7 +154,7 @@ def clicks(*messages):
 
 
 def test_a_message_becomes_a_click():
-    """A clock that runs ahead does not move the low mark beyond the time of publishing."""
+    """A click time after the publish time is clamped for the low mark (`newest_s`)."""
     (one,) = clicks(message(1_200, page="/a.css"))
 
     assert {
@@ -165,7 +165,7 @@ def test_a_message_becomes_a_click():
 
 
 def test_what_cannot_be_read_is_no_click():
-    """Another query reports it."""
+    """Rejected messages are left out: the query `metrics` reports them."""
     broken = message(7, time=None, address=None, page=None, reason="no click")
 
     assert [5] == [row["second"] for row in clicks(broken, message(5), broken)]
@@ -175,7 +175,7 @@ def test_what_cannot_be_read_is_no_click():
 
 
 def test_missing_agents_and_pages_are_dashes():
-    """A broken request asks for nothing; its page may not be taken for one named so."""
+    """A missing agent or page becomes "-", but a missing page is of kind OTHER, not PAGE."""
     rows = clicks(message(1, user_agent=None, page=None), message(2, user_agent="-", page="-"))
 
     assert [("-", "-")] * 2 == [(row["agent"], row["page"]) for row in rows]
@@ -184,7 +184,7 @@ def test_missing_agents_and_pages_are_dashes():
 
 
 def test_long_texts_are_cut_and_make_one_visitor():
-    """A finding must fit into a message, and its digest must tell its visitor from others."""
+    """Agents and pages are cut to 400 characters; agents with equal beginnings are one visitor."""
     rows = clicks(
         message(1, user_agent="a" * 400 + "b", page="/" + "é" * 500 + ".css"),
         message(2, user_agent="a" * 400 + "c"),
@@ -192,11 +192,11 @@ def test_long_texts_are_cut_and_make_one_visitor():
 
     assert [400, 400] == [len(rows[0][name]) for name in ("agent", "page")]
     assert rows[0]["visitor"] == rows[1]["visitor"]
-    assert RESOURCE == rows[0]["kind"]  # by its whole name
+    assert RESOURCE == rows[0]["kind"]  # by its complete name
 
 
 def test_kinds_are_told_by_the_page():
-    """Pages, what they load, robots.txt, and the rest."""
+    """A page's path decides its kind: page, resource, robots.txt or other."""
     expected = {
         "/": PAGE, "/a/b": PAGE, "/index.html": PAGE, "/a.php": PAGE, "/v1.2/notes": PAGE,
         "/a.css": RESOURCE, "/favicon.ico": RESOURCE, "/b/IMG.JPG": RESOURCE, "/a.b.js": RESOURCE,

@@ -1,4 +1,4 @@
-"""The buckets inside Spark: the same output as without it, through restarts, from one state."""
+"""The buckets inside Spark give the same output as without it, across restarts."""
 
 import shutil
 from functools import partial
@@ -25,12 +25,12 @@ BUCKETS = 4
 
 
 def rows_of(frame):
-    """The rows of a pandas frame of output as the machine has them."""
+    """The rows of a pandas output frame as dictionaries."""
     return pa.Table.from_pandas(frame, OUTPUT_SCHEMA).to_pylist()
 
 
 def test_the_processor_writes_what_apply_writes():
-    """Each state variable holds the same bytes as the part of its name."""
+    """Each state variable holds the same bytes as the state part of the same name."""
     from pyspark.sql.streaming.tws_tester import TwsTester
 
     rows, _ = day(6000, 2)
@@ -55,7 +55,7 @@ def test_the_processor_writes_what_apply_writes():
 
 
 def test_missing_numbers_stay_missing():
-    """A finding has no count of evicted visits, and no count becomes a float."""
+    """Nulls in integer columns stay null, and no integer becomes a float."""
     row = {"kind": "evicted", "evicted_visits": 2**60 + 1}
     frame = as_pandas(pa.Table.from_pylist([{"kind": "finding"}, row], OUTPUT_SCHEMA))
 
@@ -64,14 +64,14 @@ def test_missing_numbers_stay_missing():
 
 
 def packed(clicks):
-    """Clicks as the query packs them, behind the reading of the text."""
+    """Clicks packed as the query packs them after the click text is parsed."""
     return clicks.mapInArrow(
         partial(pack_partition, blobs_of=blobs_of, buckets=BUCKETS), PACKED_DDL
     )
 
 
 def test_the_query_in_spark_tells_what_the_buckets_tell(spark, tmp_path):
-    """Also where a batch is repeated after a restart, and at the end of the run."""
+    """A Spark query's findings equal the machine's, with a replayed batch and at the end."""
     import pyarrow.parquet as pq
 
     rows, _ = day(6000, 2)

@@ -1,4 +1,4 @@
-"""An ordinary batch is judged with what is in `hot`, and fetches the rest where that may matter."""
+"""An ordinary batch uses `hot`, and reads `base` only if a suspect may have pages there."""
 
 from sparq.pipeline.open_visits.tiers import VisitsLimits
 from sparq.pipeline.visits import REPEATS
@@ -6,7 +6,7 @@ from tests.pipeline.open_visits.machine import Machine, click
 
 
 def test_a_new_suspect_with_pages_in_base_is_found_at_once():
-    """Seven clicks put away, eight new ones: the batch fetches what it lacks."""
+    """A suspect with 7 clicks in `base` and 8 new ones is found in the same batch."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=3))
     old = [click(10 * at, page="/offer", ident=at) for at in range(7)]
     machine.apply(old, ["n"] * 7)

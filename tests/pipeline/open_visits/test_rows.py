@@ -1,4 +1,4 @@
-"""Rows as columns: picked, joined, grouped and named as a plain list of rows would be."""
+"""Rows as columns: selected, joined, grouped and named as a plain list of rows would be."""
 
 from itertools import groupby
 
@@ -41,7 +41,7 @@ def columns_of(pages):
 
 @given(ROWS, ROWS)
 def test_rows_are_kept_by_tables_and_by_joining(first, second):
-    """To the last bit of a hash, and without any row too."""
+    """Joining and Arrow tables keep all rows exactly, also none."""
     pages = rows.concat(Pages, [pages_of(first), pages_of(second)])
 
     assert [*first, *second] == plain(pages)
@@ -51,7 +51,7 @@ def test_rows_are_kept_by_tables_and_by_joining(first, second):
 
 @given(ROWS, st.data())
 def test_chosen_rows(made, data):
-    """By a mask, by their places, by a slice."""
+    """Rows are selected by a mask, by positions or by a slice."""
     marks = data.draw(st.lists(st.booleans(), min_size=len(made), max_size=len(made)))
     pages, mask = pages_of(made), np.array(marks, bool)
     kept = [row for row, mark in zip(made, marks, strict=True) if mark]
@@ -64,7 +64,7 @@ def test_chosen_rows(made, data):
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), max_size=20).map(sorted))
 def test_groups_of_sorted_columns(pairs):
-    """Each begins where a value of any column changes."""
+    """A group begins where a value of any column changes."""
     first, second = (np.array([pair[at] for pair in pairs], np.int64) for at in (0, 1))
     sizes = [len(list(group)) for _, group in groupby(pairs)]
 
@@ -75,7 +75,7 @@ def test_groups_of_sorted_columns(pairs):
 
 
 def test_names_of_visitors():
-    """Each visitor once; agents that are stored as a dictionary are read as they are."""
+    """Each visitor has one name; agents may be stored as a dictionary."""
     names = [(7, "1.2.3.4", "Testbot/1.0", True), (-5, "::1", "browser", False)]
     table = pa.Table.from_pylist([dict(zip(NAMES.names, one, strict=True)) for one in names], NAMES)
     known = VisitorNames([table, table])

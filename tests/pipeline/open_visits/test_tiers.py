@@ -1,4 +1,4 @@
-"""The parts of a state: which of them a batch reads and writes, and what lies in which."""
+"""The parts of a state: what a batch reads and writes, and which visits are in which part."""
 
 from sparq.pipeline.open_visits.tiers import (
     LINE_BYTES,
@@ -13,7 +13,7 @@ from tests.pipeline.open_visits.machine import Machine, click
 
 
 def test_ordinary_batches_leave_base_alone():
-    """They read and append to `hot`, and append to `names`; a compaction does the rest."""
+    """An ordinary batch reads `hot` and appends to `hot` and `names`; a compaction uses `base`."""
     state, limits = held_state(), VisitsLimits(batches_max=5)
     machine = Machine(buckets=1, limits=limits)
     machine.states = [state]
@@ -31,7 +31,7 @@ def test_ordinary_batches_leave_base_alone():
 
 
 def test_people_with_many_pages_lie_in_base():
-    """Only those stay hot whose next click may prove something: each batch reads all of them."""
+    """Only visitors whose next click may prove something stay in `hot`, which each batch reads."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=2))
     person = [click(60 * at, who="person", page=f"/{at}") for at in range(14)]
     again = [click(60 * at, who="again", page=f"/{at % 2}", ident=at) for at in range(16)]
@@ -48,7 +48,7 @@ def test_people_with_many_pages_lie_in_base():
 
 
 def test_an_element_is_what_it_was():
-    """Equal elements give equal bytes, and the tables of each begin at a multiple of 64 bytes."""
+    """An element survives a round trip; its tables begin at a multiple of 64 bytes."""
     machine = Machine(buckets=1)
     machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
     (data,) = machine.states[0].hot.values
@@ -62,10 +62,10 @@ def test_an_element_is_what_it_was():
 
 
 def test_base_is_what_it_was():
-    """A bucket that never had a compaction has an empty one."""
+    """`base` survives a round trip; before the first compaction it is empty."""
     machine = Machine(buckets=1, limits=VisitsLimits(batches_max=1))
     assert 0 == len(Base.read(machine.states[0]).visits.visitor)
-    for _ in range(2):  # the first batch compacts nothing
+    for _ in range(2):  # the first batch does not compact
         machine.apply([click(60 * at, who=f"{at % 3}") for at in range(9)], ["n"] * 9)
     (data,) = machine.states[0].base.values
 

@@ -7,7 +7,7 @@ from tests.pipeline.open_visits.machine import Machine, click, evicted
 
 
 def test_the_oldest_visits_go_first_and_are_counted():
-    """With their clicks; those that stay are judged as ever."""
+    """Above state_bytes_max the oldest visits and their clicks are dropped and counted."""
     limits = VisitsLimits(batches_max=1, state_bytes_max=8_000)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(10):
@@ -25,7 +25,7 @@ def test_the_oldest_visits_go_first_and_are_counted():
 
 
 def test_more_pages_of_a_visit_than_are_kept_are_counted():
-    """A robot that asks for one page ten times a second is found all the same."""
+    """Pages above pages_max are dropped and counted; a robot with many is still found."""
     limits = VisitsLimits(batches_max=1, pages_max=100)
     machine = Machine(buckets=1, limits=limits)
     for batch in range(20):

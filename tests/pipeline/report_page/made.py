@@ -1,4 +1,4 @@
-"""Reports that no pipeline had to run for: a day of clicks, some findings, hostile names."""
+"""Reports made without a pipeline run: a day of clicks, findings, and hostile texts."""
 
 import math
 from datetime import UTC, datetime
@@ -32,7 +32,7 @@ HOSTILE = (
 
 
 def minutes(at, clicks, **more):
-    """Rows of the metrics: one of each minute since 1970, its visitors and statuses made up."""
+    """Rows of the metrics: minutes since 1970, with generated visitors and statuses."""
     at, clicks = np.asarray(at, np.int64), np.asarray(clicks, np.int64)
     columns = {
         "minute": pa.array(at * 60_000_000, pa.timestamp("us", "UTC")),
@@ -52,7 +52,7 @@ def minutes(at, clicks, **more):
 
 
 def day(count=1_440):
-    """Minutes of a day with a quiet night and a burst in the afternoon."""
+    """The minutes of a day with a quiet night and a burst in the afternoon."""
     at = np.arange(count)
     curve = 120 - 100 * np.cos(at / count * 2 * math.pi) + 15 * np.sin(at / 7) + at % 11
     curve[count * 5 // 8 : count * 5 // 8 + count // 60] += 180
@@ -60,7 +60,7 @@ def day(count=1_440):
 
 
 def findings(count=30, texts=("Mozilla/5.0",)):
-    """Findings of each reason, with these texts in turn wherever a click could have put one."""
+    """Findings of each reason; `texts` in turn wherever a click's text may appear."""
     rows = [
         {
             "visitor": f"{number:032x}",
@@ -76,7 +76,7 @@ def findings(count=30, texts=("Mozilla/5.0",)):
         }
         for number in range(count)
     ]
-    # Half of a pair can be in no Arrow string; what is read from JSON may have one.
+    # An Arrow string cannot hold a lone surrogate; text read from JSON may.
     for row in rows:
         for name in ("user_agent", "evidence"):
             row[name] = row[name].replace("\ud800", "")
@@ -84,7 +84,7 @@ def findings(count=30, texts=("Mozilla/5.0",)):
 
 
 def report(table=None, found=None, *, pages=("/", "/pricing", "/docs/start"), **more):
-    """A report of a run that went well, of these minutes and findings."""
+    """The report of a successful run with these minutes and findings."""
     table = day() if table is None else table
     clicks = sum(table["clicks"].to_pylist())
     reasons = [] if found is None else found["reason"].to_pylist()
@@ -136,7 +136,7 @@ def samples(count=40, began_s=1_795_000_000.0):
 
 
 def page(table=None, found=None, progress=(), **more):
-    """The page of a made-up run."""
+    """The page of a run with these minutes and findings."""
     table = day() if table is None else table
     found = findings() if found is None else found
     return page_of(report(table, found, **more), table, found, progress)

@@ -1,4 +1,4 @@
-"""Charts as SVG: the scale is right, and nothing but shapes and text is in them."""
+"""Charts as SVG: their scale is right, and they contain only shapes and text."""
 
 import math
 import re
@@ -28,7 +28,7 @@ OTHER = Layer("q1", XS, XS % 3)
 
 
 def drawn(chart, size=WIDE):
-    """The chart as a tree of elements."""
+    """The chart as an element tree."""
     return ET.fromstring(draw(chart, size))
 
 
@@ -41,7 +41,7 @@ def path_of(tree, key):
 
 @pytest.mark.parametrize("size", [WIDE, NARROW])
 def test_points_lie_where_their_values_say(size):
-    """x and y of a line are linear in its values; 0 is at the bottom."""
+    """Pixels are linear in the values, and 0 is at the bottom."""
     tree = drawn(ReportChart("s", (0.0, 99.0), [LINE, OTHER], [(0.0, "0"), (50.0, "50")]), size)
     points = path_of(tree, "q1")
 
@@ -55,7 +55,7 @@ def test_points_lie_where_their_values_say(size):
 
 
 def test_the_figures_under_the_pointer_lie_where_their_points_are():
-    """A strip for an x covers the line's point at that x, and only its text is in it."""
+    """The hover area of an x covers the line's point there, and has its text, escaped."""
     hits = [HoverArea(at - 0.5, at + 0.5, f"{at}: <b>7") for at in (0, 25, 50, 99)]
     tree = drawn(ReportChart("s", (0.0, 99.0), [OTHER, LINE], [], hits))
     points = path_of(tree, "q1")
@@ -69,7 +69,7 @@ def test_the_figures_under_the_pointer_lie_where_their_points_are():
 
 
 def test_nothing_of_the_librarys_own_script_and_looks_is_left():
-    """Shapes, groups and texts; no script, no style, no links, and a name for who does not see."""
+    """A chart has only shapes, groups and texts, and an aria-label; no script, style or link."""
     tree = drawn(
         ReportChart("In words.", (0.0, 99.0), [LINE, OTHER], [(0.0, "0")], [HoverArea(0, 1, "h")])
     )
@@ -82,7 +82,7 @@ def test_nothing_of_the_librarys_own_script_and_looks_is_left():
 
 
 def test_areas_stand_on_each_other():
-    """Each begins where the one below ends; the tallest is drawn first."""
+    """A stacked area starts where the one below ends; the tallest is drawn first."""
     layers = stacked(["a", "b"], XS, [XS, XS * 2])
 
     assert ["b", "a"] == [layer.key for layer in layers]
@@ -92,7 +92,7 @@ def test_areas_stand_on_each_other():
 
 @given(st.floats(0.001, 1e12))
 def test_guides_are_round_and_reach_the_highest(highest):
-    """From 0, at most six steps of 1, 2 or 5 times a power of ten."""
+    """Guides go from 0 past the maximum in at most six steps of 1, 2 or 5 times 10^n."""
     guides = nice_guides(highest)
     step = guides[1] - guides[0]
 
@@ -104,7 +104,7 @@ def test_guides_are_round_and_reach_the_highest(highest):
 
 
 def test_places_share_the_axis_between_them():
-    """Every part of the axis belongs to the place that is nearest."""
+    """Each part of the axis belongs to the nearest position."""
     assert [(0, 1), (1, 5), (5, 8)] == halved_between(np.array([0, 2, 8]))
 
 
@@ -112,5 +112,5 @@ def test_places_share_the_axis_between_them():
     ("number", "text"), [(0.5, "0.5"), (12_000, "12,000"), (2_500_000, "2.5 M")]
 )
 def test_words_for_numbers(number, text):
-    """As people write them."""
+    """Numbers have thousands separators; large ones are written in millions."""
     assert text == short_number(number)

@@ -1,6 +1,6 @@
-"""The report as a page, read as text: what stands in it, in which order, and how much.
+"""The report as an HTML page: its sections, their order, its size.
 
-What a click says is text there.
+Text from clicks stays text.
 """
 
 import re
@@ -17,7 +17,7 @@ from tests.pipeline.report_page.made import HOSTILE, page
 
 
 class Seen(HTMLParser):
-    """What a reader of the markup finds: tags, attributes, text."""
+    """The tags, attributes and text that an HTML parser finds in the markup."""
 
     def __init__(self, markup):
         super().__init__()
@@ -34,12 +34,12 @@ class Seen(HTMLParser):
 
 
 def sections_of(text):
-    """The headings in their order."""
+    """The ids of the headings, in order."""
     return re.findall(r'<h2 id="(\w+)"', text)
 
 
 def test_the_audits_result_comes_first():
-    """Before any figure stands whether the books come out even."""
+    """The audit's result is before all figures."""
     text = page(progress=made.samples())
 
     assert [
@@ -51,7 +51,7 @@ def test_the_audits_result_comes_first():
 
 
 def test_a_failed_audit_says_what_does_not_hold():
-    """In words, in the title too; nothing says that it passed."""
+    """A failed audit is in the title, with its failures; the word "passed" is nowhere."""
     text = page(exactly_once=False, failures=["3 acknowledged messages are missing"])
 
     assert "<title>Clicks: AUDIT FAILED</title>" in text
@@ -60,14 +60,14 @@ def test_a_failed_audit_says_what_does_not_hold():
 
 
 def test_equal_input_gives_equal_pages():
-    """No clock, no chance and no name of this machine is in it."""
+    """Equal input gives an identical page: it has no time, random value or host name."""
     progress = made.samples()
 
     assert page(progress=progress) == page(progress=progress)
 
 
 def test_what_did_not_go_by_itself_is_said():
-    """Late clicks, visits dropped for lack of room, restarts."""
+    """Warnings name late clicks, dropped visits and restarts; without any there is no box."""
     text = page(late=12, evicted_visits=4_000, restarts=["nsqd-1", "spark"])
 
     assert "12 clicks arrived after their minute was closed" in text
@@ -77,7 +77,7 @@ def test_what_did_not_go_by_itself_is_said():
 
 
 def test_a_report_of_the_users_own_clicks_has_no_scores():
-    """Nobody knows who was planted: precision and recall are not there."""
+    """Without planted visitors the page has no precision and recall."""
     table, found = made.day(), made.findings()
     report = made.report(table, found)
     del report["scores"]
@@ -90,7 +90,7 @@ def test_a_report_of_the_users_own_clicks_has_no_scores():
 
 @pytest.mark.parametrize("text", made.HOSTILE)
 def test_what_clicks_say_makes_no_element(text):
-    """The tags and attributes are those of a report with harmless names."""
+    """Hostile text in clicks adds no tag and no attribute."""
     harmless, hostile = ("Mozilla/5.0", "/"), text.replace("\ud800", "")
     pages = [
         Seen(page(found=made.findings(10, (one,)), pages=(one,), source=one))
@@ -102,8 +102,10 @@ def test_what_clicks_say_makes_no_element(text):
 
 
 def test_the_page_forbids_scripts_and_requests():
-    """Its policy allows nothing but its own style and the empty icon; it has no script and no link
-    to anywhere."""
+    """The page's policy allows only its own style and the empty icon.
+
+    It has no script, and no link to another page.
+    """
     seen = Seen(page(found=made.findings(10, made.HOSTILE), pages=made.HOSTILE))
     attributes = dict(seen.attributes)
 
@@ -115,7 +117,7 @@ def test_the_page_forbids_scripts_and_requests():
 
 
 def test_many_days_and_findings_make_no_large_page():
-    """A year of minutes and 5,000 findings: less than a megabyte, and the page says the means."""
+    """A year of minutes and 5,000 findings give less than 1 MB; the page explains its means."""
     at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
     year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
 
@@ -125,7 +127,7 @@ def test_many_days_and_findings_make_no_large_page():
 
 
 def test_a_run_without_anything_has_a_page():
-    """No minutes, no findings, no pages, no samples."""
+    """A run without minutes, findings, pages and samples has a page."""
     text = page(made.minutes([], []), made.findings(0), pages=(), scores=None)
 
     assert ["audit", "clicks", "findings", "rejected", "stages"] == sections_of(text)
@@ -134,7 +136,7 @@ def test_a_run_without_anything_has_a_page():
 
 @given(st.one_of(st.sampled_from(HOSTILE), st.text()))
 def test_text_of_a_click_is_read_as_the_same_text(text):
-    """Whatever it is, no tag and no attribute comes of it, and no character of it is lost."""
+    """Any text gives one <bdi> element without attributes; no letter or digit of it is lost."""
     seen = Seen(visible(text, 10_000))
 
     assert ["bdi"] == seen.tags
@@ -155,10 +157,10 @@ def test_text_of_a_click_is_read_as_the_same_text(text):
     ],
 )
 def test_what_has_no_shape_is_shown_as_its_number(text, shown):
-    """A mark that turns the direction of text cannot turn the rest of the page."""
+    """Invisible characters are shown as escapes: a direction mark cannot affect the page."""
     assert f"<bdi>{shown}</bdi>" == visible(text)
 
 
 def test_long_text_is_cut():
-    """A page of a megabyte is a line in the report."""
+    """A text of 1 MB is cut to 200 characters."""
     assert "<bdi>" + "x" * 197 + "...</bdi>" == visible("x" * 1_000_000)

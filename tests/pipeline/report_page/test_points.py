@@ -1,4 +1,4 @@
-"""The minutes of a run as points of a chart: never too many, never wrong."""
+"""The minutes of a run as points of a chart: limited in number, exact in sum."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from sparq.pipeline.report_page.points import DAY, LEFT_OUT_SHARE, points_of, st
 from tests.pipeline.report_page.made import BEGIN_MINUTE, minutes
 
 COLUMNS = ["clicks", "visitors"]
-# Minutes side by side, far apart, and some with a wrong clock.
+# Adjacent minutes, distant ones, and some from a wrong clock.
 TIMES = st.sets(
     st.one_of(st.integers(0, 50), st.integers(0, 5_000), st.integers(0, 30_000_000)),
     min_size=1,
@@ -19,7 +19,7 @@ TIMES = st.sets(
 
 @given(TIMES, st.integers(1, 1_000), st.integers(2, 40))
 def test_points_are_few_and_hold_every_click(times, clicks, points_max):
-    """Means times their minutes are the clicks that are shown; with those left out, all of them."""
+    """Means times minutes, plus the clicks left out, are all clicks; points_max is kept."""
     at = np.array(sorted(times))
     table = minutes(at, clicks + at % 7)
 
@@ -40,7 +40,7 @@ def test_points_are_few_and_hold_every_click(times, clicks, points_max):
 
 @given(st.integers(0, 50_000_000), st.sets(st.integers(0, 5_000), min_size=1, max_size=60))
 def test_a_minute_is_what_it_was_where_all_are_shown(first, offsets):
-    """With a point a minute, values are the rows, and a minute without a row is 0."""
+    """With a point per minute, values equal the rows; a minute without a row is 0."""
     at = first + np.array(sorted(offsets))
     points = points_of(minutes(at, 5 + at % 11), COLUMNS, int(at.max()) + 1)
 
@@ -51,7 +51,7 @@ def test_a_minute_is_what_it_was_where_all_are_shown(first, offsets):
 
 
 def test_more_minutes_than_points_become_means():
-    """Three days are points of five minutes, each the mean of its minutes, at round times."""
+    """Three days become points of five minutes, each a mean, at round times."""
     at = BEGIN_MINUTE + np.arange(3 * DAY)
     points = points_of(minutes(at, np.arange(3 * DAY)), COLUMNS)
 
@@ -62,7 +62,7 @@ def test_more_minutes_than_points_become_means():
 
 
 def test_a_point_that_is_partly_outside_is_the_mean_of_what_is_inside():
-    """A rate does not fall at the ends because the last hour was not over."""
+    """A point at the edge is the mean of its minutes inside the run."""
     at = BEGIN_MINUTE + 3 + np.arange(3 * DAY)
     points = points_of(minutes(at, np.full(3 * DAY, 60)), COLUMNS)
 
@@ -70,7 +70,7 @@ def test_a_point_that_is_partly_outside_is_the_mean_of_what_is_inside():
 
 
 def test_a_few_wrong_clocks_do_not_press_the_day_into_one_point():
-    """Clicks of 1970 and of 2099 are left out and counted, where they are next to nothing."""
+    """A few clicks of 1970 and 2099 are left out of the chart and counted."""
     at = [3, *(BEGIN_MINUTE + np.arange(DAY)), 68_000_000]
     points = points_of(minutes(at, [2, *([100] * DAY), 5]), COLUMNS)
 
@@ -78,7 +78,7 @@ def test_a_few_wrong_clocks_do_not_press_the_day_into_one_point():
 
 
 def test_two_busy_days_a_year_apart_are_both_shown():
-    """What is not next to nothing is not left out, however far away it is."""
+    """Distant minutes with many clicks are not left out."""
     day = BEGIN_MINUTE + np.arange(DAY)
     at = np.concatenate([day - 365 * DAY, day])
     points = points_of(minutes(at, np.full(2 * DAY, 10)), COLUMNS)
@@ -94,10 +94,10 @@ def test_two_busy_days_a_year_apart_are_both_shown():
     [(1_500, 1), (1_501, 2), (90 * DAY, 120), (5_000 * DAY, 7 * DAY), (50_000 * DAY, 56 * DAY)],
 )
 def test_steps_are_those_of_a_clock_and_a_calendar(minutes_shown, step):
-    """Minutes that divide an hour, hours that divide a day, then whole weeks."""
+    """A step is minutes that divide an hour, hours that divide a day, or whole weeks."""
     assert step == step_of(minutes_shown, 1_500)
 
 
 def test_no_minutes_are_no_points():
-    """A run in which nothing was counted has a report, too."""
+    """A run without minutes has no points."""
     assert 0 == len(points_of(minutes([], []), COLUMNS))

@@ -1,4 +1,4 @@
-"""Charts of the minutes and of the run: any run has some, and they leave nothing out silently."""
+"""Charts of the minutes and of the run: drawn for any run, and explicit about what is left out."""
 
 import re
 from datetime import UTC, datetime
@@ -12,12 +12,12 @@ from tests.pipeline.report_page.made import page
 
 
 def sections_of(text):
-    """The headings in their order."""
+    """The ids of the headings, in order."""
     return re.findall(r'<h2 id="(\w+)"', text)
 
 
 def test_clicks_that_are_not_shown_are_counted():
-    """Where a wrong clock is left out of a chart, the chart says so."""
+    """The page gives the number of clicks that a chart leaves out."""
     at = [5, *(made.BEGIN_MINUTE + np.arange(1_440))]
     text = page(made.minutes(at, [3, *([100] * 1_440)]))
 
@@ -25,7 +25,7 @@ def test_clicks_that_are_not_shown_are_counted():
 
 
 def test_one_minute_and_one_batch_are_drawn():
-    """The shortest run there is: a line has two ends."""
+    """A run of one minute and one batch has all charts, without NaN."""
     text = page(
         made.minutes([made.BEGIN_MINUTE], [7]),
         progress=[QuerySample(1.8e9, "archive", 10.0, 5, 0.5)],
@@ -37,21 +37,21 @@ def test_one_minute_and_one_batch_are_drawn():
 
 @pytest.mark.parametrize("years", [(1, 2026), (2026, 9998), (1,), (1, 9998)])
 def test_any_year_a_log_can_name_is_drawn(years):
-    """A clock that is wrong by two thousand years breaks no calendar."""
+    """Any years from 1 to 9998 in the clicks can be drawn."""
     at = [int(datetime(year, 1, 1, tzinfo=UTC).timestamp()) // 60 for year in years]
 
     assert "Clicks and visitors per minute" in page(made.minutes(at, [50] * len(at)))
 
 
 def test_lag_that_nobody_knows_is_not_drawn():
-    """Without publish times there is no chart of seconds."""
+    """Without publish times there is no chart of the lag in seconds."""
     text = page(progress=[QuerySample(1.8e9 + at, "archive", 10.0, 5, None) for at in range(9)])
 
     assert ["rate", "lag"] == [one for one in sections_of(text) if one in ("rate", "lag", "age")]
 
 
 def test_newest_revisions_alone_are_shown():
-    """A minute that was corrected has its last figures, not the sum of all."""
+    """Only the newest revision of a minute counts, not the sum of its revisions."""
     at = np.repeat(made.BEGIN_MINUTE + np.arange(3), 2)
     table = made.minutes(at, [1, 40, 2, 50, 3, 60], revision=np.tile([1, 2], 3))
 

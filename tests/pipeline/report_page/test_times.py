@@ -1,4 +1,4 @@
-"""Times on the axes of charts, and in words."""
+"""Times on the axes of charts, and in text."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ from tests.pipeline.report_page.made import BEGIN_MINUTE
 
 @given(st.integers(0, 2_000_000), st.integers(1, 3_000_000), st.integers(3, 9))
 def test_ticks_of_time_are_few_and_within(start, length, count):
-    """At most as many as there is room for, each with a label, in order."""
+    """At most `count` ticks, within the range, in order, each with a label."""
     begin = BEGIN_MINUTE + start
     ticks = times.minute_ticks(begin, begin + length, count)
     places = [place for place, _ in ticks]
@@ -22,7 +22,7 @@ def test_ticks_of_time_are_few_and_within(start, length, count):
 
 @given(st.floats(0.1, 1e7), st.integers(3, 9))
 def test_ticks_of_a_run_begin_at_0(last, count):
-    """At most as many as there is room for."""
+    """At most `count` ticks, from "0 s" to the end of the run."""
     ticks = times.second_ticks(last, count)
 
     assert (0.0, "0 s") == ticks[0]
@@ -47,12 +47,12 @@ def test_ticks_of_a_run_begin_at_0(last, count):
     ],
 )
 def test_words_for_times(said, expected):
-    """As people write them."""
+    """Durations, steps, spans and times have a short readable form."""
     assert expected == said
 
 
 def test_midnight_says_the_day():
-    """In a chart of a day one sees which it is."""
+    """A tick at midnight shows the date instead of the time."""
     ticks = times.minute_ticks(BEGIN_MINUTE, BEGIN_MINUTE + 1_440, 9)
 
     assert ["21 Nov", "03:00"] == [text for _, text in ticks[:2]]
