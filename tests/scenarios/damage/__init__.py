@@ -1,1 +1,1 @@
-"""Damaged files: what is lost, what is reported, and what goes on."""
+"""Damaged files: what is lost, what is reported, and what still works."""

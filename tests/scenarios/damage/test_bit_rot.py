@@ -1,8 +1,8 @@
-"""Bytes that rot: a damaged batch costs itself alone, is told, and never delivers a wrong body.
+"""A damaged batch loses only its own messages, is reported, and never delivers a wrong body.
 
-P5 and P6. In process, byte by byte, on a disk in memory; and with real nsqd processes on a real
-disk, damaged while stopped and while running. Every body is random and unique, so what is
-delivered is compared with what was published, whole.
+P5 and P6. The tests damage byte by byte on a disk in memory, in process, and files of real nsqd
+processes, stopped and running. Every body is random and unique, so the delivered bodies are
+compared with the published ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEADER_COPIES = (*range(128), *range(4096, 4224))
 
 @dataclass(frozen=True)
 class Stored:
-    """One batch: where it lies, and what it holds."""
+    """One batch: its place and its messages' bodies."""
 
     path: str
     offset: int
@@ -41,7 +41,7 @@ class Stored:
 
 
 def stored_in(path: str, data: bytes) -> list[Stored]:
-    """A segment's batches; all of it is whole."""
+    """The batches of an undamaged segment."""
     found, at = [], SEGMENT_DATA_START
     while at < len(data) and data[at:] != FILLING[: len(data) - at]:
         header = batch.parse_header(data, at)
@@ -62,7 +62,7 @@ def fresh_bodies(chance: random.Random, count: int) -> list[bytes]:
 
 
 class Rotten:
-    """A data path in memory with three files of three batches, and copies of it with damage."""
+    """A data path in memory with nine batches in several files, and damaged copies of it."""
 
     def __init__(self) -> None:
         chance = random.Random(5)
@@ -84,7 +84,7 @@ class Rotten:
         return bytes(self.disk.data(path))
 
     def at(self, path: str, offset: int) -> Stored | None:
-        """The batch that has this byte."""
+        """The batch that contains this byte."""
         for one in self.batches:
             if one.path == path and one.offset <= offset < one.offset + one.size:
                 return one
@@ -102,14 +102,14 @@ def rotten() -> Rotten:
 
 
 def check(rotten: Rotten, disk: MemoryDisk, hurt: Stored | None) -> str:
-    """Start, drain, compare; returns what was reported."""
+    """Start a broker, compare what it delivers; returns what it reported."""
     house = House(disk)
     bodies = Counter(house.consumer("t", "c", rdy=100).bodies())
     expected = rotten.all - (hurt.bodies if hurt is not None else frozenset())
     report = "\n".join([*house.report, *house.broker.notes])
     assert bodies == Counter(expected)
     assert house.channel("t", "c").depth == 0
-    # Damage at the very end cannot be told from a write that was never finished.
+    # Damage at the end of the log cannot be distinguished from an unfinished write.
     counted = len(hurt.bodies) if hurt not in (None, rotten.last) else 0
     assert house.topic("t").damaged_messages == counted
     assert bool(report) == (hurt is not None), report
@@ -117,7 +117,7 @@ def check(rotten: Rotten, disk: MemoryDisk, hurt: Stored | None) -> str:
 
 
 def test_each_byte_of_a_batch(rotten: Rotten) -> None:
-    """Each byte of a batch in the middle, header, ends, frames, padding: it alone is missing."""
+    """A flipped bit in any byte of a batch, from header to padding, loses only that batch."""
     middle = rotten.batches[4]
     for offset in range(middle.offset, middle.offset + middle.size):
         disk = rotten.flipped(middle.path, offset, offset % 8)
@@ -125,14 +125,14 @@ def test_each_byte_of_a_batch(rotten: Rotten) -> None:
 
 
 def test_each_byte_of_a_files_head(rotten: Rotten) -> None:
-    """The header of a file stands twice: one bad byte in it costs nothing."""
+    """A file has two copies of its header: a flipped bit in one of them loses nothing."""
     path = rotten.batches[4].path
     for offset in HEADER_COPIES:
         check(rotten, rotten.flipped(path, offset, offset % 8), None)
 
 
 def test_bytes_anywhere(rotten: Rotten) -> None:
-    """Bits of all batches in all files, by chance: the batch that has it is missing, no other."""
+    """A flipped bit at a random place in any batch loses only that batch."""
     chance = random.Random(11)
     for one in rotten.batches:
         for offset in chance.sample(range(one.size), 12):
@@ -141,7 +141,7 @@ def test_bytes_anywhere(rotten: Rotten) -> None:
 
 
 def test_a_file_cut_anywhere(rotten: Rotten) -> None:
-    """The last file cut short: what lies behind the cut is missing, and the cut is told."""
+    """If the last file is cut short, the messages after the cut are missing, and it is reported."""
     last_file = [one for one in rotten.batches if one.path == rotten.last.path]
     begins = {one.offset for one in last_file}
     end = rotten.last.offset + rotten.last.size
@@ -156,7 +156,7 @@ def test_a_file_cut_anywhere(rotten: Rotten) -> None:
 
 
 def test_zeroed_and_foreign_pages(rotten: Rotten) -> None:
-    """512 bytes of zeros, or of another file: only the batches that they touch are missing."""
+    """512 bytes of zeros, or of another file, lose only the batches that they overlap."""
     first = rotten.batches[0].path
     other = rotten.data(rotten.last.path)
     size = len(rotten.data(first))
@@ -177,8 +177,11 @@ def test_zeroed_and_foreign_pages(rotten: Rotten) -> None:
 
 
 def test_bytes_of_the_ledger(rotten: Rotten) -> None:
-    """A bad byte of the ledger costs no message: at worst what was finished comes again, and an
-    operator is told. The channel, should its record be gone, gets everything when it is back."""
+    """A flipped bit in the ledger loses no messages.
+
+    At worst finished messages are delivered again, which is reported. If the channel's own entry is
+    lost, the channel gets all messages when it is created again.
+    """
     house = House(copy.deepcopy(rotten.disk))
     consumer = house.consumer("t", "c", rdy=100)
     messages = consumer.messages()
@@ -202,7 +205,7 @@ def test_bytes_of_the_ledger(rotten: Rotten) -> None:
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored]]:
-    """A stopped nsqd's data path: two files of several batches, a channel that has seen none."""
+    """A stopped nsqd's data path: two files of several batches, and a channel with all messages."""
     folder = tmp_path_factory.mktemp("template")
     chance = random.Random(3)
     with spawn_nsqd(folder, "--max-bytes-per-file=50000", "--node-id=9") as server:
@@ -223,7 +226,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Store
 
 
 def lost_to_ranges(server: NsqdServer) -> tuple[int, frozenset[bytes]]:
-    """Read the whole log as Spark does: messages reported lost, bodies got."""
+    """Read the whole log as Spark does; returns the number of lost messages and the bodies."""
     reader = RangeReader(server.tcp)
     ends = reader.ends("t")
     lost, bodies = 0, frozenset[bytes]()
@@ -254,8 +257,10 @@ def damaged_messages(server: NsqdServer) -> int:
 def test_a_batch_damaged_while_nsqd_was_stopped(
     template: tuple[Path, list[Stored]], tmp_path: Path, number: int, into: int
 ) -> None:
-    """Header or payload, older file or newest: consumers and range readers miss just that batch,
-    and log and figures tell how many messages it had."""
+    """After damage to a header or payload, consumers and range readers miss only that batch.
+
+    The log and the statistics report the number of its messages.
+    """
     origin, batches = template
     shutil.copytree(origin, tmp_path / "nsqd")
     (tmp_path / "nsqd" / "nsqd.log").unlink()
@@ -271,8 +276,10 @@ def test_a_batch_damaged_while_nsqd_was_stopped(
 
 
 def test_a_batch_damaged_under_a_running_nsqd(tmp_path: Path) -> None:
-    """What is no longer in memory is verified when it is read: its damage is found then, costs one
-    batch of the many that are read together, and is told."""
+    """Batches that are no longer in memory are verified when they are read.
+
+    Damage is found then, is reported, and loses one of the batches that are read together.
+    """
     chance = random.Random(4)
     small = [[chance.randbytes(300) for _ in range(5)] for _ in range(12)]
     with spawn_nsqd(tmp_path) as server, V2Client(server) as line:

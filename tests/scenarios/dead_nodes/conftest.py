@@ -1,4 +1,4 @@
-"""The daemons that the tests of the tools and of nsqadmin share."""
+"""The daemons shared by the tests of the tools and of nsqadmin."""
 
 from tests.nsqadmin.conftest import cluster, ours
 from tests.tools.conftest import lookupd, nsqd, nsqds

@@ -1,7 +1,7 @@
-"""Three real nsqds behind two real nsqlookupds; one nsqd is killed once all topics are there.
+"""Three real nsqds registered with two real nsqlookupds; one nsqd is killed after all topics exist.
 
-The first nsqlookupd does not notice, as after a power cut: a relay keeps its connection to the nsqd
-open, so that it goes on listing it. The second one notices and lists two.
+The first nsqlookupd does not notice, as after a power cut: a relay keeps the nsqd's connection
+open, so it still lists the nsqd. The second one notices, and lists two nsqds.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tests.support.waiting import wait_for
 
 CHANNEL = "archive"
 KEEPER = "keeper"
-"""A channel that nobody touches: what it still needs stays in the log."""
+"""A channel that reads nothing, so that the log keeps its messages."""
 
 
 class Relay:
-    """Passes on what an nsqd and an nsqlookupd say, and keeps the nsqlookupd's connection open."""
+    """Forwards between an nsqd and an nsqlookupd, and keeps the nsqlookupd's connection open."""
 
     def __init__(self, target: Server) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -46,7 +46,7 @@ class Relay:
                     self._threads[-1].start()
 
     def close(self) -> None:
-        """Close all connections, and end."""
+        """Close all connections and end the threads."""
         for each in self._open:
             with contextlib.suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -67,10 +67,10 @@ class Killed:
 
     Attributes:
         unaware: the nsqlookupd that lists the killed nsqd.
-        aware: the nsqlookupd that does not.
+        aware: the nsqlookupd that does not list it.
         alive: the nsqds that answer.
-        dead: the address of the other.
-        ids: the deferred message of each topic at each nsqd, the killed one's last.
+        dead: the address of the killed nsqd.
+        ids: by topic, its deferred message's id at each nsqd, the killed one's last.
     """
 
     unaware: Server
@@ -80,7 +80,7 @@ class Killed:
     ids: dict[str, list[str]] = field(default_factory=dict)
 
     def state(self, topic: str) -> list[dict[str, Any]]:
-        """What the topic and its channel are at each nsqd that answers; {} where it is not."""
+        """The state of a topic and its channel at each live nsqd; {} if it has no such topic."""
         return [_state(nsqd, topic) for nsqd in self.alive]
 
 
@@ -98,7 +98,7 @@ def _state(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
 
 @contextmanager
 def three_nsqds(folder: Path, topics: Iterable[str]) -> Iterator[Killed]:
-    """Start all; have each topic at each nsqd with a channel, 2 waiting and 1 deferred message."""
+    """Start all; each nsqd has each topic with a channel, 2 waiting messages and 1 deferred one."""
     with (
         spawn_nsqlookupd(folder, name="unaware") as unaware,
         spawn_nsqlookupd(folder, name="aware") as aware,

@@ -1,8 +1,9 @@
-"""Every verb of `sparq admin` on three real nsqds of which one has been killed.
+"""Every verb of `sparq admin` on three real nsqds, one of which has been killed.
 
-Each is named in three ways: by an nsqlookupd that still lists the killed one, by one that does not
-(then `--expect-nodes` makes it a failure), and by its own address. Each time the status is 1, what
-was done is done at both others, and the answer says where it was not and what to do next.
+Each verb is run in three ways: with an nsqlookupd that still lists the killed nsqd, with one that
+does not (`--expect-nodes` then makes it a failure), and with the nsqds' addresses. Each time the
+status is 1, the action is done at both live nsqds, and the output names the nsqd where it was not
+done and what to do next.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ BEFORE = {"topic_paused": False, "paused": False, "waiting": 2, "deferred": 1}
 
 
 class Row(NamedTuple):
-    """A verb, its words, its flags, and what it leaves of `BEFORE` at the nsqds that answer."""
+    """A verb, its words, its flags, and the state of the live nsqds afterwards."""
 
     verb: str
     words: tuple[str, ...]
@@ -37,7 +38,7 @@ class Row(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the case, and of its topic."""
+        """The name of the case and its topic."""
         return f"{self.verb}-{len(self.words)}"
 
 
@@ -84,7 +85,7 @@ CASES = [
 
 
 def topic_of(row: Row, way: str, mode: tuple[str, ...]) -> str:
-    """The topic that only this case uses, if it changes anything."""
+    """The topic of this case: a separate one if the verb changes anything."""
     return LOOKED_AT if row in LOOKS else ".".join((row.name, way, *mode)).replace("--", "")
 
 
@@ -114,13 +115,15 @@ def command(killed: Killed, row: Row, topic: str, *more: str) -> list[str]:
 
 
 def case_name(value: Any) -> str:
-    """Of a row, a way or a mode."""
+    """The name of a row, a way or a mode."""
     return value.name if isinstance(value, Row) else "".join(value) or "plain"
 
 
 def test_each_verb_is_in_the_table() -> None:
-    """All but those that do not look at nsqds, those of nsqds that they name, and `redrive`, which
-    wants dead letters: see the tests of those; `audit` is tested below."""
+    """The table has every verb except those tested elsewhere.
+
+    These do not query the nsqds, name one nsqd only, or need dead letters; `audit` is tested below.
+    """
     elsewhere = {"audit", "completion", "drain", "move", "redrive"}
     assert {*VERBS} - elsewhere == {row.verb for row, *_ in CASES}
 
@@ -129,7 +132,7 @@ def test_each_verb_is_in_the_table() -> None:
 def test_a_verb(
     killed: Killed, capfd: pytest.CaptureFixture[str], row: Row, way: str, mode: tuple[str, ...]
 ) -> None:
-    """It ends with 1, having done its part; a dry run and a look have changed nothing."""
+    """A verb exits with 1 and is done at the live nsqds; a dry run or a query changes nothing."""
     topic = topic_of(row, way, mode)
     before = killed.state(topic)
 
@@ -149,7 +152,7 @@ def test_a_verb(
 
 
 def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
-    """Who, why, and what to do next; the command does it at that nsqd alone."""
+    """Check that the output names the dead nsqd, the reason, and a command for that nsqd alone."""
     told = ran.out + ran.err
     if way == "forgotten":
         assert f"sparq admin {row.verb}: found 2 of 3 expected nsqds (" in ran.err
@@ -166,7 +169,7 @@ def tells_who_is_missing(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry
 
 
 def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> None:
-    """What the two others have: sums over both, or both by name."""
+    """Check that the output has both live nsqds' data, as sums or by name."""
     is_sum = row.verb == "list" and len(row.words) < 2
     if row.verb == "export":
         nodes = {json.loads(line)["node"] for line in ran.out.splitlines()}
@@ -182,7 +185,7 @@ def shows_both(killed: Killed, row: Row, ran: Ran, mode: tuple[str, ...]) -> Non
 
 
 def tells_programs(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
-    """One document: what failed and what to do, both nsqds among what was, or would be, done."""
+    """Check the JSON: errors, next steps, and both live nsqds as done or planned."""
     document = ran.document
     errors = {} if way == "forgotten" else {killed.dead: "connection refused"}
     assert (row.verb, is_dry, errors) == tuple(
@@ -206,7 +209,7 @@ def tells_programs(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool
 
 
 def tells_people(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) -> None:
-    """What was done first, in the past where it was; then a line for each nsqd."""
+    """Check the text: a summary, in the past tense if it was done, and a line for each nsqd."""
     part = "" if way == "forgotten" or row in SINGLE else " in part"
     if not is_dry:
         assert f"{row.past}{part}: " in ran.out.splitlines()[0]
@@ -225,7 +228,7 @@ def tells_people(killed: Killed, row: Row, way: str, ran: Ran, *, is_dry: bool) 
 def test_the_command_that_is_named_does_the_rest(
     killed: Killed, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """At an nsqd that is there again it is done; here one of the two others stands for it."""
+    """The suggested command works on an nsqd that is back; here a live nsqd takes its place."""
     topic = topic_of(CHANGES[2], "listed", ())
     ran = call(capfd, "pause", topic, *named(killed, "listed"))
     (line,) = (line for line in ran.out.splitlines() if "sparq admin pause" in line)
@@ -240,7 +243,7 @@ def test_the_command_that_is_named_does_the_rest(
 def test_all_messages_done_is_not_all_nsqds_asked(
     killed: Killed, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What is left out may be at the killed one: the status is 1 all the same."""
+    """The status is 1 even if all given messages were found: the dead nsqd was not asked."""
     ids = killed.ids[LOOKED_AT][:2]
     words = ("requeue", LOOKED_AT, "archive", *ids, "--dry-run")
     ran = call(capfd, *words, *named(killed, "listed"))
@@ -251,7 +254,7 @@ def test_all_messages_done_is_not_all_nsqds_asked(
 def test_a_dry_run_tells_no_nsqlookupd_that_is_gone(
     killed: Killed, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`create` begins at the nsqlookupds: one that does not answer is an error, not in the plan."""
+    """A dry run of `create` reports a dead nsqlookupd as an error, not in the plan."""
     gone = f"127.0.0.1:{free_port()}"
     flags = (f"--lookupd-http-address={at}" for at in (killed.aware.http, gone))
     ran = call(capfd, "create", "not.there", "--dry-run", "--json", *flags)
@@ -264,7 +267,7 @@ def test_a_dry_run_tells_no_nsqlookupd_that_is_gone(
 def test_the_audit_tells_what_was_done_in_part(
     killed: Killed, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """`audit` asks nsqadmin, which answers: 0; without nsqadmin 1, and what to do."""
+    """`audit` exits with 0 if nsqadmin answers; otherwise with 1 and advice."""
     topic = topic_of(CHANGES[2], "listed", ())
     flag = f"--lookupd-http-address={killed.unaware.http}"
     admin = AdminServer("sparq.nsqadmin", tmp_path, (flag,))
@@ -284,7 +287,7 @@ def test_the_audit_tells_what_was_done_in_part(
 def test_deferred_messages_may_be_lost_by_a_seek(
     killed: Killed, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """They do not wait, and are dropped: the name is asked for, but not for `earliest`."""
+    """A seek to `latest` drops deferred messages, so it needs confirmation; `earliest` does not."""
     nsqd, topic = killed.alive[0], "put.off"
     flag = f"--nsqd-http-address={nsqd.http}"
     nsqd.post(f"/topic/create?topic={topic}")

@@ -1,4 +1,4 @@
-"""Failure modes of NSQ's API: some daemons gone is a warning, all gone is 502; in both modes."""
+"""nsqadmin's API with dead daemons: a warning if some are dead, 502 if all are, in both modes."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ ACT = [
 
 
 def with_gone(cluster: Cluster, mode: str, gone: str) -> dict[str, Any]:
-    """Options with one more daemon, which is not there."""
+    """Options with one more daemon, which is dead."""
     return {name: (*there, gone) for name, there in cluster.modes()[mode].items()}
 
 
 @pytest.mark.parametrize("mode", ["lookupd", "nsqd"])
 async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> None:
-    """200 with what the others said, and which one failed, for each route that reads."""
+    """Every GET answers 200 with the other daemons' data and a warning that names the dead one."""
     cluster.fill("part")
     gone = free_address()
     async with admin(**with_gone(cluster, mode, gone)) as found:
@@ -46,7 +46,7 @@ async def test_one_that_is_gone_is_a_warning(cluster: Cluster, mode: str) -> Non
 async def test_what_can_be_done_is_done(
     cluster: Cluster, mode: str, method: str, path: str, body: Any
 ) -> None:
-    """200 with a warning, done at all who are there, in the audit log as partly done."""
+    """An action is done at all live daemons: 200 with a warning, `partly` in the audit log."""
     cluster.fill("part")
     gone = free_address()
     async with admin(**with_gone(cluster, mode, gone)) as found:
@@ -68,7 +68,7 @@ async def test_what_can_be_done_is_done(
 
 @pytest.mark.parametrize(("mode", "kind"), [("lookupd", "nsqlookupd"), ("nsqd", "nsqd")])
 async def test_all_gone_is_an_error(mode: str, kind: str) -> None:
-    """502 with NSQ's sentence, in the order of the daemons."""
+    """If all daemons are dead, the answer is 502 with NSQ's message and all errors in order."""
     gone = (free_address(), free_address())
     name = "lookupd_http_addresses" if mode == "lookupd" else "nsqd_http_addresses"
     errors = "\n".join(f"connection refused ({address})" for address in gone)
@@ -86,7 +86,7 @@ async def test_all_gone_is_an_error(mode: str, kind: str) -> None:
 
 
 async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
-    """Without a channel nobody is asked who has it: 200 with a warning of each, as with NSQ."""
+    """Creating a topic alone needs no lookup: 200 with a warning per dead nsqlookupd, as in NSQ."""
     gone = free_address()
     async with admin(lookupd_http_addresses=(gone,)) as found:
         status, said = await found.ask("POST", "/api/topics", {"topic": "part"})
@@ -97,7 +97,7 @@ async def test_a_topic_is_made_where_no_nsqlookupd_is_asked_first() -> None:
 
 
 async def test_stages_are_told_apart(cluster: Cluster) -> None:
-    """An nsqlookupd and a node that are gone: NSQ joins the two by a semicolon."""
+    """The errors of a dead nsqlookupd and of a dead node are joined by a semicolon, as in NSQ."""
     dead = free_address()
     host, _, port = dead.partition(":")
     cluster.fill("part")
@@ -116,7 +116,7 @@ async def test_stages_are_told_apart(cluster: Cluster) -> None:
 
 
 async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
-    """It is hidden, and that the topic is not deleted there is a warning (NSQ: 502)."""
+    """A dead node is tombstoned; a warning reports that its topic was not deleted (NSQ: 502)."""
     dead = free_address()
     host, _, port = dead.partition(":")
     nodes = answer(listed((host, int(port))))
@@ -130,7 +130,7 @@ async def test_a_dead_node_gets_its_tombstone(cluster: Cluster) -> None:
 
 
 async def test_every_node_gets_its_order(cluster: Cluster) -> None:
-    """Each node gets its order, whoever else is gone, and all who failed are told of."""
+    """Each live node gets the request, whichever others are dead, and each failure is reported."""
     gone = [free_address() for _ in range(3)]
     nodes = [("127.0.0.1", int(address.partition(":")[2])) for address in gone]
     there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
@@ -146,7 +146,10 @@ async def test_every_node_gets_its_order(cluster: Cluster) -> None:
 
 
 async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster) -> None:
-    """It does no harm to the others' figures (W-6)."""
+    """A forbidden address that has been registered is reported, not requested (W-6).
+
+    The statistics of the other nodes are complete.
+    """
     cluster.fill("part")
     there = [("127.0.0.1", nsqd.http_port) for nsqd in cluster.nsqds]
     said = listed(("169.254.169.254", 80), ("127.0.0.1", 22), *there)
@@ -164,7 +167,7 @@ async def test_a_hostile_registration_is_told_of_and_not_called(cluster: Cluster
 
 
 async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
-    """What is not on it is not called, however ordinary it is."""
+    """With `--allowed-nodes`, nsqadmin requests nothing from an address that is not in the list."""
     async with admin(
         **cluster.modes()["lookupd"], allowed_nodes=("10.0.0.0/8", "*.example")
     ) as found:
@@ -174,7 +177,7 @@ async def test_a_list_of_allowed_nodes(cluster: Cluster) -> None:
 
 
 async def test_orders_go_out_at_once(cluster: Cluster) -> None:
-    """Three silent nodes cost one time-out, not three (NSQ: one after the other)."""
+    """nsqadmin sends an action to all nodes concurrently, so silent nodes cost one timeout."""
     cluster.fill("part")
     release = asyncio.Event()
     waiting = 0

@@ -1,6 +1,6 @@
-"""Tools that are given an nsqd that is down: they say so and end, or wait if told to.
+"""The tools exit if an nsqd is down when they start, or wait for it with `--wait-for-nsqd`.
 
-So Go's tools do. What is lost after a first connection is another matter: that is connected again.
+Go's tools exit, too. A connection that is lost later is made again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOON_SECONDS = 15.0
 
 
 def started(tool: str, *words: str) -> subprocess.Popen[bytes]:
-    """The tool as a process of its own, with one record to read."""
+    """Start the tool as a process, with one record on its standard input."""
     command = [sys.executable, "-m", "sparq.tools", tool, *WORDS[tool], *words]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
@@ -38,7 +38,7 @@ def started(tool: str, *words: str) -> subprocess.Popen[bytes]:
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
-    """Its exit status, and the last thing it said."""
+    """The exit status, and the last line on standard error."""
     with process:
         try:
             _, said = process.communicate(timeout=SOON_SECONDS)
@@ -49,7 +49,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("tool", WORDS)
 def test_an_nsqd_that_is_down_ends_it(tool: str) -> None:
-    """At once, with status 1 and a sentence that names the address and the way to wait."""
+    """Each tool exits immediately with status 1; its message has the address and a flag to wait."""
     address = f"127.0.0.1:{free_port()}"
 
     status, said = ended(started(tool, f"--nsqd-tcp-address={address}"))
@@ -63,7 +63,7 @@ def test_an_nsqd_that_is_down_ends_it(tool: str) -> None:
 
 @pytest.mark.parametrize("tool", WORDS)
 def test_one_of_several_ends_it_too(tool: str, nsqd: NsqdServer) -> None:
-    """What the others have would look like all there is."""
+    """One dead nsqd of several ends the tool: the messages of the others would look complete."""
     address = f"127.0.0.1:{free_port()}"
     words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-tcp-address={address}")
 
@@ -75,7 +75,7 @@ def test_one_of_several_ends_it_too(tool: str, nsqd: NsqdServer) -> None:
 
 @pytest.mark.parametrize("tool", WORDS)
 def test_the_wait_is_bounded(tool: str) -> None:
-    """It ends with the same sentence when the time is over."""
+    """When the time of `--wait-for-nsqd` is over, each tool exits with the same message."""
     address = f"127.0.0.1:{free_port()}"
 
     status, said = ended(started(tool, f"--nsqd-tcp-address={address}", "--wait-for-nsqd=300ms"))
@@ -86,7 +86,7 @@ def test_the_wait_is_bounded(tool: str) -> None:
 
 @pytest.mark.parametrize("tool", WORDS)
 def test_a_port_that_speaks_http_ends_it(tool: str, nsqd: NsqdServer) -> None:
-    """Waiting would not help: the sentence says what it speaks and which port is wanted."""
+    """With an HTTP port each tool exits without waiting; its message has the right port."""
     words = (f"--nsqd-tcp-address={nsqd.http}", "--wait-for-nsqd=1m")
 
     status, said = ended(started(tool, *words))
@@ -99,7 +99,7 @@ def test_a_port_that_speaks_http_ends_it(tool: str, nsqd: NsqdServer) -> None:
 
 
 def test_it_waits_for_an_nsqd_that_comes(tmp_path: Path) -> None:
-    """Told to wait, a tool works with an nsqd that starts later: what is published is printed."""
+    """With `--wait-for-nsqd`, a tool works with an nsqd that starts later."""
     server = spawn_nsqd(tmp_path)
     server.terminate()
     where = (f"--nsqd-tcp-address={server.tcp}", "--wait-for-nsqd=1m")
@@ -122,7 +122,7 @@ def test_it_waits_for_an_nsqd_that_comes(tmp_path: Path) -> None:
 
 
 def test_one_that_goes_away_later_is_waited_for(tmp_path: Path) -> None:
-    """The flag is about the start: a lost connection is made again, for however long it takes."""
+    """The flag applies to the start only: a connection lost later is always made again."""
     with spawn_nsqd(tmp_path) as server:
         printing = started("nsq_tail", f"--nsqd-tcp-address={server.tcp}", "--channel=kept")
         with printing:
@@ -138,7 +138,7 @@ def test_one_that_goes_away_later_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_flag_is_the_same_in_all_of_them() -> None:
-    """nsq_to_file has none: like Go's it does not end, and it waits for as long as it takes."""
+    """nsq_to_file has no such flag: like Go's, it always waits for nsqd."""
     for tool in (nsq_tail, nsq_to_http, nsq_to_nsq, to_nsq):
         assert 0 == tool.Options().wait_for_nsqd_ns
     assert not hasattr(nsq_to_file.Options(), "wait_for_nsqd_ns")

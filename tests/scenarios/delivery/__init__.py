@@ -1,1 +1,1 @@
-"""Delivery of messages: when they come, and what pauses, deletions and standstills change."""
+"""Delivery of messages: when they arrive, and the effects of pauses, deletions and suspensions."""

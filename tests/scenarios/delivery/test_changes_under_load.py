@@ -1,4 +1,4 @@
-"""What topics and channels do while clients are at work: delete, empty, pause, ephemeral ones."""
+"""Topics and channels are deleted, emptied and paused while clients publish and consume."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ROUNDS = 20
 
 
 class Load:
-    """A publisher and a consumer that go on until they are told to stop.
+    """A publisher and a consumer that work until they are stopped.
 
     Attributes:
-        acknowledged: bodies that got their OK.
-        refused: what else a publish was answered with.
+        acknowledged: bodies whose publish got OK.
+        refused: errors that answered a publish.
         received: bodies that were finished.
-        reconnected: how often the consumer had to come back.
+        reconnected: number of times the consumer had to reconnect.
     """
 
     def __init__(self, daemon: Daemon) -> None:
@@ -55,7 +55,8 @@ class Load:
                     client.send(c.pub("t", body))
                     kind, data = await client.frame()
                     if kind != 0:
-                        # A topic on its way out: the connection ends, the next one goes on.
+                        # The topic is being deleted: nsqd closes the connection, and the next one
+                        # works.
                         self.refused.append(data)
                         break
                     self.acknowledged.append(body)
@@ -81,11 +82,11 @@ class Load:
                 _, _, message_id, body = decode_message(data)
                 self.received.append(bytes(body))
                 client.send(c.fin(bytes(message_id)))
-            elif kind == 1:  # what was in flight is gone
+            elif kind == 1:  # its message was dropped while in flight
                 assert data.endswith(b"failed ID not in flight"), data
 
     async def goes_on(self) -> None:
-        """Wait until messages are published and received."""
+        """Wait until more messages have been published and received."""
         published, received = len(self.acknowledged), len(self.received)
 
         async def both() -> bool:
@@ -95,7 +96,7 @@ class Load:
 
 
 async def test_a_topic_is_deleted_under_load(nsqd: Daemon) -> None:
-    """Its consumers are disconnected and come back; publishing makes it anew; nothing hangs."""
+    """Consumers are disconnected and reconnect; publishing creates the topic again."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
             await load.goes_on()
@@ -106,7 +107,7 @@ async def test_a_topic_is_deleted_under_load(nsqd: Daemon) -> None:
 
 
 async def test_a_channel_is_deleted_under_load(nsqd: Daemon) -> None:
-    """Publishing never notices."""
+    """Deleting a channel does not affect publishing."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
             await load.goes_on()
@@ -117,7 +118,7 @@ async def test_a_channel_is_deleted_under_load(nsqd: Daemon) -> None:
 
 
 async def test_a_channel_is_emptied_under_load(nsqd: Daemon) -> None:
-    """Connections stay, windows open again, late FINs are told; nothing comes twice."""
+    """Emptying a channel keeps its clients; late FINs fail; no message is delivered twice."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
             await load.goes_on()
@@ -128,7 +129,7 @@ async def test_a_channel_is_emptied_under_load(nsqd: Daemon) -> None:
 
 
 async def test_pauses_under_load_lose_nothing(nsqd: Daemon) -> None:
-    """Topic and channel are paused and go on; in the end every message was received once."""
+    """Pausing a topic and its channel disconnects nobody; every message is received once."""
     async with Load(nsqd) as load:
         for _ in range(ROUNDS):
             await load.goes_on()
@@ -148,7 +149,7 @@ async def test_pauses_under_load_lose_nothing(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
 async def test_ephemeral_ones_go_with_their_last_client(nsqd: Daemon) -> None:
-    """A channel lives as long as one client of several, a topic as long as its last channel."""
+    """An ephemeral channel is deleted with its last client, the topic with its last channel."""
     async with AsyncExitStack() as first, connected(nsqd) as second:
         for client in (await first.enter_async_context(connected(nsqd)), second):
             client.send(c.sub("t#ephemeral", "c#ephemeral"))
@@ -171,7 +172,7 @@ async def test_ephemeral_ones_go_with_their_last_client(nsqd: Daemon) -> None:
 
 
 async def test_deleting_the_last_channel_of_an_ephemeral_topic(nsqd: Daemon) -> None:
-    """By HTTP likewise; its client is disconnected."""
+    """Deleting the last channel over HTTP deletes its topic and disconnects the client."""
     async with connected(nsqd) as client:
         client.send(c.sub("t#ephemeral", "c"))
         assert b"OK" == await client.response()

@@ -1,4 +1,4 @@
-"""Deferred, requeued and timed-out messages come on time, also short ones."""
+"""Deferred messages arrive on time, also after short delays."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tests.support.v2_client import OK, V2Client, fin_each
 DEFER_MS = 20
 ROUNDS = 40
 LATE_MS_MAX = 20.0
-"""For the median, which was 40 when a tick came every 100 ms; it is 2 now."""
+"""The limit for the median, which was 40 ms with a tick every 100 ms, and is 2 ms now."""
 
 
 def test_short_deferrals_do_not_wait_for_the_next_tick(tmp_path: Path) -> None:
-    """A message deferred by 20 ms comes some milliseconds after that, never before."""
+    """A message deferred by 20 ms arrives a few milliseconds after its time, never before it."""
     late_ms = []
     with spawn_nsqd(tmp_path) as nsqd, V2Client(nsqd) as line:
         assert line.ask(sub("t", "c")) == OK
         line.send(rdy(1))
         for number in range(ROUNDS):
-            # Another place between two ticks each time.
+            # Start each round at another time between two ticks.
             time.sleep(0.013 * (number % 8))
             began = time.monotonic()
             assert line.ask(dpub("t", DEFER_MS, b"x")) == OK

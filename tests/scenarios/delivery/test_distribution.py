@@ -1,4 +1,4 @@
-"""Consumers of one channel with different RDY: who gets how many, over real connections."""
+"""How the messages of a channel are distributed among consumers with different RDY."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WINDOWS = (10, 100, 1_000)
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[NsqdServer]:
-    """An nsqd."""
+    """A running nsqd."""
     with spawn_nsqd(tmp_path) as server:
         yield server
 
@@ -34,12 +34,12 @@ def consumers(server: NsqdServer) -> Iterator[tuple[V2Client, ...]]:
 
 
 def is_settled(server: NsqdServer) -> bool:
-    """Whether everything delivered is finished."""
+    """Whether all delivered messages are finished."""
     return not server.channel("t", "c")["in_flight_count"]
 
 
 def publish(server: NsqdServer, count: int) -> None:
-    """One MPUB of so many messages, a burst, when the one before is finished."""
+    """Publish `count` messages with one MPUB, when the previous ones are finished."""
     wait_for(lambda: is_settled(server))
     with V2Client(server) as producer:
         assert producer.ask(mpub("t", [b"x"] * count)) == OK
@@ -48,7 +48,7 @@ def publish(server: NsqdServer, count: int) -> None:
 def test_what_all_have_room_for_is_shared_equally(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
-    """RDY is a limit and no weight: while nobody's is reached, each gets as many as the others."""
+    """RDY is a limit, not a weight: while no consumer reaches it, all get equal numbers."""
     counts = [0, 0, 0]
     for _ in range(20):
         publish(server, 30)
@@ -63,7 +63,7 @@ def test_what_all_have_room_for_is_shared_equally(
 def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
     server: NsqdServer, consumers: tuple[V2Client, ...]
 ) -> None:
-    """Each gets up to its RDY, and what the small ones cannot take goes to the large one."""
+    """Each gets at most its RDY; what exceeds the small consumers' RDY goes to the large one."""
     publish(server, 600)
 
     for line, count in zip(consumers, (10, 100, 490), strict=True):
@@ -72,11 +72,11 @@ def test_a_burst_that_is_too_large_for_some_goes_to_those_who_have_room(
 
 
 def test_with_a_backlog_rdy_decides(server: NsqdServer, consumers: tuple[V2Client, ...]) -> None:
-    """Who finishes at the same pace gets as many times more as its RDY is larger."""
+    """With a backlog, consumers of equal speed get messages in proportion to their RDY."""
     publish(server, 4_440)
     counts = [0, 0, 0]
     for _ in range(4):
-        # All have what their RDY allows before one finishes, and so makes room for more.
+        # All have as many as their RDY allows before one finishes, and thereby gets more.
         rounds = [line.messages(window) for line, window in zip(consumers, WINDOWS, strict=True)]
         for at, messages in enumerate(rounds):
             counts[at] += len(messages)
@@ -86,7 +86,7 @@ def test_with_a_backlog_rdy_decides(server: NsqdServer, consumers: tuple[V2Clien
 
 
 def test_rdy_1_is_not_starved(server: NsqdServer) -> None:
-    """Beside a consumer that could take all of it, one with RDY 1 has every second message."""
+    """Next to a consumer with RDY 2,500, one with RDY 1 gets every second message."""
     with V2Client(server) as one, V2Client(server) as many:
         for line, window in ((one, 1), (many, 2_500)):
             assert line.ask(sub("t", "c")) == OK

@@ -1,4 +1,4 @@
-"""`message_ttl`: nobody is given a message that is older, and none is lost that is not."""
+"""`message_ttl`: older messages are not delivered, and younger ones are not lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def fill(house: House, first: int, count: int, topic: str = "t") -> None:
 
 
 def test_what_is_too_old_is_passed_over() -> None:
-    """It is counted and finished, also after a crash; what is younger comes in its order."""
+    """Messages that are too old are counted and finished; younger ones are delivered in order.
+
+    That holds after a crash, too.
+    """
     house = house_with_ttl()
     house.consumer("t", "c").close()
     fill(house, 0, 30)
@@ -43,7 +46,7 @@ def test_what_is_too_old_is_passed_over() -> None:
 
 
 def test_exactly_as_old_is_not_too_old() -> None:
-    """A nanosecond more is."""
+    """A message of exactly message_ttl is delivered; one that is 1 ns older is not."""
     house = house_with_ttl()
     house.consumer("t", "c").close()
     fill(house, 0, 1)
@@ -56,7 +59,7 @@ def test_exactly_as_old_is_not_too_old() -> None:
 
 
 def test_once_more() -> None:
-    """What was requeued, or has timed out, is not delivered again when it is too old."""
+    """A message that was requeued or timed out is not delivered again when it is too old."""
     house = house_with_ttl()
     consumer = house.consumer("t", "c", rdy=3, msg_timeout=20_000)
     fill(house, 0, 3)
@@ -77,7 +80,7 @@ def test_once_more() -> None:
 
 
 def test_a_young_one_comes_once_more() -> None:
-    """With its attempts."""
+    """A requeued message that is not too old is delivered again, with attempts 2."""
     house = house_with_ttl()
     consumer = house.consumer("t", "c", rdy=1)
     fill(house, 0, 1)
@@ -88,7 +91,7 @@ def test_a_young_one_comes_once_more() -> None:
 
 
 def test_deferred_messages() -> None:
-    """The time is that of the publish: one that is due within it is delivered."""
+    """Age counts from the publish: a deferred message is delivered if it is due within the TTL."""
     house = house_with_ttl()
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"soon", defer_ms=9_000)
@@ -100,7 +103,7 @@ def test_deferred_messages() -> None:
 
 
 def test_of_one_channel_at_run_time() -> None:
-    """Others of the topic are given all."""
+    """A policy can set `message_ttl` for one channel while nsqd runs; others get all messages."""
     house = House()
     for channel in ("hasty", "patient"):
         house.consumer("t", channel).close()
@@ -116,7 +119,7 @@ def test_of_one_channel_at_run_time() -> None:
 
 
 def test_a_backlog_of_many_blocks_that_are_not_in_memory() -> None:
-    """All of it is passed, block by block, and the first that is young enough is found."""
+    """A backlog of 20,000 expired messages is skipped, and the first younger one is found."""
     house = house_with_ttl(cache_bytes=1 << 16)
     house.consumer("t", "c").close()
     for first in range(0, 20_000, 500):
@@ -133,7 +136,7 @@ def test_a_backlog_of_many_blocks_that_are_not_in_memory() -> None:
 
 
 def test_what_nobody_asks_for_goes_in_whole_files() -> None:
-    """So that it does not fill the disk."""
+    """Without consumers, expired messages are deleted a file at a time to save disk space."""
     house = house_with_ttl(max_bytes_per_file=20_000)
     house.consumer("t", "c").close()
     for _ in range(30):
@@ -151,7 +154,7 @@ def test_what_nobody_asks_for_goes_in_whole_files() -> None:
 
 
 def test_a_clock_that_was_set_back_and_forward() -> None:
-    """What is too old by the clock of now stands behind what is not, and before: none comes."""
+    """After the clock was changed, exactly the messages that are too old now are skipped."""
     house = house_with_ttl()
     house.consumer("t", "c").close()
     hour = 3600 * SECOND
@@ -166,7 +169,7 @@ def test_a_clock_that_was_set_back_and_forward() -> None:
 
 
 def test_a_sampling_client() -> None:
-    """What is too old is counted as that, before any of it is left out."""
+    """Expired messages are counted as expired, before any message is left out by sampling."""
     house = house_with_ttl()
     house.consumer("t", "c").close()
     fill(house, 0, 50)
@@ -180,7 +183,7 @@ def test_a_sampling_client() -> None:
 
 
 class Lives:
-    """A consumer whose messages all have a birth, and one end."""
+    """A consumer that checks every message: it is delivered in time, and ends once."""
 
     def __init__(self, seed: int) -> None:
         self.chosen = random.Random(seed)
@@ -191,28 +194,31 @@ class Lives:
         self.consume()
 
     def consume(self) -> None:
-        """A new consumer."""
+        """Connect a new consumer."""
         self.consumer = self.house.consumer("t", "c", rdy=self.chosen.choice((1, 7, 50)))
 
     def too_old(self) -> int:
-        """Messages that were too old, since the start."""
+        """Number of expired messages since the broker's start."""
         return self.house.channel("t", "c").expired_count
 
     def publish(self) -> None:
-        """Some messages, deferred or not."""
+        """Publish some messages, deferred or not."""
         count = self.chosen.randrange(1, 9)
         bodies = [b"%d" % (len(self.born) + number) for number in range(count)]
         self.born |= dict.fromkeys(bodies, self.house.clock.wall_ns)
         self.house.publish("t", *bodies, defer_ms=self.chosen.choice((0, 0, 0, 3_000, 14_000)))
 
     def crash(self) -> None:
-        """The figures begin anew."""
+        """Crash and restart the broker, whose counters restart at 0."""
         self.expired += self.too_old()
         self.house.crash()
         self.consume()
 
     def take(self, finishes: float) -> None:
-        """See to what has come: it is not too old, and was not finished before."""
+        """Check that each message is neither too old nor finished before.
+
+        Finish or requeue some.
+        """
         while messages := self.consumer.messages():
             for message in messages:
                 assert self.house.clock.wall_ns - self.born[message.body] <= TTL
@@ -227,7 +233,10 @@ class Lives:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_happens(seed: int) -> None:
-    """Each message is finished, or was too old; none is delivered that is too old, or finished."""
+    """Whatever happens, each message is finished or expires.
+
+    No expired or finished one is delivered.
+    """
     lives = Lives(seed)
     for _ in range(120):
         action = lives.chosen.randrange(6)

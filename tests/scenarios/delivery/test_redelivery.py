@@ -1,4 +1,4 @@
-"""Messages that are delivered once more, spread over a log that is not in memory."""
+"""Redelivery of messages that are spread over a log that is not in memory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tests.broker.house import House
 
 EXTENTS = 200
 BODY_SIZE = 66_000
-"""Larger than an extent: each message is one of its own."""
+"""Larger than an extent, so that each message has its own extent."""
 
 
 class Counts:
-    """How often the log is asked for a block, and how many reading tasks are handed out."""
+    """Counts the lookups of blocks in the log, and the read tasks that the broker hands out."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, house: House) -> None:
         self.looks = self.tasks = 0
@@ -40,7 +40,7 @@ class Counts:
 
 @pytest.fixture
 def scattered() -> House:
-    """A house, started anew, whose channel has 200 messages to deliver again, each far apart."""
+    """A restarted broker whose channel has 200 messages, each in its own extent, to redeliver."""
     house = House(cache_bytes=64 << 20)
     consumer = house.consumer("t", "c", rdy=EXTENTS)
     for number in range(EXTENTS):
@@ -53,7 +53,7 @@ def scattered() -> House:
 def test_scattered_messages_are_read_together(
     scattered: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A task reads what many messages need, and a message is looked for a few times at most."""
+    """One task reads the blocks of many messages, and each message takes at most five lookups."""
     counts = Counts(monkeypatch, scattered)
     consumer = scattered.consumer("t", "c", rdy=EXTENTS)
     messages = []
@@ -69,7 +69,7 @@ def test_scattered_messages_are_read_together(
 def test_a_long_queue_is_not_looked_through_in_every_turn(
     scattered: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While reads are under way, a turn looks at a bounded part of what waits for them."""
+    """While reads are pending, a turn looks up at most 128 of the messages that wait for them."""
     consumer = scattered.consumer("t", "c")
     consumer.say(commands.rdy(EXTENTS), turn=False)
     broker, now = scattered.broker, scattered.clock.now()
@@ -86,7 +86,7 @@ def test_a_long_queue_is_not_looked_through_in_every_turn(
 def test_runs_of_several_blocks_are_one_output(
     scattered: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a turn delivers again is one piece of output and one record of the ledger."""
+    """What a turn redelivers is one output and one ledger record."""
     consumer = scattered.consumer("t", "c", rdy=3)
     consumer.messages()
     sent: list[int] = []

@@ -1,4 +1,4 @@
-"""nsqd that was stopped for a while: nobody pays for what he could not do meanwhile."""
+"""After nsqd was suspended, clients are not punished for what happened meanwhile."""
 
 import json
 import os
@@ -19,7 +19,7 @@ MESSAGES = 200
 
 @contextmanager
 def stopped(server: NsqdServer, seconds: float) -> Iterator[None]:
-    """The process does nothing; at the end of the block no less than so long."""
+    """Suspend the process for at least this time."""
     os.kill(server.pid, signal.SIGSTOP)
     until = time.monotonic() + seconds
     try:
@@ -35,8 +35,11 @@ def identify(heartbeat_ms: int) -> bytes:
 
 
 def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
-    """Stopped for longer than heartbeats and messages may take, nsqd still reads what its clients
-    have sent: their FINs count, and nobody is dropped for having been silent."""
+    """A suspended nsqd first reads what its clients have sent in the meantime.
+
+    It was suspended for longer than the message timeout and the heartbeats allow. Their FINs count,
+    and no client is disconnected.
+    """
     with spawn_nsqd(tmp_path, "--msg-timeout=4s") as server, V2Client(server) as line:
         assert line.ask(identify(heartbeat_ms=2_000)) == OK
         assert line.ask(sub("t", "c")) == OK
@@ -54,7 +57,7 @@ def test_who_has_spoken_meanwhile_is_heard_first(tmp_path: Path) -> None:
 
 
 def test_time_still_runs_out_afterwards(tmp_path: Path) -> None:
-    """What nobody has finished by then comes again; who stays silent is dropped."""
+    """After a suspension, unfinished messages time out and silent clients are disconnected."""
     with spawn_nsqd(tmp_path, "--msg-timeout=2s") as server, V2Client(server) as line:
         assert line.ask(identify(heartbeat_ms=2_000)) == OK
         assert line.ask(sub("t", "c")) == OK

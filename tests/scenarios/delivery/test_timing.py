@@ -1,4 +1,4 @@
-"""What time brings: timeouts, delays, deferred publishes; nothing early, nothing late."""
+"""Timeouts, requeue delays and deferred publishes happen at their time, neither early nor late."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def house() -> House:
 
 
 def test_the_tick_says_when_it_is_next_needed(house: House) -> None:
-    """The shell may sleep until then: a timeout is asked for at its very time."""
+    """`tick` returns the time of the next event: in the end exactly that of the timeout."""
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
     house.publish("t", b"x")
     now = house.clock.now()
     due = house.broker.tick(now)
     assert due is not None
-    while due - now.mono_ns < 999_000_000:  # ledger syncs and trimming come first
+    while due - now.mono_ns < 999_000_000:  # ledger syncs and trimming are due earlier
         house.clock.mono_ns = due
         house.broker.tick(house.clock.now())
         house.turn()
@@ -34,7 +34,7 @@ def test_the_tick_says_when_it_is_next_needed(house: House) -> None:
 
 
 def test_a_timeout_puts_the_message_back(house: House) -> None:
-    """After msg_timeout the message goes out once more, and a late FIN fails."""
+    """After msg_timeout the message is delivered again with attempts 2."""
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
     house.publish("t", b"x")
     (first,) = consumer.messages()
@@ -51,7 +51,7 @@ def test_a_timeout_puts_the_message_back(house: House) -> None:
 
 @pytest.mark.behaviour("TestInFlightWorker")
 def test_all_that_is_due_comes_back_together(house: House) -> None:
-    """250 messages in flight time out at once: none is left in flight, each is ready again."""
+    """250 messages in flight time out in one tick: none stays in flight, all are ready again."""
     consumer = house.consumer("t", "c", rdy=250, msg_timeout=1000)
     house.publish("t", *[b"%d" % number for number in range(250)])
     assert house.channel("t", "c").in_flight_count == 250
@@ -65,7 +65,7 @@ def test_all_that_is_due_comes_back_together(house: House) -> None:
 
 @pytest.mark.behaviour("TestClientMsgTimeout")
 def test_a_late_finish_fails(house: House) -> None:
-    """Nobody else is ready: the message waits, and the late FIN is told so."""
+    """A FIN after the timeout gets E_FIN_FAILED, and the message waits for a consumer."""
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
     house.publish("t", b"x")
     (message,) = consumer.messages()
@@ -81,7 +81,7 @@ def test_a_late_finish_fails(house: House) -> None:
 
 @pytest.mark.behaviour("TestTouch")
 def test_touch_keeps_a_message_up_to_the_maximum() -> None:
-    """Each TOUCH gives a full timeout, but delivery + max-msg-timeout is the end."""
+    """Each TOUCH restarts the timeout, up to delivery + max-msg-timeout."""
     house = House(limits=IdentifyLimits(max_msg_timeout_ms=2500))
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=1000)
     house.publish("t", b"x")
@@ -100,7 +100,7 @@ def test_touch_keeps_a_message_up_to_the_maximum() -> None:
 
 
 def test_a_requeue_with_delay_comes_when_due(house: House) -> None:
-    """REQ 500: deferred, not before its time, counted as requeued, attempts go on."""
+    """REQ 500 defers a message by exactly 500 ms, counts as requeue, and keeps its attempts."""
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
     (message,) = consumer.messages()
@@ -117,7 +117,7 @@ def test_a_requeue_with_delay_comes_when_due(house: House) -> None:
 
 @pytest.mark.behaviour("TestReqTimeoutRange")
 def test_a_requeue_is_held_to_the_longest_delay(house: House) -> None:
-    """REQ beyond max-req-timeout is clamped without a word."""
+    """A REQ delay above max-req-timeout is reduced to it without an error."""
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
     (message,) = consumer.messages()
@@ -130,7 +130,7 @@ def test_a_requeue_is_held_to_the_longest_delay(house: House) -> None:
 
 
 def test_a_deferred_publish_comes_on_every_channel(house: House) -> None:
-    """DPUB: no channel gets it early, each gets it when due, a first delivery with attempts 1."""
+    """DPUB delivers to every channel when the message is due, not earlier, with attempts 1."""
     consumers = [house.consumer("t", name, rdy=10) for name in ("a", "b")]
     producer = house.connect()
     producer.say(commands.dpub("t", 300, b"late") + commands.pub("t", b"now"))
@@ -152,7 +152,7 @@ def test_a_deferred_publish_comes_on_every_channel(house: House) -> None:
 
 
 def test_a_deferred_publish_overtakes_a_backlog(house: House) -> None:
-    """When it is due it is ready at once, though the cursor has not come to its place yet."""
+    """A deferred publish that is due is delivered before the backlog, and only once."""
     consumer = house.consumer("t", "c", rdy=2)
     for n in range(10):
         house.publish("t", b"%d" % n)
@@ -171,7 +171,7 @@ def test_a_deferred_publish_overtakes_a_backlog(house: House) -> None:
 
 
 def test_a_paused_topic_holds_deferred_publishes_too(house: House) -> None:
-    """Due while the topic is paused: it goes out when the topic goes on, and only once."""
+    """A deferred message due while its topic is paused is delivered once, after the pause."""
     consumer = house.consumer("t", "c", rdy=10)
     house.broker.pause_topic("t", True, house.clock.now())
     house.publish("t", b"late", defer_ms=100)
@@ -186,7 +186,7 @@ def test_a_paused_topic_holds_deferred_publishes_too(house: House) -> None:
 
 
 def test_a_new_channel_gets_no_deferred_publish_from_before_it(house: House) -> None:
-    """What was published for the channels of then does not concern a channel of later."""
+    """A channel does not get messages that were published before it existed, even deferred ones."""
     house.consumer("t", "old", rdy=10)
     house.publish("t", b"late", defer_ms=100)
     new = house.consumer("t", "new", rdy=10)
@@ -198,7 +198,7 @@ def test_a_new_channel_gets_no_deferred_publish_from_before_it(house: House) -> 
 
 @pytest.mark.behaviour("more.attempts-beyond-signed")
 def test_attempts_stay_at_their_maximum() -> None:
-    """The 16 bits of attempts saturate (decision 15)."""
+    """`attempts` stays at 65,535, the maximum of its 16 bits (decision 15)."""
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
@@ -216,7 +216,7 @@ def test_attempts_stay_at_their_maximum() -> None:
 
 
 def test_requeue_on_disconnect_is_an_option() -> None:
-    """Off: a lost connection's messages wait for their timeout. On: they are ready at once."""
+    """Off: a lost connection's messages wait for their timeout. On: they are ready immediately."""
     for requeue, expected in ((False, 0), (True, 1)):
         house = House(requeue_on_disconnect=requeue)
         house.publish("t", b"x")
@@ -227,7 +227,7 @@ def test_requeue_on_disconnect_is_an_option() -> None:
 
 
 def test_a_timeout_of_a_client_that_is_gone(house: House) -> None:
-    """Its message goes to whoever is ready then."""
+    """The message of a client that has disconnected goes to another consumer after its timeout."""
     house.publish("t", b"x")
     house.consumer("t", "c", rdy=1).close()
     other = house.consumer("t", "c", rdy=1)
@@ -239,7 +239,7 @@ def test_a_timeout_of_a_client_that_is_gone(house: House) -> None:
 
 
 def test_a_clock_jump_brings_nothing_early(house: House) -> None:
-    """P13: timeouts and delays run on the monotonic clock."""
+    """P13: timeouts and delays use the monotonic clock, so clock jumps do not change them."""
     consumer = house.consumer("t", "c", rdy=2)
     house.publish("t", b"x", b"y")
     first, _ = consumer.messages()
@@ -254,7 +254,7 @@ def test_a_clock_jump_brings_nothing_early(house: House) -> None:
 
 
 def test_timers_are_bounded_by_what_waits(house: House) -> None:
-    """Cycles of publish, REQ, TOUCH and FIN, of channels and topics, leave no timers behind."""
+    """Publish, REQ, TOUCH, FIN and deleted topics leave no timers: the number stays below 100."""
     consumer = house.consumer("t", "c", rdy=1, msg_timeout=60_000)
     for number in range(300):
         house.publish("t", b"x")
@@ -272,7 +272,7 @@ def test_timers_are_bounded_by_what_waits(house: House) -> None:
 
 
 def test_emptied_deferred_publishes_leave_no_timers(house: House) -> None:
-    """A topic whose deferred publishes are emptied again and again keeps nothing of them."""
+    """A topic whose deferred publishes are emptied repeatedly keeps no entries for them."""
     for _ in range(20):
         house.publish("t", *[b"x"] * 50, defer_ms=3_600_000)
         house.broker.empty_topic("t", house.clock.now())
@@ -282,7 +282,7 @@ def test_emptied_deferred_publishes_leave_no_timers(house: House) -> None:
 
 
 def test_what_comes_up_after_a_tick_is_known_at_once(house: House) -> None:
-    """A deferral that is due before the next tick was to be says so: the shell wakes in time."""
+    """A deferral due before the next tick moves `next_due_ns` to its time."""
     house.consumer("t", "c", rdy=1)
     house.broker.tick(house.clock.now())
     house.publish("t", b"x", defer_ms=10)

@@ -1,4 +1,4 @@
-"""Processes that find each other: nsqds, nsqlookupds, and the channels that a new topic gets."""
+"""Real processes: nsqds register with nsqlookupds, and new topics get their channels from them."""
 
 import asyncio
 import time
@@ -10,7 +10,7 @@ from tests.support.waiting import until_seen
 
 
 def ports(lookupd: Server, topic: str) -> list[int]:
-    """The TCP ports at which consumers are told to find a topic."""
+    """The TCP ports that an nsqlookupd lists for a topic."""
     status, _ = lookupd.request("GET", f"/lookup?topic={topic}")
     if status == 404:
         return []
@@ -23,7 +23,10 @@ def both(*nsqds: NsqdServer) -> list[int]:
 
 
 async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
-    """Two nsqds register with two nsqlookupds; a stopped one is gone at once, a new start back."""
+    """Two nsqlookupds list two nsqds.
+
+    One that stops is removed, and listed again after its start.
+    """
     with (
         spawn_nsqlookupd(tmp_path, name="l1") as l1,
         spawn_nsqlookupd(tmp_path, name="l2") as l2,
@@ -42,7 +45,7 @@ async def test_a_topic_is_found_wherever_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path) -> None:
-    """What happened meanwhile too."""
+    """A restarted nsqlookupd lists all topics and channels within 15 s, also newer ones."""
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         nsqd.post("/topic/create?topic=before")
         await until_seen(lambda: ports(lookupd, "before") == both(nsqd))
@@ -57,7 +60,10 @@ async def test_a_killed_nsqlookupd_knows_all_again_in_15_seconds(tmp_path: Path)
 
 
 async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Path) -> None:
-    """A channel that exists elsewhere misses nothing of a topic that is new here."""
+    """A topic that is new to this nsqd gets the channels that nsqlookupd lists, with all messages.
+
+    Ephemeral channels are not created.
+    """
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         lookupd.post("/channel/create?topic=t&channel=elsewhere")
         lookupd.post("/channel/create?topic=t&channel=gone%23ephemeral")
@@ -69,7 +75,10 @@ async def test_a_new_topic_has_its_channels_from_its_first_message(tmp_path: Pat
 
 
 async def test_a_dead_nsqlookupd_holds_nobody_up_for_long(tmp_path: Path) -> None:
-    """Publishing goes on at once; a new topic's channels get its messages within 5 s."""
+    """With a dead nsqlookupd, publishes take less than 2 s.
+
+    New channels get messages within 6 s.
+    """
     with spawn_nsqlookupd(tmp_path) as lookupd:
         lookupd.kill9()
         with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:

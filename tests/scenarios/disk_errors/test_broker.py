@@ -1,4 +1,4 @@
-"""Disks that fail: publishes are refused and say why, finishes never are, and it passes."""
+"""Failing disks: publishes are refused with the reason, FINs are not, and all works again later."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def house() -> House:
 
 
 def test_a_refused_publish_keeps_its_connection(house: House) -> None:
-    """Decision 18: E_PUB_FAILED says the disk's reason, nothing is stored, the client goes on."""
+    """Decision 18: E_PUB_FAILED has the disk's error; the client stays connected."""
     client = house.connect()
     client.say(commands.pub("t", b"before"))
     assert client.answers() == [b"OK"]
@@ -51,8 +51,7 @@ def test_a_refused_publish_keeps_its_connection(house: House) -> None:
 
 
 def test_no_ok_for_what_a_failed_sync_may_have_lost(house: House) -> None:
-    """P8: after a failed sync the batch is written again elsewhere, or refused; never both lost
-    and acknowledged."""
+    """P8: after a failed sync a batch is written again or refused, never acknowledged and lost."""
     for seed in range(10):
         house = House()
         client = house.connect()
@@ -71,7 +70,7 @@ def test_no_ok_for_what_a_failed_sync_may_have_lost(house: House) -> None:
 
 
 def test_finishes_are_kept_though_the_ledger_cannot_be_written(house: House) -> None:
-    """A FIN is never refused; it is written when the disk takes writes again."""
+    """A FIN is never refused; it is written to the ledger when the disk accepts writes again."""
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"1", b"2", b"3")
     messages = consumer.messages()
@@ -91,7 +90,7 @@ def test_finishes_are_kept_though_the_ledger_cannot_be_written(house: House) -> 
 
 
 def test_a_topic_that_cannot_be_made(house: House) -> None:
-    """Publish and SUB are told the reason; later the same name works."""
+    """PUB and SUB of a topic that cannot be created get the reason; later the same name works."""
     house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
     producer, consumer = house.connect(), house.connect()
     producer.say(commands.pub("t", b"x"))
@@ -107,7 +106,7 @@ def test_a_topic_that_cannot_be_made(house: House) -> None:
 
 
 def test_a_failed_read_is_tried_again(house: House) -> None:
-    """EIO on a read delivers nothing wrong and loses nothing: a second later it is tried again."""
+    """After EIO on a read no message is delivered wrongly or lost: it is read again 1 s later."""
     house = House(cache_bytes=1)
     for n in range(10):
         house.publish("t", b"%d" % n)
@@ -122,7 +121,7 @@ def test_a_failed_read_is_tried_again(house: House) -> None:
 
 
 def test_a_damaged_batch_costs_itself_alone() -> None:
-    """Decision 19: a corrupt byte loses one batch, counted; all others are delivered."""
+    """Decision 19: a corrupt byte loses one batch, which is counted; all others are delivered."""
     house = House(cache_bytes=1)
     for n in range(6):
         house.publish("t", *[b"%d-%d" % (n, at) for at in range(3)])
@@ -139,7 +138,7 @@ def test_a_damaged_batch_costs_itself_alone() -> None:
 
 
 def test_a_full_disk_takes_finishes() -> None:
-    """P7: with no space left publishes are refused, and every finish is recorded."""
+    """P7: on a full disk publishes are refused, and every FIN is recorded."""
     disk = MemoryDisk(capacity_bytes=2 << 20)
     house = House(disk)
     consumer = house.consumer("t", "c", rdy=2500)
@@ -162,7 +161,7 @@ def test_a_full_disk_takes_finishes() -> None:
 
 
 def test_a_full_disk_takes_channels_and_pauses() -> None:
-    """Decision 28: a channel can be made on it, paused and deleted, all of it for good."""
+    """Decision 28: on a full disk channels can be created, paused and deleted, durably."""
     house = House(MemoryDisk(capacity_bytes=8 << 20))
     house.consumer("t", "old")
     producer = house.connect()
@@ -184,19 +183,19 @@ def test_a_full_disk_takes_channels_and_pauses() -> None:
 
 
 class PartlyForbidden(MemoryDisk):
-    """A disk on which one folder's files may not be opened."""
+    """A disk on which the files of one directory cannot be opened."""
 
     forbidden = "none"
 
     def step(self, operation: str, path: str) -> None:
-        """Refuse to open what is forbidden."""
+        """Refuse to open the forbidden files."""
         super().step(operation, path)
         if operation == "open" and self.forbidden in path:
             raise DiskError(operation, path, errno.EACCES)
 
 
 def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
-    """It is reported, its name is refused, the others work, its files stay."""
+    """A topic that cannot be opened is reported and refused; its files stay, and others work."""
     disk = PartlyForbidden()
     house = House(disk)
     house.publish("bad", b"x")
@@ -219,7 +218,7 @@ def test_a_topic_that_cannot_be_opened_is_left_alone() -> None:
 
 
 def test_administration_on_a_disk_that_refuses(house: House) -> None:
-    """Creating a topic says so; while one goes, its name is exiting."""
+    """create_topic reports a full disk; while a topic is being deleted, its name is exiting."""
     house.disk.fail(Fault(1, errno.ENOSPC, frozenset({"mkdir", "create"}), times=9))
     with pytest.raises(RemoteError) as full:
         house.broker.create_topic("t", house.clock.now())
@@ -236,7 +235,7 @@ def test_administration_on_a_disk_that_refuses(house: House) -> None:
 
 
 def test_range_answers_of_a_failing_disk() -> None:
-    """ENDS and READ are told the disk's reason and may ask again."""
+    """ENDS and READ get E_RANGE_FAILED with the disk's error; the same request works later."""
     house = House(cache_bytes=1)
     for n in range(20):
         house.publish("t", b"%d" % n * 100)
@@ -263,7 +262,7 @@ def test_range_answers_of_a_failing_disk() -> None:
 
 
 def test_a_seek_that_cannot_read_is_noted() -> None:
-    """The channel stays where it is, and an operator is told."""
+    """A channel whose seek fails to read stays where it is, and the error is noted."""
     house = House(cache_bytes=1)
     house.consumer("t", "c")
     for n in range(20):
@@ -280,7 +279,7 @@ def test_a_seek_that_cannot_read_is_noted() -> None:
 
 
 def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
-    """It stays on the disk, nothing else suffers."""
+    """A segment that cannot be deleted stays on the disk and is noted; delivery goes on."""
     house = House(max_bytes_per_file=2000)
     consumer = house.consumer("t", "c", rdy=100)
     for n in range(20):
@@ -296,7 +295,10 @@ def test_a_segment_that_cannot_be_deleted_is_noted() -> None:
 
 
 def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(house: House) -> None:
-    """What was found is synced before it is built upon (P8); the next start tries again."""
+    """At the start, the log is synced before it is used (P8).
+
+    If that fails, the next start retries.
+    """
     house.publish("t", b"x")
     disk = house.disk
     copied = copy.deepcopy(disk)
@@ -315,7 +317,10 @@ def test_a_topic_whose_sync_fails_at_the_start_is_left_alone(house: House) -> No
 
 
 def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
-    """A kernel takes it for written, so that a sync alone would not bring it to the disk."""
+    """A start writes pages again that a failed sync left in memory.
+
+    The kernel regards them as written, so another sync alone would not write them to the disk.
+    """
     house = House(sync_every=2500)
     house.publish("t", b"x")
     (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
@@ -335,7 +340,7 @@ def test_a_start_writes_again_what_a_failed_sync_has_left_in_memory() -> None:
 
 
 def test_a_torn_tail_is_reported(house: House) -> None:
-    """P6: what an unfinished write left behind is cut off, and told."""
+    """P6: the remains of an unfinished write are cut off and reported."""
     house.publish("t", b"x")
     (path,) = [path for path in house.disk.paths() if path.endswith(".log")]
     house.disk.data(path).extend(b"SPQB half of a header")
@@ -346,7 +351,7 @@ def test_a_torn_tail_is_reported(house: House) -> None:
 
 
 def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(house: House) -> None:
-    """P3: a checkpoint has what it says, before another power cut takes it."""
+    """P3: if a ledger cannot be synced at the start, a checkpoint stores its entries again."""
     house.publish("t", b"x")
     client = house.consumer("t", "c", rdy=1)
     client.finish(client.messages())
@@ -366,7 +371,7 @@ def test_a_ledger_that_cannot_be_synced_at_the_start_is_replaced(house: House) -
 
 
 def test_an_index_file_that_finds_no_space_is_not_tried_again_at_once() -> None:
-    """The broker comes to rest on a full disk; the next trim tries again."""
+    """On a full disk an index file is tried once per trim, not in a loop."""
     house = House(max_bytes_per_file=20_000)
     for _ in range(8):
         house.publish("t", b"." * 9_000)

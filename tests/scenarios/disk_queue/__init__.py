@@ -1,1 +1,1 @@
-"""What the tests of NSQ's disk queue (go-diskqueue) assert, of sparq."""
+"""The assertions of go-diskqueue's tests, made about sparq."""

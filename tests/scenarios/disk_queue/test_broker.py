@@ -1,4 +1,4 @@
-"""What NSQ's disk queue promises and a topic's log with a channel's cursor keeps."""
+"""What NSQ's disk queue guarantees, for a topic's log and a channel's cursor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.broker.house import House
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
 def test_looking_takes_nothing() -> None:
-    """Messages read by range stay where they are: depth and order are the same behind it."""
+    """Reading by range leaves the channel's depth and the order of its messages unchanged."""
     house = House()
     house.publish("t", *[b"%d" % number for number in range(10)])
     reader = house.connect()
@@ -36,7 +36,7 @@ def test_looking_takes_nothing() -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")
 def test_emptied_twice_in_the_middle() -> None:
-    """In the middle of reading, and again: nothing is left, its files go, and it is used again."""
+    """A channel can be emptied while it is read, twice; its files are deleted, and it works on."""
     house = House(max_bytes_per_file=2000)
     consumer = house.consumer("t", "c", rdy=3)
     for _ in range(2):
@@ -59,7 +59,7 @@ def test_emptied_twice_in_the_middle() -> None:
 @pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")
 @pytest.mark.parametrize("seed", range(5))
 def test_what_was_read_is_synced_in_time(seed: int) -> None:
-    """After the sync timeout not even a power cut brings back what was finished."""
+    """After the sync timeout, finished messages are not delivered again even after a power cut."""
     house = House(sync_timeout_ns=1_000_000_000)
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", *[b"%d" % number for number in range(10)])

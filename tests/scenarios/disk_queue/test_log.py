@@ -1,4 +1,4 @@
-"""What go-diskqueue's own tests assert, of sparq's log, which stands in the disk queue's place."""
+"""The assertions of go-diskqueue's tests, made about sparq's log, which replaces the disk queue."""
 
 import threading
 from collections import Counter
@@ -19,7 +19,7 @@ BATCH = batch_size(1, FRAME_OVERHEAD + len(BODY), 0)
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueue")
 def test_put_and_read(clock: ManualClock) -> None:
-    """One message in, one message out, and the count says so."""
+    """One message is written and read, and the count is 1."""
     log = open_log(MemoryDisk(), clock)
     index = publish(log, [BODY], clock)
 
@@ -29,7 +29,7 @@ def test_put_and_read(clock: ManualClock) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueRoll")
 def test_the_eleventh_message_begins_a_file(clock: ManualClock) -> None:
-    """Files of exactly ten messages: eleven are in two files, and all are read back in order."""
+    """With files of ten messages, eleven are in two files, and all are read in order."""
     log = open_log(MemoryDisk(), clock, max_bytes_per_file=DATA_START + 10 * BATCH)
     bodies = [b"%010d" % number for number in range(11)]
     for body in bodies:
@@ -42,7 +42,7 @@ def test_the_eleventh_message_begins_a_file(clock: ManualClock) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueuePeek")
 def test_reading_takes_nothing(clock: ManualClock) -> None:
-    """A message may be looked at any number of times: count and order stay."""
+    """Reading any number of times changes neither count nor order."""
     log = open_log(MemoryDisk(), clock)
     for number in range(10):
         publish(log, [b"%d" % number], clock)
@@ -56,7 +56,10 @@ def test_reading_takes_nothing(clock: ManualClock) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueEmpty")
 def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
-    """All files go, in the middle of reading too; twice is no error; what comes then is kept."""
+    """Emptying the log deletes all files, also while it is read, and works twice in a row.
+
+    A message written afterwards is kept.
+    """
     disk = MemoryDisk()
     log = open_log(disk, clock, max_bytes_per_file=DATA_START + 10 * BATCH)
     for kept in range(2):
@@ -77,7 +80,7 @@ def test_emptied_twice_and_used_again(clock: ManualClock) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueSyncAfterRead")
 def test_synced_after_the_timeout(clock: ManualClock) -> None:
-    """What is not synced at once is due after the timeout; then a power cut leaves all of it."""
+    """An unsynced commit is due for a sync after the timeout; then it survives a power cut."""
     disk = MemoryDisk()
     log = open_log(disk, clock, sync_every=1_000, sync_timeout_ns=50_000_000)
     publish(log, [BODY], clock)
@@ -96,10 +99,7 @@ def test_synced_after_the_timeout(clock: ManualClock) -> None:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueTorture")
 def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
-    """Writers take turns at the log while their commits run in threads; then readers in threads.
-
-    After a reopening exactly what was written is read.
-    """
+    """Four threads commit to one log in turn; after a reopening four threads read exactly that."""
     log = open_log(RealDisk(), clock, str(tmp_path), max_bytes_per_file=20_000)
     turn = threading.Lock()
 
@@ -130,7 +130,7 @@ def test_many_threads(tmp_path: Path, clock: ManualClock) -> None:
 
 
 def _together(work: object) -> None:
-    """Run it in four threads, each with its number."""
+    """Run it in four threads, each with a number."""
     assert callable(work)
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -142,7 +142,7 @@ def _together(work: object) -> None:
 @pytest.mark.behaviour("diskqueue.TestDiskQueueResize")
 @pytest.mark.parametrize("limits", [(10, 3), (3, 10)], ids=["smaller", "larger"])
 def test_another_limit_of_files(clock: ManualClock, limits: tuple[int, int]) -> None:
-    """A log that is opened with another limit has all that it had, and takes more."""
+    """A log opened with another file size limit has all its messages, and accepts more."""
     disk = MemoryDisk()
     written = 0
     for limit in limits:

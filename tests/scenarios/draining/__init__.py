@@ -1,1 +1,1 @@
-"""An nsqd or a topic drains: publishers go elsewhere, consumers empty it."""
+"""An nsqd or a topic drains: publishers use other nsqds, consumers empty it."""

@@ -1,4 +1,4 @@
-"""These tests run clients on the loop of the daemons."""
+"""These tests run on uvloop, as the daemons do."""
 
 from tests.support.in_process import pytest_asyncio_loop_factories
 

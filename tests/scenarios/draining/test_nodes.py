@@ -1,4 +1,4 @@
-"""A node that drains in a cluster: producers leave it out, and consumers still find it."""
+"""A draining nsqd in a cluster: producers stop using it, and consumers still find it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.waiting import until, until_seen, wait_for
 
 
 class Load:
-    """Producers that publish without pause, and what became of each publish."""
+    """A task that publishes without pause, and the results."""
 
     def __init__(self, producer: Producer, name: str) -> None:
         self.acknowledged: list[bytes] = []
@@ -60,7 +60,10 @@ async def cluster(tmp_path: Path, *lookupds: Server) -> list[NsqdServer]:
 
 
 async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None:
-    """No publish is lost or fails, none takes longer than 1 s; depth 0 at the end, status 0."""
+    """Under load no publish is lost, fails or takes longer than 1 s.
+
+    The node ends empty, with status 0.
+    """
     nsqds = await cluster(tmp_path, lookupd)
     received: set[bytes] = set()
     quick: dict[str, Any] = {"lookupd_http_addresses": lookupd.http, "lookupd_poll_interval": 0.3}
@@ -112,7 +115,10 @@ async def test_a_node_leaves_under_load(tmp_path: Path, lookupd: Server) -> None
 
 
 async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Server) -> None:
-    """By what nsqlookupd lists; consumers still find it."""
+    """Producers that use nsqlookupd avoid a draining nsqd until it stops draining.
+
+    Consumers use it.
+    """
     nsqds = await cluster(tmp_path, lookupd)
     draining = nsqds[0]
     quick: dict[str, Any] = {"lookupd_http_addresses": lookupd.http, "lookupd_poll_interval": 0.2}
@@ -141,7 +147,7 @@ async def test_producers_leave_it_out_and_come_back(tmp_path: Path, lookupd: Ser
 
 
 async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Server) -> None:
-    """In IDENTIFY, and of topics behind it; also by an nsqd that was killed."""
+    """A restarted nsqlookupd or nsqd knows the draining nsqd and topics again."""
     nsqd = await asyncio.to_thread(spawn_nsqd, tmp_path, lookupds=(lookupd,))
     with nsqd:
         await asyncio.to_thread(nsqd.post, "/drain")
@@ -164,7 +170,7 @@ async def test_an_nsqlookupd_that_comes_back_is_told(tmp_path: Path, lookupd: Se
 
 @pytest.mark.skipif(GO["nsqlookupd"] not in os.environ, reason="needs NSQLOOKUPD_GO")
 def test_gos_nsqlookupd_goes_on(tmp_path: Path) -> None:
-    """It is told nothing that it does not know: the nsqd stays listed, before and after a kill."""
+    """Go's nsqlookupd lists a draining nsqd, also after a kill, and gets no unknown command."""
     go = go_server("nsqlookupd", tmp_path / "go", ("--broadcast-address=127.0.0.1",))
     start_first(go)
     with go, spawn_nsqd(tmp_path, lookupds=(go,)) as nsqd:
@@ -177,7 +183,7 @@ def test_gos_nsqlookupd_goes_on(tmp_path: Path) -> None:
         wait_for(lambda: go.request("GET", "/lookup?topic=t")[0] == 200 and listed())
         nsqd.post("/drain")
         nsqd.post("/topic/drain?topic=t")
-        nsqd.post("/topic/create?topic=u")  # told behind the drain on the same connection
+        nsqd.post("/topic/create?topic=u")  # sent after the drain on the same connection
         wait_for(lambda: "u" in go.get_json("/topics")["topics"])
         assert 1 == listed()
         nsqd.restart()
