@@ -1,4 +1,4 @@
-"""An authd in a thread, for real nsqds: knows some secrets, and may be out of order."""
+"""An authd in a thread, for tests with real nsqds: it knows two secrets and can be made to fail."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Authd:
     """A running authd.
 
     Attributes:
-        address: as nsqd's flag has it.
-        ttl: seconds for which its answers hold.
-        in_order: while False it answers 500.
-        asked: what it was asked, as query parameters.
+        address: ``host:port``, as nsqd's flag takes it.
+        ttl: validity of its answers in seconds.
+        in_order: while False, it answers with status 500.
+        asked: the query parameters of each request.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class Authd:
         self._thread.start()
 
     def answer(self, path: str) -> tuple[int, bytes]:
-        """Status and document for one question."""
+        """Return the status and the body for one request."""
         given = {name: values[0] for name, values in parse_qs(urlsplit(path).query).items()}
         self.asked.append(given)
         permissions = self._permissions.get(given.get("secret", ""))
@@ -60,7 +60,7 @@ class Authd:
         return 200, json.dumps({**document, "authorizations": [entry]}).encode()
 
     def stop(self) -> None:
-        """Answers nobody any more."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -68,7 +68,7 @@ class Authd:
 
 @contextmanager
 def running_authd() -> Iterator[Authd]:
-    """An authd for as long as the block."""
+    """Run an authd during the block."""
     authd = Authd()
     try:
         yield authd

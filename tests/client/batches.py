@@ -1,4 +1,4 @@
-"""Batches of messages that arrive in one read."""
+"""Helpers that deliver several messages in one read, and read them as batches."""
 
 from sparq.client import Batch, Consumer
 from tests.client.scripted import Peer, message_frame

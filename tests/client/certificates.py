@@ -1,6 +1,6 @@
-"""Certificates for tests: an authority, servers that it vouches for, and some not to be trusted.
+"""Certificates for tests: an authority, certificates it has signed, and invalid ones.
 
-``certificates(folder)`` writes them as PEM files; each server has its key in the same file.
+``certificates(folder)`` writes them as PEM files; all but the authority's include the private key.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ HOSTS = ("127.0.0.1", "::1", "localhost")
 
 @dataclass(frozen=True)
 class Certificates:
-    """Where the files are.
+    """Paths of the PEM files.
 
     Attributes:
-        authority: trusted by clients; has signed all but the last two.
-        server: good for loopback.
-        elsewhere: good for another host.
-        expired: ran out yesterday.
-        client: a client's.
-        stranger: signed by an authority that nobody trusts.
-        self_signed: by nobody but itself.
+        authority: the authority that clients trust; it signed all but the last two.
+        server: valid for the loopback addresses.
+        elsewhere: valid for another host.
+        expired: expired yesterday.
+        client: a client certificate.
+        stranger: signed by an untrusted authority.
+        self_signed: signed by itself.
     """
 
     authority: Path
@@ -39,7 +39,7 @@ class Certificates:
 
 
 def certificates(folder: Path) -> Certificates:
-    """Makes them anew."""
+    """Create all certificates in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     authority, other = trustme.CA(), trustme.CA()
     yesterday = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
@@ -58,7 +58,7 @@ def certificates(folder: Path) -> Certificates:
     }
     for path, leaf in leaves.items():
         leaf.private_key_and_cert_chain_pem.write_to_path(str(path))
-    # An authority's own certificate is signed by itself.
+    # An authority's certificate is self-signed.
     made.self_signed.write_bytes(other.private_key_pem.bytes() + other.cert_pem.bytes())
     return made
 
@@ -66,7 +66,7 @@ def certificates(folder: Path) -> Certificates:
 def server_context(
     files: Certificates, cert: Path | None = None, *, ask_client: bool = False
 ) -> ssl.SSLContext:
-    """How a server speaks TLS with this certificate, asking clients for theirs if told to."""
+    """A server's TLS context with this certificate; `ask_client` requires client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(cert or files.server)
     if ask_client:

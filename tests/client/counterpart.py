@@ -1,7 +1,7 @@
-"""nsqd's side of a handshake, as bytes in and bytes out: the pure twin of `wire.client`.
+"""nsqd's side of a handshake without sockets: bytes in, bytes out, to test `wire.client`.
 
-It grants what its ``facts`` say, upgrades as NSQ's documents have it, and keeps every command with
-the layers through which it came.
+It accepts the features in ``facts``, upgrades in the order of NSQ's specification, and records
+every command with the layers through which it arrived.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ def frame(kind: int, data: bytes) -> bytes:
 
 
 class Counterpart:
-    """One connection.
+    """The nsqd's side of one connection.
 
     Attributes:
-        heard: (layers, command's line, its body), in order.
-        layers: those in force: "tls", "snappy", "deflate".
-        behind_json: bytes sent in clear right behind the answer to IDENTIFY.
-        behind_last: frames sent right behind the last answer of the handshake.
+        heard: (layers, command line, body) of each command, in order.
+        layers: the active layers: "tls", "snappy", "deflate".
+        behind_json: bytes sent unencrypted directly after the answer to IDENTIFY.
+        behind_last: frames sent directly after the last answer of the handshake.
         before_auth: frames sent before the answer to AUTH.
-        ended: the client has said farewell.
+        ended: the client has closed TLS (close_notify).
     """
 
     def __init__(self, facts: dict[str, Any], context: ssl.SSLContext | None = None) -> None:
@@ -53,7 +53,7 @@ class Counterpart:
         next(self._steps)
 
     def receive(self, data: bytes) -> bytes:
-        """Takes what the client sent; returns what it is sent."""
+        """Process bytes from the client; return the bytes to send to it."""
         if self._tls is not None:
             self._arrived.write(data)
         else:
@@ -89,14 +89,14 @@ class Counterpart:
             self._plain += piece
 
     def say_farewell(self) -> bytes:
-        """What ends TLS on this side, to be sent."""
+        """Close TLS; return the bytes of the close_notify."""
         assert self._tls is not None
         with contextlib.suppress(ssl.SSLWantReadError):
             self._tls.unwrap()
         return self._leaving.read()
 
     def say(self, data: bytes) -> None:
-        """Sends plain bytes through the layers."""
+        """Queue plain bytes, encoded by the active layers."""
         if self._compression is not None:
             data = self._compression.compress([data])
         if self._tls is None:

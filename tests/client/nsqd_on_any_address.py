@@ -1,4 +1,4 @@
-"""An nsqd on a unix socket, on IPv6 or with TLS, where the other helpers would not look."""
+"""An nsqd on a unix socket, on IPv6 or with TLS; `NsqdServer` assumes a port on 127.0.0.1."""
 
 import contextlib
 import http.client
@@ -13,7 +13,7 @@ def tls_flags(cert: Path) -> tuple[str, ...]:
 
 
 class NsqdOnAnyAddress(NsqdServer):
-    """An nsqd that is asked where it listens, not on a port of 127.0.0.1."""
+    """An nsqd that is pinged at its own HTTP address, not at a port on 127.0.0.1."""
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError, http.client.HTTPException):

@@ -1,7 +1,7 @@
-"""A scripted nsqd: a real socket that speaks the protocol just as a test tells it to.
+"""A scripted nsqd: a real socket that speaks the protocol as a test specifies.
 
-For what a real nsqd does not do on request: answer late, refuse, hang up in mid-publish. It keeps
-every command that it was sent.
+It does what a real nsqd does not do on request: answer late, refuse, or disconnect during a
+publish. It records every command that it receives.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ def frame(kind: int, data: bytes) -> bytes:
 
 
 def message_frame(number: int, body: bytes, attempts: int = 1) -> bytes:
-    """A message frame whose id is the number."""
+    """A message frame; the message id is `number` in hex."""
     head = struct.pack(">qH16s", time.time_ns(), attempts, b"%016x" % number)
     return frame(2, head + body)
 
 
 class Peer:
-    """One client's connection: its commands, its RDY and what it has in flight."""
+    """One client's connection: its commands, its RDY and its messages in flight."""
 
     def __init__(self, nsqd: ScriptedNsqd, reader: Any, writer: Any) -> None:
         self.nsqd, self.reader, self.writer = nsqd, reader, writer
@@ -53,11 +53,11 @@ class Peer:
         self.writer.write(message_frame(number, body, attempts))
 
     def hang_up(self) -> None:
-        """End the connection at once, without a word."""
+        """Abort the connection without a close sequence."""
         self.writer.transport.abort()
 
     async def run(self) -> None:
-        """Read commands until the client goes."""
+        """Read commands until the client disconnects."""
         assert await self.reader.readexactly(4) == b"  V2"
         while line := await self.reader.readline():
             words = line.rstrip(b"\n").split(b" ")
@@ -92,7 +92,7 @@ class Peer:
 
 
 class ScriptedNsqd:
-    """A scripted nsqd on one port, which it keeps over ``stop`` and ``start``."""
+    """A scripted nsqd on one port, which stays the same after ``stop`` and ``start``."""
 
     def __init__(self) -> None:
         self.port = free_port()
@@ -110,7 +110,7 @@ class ScriptedNsqd:
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", self.port)
 
     async def stop(self) -> None:
-        """Hang up on everybody and listen no more."""
+        """Stop listening and abort all connections."""
         assert self._server is not None
         self._server.close()
         for peer in list(self.peers):
@@ -128,17 +128,17 @@ class ScriptedNsqd:
         self.peers.remove(peer)
 
     async def peer(self) -> Peer:
-        """The first connection, once it has subscribed or, a producer's, identified."""
+        """Return the first open connection, once it has sent IDENTIFY."""
         await until(lambda: self.peers and self.peers[0].identity)
         return self.peers[0]
 
     def lines(self, *names: bytes) -> list[bytes]:
-        """The commands of these names, over all connections, in order."""
+        """Return the commands with these names from all connections, in order."""
         return [line for _, line in self.script if line.split(b" ")[0] in names]
 
 
 async def close(writer: asyncio.StreamWriter) -> None:
-    """Close for good: nothing is left for the garbage collector to complain of."""
+    """Abort and wait until it is closed, so that garbage collection causes no ResourceWarning."""
     writer.transport.abort()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
@@ -148,7 +148,7 @@ async def close(writer: asyncio.StreamWriter) -> None:
 async def listening(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """A listener that answers each connection as told, then waits for the peer to go."""
+    """A listener that calls `answer` for each connection, then waits until the peer disconnects."""
     open_count = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,7 +168,7 @@ async def listening(
 
 @contextlib.asynccontextmanager
 async def scripted(count: int = 1) -> AsyncIterator[list[ScriptedNsqd]]:
-    """So many scripted nsqds, listening."""
+    """Run `count` scripted nsqds."""
     nsqds = [ScriptedNsqd() for _ in range(count)]
     for nsqd in nsqds:
         await nsqd.start()
@@ -180,31 +180,31 @@ async def scripted(count: int = 1) -> AsyncIterator[list[ScriptedNsqd]]:
 
 
 def consumer_of(*nsqds: ScriptedNsqd, **options: Any) -> Consumer:
-    """A consumer of these nsqds that loses no time in connecting again."""
+    """A consumer of these nsqds that reconnects within 0.1 s."""
     given = {"max_in_flight": 10, "max_reconnect_delay": 0.1, **options}
     return Consumer("t", "c", nsqd_tcp_addresses=[nsqd.address for nsqd in nsqds], **given)
 
 
 async def subscribed(nsqd: ScriptedNsqd) -> Peer:
-    """The consumer's connection once it may receive."""
+    """Return the consumer's connection once its RDY is above 0."""
     await until(lambda: nsqd.peers and nsqd.peers[-1].ready)
     return nsqd.peers[-1]
 
 
 def producer_of(*nsqds: ScriptedNsqd, **options: Any) -> Producer:
-    """A producer for these nsqds that loses no time in connecting again."""
+    """A producer for these nsqds that reconnects within 0.1 s."""
     given = {"max_reconnect_delay": 0.1, "stop_timeout": 2.0, **options}
     return Producer([nsqd.address for nsqd in nsqds], **given)
 
 
 async def connected(producer: Producer, count: int) -> None:
-    """Wait until a producer has so many connections."""
+    """Start a producer and wait until it has `count` connections."""
     producer.start()
     await until(lambda: len(producer.connections) == count)
 
 
 def storing(stored: list[bytes], answer: bytes = OK) -> Answer:
-    """An answer to publishes that keeps their bodies."""
+    """An answer to publishes that appends their bodies to `stored`."""
 
     def store(peer: Peer, words: list[bytes], body: bytes) -> bytes:
         stored.append(body)

@@ -1,4 +1,4 @@
-"""client.arguments: addresses, names and delays; wrong ones are refused before anything is done."""
+"""client.arguments: addresses, names and delays; wrong ones raise before anything is sent."""
 
 import math
 from collections.abc import Callable
@@ -23,7 +23,7 @@ from tests.support.waiting import until
     ],
 )
 def test_host_and_port(text: str, host: str, port: int) -> None:
-    """An address is taken apart, and its parts make the same address again."""
+    """An address is parsed into host and port, and formatted back to an equivalent address."""
     assert parse_address(text) == Address(host, port)
     assert parse_address(str(parse_address(text))) == Address(host, port)
 
@@ -41,7 +41,7 @@ def test_what_is_no_address_is_quoted(text: str) -> None:
 
 
 def test_addresses_come_once_from_text_or_list() -> None:
-    """A list and a text with commas mean the same; spaces, empties and repetitions go."""
+    """A list and a comma-separated text mean the same; blanks and duplicates are dropped."""
     expected = ["a:1", "b:2"]
 
     assert parse_addresses("a:1, b:2,,a:1") == expected
@@ -50,7 +50,7 @@ def test_addresses_come_once_from_text_or_list() -> None:
 
 
 def test_an_nsqd_may_be_a_path() -> None:
-    """A text that begins with a slash is a unix socket; a host and a port are as ever."""
+    """An nsqd address that begins with a slash is a unix socket; others must be host:port."""
     assert parse_nsqd(" /run/nsqd.sock ") == Address("/run/nsqd.sock", 0)
     assert str(parse_nsqd("/run/nsqd.sock")) == "/run/nsqd.sock"
     assert parse_nsqd("/run/nsqd.sock").is_path
@@ -61,7 +61,7 @@ def test_an_nsqd_may_be_a_path() -> None:
 
 
 def test_an_nsqlookupd_has_a_url() -> None:
-    """``host:port`` means http; a URL is taken as it is; nothing else is."""
+    """``host:port`` becomes an http URL; an http or https URL is unchanged; others raise."""
     assert lookupd_url("[::1]:4161") == "http://[::1]:4161"
     assert lookupd_url("https://x:1/lookup") == "https://x:1/lookup"
     for text in ("ftp://x", "https://", "x", "/run/lookupd.sock"):
@@ -78,7 +78,7 @@ USES: dict[str, Callable[[Message, Any], object]] = {
 
 @pytest.mark.parametrize("use", USES)
 async def test_what_nsqd_cannot_count(use: str) -> None:
-    """The error names the argument, and the message can still be answered for."""
+    """A delay out of range or of a wrong type raises; the message can still be requeued."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         peer.deliver(1)
@@ -96,5 +96,5 @@ async def test_what_nsqd_cannot_count(use: str) -> None:
 
 
 def test_a_long_delay() -> None:
-    """What nsqd can count is nsqd's to judge."""
+    """A delay of 9e9 s is sent as it is: nsqd enforces its own limit."""
     assert publish_deferred_command("t", b"x", 9e9).startswith(b"DPUB t 9000000000000\n")

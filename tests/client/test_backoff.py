@@ -1,4 +1,4 @@
-"""client.backoff: one result a block, longer blocks with each failure, and the way back."""
+"""client.backoff: one result per block, longer blocks after failures, shorter after successes."""
 
 import random
 
@@ -13,7 +13,7 @@ def make(strategy: str = "exponential", multiplier: float = 1, longest: float = 
 
 
 def test_the_way_down_and_up() -> None:
-    """Failure blocks, each failed probe blocks for longer, each good one for less, to clear."""
+    """A failed probe doubles the block, a successful one halves it, or clears it at level 1."""
     backoff = make()
     durations = []
     outcomes = [
@@ -33,7 +33,7 @@ def test_the_way_down_and_up() -> None:
 
 
 def test_one_result_counts_a_block() -> None:
-    """What comes in while blocked changes nothing, good or bad."""
+    """Results during a block change nothing, whether success, failure or neutral."""
     backoff = make()
     backoff.result(BackoffSignal.FAILURE)
 
@@ -42,7 +42,7 @@ def test_one_result_counts_a_block() -> None:
 
 
 def test_neutral_answers_prolong_but_never_begin() -> None:
-    """A requeue without backoff is nothing while clear, and one more equal block while probing."""
+    """A requeue without backoff has no effect while clear; while probing, it repeats the block."""
     backoff = make()
     assert not backoff.result(BackoffSignal.NEUTRAL)
 
@@ -54,7 +54,7 @@ def test_neutral_answers_prolong_but_never_begin() -> None:
 
 
 def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
-    """No block is longer than the limit, and 1,000 failures need no 1,000 successes."""
+    """No block exceeds the limit; the level stops at 4, so few successes clear 1,000 failures."""
     backoff = make(longest=10)
     for _ in range(1000):
         backoff.result(BackoffSignal.FAILURE)
@@ -66,7 +66,7 @@ def test_blocks_are_bounded_and_so_is_the_way_back() -> None:
 
 
 def test_a_limit_below_the_first_block_shortens_it() -> None:
-    """With a limit below multiplier x 2, blocks last the limit."""
+    """If the limit is below multiplier x 2 seconds, a block lasts as long as the limit."""
     backoff = make(longest=0.5)
     backoff.result(BackoffSignal.FAILURE)
 
@@ -75,7 +75,7 @@ def test_a_limit_below_the_first_block_shortens_it() -> None:
 
 @pytest.mark.parametrize(("multiplier", "longest"), [(1, 0), (0, 120)])
 def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
-    """Without a duration there is no backoff."""
+    """A multiplier or a maximum duration of 0 switches backoff off."""
     backoff = make(multiplier=multiplier, longest=longest)
 
     assert not backoff.result(BackoffSignal.FAILURE)
@@ -83,7 +83,7 @@ def test_zero_switches_backoff_off(multiplier: float, longest: float) -> None:
 
 
 def test_full_jitter_spreads_over_the_whole_block() -> None:
-    """With full jitter blocks are anywhere between 0 and the exponential length."""
+    """With full jitter, blocks are spread between 0 and the exponential duration."""
     backoff = make("full_jitter")
     backoff.result(BackoffSignal.FAILURE)
     durations = [backoff.duration() for _ in range(200)]

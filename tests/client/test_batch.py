@@ -1,4 +1,4 @@
-"""client.batch: messages that arrive together are handled and responded to together."""
+"""client.batch: messages received and responded to as a batch."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from tests.support.waiting import until
 
 
 async def test_a_batch_is_finished_together() -> None:
-    """All FINs of a batch leave as one; its bodies come in the order of their arrival."""
+    """``finish`` sends a FIN for each of 100 messages; bodies keep their order of arrival."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(100))
@@ -27,7 +27,7 @@ async def test_a_batch_is_finished_together() -> None:
 
 
 async def test_a_batch_has_size_messages_at_most() -> None:
-    """What arrived together is divided, and what is left comes first in the next batch."""
+    """30 messages of one read are split into batches of 12, 12 and 6, in order."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(30))
@@ -45,7 +45,7 @@ async def test_a_batch_has_size_messages_at_most() -> None:
 
 
 async def test_messages_of_a_batch_can_be_answered_singly() -> None:
-    """The batch answers for the rest, and each message is answered once."""
+    """The batch responds only for messages without a response; a second response raises."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(6))
@@ -69,7 +69,7 @@ async def test_messages_of_a_batch_can_be_answered_singly() -> None:
 
 
 async def test_a_batch_that_was_answered_for_can_still_be_read() -> None:
-    """Its messages say that they were answered for, and nothing is in flight any more."""
+    """After ``finish`` the bodies are readable, responses raise, and nothing is in flight."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         deliver(await subscribed(nsqd), range(4))
         batch = await first(consumer)
@@ -82,7 +82,7 @@ async def test_a_batch_that_was_answered_for_can_still_be_read() -> None:
 
 
 async def test_a_failed_batch_is_one_failure() -> None:
-    """RDY 0 goes ahead of its REQs, and the backoff rises by one however many they are."""
+    """Requeuing a batch sends RDY 0 before its REQs and raises the backoff by one level only."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_requeue_delay=3.0) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(3), attempts=2)
@@ -101,7 +101,7 @@ async def test_a_failed_batch_is_one_failure() -> None:
 
 
 async def test_what_was_delivered_too_often_is_in_no_batch() -> None:
-    """Those messages are given up, the others come."""
+    """Messages above max_attempts are given up; the batch has the others."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_attempts=3) as consumer:
         peer = await subscribed(nsqd)
         peer.deliver(1, b"fresh")
@@ -120,7 +120,7 @@ async def test_what_was_delivered_too_often_is_in_no_batch() -> None:
 
 
 async def test_what_is_lost_is_in_no_batch() -> None:
-    """A connection that ends takes what waited with it: nsqd delivers that again."""
+    """Gathered messages of a lost connection are dropped from the batch: nsqd redelivers them."""
     async with scripted(2) as nsqds, consumer_of(*nsqds, max_in_flight=20) as consumer:
         lost, kept = [await subscribed(nsqd) for nsqd in nsqds]
         waiting = asyncio.create_task(first(consumer, size=10, wait=60))
@@ -137,7 +137,7 @@ async def test_what_is_lost_is_in_no_batch() -> None:
 
 @pytest.mark.parametrize(("size", "wait"), [(0, 1), (1, -1), (1, float("nan"))])
 async def test_a_batch_that_cannot_be(size: int, wait: float) -> None:
-    """Sizes below 1 and times below 0 are refused."""
+    """A size below 1 or a wait below 0 raises ValueError."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         with pytest.raises(ValueError, match="size must be at least 1"):
             await anext(consumer.batches(size, wait))

@@ -1,4 +1,4 @@
-"""client.config: every option is checked, and errors name it."""
+"""client.config: every option is checked, and errors contain its name."""
 
 from dataclasses import fields
 from typing import Any
@@ -49,7 +49,7 @@ GO_NSQ: dict[str, Any] = {
     "auth_secret": "",
     "lookupd_authorization": True,
 }
-"""Its options and their defaults; the names of host and client are filled in."""
+"""go-nsq's options and their defaults, except for the host and client names that it fills in."""
 OURS = {
     *("max_reconnect_delay", "stop_timeout"),
     *("publish_timeout", "publish_attempts", "max_pending_bytes"),
@@ -57,7 +57,7 @@ OURS = {
 
 
 def test_the_options_are_go_nsqs_and_few_more() -> None:
-    """By name and default; write_timeout alone is longer here, for the reason it gives."""
+    """Names and defaults equal go-nsq's, plus `OURS`; only write_timeout is longer, 10 s."""
     ours = {field.name: field.default for field in fields(Config)}
 
     assert {**GO_NSQ, "write_timeout": 10.0} == {
@@ -66,7 +66,7 @@ def test_the_options_are_go_nsqs_and_few_more() -> None:
 
 
 def test_every_number_has_a_range_that_holds_its_default() -> None:
-    """No numeric option is without limits, and each default is within its own."""
+    """Every numeric option has limits, and its default is within them."""
     numbers = {field.name for field in fields(Config) if type(field.default) in (int, float)}
 
     assert set(RANGES) == numbers
@@ -75,7 +75,7 @@ def test_every_number_has_a_range_that_holds_its_default() -> None:
 
 @pytest.mark.parametrize("name", sorted(RANGES))
 def test_limits_are_part_of_the_range_and_nothing_beyond(name: str) -> None:
-    """Both limits are accepted; what lies beyond is refused with the option's name."""
+    """Both limits are accepted; values beyond them raise ValueError with the option's name."""
     kind = type(getattr(Config(), name))
     low, high = RANGES[name]
     free = {"read_timeout": 300.0} if name == "heartbeat_interval" else {}
@@ -104,13 +104,13 @@ def test_limits_are_part_of_the_range_and_nothing_beyond(name: str) -> None:
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], error: type, text: str) -> None:
-    """A misspelt option, a wrong type and an impossible combination are told by name."""
+    """A misspelt option, a wrong type or a contradiction raises an error that names the option."""
     with pytest.raises(error, match=text):
         Config.of(None, options)
 
 
 def test_options_replace_those_of_a_base() -> None:
-    """A base keeps what is not replaced; whole numbers serve as seconds."""
+    """Options that are not replaced keep the base's values; integers are accepted as seconds."""
     base = Config(max_in_flight=7, msg_timeout=3)
     changed = Config.of(base, {"max_in_flight": 8})
 
@@ -119,7 +119,7 @@ def test_options_replace_those_of_a_base() -> None:
 
 
 def test_identify_speaks_milliseconds() -> None:
-    """What nsqd is told has the wire's names and units, and who the client is."""
+    """IDENTIFY has the protocol's names, durations in milliseconds, and the client's identity."""
     told = Config(msg_timeout=1.5, heartbeat_interval=2, output_buffer_timeout=-1).identify()
 
     assert told["msg_timeout"] == 1500
@@ -132,5 +132,5 @@ def test_identify_speaks_milliseconds() -> None:
 
 @pytest.mark.parametrize(("seconds", "expected"), [(0, 0), (0.0001, 1), (0.25, 250), (-1, -1)])
 def test_milliseconds(seconds: float, expected: int) -> None:
-    """Nothing above zero becomes zero, which would mean something else."""
+    """A duration above 0 never becomes 0 ms, which has another meaning."""
     assert milliseconds(seconds) == expected

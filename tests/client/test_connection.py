@@ -1,4 +1,4 @@
-"""client.connection: identify, requests answered in order, and every way that it can end."""
+"""client.connection: IDENTIFY, answers in order, and every way in which a connection can end."""
 
 import asyncio
 import gc
@@ -21,14 +21,14 @@ from tests.support.waiting import let_all_run, until
 
 
 class Recording:
-    """A transport that keeps what is written through it."""
+    """A transport that records what is written to it."""
 
     def __init__(self, transport: Any) -> None:
         self.writes: list[bytes] = []
         self._transport = transport
 
     def write(self, data: bytes) -> None:
-        """Write and keep."""
+        """Record and write."""
         self.writes.append(data)
         self._transport.write(data)
 
@@ -37,7 +37,7 @@ class Recording:
 
 
 async def test_identify_tells_and_learns() -> None:
-    """nsqd hears the options first and alone, and its facts are kept."""
+    """IDENTIFY with the options is the first command; the facts in nsqd's answer are kept."""
     async with scripted() as [nsqd]:
         nsqd.facts["sparq_version"] = "1"
         connection = await open_connection(nsqd.address, Config(msg_timeout=3))
@@ -50,7 +50,7 @@ async def test_identify_tells_and_learns() -> None:
 
 
 async def test_an_nsqd_that_does_not_negotiate() -> None:
-    """A plain OK to IDENTIFY is an nsqd about which nothing is known."""
+    """An nsqd that answers IDENTIFY with a plain OK has no facts."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")
@@ -63,7 +63,7 @@ async def test_an_nsqd_that_does_not_negotiate() -> None:
 
 
 async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands of one turn of the loop arrive as one segment, in order."""
+    """Commands of one loop iteration are sent in one write, in order."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         peer = await nsqd.peer()
@@ -80,7 +80,7 @@ async def test_one_write_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_many_requests_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nsqd answers the first while the others are made; the last wait for the end of the turn."""
+    """Every REQUESTS_MAX requests are written immediately, the rest at the iteration's end."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         recording = Recording(connection._transport)
@@ -97,7 +97,7 @@ async def test_many_requests_leave_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_lone_request_does_not_wait_for_the_turns_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Behind one that was alone in its turn a request is written at once; among others not."""
+    """A request is written immediately if the previous write held one command and was answered."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         recording = Recording(connection._transport)
@@ -118,7 +118,7 @@ async def test_a_lone_request_does_not_wait_for_the_turns_end(
 
 
 async def test_answers_go_to_their_requests() -> None:
-    """OK and E_ answers meet requests in order; a cancelled request does not shift them."""
+    """OK and E_ answers are matched to requests in order, also after a cancelled request."""
     async with scripted() as [nsqd]:
         answers = [b"OK", b"E_PUB_FAILED PUB failed disk full", b"OK"]
         nsqd.on_publish = lambda peer, words, body: answers.pop(0)
@@ -138,7 +138,7 @@ async def test_answers_go_to_their_requests() -> None:
 
 
 async def test_behind_a_fatal_error_nothing_was_executed() -> None:
-    """The request that is refused hears why; those behind it know that they were not executed."""
+    """A fatal error fails its request; later ones get ConnectionLostError, ``executed`` False."""
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: b"E_BAD_TOPIC no" if body == b"1" else None
         connection = await open_connection(nsqd.address, Config())
@@ -157,7 +157,7 @@ async def test_behind_a_fatal_error_nothing_was_executed() -> None:
 
 
 async def test_a_lost_connection_leaves_requests_unknown() -> None:
-    """When nsqd just goes, nobody knows what it executed."""
+    """When nsqd disconnects, ``executed`` is None: it may have executed the request."""
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: peer.hang_up()
         connection = await open_connection(nsqd.address, Config())
@@ -171,8 +171,7 @@ async def test_a_lost_connection_leaves_requests_unknown() -> None:
 
 
 async def test_what_was_said_before_a_reset_is_heard() -> None:
-    """A write that meets a reset connection hides nothing that nsqd said before: each request has
-    the answer that is its own."""
+    """Answers that nsqd sent before a reset reach their requests, even if a write failed since."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes:
         if body == b"1":
@@ -181,7 +180,7 @@ async def test_what_was_said_before_a_reset_is_heard() -> None:
         linger = struct.pack("ii", 1, 0)
         peer.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         peer.hang_up()
-        # Behind the hanging up, and before the answers are read.
+        # After the reset, and before the answers are read.
         asyncio.get_running_loop().call_soon(late.append, connection.request(b"NOP\n"))
         return b"OK"
 
@@ -211,7 +210,7 @@ async def test_heartbeats_are_answered() -> None:
 
 
 async def test_silence_ends_a_connection() -> None:
-    """When no heartbeat comes for read_timeout, the connection is given up and says so."""
+    """A connection is closed when no data arrive for read_timeout, with an error that states it."""
     async with scripted() as [nsqd]:
         connection = await open_connection(
             nsqd.address, Config(read_timeout=1.0, heartbeat_interval=1.0)
@@ -224,7 +223,7 @@ async def test_silence_ends_a_connection() -> None:
 
 
 async def test_a_request_that_is_never_answered_ends_the_connection() -> None:
-    """Heartbeats alone do not keep a connection on which a request hangs."""
+    """A request without an answer for publish_timeout ends the connection."""
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: None
         connection = await open_connection(nsqd.address, Config(publish_timeout=0.2))
@@ -234,7 +233,7 @@ async def test_a_request_that_is_never_answered_ends_the_connection() -> None:
 
 
 async def test_refused_responses_are_counted_and_disturb_nobody() -> None:
-    """E_FIN_FAILED answers no request: the next OK still meets its publish."""
+    """E_FIN_FAILED is counted and answers no request: the next OK still answers the publish."""
     async with scripted() as [nsqd]:
 
         def answer(peer: object, words: list[bytes], body: bytes) -> bytes:
@@ -251,7 +250,7 @@ async def test_refused_responses_are_counted_and_disturb_nobody() -> None:
 
 
 async def test_messages_of_one_read_come_together() -> None:
-    """Frames are cut out of the stream however it is chunked, and handed on a read at a time."""
+    """Frames may be split across reads; the messages of one read are passed on together."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         reads: list[MessageRun] = []
@@ -276,7 +275,7 @@ async def test_messages_of_one_read_come_together() -> None:
     ],
 )
 async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
-    """HTTP, a negative size, a frame above the limit: the connection ends and says why."""
+    """HTTP, a wrong frame size, an answer without JSON or a refusal fails with the reason."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")
@@ -288,7 +287,7 @@ async def test_what_is_no_nsqd_is_told_apart(garbage: bytes, text: str) -> None:
 
 
 async def test_dialling_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody listening is told at once; a peer that never answers IDENTIFY is given up."""
+    """A closed port is ConnectionRefusedError; no answer to IDENTIFY is a TimeoutError."""
     with pytest.raises(ConnectionRefusedError):
         await open_connection(f"127.0.0.1:{free_port()}", Config())
 
@@ -302,7 +301,7 @@ async def test_dialling_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_back_pressure() -> None:
-    """``drained`` waits while the transport is over its high-water mark, and only then."""
+    """``drained`` waits only while the transport is above its high-water mark and connected."""
     async with scripted() as [nsqd]:
         connection = await open_connection(nsqd.address, Config())
         await connection.drained()
@@ -320,14 +319,14 @@ async def test_back_pressure() -> None:
 
 
 def test_unknown_codes_count_as_fatal() -> None:
-    """An error of a code that is not in the table is carried as it is."""
+    """An unknown error code is kept, and counts as fatal."""
     error = remote_error(b"E_NEW something else")
 
     assert (error.code, error.text, error.fatal) == ("E_NEW", "something else", True)
 
 
 async def test_a_dial_that_is_cancelled_leaves_nothing_unsaid() -> None:
-    """Wherever it is: no error is left over that nobody has asked for."""
+    """Cancelling at any point of the dial leaves no unretrieved exception and no connection."""
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, said: complaints.append(said))
     async with scripted() as [nsqd]:

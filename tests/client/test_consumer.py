@@ -1,4 +1,4 @@
-"""client.consumer: iteration, giving up, stopping, pausing, and errors for wrong use."""
+"""client.consumer: iteration, giving up, stopping, pausing, and errors about wrong arguments."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from tests.support.waiting import until
 
 
 async def test_iteration() -> None:
-    """Messages come in order with all that nsqd says of them; FINs of one turn are one write."""
+    """Messages arrive in order, with id, attempts, timestamp and nsqd, and are finished."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         assert peer.commands[1:] == [b"SUB t c", b"RDY 10"]
@@ -37,7 +37,7 @@ async def test_iteration() -> None:
 
 
 async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
-    """A message delivered too often is given up: finished, after the callback has seen it."""
+    """A message above max_attempts is finished after ``on_giving_up``; if that fails, requeued."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     seen: list[int] = []
 
@@ -68,7 +68,7 @@ async def test_max_attempts(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
-    """CLS, REQ 0 for what waits, and the end; before the CLS it would only come here once more."""
+    """After CLS, leaving sends REQ 0 for waiting messages: earlier, nsqd would redeliver here."""
     async with scripted() as [nsqd]:
         async with consumer_of(nsqd) as consumer:
             peer = await subscribed(nsqd)
@@ -91,11 +91,11 @@ async def test_leaving_the_block_gives_back_what_was_not_handed_out() -> None:
 
 
 async def test_stop_lets_handlers_finish_what_is_here() -> None:
-    """A handler sees every message that had arrived, though stop was called before."""
+    """``stop`` lets the handler process every message that has already arrived."""
     bodies = []
 
     async def handle(message: Message) -> None:
-        await asyncio.sleep(0.01)  # the others wait for their turn when stop is called
+        await asyncio.sleep(0.01)  # the other messages still wait when stop is called
         bodies.append(message.body)
 
     async with scripted() as [nsqd]:
@@ -114,7 +114,7 @@ async def test_stop_lets_handlers_finish_what_is_here() -> None:
 
 
 async def test_stop_is_bounded() -> None:
-    """A handler that hangs is left behind after stop_timeout; nsqd delivers its message again."""
+    """``stop`` does not wait for a hanging handler beyond stop_timeout; nsqd redelivers later."""
 
     async def hang(message: Message) -> None:
         await asyncio.Event().wait()
@@ -135,7 +135,7 @@ async def test_stop_is_bounded() -> None:
 
 
 async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> None:
-    """Nothing is left that would keep the connection, or make it anew."""
+    """``stop`` that is cancelled five times still closes the connection and does not reconnect."""
     async with scripted() as [nsqd]:
         consumer = consumer_of(nsqd)
         consumer.start()
@@ -144,7 +144,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> N
         held = await anext(consumer)
         stopping = asyncio.create_task(consumer.stop())
         for _ in range(5):
-            await asyncio.sleep(0)  # a turn further on each time
+            await asyncio.sleep(0)  # one loop iteration further each time
             stopping.cancel()
         async with asyncio.timeout(10):
             await consumer.join()
@@ -155,7 +155,7 @@ async def test_a_stop_that_is_cancelled_again_and_again_ends_the_consumer() -> N
 
 
 async def test_stop_ends_a_waiting_iteration() -> None:
-    """A task that waits for a message leaves its loop when the consumer is stopped."""
+    """An iteration that waits for a message ends when the consumer is stopped."""
 
     async def iterate(consumer: Consumer) -> str:
         async for _ in consumer:
@@ -171,7 +171,7 @@ async def test_stop_ends_a_waiting_iteration() -> None:
 
 
 async def test_a_refused_subscription_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    """A channel that is held by another says so in ``errors``, and is consumed once it is free."""
+    """A refusal of SUB is in ``errors``; the consumer retries until the channel is free."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     async with scripted() as [nsqd]:
         nsqd.sub_answer = (1, b"E_SUB_FAILED SUB failed channel t:c is held by a range reader")
@@ -185,7 +185,7 @@ async def test_a_refused_subscription_is_tried_again(caplog: pytest.LogCaptureFi
 
 
 async def test_a_broken_message_costs_the_connection_only() -> None:
-    """A message frame without room for its header: the connection is made again."""
+    """A message frame shorter than its header ends the connection; the consumer reconnects."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         peer.send(2, b"short")
@@ -197,7 +197,7 @@ async def test_a_broken_message_costs_the_connection_only() -> None:
 
 
 async def test_pause_and_resume() -> None:
-    """Nothing comes while paused, connections stay, and max_in_flight is what it was or becomes."""
+    """``pause`` sends RDY 0 and keeps max_in_flight, which may change; ``resume`` sends it."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=7) as consumer:
         peer = await subscribed(nsqd)
         consumer.pause()
@@ -212,7 +212,7 @@ async def test_pause_and_resume() -> None:
 
 
 async def test_is_starved() -> None:
-    """At 85 per cent of a connection's RDY, and only with something in flight."""
+    """A consumer is starved from 85 % of a connection's RDY in flight: 17 messages of 20."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=20) as consumer:
         peer = await subscribed(nsqd)
         states = []
@@ -228,12 +228,12 @@ async def test_is_starved() -> None:
 
 
 def compute() -> None:
-    """Something that takes its time and does not wait."""
+    """Block for 0.1 ms without awaiting."""
     time.sleep(0.0001)
 
 
 async def test_who_never_waits_leaves_the_loop_to_others() -> None:
-    """A loop over messages that are all there lets other tasks run in between."""
+    """A loop over 2,500 waiting messages lets other tasks run in between."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
         peer = await subscribed(nsqd)
         for number in range(2500):
@@ -245,7 +245,7 @@ async def test_who_never_waits_leaves_the_loop_to_others() -> None:
             nonlocal turns
             while True:
                 turns += 1
-                await asyncio.sleep(0)  # one turn is what is counted
+                await asyncio.sleep(0)  # counts loop iterations
 
         other = asyncio.create_task(others())
         async for message in consumer:
@@ -260,7 +260,7 @@ async def test_who_never_waits_leaves_the_loop_to_others() -> None:
 
 
 async def test_who_iterates_before_the_start_is_told() -> None:
-    """It would wait for ever."""
+    """Iterating over a consumer that is not started raises ClosedError: it would wait forever."""
     consumer = Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1")
     for iteration in (aiter(consumer), consumer.batches()):
         with pytest.raises(ClosedError, match="not started: use 'async with consumer'"):
@@ -268,7 +268,7 @@ async def test_who_iterates_before_the_start_is_told() -> None:
 
 
 def test_a_start_outside_of_an_event_loop_begins_nothing() -> None:
-    """Nothing is left that was never awaited."""
+    """``start`` outside an event loop raises RuntimeError, and leaves no unawaited coroutine."""
     with pytest.raises(RuntimeError, match="no running event loop"):
         Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1").start()
     gc.collect()
@@ -288,7 +288,7 @@ def test_a_start_outside_of_an_event_loop_begins_nothing() -> None:
     ],
 )
 async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
-    """A wrong name, address or option is told where the consumer is made."""
+    """A wrong name, address or option raises ValueError in the constructor."""
     with pytest.raises(ValueError, match=text):
         Consumer(*arguments, **options)
 
@@ -309,6 +309,6 @@ async def test_mistakes_are_told_at_once(arguments: Any, options: Any, text: str
     ],
 )
 async def test_wrong_types_are_told_at_once(arguments: Any, options: Any, text: str) -> None:
-    """With the argument's name: what would fail far from here, or silently, does so here."""
+    """A wrong type raises TypeError with the argument's name in the constructor, not later."""
     with pytest.raises(TypeError, match=text):
         Consumer(*arguments, **{"nsqd_tcp_addresses": "a:1", **options})

@@ -1,4 +1,4 @@
-"""client.dead_letters: what was delivered too often goes to a topic of its own."""
+"""client.dead_letters: messages with too many attempts go to a dead-letter topic."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +14,13 @@ from tests.support.waiting import until
 
 @pytest.fixture
 def nsqd(tmp_path: Path) -> Iterator[NsqdServer]:
-    """An nsqd of this test's own."""
+    """An nsqd for one test."""
     with spawn_nsqd(tmp_path) as server:
         yield server
 
 
 async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServer) -> None:
-    """After max_attempts its body stands in the other topic, and it is finished."""
+    """After max_attempts a message is published to ``dead_letter`` with history, and finished."""
     attempts: list[int] = []
 
     def fail(message: Message) -> None:
@@ -51,7 +51,7 @@ async def test_a_message_that_always_fails_becomes_a_dead_letter(nsqd: NsqdServe
 
 
 async def test_a_topic_of_another_name(nsqd: NsqdServer) -> None:
-    """Has the body as it was; nothing takes it for a letter."""
+    """In a topic not named ``*.dead``, the message has the plain body and no history."""
     options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 1, "dead_letter": "failed"}
     consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
     async with Producer(nsqd.tcp) as producer, consumer:
@@ -63,7 +63,7 @@ async def test_a_topic_of_another_name(nsqd: NsqdServer) -> None:
 
 
 async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
-    """A consumer of a dead-letter topic is given body and history apart."""
+    """Of dead letters that nsqd publishes, a consumer gets body and history separately."""
     with spawn_nsqd(tmp_path, "--max-attempts=2") as nsqd:
         options = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
         consumer = Consumer("t", "c", handler=lambda message: message.requeue(0), **options)
@@ -78,7 +78,7 @@ async def test_the_letters_of_nsqd(tmp_path: Path) -> None:
 
 
 async def test_letters_in_batches(nsqd: NsqdServer) -> None:
-    """``bodies`` are those of the messages, too."""
+    """``batch.bodies`` has the bodies without the history, as the messages have."""
     history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
     nsqd.post("/pub?topic=t.dead", history.seal(b"poison"))
     nsqd.post("/pub?topic=t.dead", b"by hand")
@@ -94,7 +94,7 @@ async def test_letters_in_batches(nsqd: NsqdServer) -> None:
 
 
 async def test_no_letter_without_an_ok() -> None:
-    """While the topic for them refuses, the message is requeued: it is never in neither."""
+    """If the dead-letter topic refuses the publish, the message is requeued, not finished."""
 
     def refuse(peer: Peer, words: list[bytes], body: bytes) -> bytes:
         return b"E_PUB_FAILED disk full"
@@ -123,6 +123,6 @@ async def test_no_letter_without_an_ok() -> None:
     ],
 )
 def test_what_cannot_be(options: dict[str, object], reason: str) -> None:
-    """A wrong name, and two answers to one question, are refused when the consumer is made."""
+    """A wrong ``dead_letter`` name, or on_giving_up as well, raises ValueError."""
     with pytest.raises(ValueError, match=reason):
         Consumer("t", "c", nsqd_tcp_addresses=f"127.0.0.1:{free_port()}", **options)

@@ -1,4 +1,4 @@
-"""client.discovery: all nsqlookupds are asked, and none can break it."""
+"""client.discovery: all nsqlookupds are queried, and no failing one stops discovery."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 
 class Lookupd:
-    """A scripted nsqlookupd: lists what it is told to, in whatever form."""
+    """A scripted nsqlookupd: it answers with the given status, body and headers."""
 
     def __init__(self, tls: ssl.SSLContext | None = None) -> None:
         self.port = free_port()
@@ -38,7 +38,7 @@ class Lookupd:
         self._runner: web.AppRunner | None = None
 
     def lists(self, *nsqds: str) -> None:
-        """From now on these are the producers."""
+        """Answer with these nsqds as producers from now on."""
         self.status, self.body = (
             200,
             json.dumps({"producers": [_producer(n) for n in nsqds]}).encode(),
@@ -53,7 +53,7 @@ class Lookupd:
         await web.TCPSite(self._runner, "127.0.0.1", self.port, ssl_context=self.tls).start()
 
     async def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -76,7 +76,7 @@ async def with_lookupds(
     conversation: Callable[[list[Lookupd], list[set[str]]], Awaitable[None]],
     **options: Any,
 ) -> None:
-    """Hold a conversation while a discovery asks so many nsqlookupds."""
+    """Run `conversation` while a discovery queries `count` nsqlookupds."""
     lookupds = [Lookupd() for _ in range(count)]
     for lookupd in lookupds:
         await lookupd.start()
@@ -94,7 +94,7 @@ async def with_lookupds(
 
 
 async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
-    """Every nsqlookupd is asked for the topic; one that dies or talks nonsense is remembered."""
+    """nsqds of all nsqlookupds are found; one that fails or sends no JSON keeps its last answer."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         lookupds[0].lists("a:1", "b:2")
@@ -115,7 +115,7 @@ async def test_answers_are_united_and_a_lost_nsqlookupd_loses_nothing() -> None:
 
 
 async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
-    """404 means: no nsqds so far."""
+    """TOPIC_NOT_FOUND (404) is an empty list of nsqds, not an error."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         lookupds[0].status, lookupds[0].body = 404, b'{"message":"TOPIC_NOT_FOUND"}'
@@ -137,7 +137,7 @@ async def test_a_topic_that_is_not_known_yet_is_no_failure() -> None:
 async def test_what_is_no_nsqlookupd_is_told(
     status: int, body: bytes, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An nsqd's HTTP address, say, is an error and not merely a topic that nobody knows."""
+    """A server that is no nsqlookupd, such as an nsqd, is an error, not an unknown topic."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     lookupd = Lookupd()
     lookupd.status, lookupd.body = status, body
@@ -153,7 +153,7 @@ async def test_what_is_no_nsqlookupd_is_told(
 
 @pytest.mark.parametrize("kind", ["too large", "too many", "redirect", "error", "no list"])
 async def test_a_hostile_answer_is_bounded(kind: str) -> None:
-    """An endless answer, a redirect and other nonsense cost only that answer."""
+    """An oversized answer, a redirect, an error or a wrong document is ignored."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         bad, good = lookupds
@@ -177,7 +177,7 @@ async def test_a_hostile_answer_is_bounded(kind: str) -> None:
 
 
 async def test_one_that_hangs_delays_none() -> None:
-    """While an nsqlookupd takes a question and never answers, the other's news come at once."""
+    """While one nsqlookupd does not answer, changes at the other are found without delay."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         lookupds[0].lists("a:1")
@@ -194,7 +194,7 @@ async def test_one_that_hangs_delays_none() -> None:
 
 
 async def test_which_are_asked_may_change() -> None:
-    """One that is added is asked at once; what one that is left had listed is listed no more."""
+    """An added nsqlookupd is queried immediately; the answers of a removed one no longer count."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         config = Config(lookupd_poll_interval=300)
@@ -221,7 +221,7 @@ async def test_which_are_asked_may_change() -> None:
 
 
 async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
-    """What it returns is found, also another address; one that raises changes nothing."""
+    """The filter's result is used, also unlisted addresses; if it raises, nothing changes."""
     answers: list[list[str]] = [["a:1"], ["tunnel:9"]]
 
     def keep(listed: list[str]) -> list[str]:
@@ -243,7 +243,7 @@ async def test_the_filter_decides(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFixture) -> None:
-    """What an nsqlookupd answers is said with the publish that came to nothing."""
+    """A failed publish's error and ``errors`` contain the nsqlookupd's answer."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
     async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
@@ -259,7 +259,7 @@ async def test_a_producer_tells_why_it_finds_no_nsqd(caplog: pytest.LogCaptureFi
 
 
 async def test_nobody_there_is_said_in_plain_words(caplog: pytest.LogCaptureFixture) -> None:
-    """Not by the HTTP library's text, which says the address again and more."""
+    """A closed port is logged as "connection refused", not in the HTTP library's long text."""
     place = f"127.0.0.1:{free_port()}"
     async with Consumer("clicks", "c", lookupd_http_addresses=place) as consumer:
         await until(lambda: consumer.errors)
@@ -269,7 +269,7 @@ async def test_nobody_there_is_said_in_plain_words(caplog: pytest.LogCaptureFixt
 
 
 async def test_a_producer_heeds_a_filter_too() -> None:
-    """It publishes to what the filter returns."""
+    """A producer publishes to the nsqds that the filter returns."""
 
     async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
         lookupds[0].lists("a:1")
@@ -286,7 +286,7 @@ async def test_a_producer_heeds_a_filter_too() -> None:
 
 
 async def test_a_dead_letter_goes_where_the_filter_says(caplog: pytest.LogCaptureFixture) -> None:
-    """As the messages came from there: what is listed may be out of reach from here."""
+    """Dead letters go to the filter's nsqd: the listed address may be unreachable."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
     async def conversation(lookupds: list[Lookupd], _: list[set[str]]) -> None:
@@ -310,7 +310,7 @@ async def test_a_dead_letter_goes_where_the_filter_says(caplog: pytest.LogCaptur
 
 
 def test_haste_after_a_loss_or_failure_wanes() -> None:
-    """Waits of 1, 2, 4 ... seconds up to the interval, each up to the jitter longer."""
+    """After ``hasten``, waits are 1, 2, 4 ... s up to the interval, each up to 30 % longer."""
     poll = _Poll(20, 0.3, random.Random(1))
     assert [poll._next_wait() for _ in range(3)] == [20, 20, 20]
     poll.hasten()
@@ -322,7 +322,7 @@ def test_haste_after_a_loss_or_failure_wanes() -> None:
 
 
 async def test_a_recheck_asks_sooner() -> None:
-    """With an hour's patience, a lost connection still leads to a question within seconds."""
+    """With a poll interval of 300 s, ``recheck`` leads to a query within seconds."""
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         lookupd = lookupds[0]
@@ -340,7 +340,7 @@ async def test_a_recheck_asks_sooner() -> None:
 
 
 async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """An https nsqlookupd is verified as nsqds are; the secret goes there, and into no log."""
+    """https nsqlookupds are verified; only a verified one gets the secret, and no log has it."""
     files = certificates(tmp_path)
     secret = "open sesame"
     good, bad = (Lookupd(server_context(files, cert)) for cert in (files.server, files.stranger))
@@ -370,7 +370,10 @@ async def test_https_and_the_secret(tmp_path: Path, caplog: pytest.LogCaptureFix
 
 
 async def test_nsqds_that_drain_are_told_apart_where_that_is_asked_for() -> None:
-    """A producer leaves out what any nsqlookupd lists so; one that fails counts no longer."""
+    """With on_draining, nsqds that any nsqlookupd lists as draining are reported separately.
+
+    The listing ends when a query of that nsqlookupd fails.
+    """
 
     async def conversation(lookupds: list[Lookupd], found: list[set[str]]) -> None:
         for lookupd in lookupds:
@@ -389,7 +392,7 @@ async def test_nsqds_that_drain_are_told_apart_where_that_is_asked_for() -> None
         )
         task = asyncio.create_task(discovery.run(apart.append))
         await until(lambda: (draining[-1:], apart[-1:]) == ([frozenset({"b:2"})], [{"a:1"}]))
-        await until(lambda: found and found[-1] == {"a:1", "b:2"})  # nobody asked for that here
+        await until(lambda: found and found[-1] == {"a:1", "b:2"})  # without on_draining
         lookupds[1].status = 500
         await until(lambda: (draining[-1], apart[-1]) == (frozenset(), {"a:1", "b:2"}))
         task.cancel()

@@ -1,4 +1,4 @@
-"""client.dispatcher: which nsqd gets a publish, and which is next when that one fails."""
+"""client.dispatcher: which nsqd gets a publish, and which one is next if that one fails."""
 
 import asyncio
 import logging
@@ -13,12 +13,12 @@ from tests.support.waiting import stays, until
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Hide log lines about expected connection losses."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 async def test_nsqds_take_turns() -> None:
-    """Publishes are spread evenly."""
+    """10 publishes are spread evenly over two nsqds."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         await connected(producer, 2)
         receipts = [await producer.publish("t", b"x") for _ in range(10)]
@@ -28,7 +28,7 @@ async def test_nsqds_take_turns() -> None:
 
 
 async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
-    """When nsqd dies with publishes unanswered they go to the other one, marked as doubtful."""
+    """Unanswered publishes of a lost nsqd go to the other one, with ``resent`` 1."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         dying, living = nsqds
         stored: list[bytes] = []
@@ -47,7 +47,7 @@ async def test_an_unanswered_publish_is_sent_again_and_counted() -> None:
 
 
 async def test_attempts_are_bounded() -> None:
-    """An nsqd that dies on each publish is tried publish_attempts times; the error says so."""
+    """If nsqd disconnects on each publish, PublishError is raised after publish_attempts sends."""
     async with scripted() as [nsqd], producer_of(nsqd, publish_attempts=3) as producer:
         nsqd.on_publish = lambda peer, words, body: peer.hang_up()
         with pytest.raises(PublishError, match="within publish_attempts: sent 3") as raised:
@@ -58,7 +58,7 @@ async def test_attempts_are_bounded() -> None:
 
 
 async def test_doubt_is_counted_once() -> None:
-    """A send that certainly was not executed adds no doubt to what an earlier one left."""
+    """A send that certainly was not executed does not add to an earlier one's ``resent`` 1."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
         return {1: None, 2: b"E_INVALID no", 3: None}.get(len(nsqd.lines(b"PUB")), b"OK")
@@ -82,7 +82,7 @@ async def test_doubt_is_counted_once() -> None:
 
 
 async def test_a_full_disk_is_passed_over() -> None:
-    """E_PUB_FAILED goes to the next nsqd, without doubt; when all refuse, the refusal is raised."""
+    """After E_PUB_FAILED a publish goes to the next nsqd; if all refuse, the error is raised."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         full = b"E_PUB_FAILED PUB failed no space left on device"
         nsqds[0].on_publish = storing([], full)
@@ -102,7 +102,7 @@ async def test_a_full_disk_is_passed_over() -> None:
 
 @pytest.mark.parametrize(("ours", "doubt"), [(True, 0), (False, 1)])
 async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int) -> None:
-    """Only sparq's nsqd says that it takes all of an MPUB or none."""
+    """A refused MPUB counts as resent unless it is sparq's nsqd, which stores all or nothing."""
     async with scripted(2) as nsqds, producer_of(*nsqds) as producer:
         for nsqd in nsqds:
             nsqd.facts |= {"sparq_version": "1"} if ours else {}
@@ -116,7 +116,7 @@ async def test_part_of_a_refused_mpub_may_be_stored_by_go(ours: bool, doubt: int
 
 
 async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
-    """A message too big is told by its code; those behind it are sent again, without doubt."""
+    """E_BAD_MESSAGE fails its publish; later ones are sent again, with ``resent`` 0."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
         if peer.nsqd.lines(b"PUB") == [b"PUB t"] * 2:
@@ -136,7 +136,7 @@ async def test_a_refusal_of_its_own_is_raised_and_harms_no_other() -> None:
 
 
 async def test_back_pressure_by_bytes() -> None:
-    """No more than max_pending_bytes await an answer; the rest waits its turn, in order."""
+    """At most max_pending_bytes await an answer; the rest waits, in order."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body)
@@ -160,7 +160,7 @@ async def test_back_pressure_by_bytes() -> None:
 
 
 async def test_nobody_overtakes_those_who_wait() -> None:
-    """Room goes to the publish that has waited longest, not to one that just comes by."""
+    """Free bytes go to the publish that has waited longest, not to a newer one."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body[:1])
@@ -183,7 +183,7 @@ def _holds(bodies: list[bytes], count: int) -> bool:
 
 
 async def test_all_attempts_together_have_publish_timeout() -> None:
-    """An nsqd that dies on each publish is not tried for longer, whatever publish_attempts is."""
+    """publish_timeout (0.3 s) bounds all attempts, even with publish_attempts 1,000."""
     options = {"publish_timeout": 0.3, "publish_attempts": 1000, "max_reconnect_delay": 0.02}
     clock = asyncio.get_running_loop().time
     async with scripted() as [nsqd], producer_of(nsqd, **options) as producer:
@@ -197,7 +197,7 @@ async def test_all_attempts_together_have_publish_timeout() -> None:
 
 
 async def test_what_is_too_late_is_not_sent_again() -> None:
-    """When time is up as the connection is given up, the other nsqd does not get it, too."""
+    """A publish whose time is over when its connection is given up is not sent again."""
     async with scripted(2) as nsqds, producer_of(*nsqds, publish_timeout=0.2) as producer:
         for nsqd in nsqds:
             nsqd.on_publish = lambda peer, words, body: None
@@ -211,11 +211,11 @@ async def test_what_is_too_late_is_not_sent_again() -> None:
 
 
 async def test_another_ones_fault_is_not_counted() -> None:
-    """Publishes behind twenty that end the connection each are sent on, for two attempts each."""
+    """With publish_attempts 2, a publish succeeds after 20 others that each end the connection."""
 
     def answer(peer: Peer, words: list[bytes], body: bytes) -> bytes | None:
         if peer in guilty:
-            return None  # behind a fatal error nsqd executes nothing
+            return None  # after a fatal error nsqd executes nothing
         if body == b"bad":
             guilty.append(peer)
             return b"E_BAD_MESSAGE PUB message too big"
@@ -236,8 +236,11 @@ async def test_another_ones_fault_is_not_counted() -> None:
 
 
 async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
-    """Go's nsqd resets a connection on a message too large with more behind it, and its answers
-    are lost: all are in doubt, twice, then each is alone, and the culprit alone is refused."""
+    """A message that makes Go's nsqd reset the connection fails alone; the others succeed.
+
+    Go's nsqd resets a connection on a message that is too large if more data follow, and its
+    answers are lost. So all are sent twice without an answer, then one at a time.
+    """
     unanswered: dict[Peer, list[bytes]] = {}
 
     def confirm(peer: Peer) -> None:
@@ -274,7 +277,7 @@ async def test_one_that_makes_nsqd_reset_takes_no_other_with_it() -> None:
 
 
 async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
-    """What nsqd read in part it did not execute: it is sent again, not refused."""
+    """An error about a partly read command is no refusal: the publish is sent again."""
     words = [b"E_BAD_MESSAGE PUB failed to read message body", b"E_BAD_BODY MPUB failed to read x"]
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         nsqd.on_publish = lambda peer, _, body: words.pop() if words else b"OK"
@@ -282,7 +285,7 @@ async def test_a_connection_that_ends_in_mid_command_is_nobodys_fault() -> None:
 
 
 async def test_an_answer_that_no_nsqd_gives() -> None:
-    """Anything but OK ends the connection, and the publish is in doubt."""
+    """An answer other than OK ends the connection; the publish is sent again, with ``resent`` 1."""
     answers = [b"CLOSE_WAIT"]
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         nsqd.on_publish = lambda peer, _, body: answers.pop() if answers else b"OK"

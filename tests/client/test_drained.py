@@ -1,4 +1,4 @@
-"""client.drained: publishes skip an nsqd that drains, and try it again later."""
+"""client.drained: publishes skip a draining nsqd, and try it again later."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def topic_draining(_peer: Peer, words: list[bytes], _body: bytes) -> bytes:
 
 @pytest.fixture
 async def two() -> AsyncIterator[list[ScriptedNsqd]]:
-    """The first one drains."""
+    """Two scripted nsqds; the first is draining."""
     nsqds = [ScriptedNsqd(), ScriptedNsqd()]
     nsqds[0].on_publish = draining
     for nsqd in nsqds:
@@ -39,12 +39,12 @@ async def two() -> AsyncIterator[list[ScriptedNsqd]]:
 
 
 def publishes(nsqd: ScriptedNsqd) -> int:
-    """How many it was sent."""
+    """Return the number of publish commands that an nsqd received."""
     return sum(line.split()[0] in (b"PUB", b"MPUB", b"DPUB") for _, line in nsqd.script)
 
 
 async def test_another_takes_it_at_once(two: list[ScriptedNsqd]) -> None:
-    """The same command; the one that drains is asked once, and then left out."""
+    """A publish that the draining nsqd refuses goes to the other, as all later ones do directly."""
     async with Producer([nsqd.address for nsqd in two], publish_attempts=1) as producer:
         await connected(producer, 2)
         for _ in range(20):
@@ -57,7 +57,7 @@ async def test_another_takes_it_at_once(two: list[ScriptedNsqd]) -> None:
 
 
 async def test_many_under_way_go_elsewhere(two: list[ScriptedNsqd]) -> None:
-    """All that was sent to it before its first refusal."""
+    """Publishes sent before the first refusal go to the other nsqd, with ``resent`` 0."""
     async with Producer([nsqd.address for nsqd in two]) as producer:
         await connected(producer, 2)
         receipts = await asyncio.gather(*(producer.publish("t", b"x") for _ in range(100)))
@@ -67,7 +67,7 @@ async def test_many_under_way_go_elsewhere(two: list[ScriptedNsqd]) -> None:
 
 
 async def test_it_is_tried_again(two: list[ScriptedNsqd], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one publish at a time; its OK has it back."""
+    """After RETRY_SECONDS one publish tries the draining nsqd; its OK puts it back in use."""
     monkeypatch.setattr(drained, "RETRY_SECONDS", 0.2)
     async with Producer([nsqd.address for nsqd in two]) as producer:
         await connected(producer, 2)
@@ -82,7 +82,7 @@ async def test_it_is_tried_again(two: list[ScriptedNsqd], monkeypatch: pytest.Mo
 
 
 async def test_without_another_its_refusal_is_told(two: list[ScriptedNsqd]) -> None:
-    """At once; and again when all of several drain."""
+    """If the only nsqd or all of them drain, the refusal is raised immediately."""
     two[1].on_publish = draining
     for nsqds in (two[:1], two):
         async with Producer([nsqd.address for nsqd in nsqds]) as producer:
@@ -93,7 +93,7 @@ async def test_without_another_its_refusal_is_told(two: list[ScriptedNsqd]) -> N
 
 
 async def test_one_that_is_away_is_waited_for(two: list[ScriptedNsqd]) -> None:
-    """The other nsqd is being started again: publishes wait for it."""
+    """A refused publish waits for an nsqd that is down, until its timeout."""
     await two[1].stop()
     async with Producer([nsqd.address for nsqd in two], max_reconnect_delay=0.2) as producer:
         await connected(producer, 1)
@@ -109,7 +109,7 @@ async def test_one_that_is_away_is_waited_for(two: list[ScriptedNsqd]) -> None:
 
 
 async def test_a_topic_that_drains(two: list[ScriptedNsqd]) -> None:
-    """Only its publishes go elsewhere; where no nsqd takes them that is told."""
+    """Only the draining topic's publishes go elsewhere; if all refuse them, the error is raised."""
     two[0].on_publish = topic_draining
     async with Producer([nsqd.address for nsqd in two], publish_attempts=1) as producer:
         await connected(producer, 2)
@@ -123,7 +123,7 @@ async def test_a_topic_that_drains(two: list[ScriptedNsqd]) -> None:
 
 
 def test_what_is_listed_counts_until_it_is_not() -> None:
-    """And takes what the nsqd itself has said along."""
+    """A listed nsqd is skipped until it is unlisted, which also clears its own refusals."""
     found = Drained()
     assert not found
     found.refused("a", 10.0)

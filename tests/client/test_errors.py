@@ -1,4 +1,4 @@
-"""client.errors: one tree of errors, all of them public, that say what is known of the outcome."""
+"""client.errors: one tree of public errors, with what is known about the outcome."""
 
 import re
 
@@ -8,7 +8,7 @@ from sparq.client.errors import ConnectionLostError, PublishError, SparqClientEr
 
 
 def test_the_documented_tree_is_the_real_one() -> None:
-    """The docstring lists every error; each is a `SparqClientError` that programs can import."""
+    """The module's docstring lists every error; each is a public `SparqClientError`."""
     documented = set(re.findall(r"[├└]── (\w+)", errors.__doc__ or ""))
 
     assert documented | {"SparqClientError"} == set(errors.__all__)
@@ -19,7 +19,7 @@ def test_the_documented_tree_is_the_real_one() -> None:
 
 
 def test_an_error_says_whether_something_may_have_happened() -> None:
-    """After a lost connection a command is in doubt by default; a publish counts such sends."""
+    """``executed`` is None by default, i.e. unknown; PublishError counts the unanswered sends."""
     assert ConnectionLostError("gone").executed is None
     assert ConnectionLostError("gone", executed=False).executed is False
     error = PublishError("too late", attempts=3, unanswered=2)

@@ -1,4 +1,4 @@
-"""client.flow: RDY and backoff over all connections, as nsqds see them."""
+"""client.flow: RDY and backoff over all connections, as seen by nsqds."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.waiting import until
 
 
 async def test_backoff_as_nsqd_sees_it() -> None:
-    """RDY 0 before the REQ; a probe; RDY 0 before its FIN and a pause; then all again."""
+    """RDY 0 precedes a failing REQ, each probe has RDY 1, and the last success restores RDY 10."""
     options = {"backoff_multiplier": 0.05, "max_backoff_duration": 0.2}
     async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
         peer = await subscribed(nsqd)
@@ -49,7 +49,7 @@ async def test_backoff_as_nsqd_sees_it() -> None:
 
 
 async def test_a_lost_probe_moves_to_another_connection() -> None:
-    """When the connection that tests the waters is lost, another one does."""
+    """If the probing connection is lost, another one gets RDY 1."""
     options = {"backoff_multiplier": 0.02, "max_backoff_duration": 0.04}
     async with scripted(2) as nsqds, consumer_of(*nsqds, **options) as consumer:
         peers = [await subscribed(nsqd) for nsqd in nsqds]
@@ -64,7 +64,7 @@ async def test_a_lost_probe_moves_to_another_connection() -> None:
 
 
 async def test_rdy_is_shared_and_redistributed() -> None:
-    """Two connections have half each; when one is lost the other gets all, and it comes back."""
+    """Two connections get RDY 5 each; if one is lost, the other gets 10, until it reconnects."""
     async with scripted(2) as nsqds, consumer_of(*nsqds) as consumer:
         await until(lambda: [nsqd.peers and nsqd.peers[0].ready for nsqd in nsqds] == [5, 5])
         await nsqds[0].stop()
@@ -83,7 +83,7 @@ async def test_rdy_is_shared_and_redistributed() -> None:
 
 
 async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
-    """While all is in flight a new connection gets no RDY; then it does, answer by answer."""
+    """A new connection gets no RDY while 10 of 10 are in flight, then one for each response."""
     async with scripted(2) as [old, new]:
         await new.stop()
         async with consumer_of(old, new) as consumer:
@@ -104,7 +104,7 @@ async def test_a_newcomer_gets_its_share_as_messages_are_answered() -> None:
 
 
 async def test_a_connection_is_left_while_the_others_go_on() -> None:
-    """Its RDY goes to the others as its messages are answered; then it is closed for good."""
+    """A connection being left gets CLS; its RDY moves to the other as its messages are finished."""
     async with scripted(2) as [old, other], consumer_of(old, other) as consumer:
         peers = [await subscribed(nsqd) for nsqd in (old, other)]
         await until(lambda: [peer.ready for peer in peers] == [5, 5])
@@ -135,7 +135,7 @@ async def test_a_connection_is_left_while_the_others_go_on() -> None:
 
 
 async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
-    """What is not answered within stop_timeout is left to nsqd."""
+    """Leaving a connection takes at most stop_timeout; nsqd redelivers unanswered messages."""
     async with scripted(2) as [old, other], consumer_of(old, other, stop_timeout=0.05) as consumer:
         peer = await subscribed(old)
         peer.deliver(1)
@@ -148,7 +148,7 @@ async def test_a_connection_with_hanging_messages_is_left_in_time() -> None:
 
 
 async def test_what_nsqd_sends_again_is_no_flood() -> None:
-    """Deliveries whose time is over make room for the next, however often RDY comes anew."""
+    """Redeliveries after timeouts do not count as ignoring RDY: the connection stays."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 40
         async with consumer_of(nsqd, max_in_flight=200) as consumer:
@@ -157,14 +157,14 @@ async def test_what_nsqd_sends_again_is_no_flood() -> None:
                 for number in range(200):
                     peer.deliver(number)
                 await until(lambda t=turn: consumer.counters.received == 200 * t)
-                await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
+                await asyncio.sleep(0.06)  # longer than msg_timeout
             assert consumer.counters.expired >= 400
             assert consumer.connections == [nsqd.address]
             assert len(nsqd.all_peers) == 1
 
 
 async def test_fewer_messages_than_connections() -> None:
-    """With max_in_flight 1 each of three nsqds gets its turn, one at a time."""
+    """With max_in_flight 1, each of three nsqds gets RDY 1 in turn."""
     options = {
         "max_in_flight": 1,
         "rdy_redistribute_interval": 0.02,

@@ -1,4 +1,4 @@
-"""client.handling: what a handler does with a message becomes the answer for it."""
+"""client.handling: a handler's outcome determines the response to the message."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ from tests.support.waiting import stays, until
 
 
 async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    """Return means FIN, an exception REQ, an own answer stands, and it can be switched off."""
+    """Returning sends FIN, an exception REQ, unless the handler responds or clears auto_respond."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     held: list[Message] = []
 
@@ -46,7 +46,7 @@ async def test_handler_answers_by_outcome(caplog: pytest.LogCaptureFixture) -> N
 async def test_a_handler_in_which_something_is_cancelled_has_failed(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its message is requeued, and whoever runs handlers goes on with the next one."""
+    """CancelledError from a handler requeues its message; the next message is handled."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
     async def handle(message: Message) -> None:
@@ -68,7 +68,7 @@ async def test_a_handler_in_which_something_is_cancelled_has_failed(
 
 
 async def test_what_a_handler_returns(caplog: pytest.LogCaptureFixture) -> None:
-    """False is a failure, as in pynsq, and anything else a success, whatever kind of function."""
+    """False requeues, as in pynsq; any other value finishes, for functions and coroutines."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     returned = {b"0": False, b"1": True, b"2": 0, b"3": "text"}
 
@@ -84,14 +84,14 @@ async def test_what_a_handler_returns(caplog: pytest.LogCaptureFixture) -> None:
             peer = await subscribed(nsqd)
             for number in range(4):
                 peer.deliver(number, b"%d" % number)
-            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this very round
+            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this iteration
 
             assert nsqd.lines(b"REQ") == [b"REQ 0000000000000000 90000"]
             assert len(nsqd.lines(b"FIN")) == 3
 
 
 async def test_handler_concurrency() -> None:
-    """So many handlers run at a time, no more, and an ordinary function serves as well."""
+    """At most ``concurrency`` handlers run at a time; a handler may be a plain function."""
     running, most, gate = 0, 0, asyncio.Event()
 
     async def handle(message: Message) -> None:
@@ -120,7 +120,7 @@ async def test_handler_concurrency() -> None:
 
 
 async def test_a_handler_may_stop_its_consumer() -> None:
-    """The call returns at once, the handler's message is finished, and the consumer ends."""
+    """``stop`` in a handler returns immediately; its message is finished and the consumer ends."""
 
     async def handle(message: Message) -> None:
         await consumer.stop()
@@ -140,7 +140,7 @@ async def test_a_handler_may_stop_its_consumer() -> None:
 async def test_a_handler_may_leave_its_work_to_an_executor(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The message is answered for when the work is done, and by what came of it."""
+    """If a handler returns a future, the message is finished or requeued by its outcome."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
     begin = threading.Event()
 
@@ -166,7 +166,7 @@ async def test_a_handler_may_leave_its_work_to_an_executor(
 
 
 async def test_a_handler_with_a_yield_has_failed(caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing of it has run: a FIN would lose the message."""
+    """A generator function never runs: its message is requeued, and the log gives the reason."""
 
     def generate(message: Message) -> Iterator[bytes]:
         yield message.body
@@ -178,7 +178,7 @@ async def test_a_handler_with_a_yield_has_failed(caplog: pytest.LogCaptureFixtur
         async with scripted() as [nsqd], consumer_of(nsqd, handler=handler):
             peer = await subscribed(nsqd)
             peer.deliver(1)
-            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this very round
+            await until(lambda: not peer.in_flight)  # noqa: B023 - awaited in this iteration
 
             assert nsqd.lines(b"FIN", b"REQ") == [b"REQ 0000000000000001 90000"]
         errors = [each for each in caplog.records if each.levelno == logging.ERROR]

@@ -1,4 +1,4 @@
-"""client.inbox: each message is handed out once, while nsqd waits for its response."""
+"""client.inbox: each message is handed out once, and only before its timeout."""
 
 import asyncio
 import contextlib
@@ -13,7 +13,7 @@ from tests.support.waiting import let_all_run, until
 
 
 async def test_a_batch_waits_for_more_but_not_for_long() -> None:
-    """The first message waits for others, until the batch is full or its time is over."""
+    """A batch is handed out when it is full, or after ``wait``."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=100) as consumer:
         peer = await subscribed(nsqd)
         waiting = asyncio.create_task(first(consumer, size=3, wait=60))
@@ -30,7 +30,7 @@ async def test_a_batch_waits_for_more_but_not_for_long() -> None:
 
 
 async def test_a_batch_that_nobody_can_add_to_does_not_wait() -> None:
-    """With all of max_in_flight in it no more can come before it is answered for."""
+    """A batch with max_in_flight messages is handed out immediately: no more can arrive."""
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=5) as consumer:
         peer = await subscribed(nsqd)
         deliver(peer, range(5))
@@ -40,7 +40,7 @@ async def test_a_batch_that_nobody_can_add_to_does_not_wait() -> None:
 
 
 async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
-    """What it held is there for the next, in its old order."""
+    """Messages that a cancelled task had gathered go to the next one, in their order."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         gathering = asyncio.create_task(first(consumer, size=9, wait=60))
@@ -58,7 +58,7 @@ async def test_who_is_cancelled_while_gathering_loses_nothing() -> None:
 
 
 async def test_stopping_hands_out_what_was_gathered() -> None:
-    """Who gathers when the consumer stops gets what there is, then the iteration ends."""
+    """``stop`` hands out the batch gathered so far, then ends the iteration."""
     async with scripted() as [nsqd]:
         consumer = consumer_of(nsqd)
         consumer.start()
@@ -82,7 +82,7 @@ async def test_stopping_hands_out_what_was_gathered() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
-    """Batches of any size and single messages, by several tasks, from one inbox."""
+    """Five tasks take single messages and batches of 1, 4 and 77: each message is taken once."""
     draw = random.Random(seed)
     seen: list[bytes] = []
     async with scripted() as [nsqd], consumer_of(nsqd, max_in_flight=2500) as consumer:
@@ -92,7 +92,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
             async for message in consumer:
                 seen.append(message.body)
                 message.finish()
-                await asyncio.sleep(0)  # the others' turn
+                await asyncio.sleep(0)  # lets the other tasks run
 
         async def together(size: int) -> None:
             async for batch in consumer.batches(size, wait=0.002):
@@ -110,7 +110,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
             count = draw.randint(1, 200)
             deliver(peer, range(at, at + count))
             at += count
-            await asyncio.sleep(0)  # the takers' turn
+            await asyncio.sleep(0)  # lets the tasks run
         await until(lambda: len(seen) >= at and not peer.in_flight)
         await consumer.stop()
         await asyncio.gather(*tasks)
@@ -120,7 +120,7 @@ async def test_each_message_is_seen_once_however_it_is_taken(seed: int) -> None:
 
 
 async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
-    """Messages of one read reach as many waiting tasks, one each; the rest wait on."""
+    """Two messages wake two of three waiting tasks; the third waits on."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         tasks = [asyncio.create_task(anext(consumer)) for _ in range(3)]
@@ -138,7 +138,7 @@ async def test_several_tasks_iterate_and_none_is_left_asleep() -> None:
 
 
 async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
-    """A task that is cancelled after it was woken lets the next one take the message."""
+    """A task cancelled after its wake-up passes it on: the next task takes the message."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         first = asyncio.create_task(anext(consumer))
@@ -159,7 +159,7 @@ async def test_a_wakeup_is_handed_on_by_a_cancelled_task() -> None:
 
 
 async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
-    """A task that is cancelled in the turn in which its consumer stops ends by that alone."""
+    """A task cancelled while its consumer stops gets CancelledError, not StopAsyncIteration."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         await subscribed(nsqd)
         waiting = [asyncio.ensure_future(anext(consumer)), asyncio.ensure_future(anext(consumer))]
@@ -173,7 +173,7 @@ async def test_whoever_is_cancelled_as_news_come_is_cancelled() -> None:
 
 @pytest.mark.parametrize("way", ["singly", "in batches"])
 async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(way: str) -> None:
-    """The time of a message is looked at as it is handed out, and its place is free then."""
+    """Messages past their timeout are dropped when taken, and no longer count as in flight."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 100
         async with consumer_of(nsqd, rdy_redistribute_interval=5.0) as consumer:
@@ -182,7 +182,7 @@ async def test_what_is_over_is_not_handed_out_however_seldom_rdy_is_looked_at(wa
                 peer.deliver(number)
             await until(lambda: consumer.in_flight == 3)
             (await anext(consumer)).finish()
-            await asyncio.sleep(0.11)  # the time of the message, which nothing tells
+            await asyncio.sleep(0.11)  # longer than msg_timeout
             peer.deliver(3)
             await until(lambda: consumer.counters.received == 4)
             if way == "singly":

@@ -1,4 +1,4 @@
-"""client.layer_options: wrong options are told by name at once; right ones make a context."""
+"""client.layer_options: wrong options raise errors with their names; TLS contexts are built."""
 
 import os
 import pickle
@@ -19,12 +19,12 @@ SECRET = "open sesame"
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def test_defaults_are_go_nsqs() -> None:
-    """Nothing is asked for; TLS, once asked for, is verified and not older than 1.2."""
+    """By default no layer is requested; TLS, if requested, verifies and is at least 1.2."""
     assert LayerOptions() == PLAIN
     assert not (PLAIN.tls_v1 or PLAIN.snappy or PLAIN.deflate or PLAIN.auth_secret)
     assert (PLAIN.deflate_level, PLAIN.tls_min_version) == (6, "tls1.2")
@@ -56,13 +56,13 @@ def test_defaults_are_go_nsqs() -> None:
 def test_what_is_wrong_is_named(
     kind: type[LayerOptions], options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
-    """At construction, by the option's name, whichever options it is part of."""
+    """LayerOptions and Config raise for a wrong value, with the option's name."""
     with pytest.raises(error, match=text):
         kind(**options)
 
 
 def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path) -> None:
-    """No certificate in it, a key of another one, a key that nobody can open."""
+    """A file without a certificate, or with a wrong or no key, raises ValueError with its name."""
     rubbish = tmp_path / "rubbish.pem"
     rubbish.write_text("nothing\n")
     for options, text in (
@@ -81,7 +81,7 @@ def test_files_that_cannot_be_used_are_named(files: Certificates, tmp_path: Path
     [{"tls_root_ca_file": "authority"}, {"tls_cert": "client"}, {"tls_insecure_skip_verify": True}],
 )
 def test_who_names_files_asks_for_tls(files: Certificates, given: dict[str, Any]) -> None:
-    """As in go-nsq: a forgotten tls_v1 does not mean to speak in clear."""
+    """Any TLS option turns TLS on, as in go-nsq, even without tls_v1."""
     options = LayerOptions(
         **{name: str(getattr(files, it)) if it is not True else it for name, it in given.items()}
     )
@@ -91,14 +91,14 @@ def test_who_names_files_asks_for_tls(files: Certificates, given: dict[str, Any]
 
 
 def test_the_min_version_is_set() -> None:
-    """Also an old one, for who must; it needs ciphers of its own."""
+    """tls_min_version may be set to an old version, too."""
     for name, version in (("tls1.0", ssl.TLSVersion.TLSv1), ("tls1.3", ssl.TLSVersion.TLSv1_3)):
         context = LayerOptions(tls_v1=True, tls_min_version=name).tls_context()
         assert context.minimum_version is version
 
 
 def test_a_renewed_certificate_is_read_again(files: Certificates, tmp_path: Path) -> None:
-    """The same files make the same context; a file that has changed makes another."""
+    """The TLS context is cached until a file changes; a file that is gone raises ValueError."""
     root = tmp_path / "root.pem"
     root.write_bytes(files.authority.read_bytes())
     options = LayerOptions(tls_root_ca_file=str(root))
@@ -118,7 +118,7 @@ def test_a_renewed_certificate_is_read_again(files: Certificates, tmp_path: Path
 
 @pytest.mark.parametrize("kind", [LayerOptions, Config])
 def test_the_secret_is_not_shown(kind: type[LayerOptions]) -> None:
-    """Whoever logs options does not log it; a copy by pickle has it."""
+    """``repr`` and ``str`` omit the secret; a pickled copy has it."""
     options = kind(auth_secret=SECRET)
 
     assert SECRET not in repr(options) + str(options)
@@ -126,14 +126,14 @@ def test_the_secret_is_not_shown(kind: type[LayerOptions]) -> None:
 
 
 def test_a_secret_goes_to_nsqlookupds_unless_told_not_to() -> None:
-    """As a bearer's token, says go-nsq."""
+    """nsqlookupds get the secret as a bearer token, as from go-nsq, unless it is switched off."""
     assert LayerOptions(auth_secret="key").lookupd_headers() == {"Authorization": "Bearer key"}
     assert LayerOptions(auth_secret="key", lookupd_authorization=False).lookupd_headers() == {}
     assert PLAIN.lookupd_headers() == {}
 
 
 def test_the_document_has_every_option() -> None:
-    """docs/tls_and_auth.md names each option, with its default where it has one."""
+    """docs/tls_and_auth.md lists each option with its default."""
     text = (Path(__file__).parents[2] / "docs/tls_and_auth.md").read_text(encoding="utf-8")
     rows = [line.split("|") for line in text.splitlines() if line.startswith("| `")]
     documented = {name: row[2].strip() for row in rows for name in re.findall(r"`(\w+)`", row[1])}

@@ -1,4 +1,4 @@
-"""client.log_fields: what a log line is about stands in its record's attributes."""
+"""client.log_fields: log records have attributes for topic, channel, nsqd and message."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ CLIENT = Path(sparq.client.__file__).parent
 
 
 def fields_of(record: logging.LogRecord) -> dict[str, Any]:
-    """Those that say something."""
+    """Return the record's fields that are set."""
     return {name: value for name in FIELDS if (value := getattr(record, name))}
 
 
 def line(caplog: pytest.LogCaptureFixture, text: str) -> logging.LogRecord | None:
-    """The first line with this text."""
+    """Return the first record whose message contains `text`."""
     return next((each for each in caplog.records if text in each.getMessage()), None)
 
 
 async def test_a_line_says_whose_connection_and_consumer_it_is_about(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Also where the line is written by a part that knows no topic."""
+    """Records have topic, channel and nsqd, even from a module that does not know the topic."""
     nowhere = f"127.0.0.1:{free_port()}"
     async with Consumer("t", "c", nsqd_tcp_addresses=nowhere):
         await until(lambda: line(caplog, nowhere))
@@ -46,7 +46,7 @@ async def test_a_line_says_whose_connection_and_consumer_it_is_about(
 
 
 async def test_a_line_of_a_callback_is_about_its_consumer(caplog: pytest.LogCaptureFixture) -> None:
-    """What the event loop calls for a connection knows whose it is, too."""
+    """Records from a connection's callbacks have the consumer's topic and channel."""
     caplog.set_level(logging.INFO, "sparq.client")
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
@@ -64,7 +64,7 @@ async def test_a_line_of_a_callback_is_about_its_consumer(caplog: pytest.LogCapt
 
 
 async def test_a_line_is_about_a_message(caplog: pytest.LogCaptureFixture) -> None:
-    """A handler that fails, and a message that is given up."""
+    """Records about a failed handler or a message given up have its id and attempts."""
 
     async def fail(message: Message) -> None:
         raise KeyError(message.id)
@@ -83,7 +83,7 @@ async def test_a_line_is_about_a_message(caplog: pytest.LogCaptureFixture) -> No
 
 
 async def test_a_producers_lines_are_about_no_topic(caplog: pytest.LogCaptureFixture) -> None:
-    """Every field is there nevertheless: a format may name it."""
+    """A producer's records have no topic; every field exists, so that formats can use it."""
     nowhere = f"127.0.0.1:{free_port()}"
     async with Producer(nowhere, stop_timeout=0.0):
         await until(lambda: line(caplog, nowhere))
@@ -97,7 +97,7 @@ async def test_a_producers_lines_are_about_no_topic(caplog: pytest.LogCaptureFix
 async def test_what_is_about_something_ends_with_its_block(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Only what is begun within has the fields; what is given at the line wins."""
+    """Tasks started inside ``about`` have its fields; a logger's or a call's own fields win."""
     log = FieldLogger("sparq.client.test", channel="own")
 
     async def write(text: str) -> None:
@@ -116,7 +116,7 @@ async def test_what_is_about_something_ends_with_its_block(
 
 
 def test_what_consumers_and_producers_are_called() -> None:
-    """A line that shows one says which it is."""
+    """``repr`` of a consumer or producer shows topic and channel or nsqds, and no secret."""
     consumer = Consumer("clicks", "archive", nsqd_tcp_addresses="a:1", auth_secret="hush")
     producer = Producer(["b:2", "a:1"], auth_secret="hush")
 
@@ -126,7 +126,7 @@ def test_what_consumers_and_producers_are_called() -> None:
 
 
 def test_the_document_names_every_logger_and_field() -> None:
-    """docs/observing_clients.md has each, and no module of the client writes in another way."""
+    """docs/observing_clients.md lists them all; no client module uses another kind of logger."""
     text = (ROOT / "docs/observing_clients.md").read_text(encoding="utf-8")
     sources = {
         ".".join(path.relative_to(CLIENT).with_suffix("").parts): path.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""client.lone: the task of a single pending publish goes on where its answer is read."""
+"""client.lone: the task of the only pending publish resumes where its answer is read."""
 
 import asyncio
 from contextvars import ContextVar
@@ -23,7 +23,7 @@ async def wait(lone: Lone, seen: list[object]) -> None:
 
 
 async def test_the_task_goes_on_at_once() -> None:
-    """From a callback of the loop: in the same turn of it, and in the task's own context."""
+    """``set_result`` in a loop callback resumes the task immediately, in the task's context."""
     loop, seen, after = asyncio.get_running_loop(), list[object](), list[int]()
     lone = Lone(loop)
 
@@ -47,7 +47,7 @@ async def test_the_task_goes_on_at_once() -> None:
 
 
 async def test_not_within_another_task() -> None:
-    """Two tasks cannot run at the same time: then it goes on with the next turn."""
+    """``set_result`` inside a task resumes the waiting task in the next loop iteration."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     await asyncio.sleep(0)
@@ -58,7 +58,7 @@ async def test_not_within_another_task() -> None:
 
 
 async def test_told_before_it_is_awaited() -> None:
-    """It does not wait then."""
+    """Awaiting a ``Lone`` that has a result or an error does not wait."""
     lone, failed = (Lone(asyncio.get_running_loop()) for _ in range(2))
     lone.set_result(RECEIPT)
     failed.set_exception(OSError("gone"))
@@ -68,7 +68,7 @@ async def test_told_before_it_is_awaited() -> None:
 
 
 async def test_a_failure_is_raised() -> None:
-    """In the task that waits for it."""
+    """``set_exception`` raises the error in the waiting task."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     await asyncio.sleep(0)
@@ -80,7 +80,7 @@ async def test_a_failure_is_raised() -> None:
 
 @pytest.mark.parametrize("early", [True, False])
 async def test_cancelling_its_task(early: bool) -> None:
-    """Before it waits, or while it does: it is told, with the words of who cancelled."""
+    """Cancelling a task that waits cancels its ``Lone``, with the same message."""
     lone, seen = Lone(asyncio.get_running_loop()), list[object]()
     task = asyncio.create_task(wait(lone, seen))
     if not early:
@@ -97,7 +97,7 @@ async def test_cancelling_its_task(early: bool) -> None:
 
 
 async def test_a_timeout() -> None:
-    """`asyncio.timeout` ends the waiting, as that for a future."""
+    """`asyncio.timeout` cancels a ``Lone``, as it does a future."""
     lone = Lone(asyncio.get_running_loop())
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.01):
@@ -106,7 +106,7 @@ async def test_a_timeout() -> None:
 
 
 def test_what_ends_the_program_ends_the_loop() -> None:
-    """Not whoever told it: that is in the middle of something."""
+    """SystemExit in the resumed task ends the loop, not the callback that set the result."""
     told, tasks = list[bool](), list[asyncio.Task[None]]()
 
     async def leave(lone: Lone) -> None:
@@ -133,7 +133,7 @@ def test_what_ends_the_program_ends_the_loop() -> None:
 
 
 async def test_who_publishes_one_at_a_time() -> None:
-    """Behind a publish that was alone the next one is lone; of many at a time none is."""
+    """Sequential publishes use ``Lone``; of 10 concurrent ones, at most one does."""
     made: list[int] = []
 
     class Counted(Lone):

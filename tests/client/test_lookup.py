@@ -1,4 +1,4 @@
-"""client.lookup: queries to nsqlookupds are bounded, and carry the secret nowhere else."""
+"""client.lookup: queries to nsqlookupds are bounded, and only nsqlookupds get the secret."""
 
 import asyncio
 
@@ -13,19 +13,19 @@ from tests.cluster.peers import Peer, answer, listed, peer
 
 
 async def ask(address: str, config: Config) -> object:
-    """Ask for the nsqds of a topic."""
+    """Query the nsqds of topic "t"."""
     async with Asker(config) as asker:
         return await asker.ask(question(address, "lookup", topic="t"))
 
 
 def headers_of(lookupd: Peer) -> dict[str, str]:
-    """The headers of the last query."""
+    """Return the headers of the last query."""
     lines = lookupd.heads[-1].split("\r\n")[1:]
     return {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
 
 
 async def test_the_secret_goes_with_a_query_unless_it_is_not_wanted() -> None:
-    """As a bearer token; the answer is nsqlookupd's JSON."""
+    """A query sends the secret as a bearer token, unless lookupd_authorization is False."""
     said = listed(("a", 1))
     async with peer({"/lookup": answer(said)}) as lookupd:
         assert said == await ask(lookupd.address, Config(auth_secret="open sesame"))
@@ -38,7 +38,7 @@ async def test_the_secret_goes_with_a_query_unless_it_is_not_wanted() -> None:
 
 
 async def test_no_redirect_is_followed() -> None:
-    """The address in it is not asked, so it does not get the secret."""
+    """A redirect raises ConnectionError; its target gets no connection and no secret."""
     async with peer({"/lookup": answer(listed(("stolen", 1)))}) as thief:
         moved = answer(b"", "302 Found", f"Location: http://{thief.address}/lookup")
         async with peer({"/lookup": moved}) as lookupd:
@@ -49,7 +49,7 @@ async def test_no_redirect_is_followed() -> None:
 
 
 async def test_an_answer_that_is_too_large_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not kept in memory to its end."""
+    """An answer above ANSWER_BYTES_MAX raises ConnectionError."""
     monkeypatch.setattr(module.lookup, "ANSWER_BYTES_MAX", 1000)
     async with peer({"/lookup": answer(b"{" + b" " * 1000 + b"}")}) as lookupd:
         with pytest.raises(ConnectionError, match="1000 bytes"):
@@ -57,7 +57,7 @@ async def test_an_answer_that_is_too_large_is_given_up(monkeypatch: pytest.Monke
 
 
 async def test_an_nsqlookupd_that_hangs_costs_a_bounded_time() -> None:
-    """The option is lookupd_poll_timeout."""
+    """A query without an answer fails after lookupd_poll_timeout."""
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

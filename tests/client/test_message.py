@@ -1,4 +1,4 @@
-"""client.message: what a message says of itself, and that it is answered once."""
+"""client.message: a message accepts one response."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from tests.support.waiting import until
 
 
 async def test_a_message_is_answered_once() -> None:
-    """After FIN or REQ every further answer raises, and nsqd hears the first only."""
+    """After FIN or REQ every further response raises, and nsqd gets only the first."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         peer.deliver(1)

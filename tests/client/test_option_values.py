@@ -1,4 +1,4 @@
-"""client.option_values, and Config from mappings, TOML and text: what is read, what is refused."""
+"""client.option_values and Config from mappings, TOML files and text: values and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOME = {"max_in_flight": 7, "msg_timeout": 1.5, "snappy": True, "client_id": "me
 
 
 def test_a_mapping_is_read() -> None:
-    """Values as they are, durations as seconds or text; names with ``-``, and go-nsq's one."""
+    """A mapping may have text values, durations with units, names with ``-``, and go-nsq's name."""
     given = {
         "max-in-flight": "7",
         "msg_timeout": "1500ms",
@@ -44,7 +44,7 @@ def test_a_mapping_is_read() -> None:
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """All of a TOML file, or one table in it, on top of a base."""
+    """Options are read from a whole TOML file, or from one of its tables on top of a base."""
     path = tmp_path / "nsq.toml"
     path.write_text(
         'max_in_flight = 7\nmsg_timeout = "1500ms"\nsnappy = true\nclient-id = "me"\n'
@@ -59,7 +59,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 def test_text_is_read_as_go_nsq_reads_it() -> None:
-    """A bare duration is milliseconds there."""
+    """``from_text`` reads a duration without unit as milliseconds, as go-nsq does."""
     given = {"max-in-flight": "7", "msg_timeout": "1500", "snappy": "1", "client_id": "me"}
 
     assert Config(**SOME) == Config.from_text(given)
@@ -89,7 +89,7 @@ def test_text_is_read_as_go_nsq_reads_it() -> None:
     ],
 )
 def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
-    """By the option's name, with what it takes."""
+    """A wrong option raises ValueError with its name and what it accepts."""
     with pytest.raises(ValueError, match=text):
         Config.from_mapping(options)
 
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_named(options: dict[str, Any], text: str) -> None:
 def test_what_is_wrong_in_a_file_is_named(
     tmp_path: Path, content: str, table: str, text: str
 ) -> None:
-    """By the file's name, and the option's or the table's."""
+    """A wrong file raises ValueError with the names of the file and of the option or table."""
     path = tmp_path / "nsq.toml"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(ValueError, match=text):
@@ -116,13 +116,13 @@ def test_what_is_wrong_in_a_file_is_named(
 
 
 def test_a_file_that_is_not_there_is_an_error_of_its_own(tmp_path: Path) -> None:
-    """The operating system's, which names it."""
+    """A missing file raises FileNotFoundError with its name."""
     with pytest.raises(FileNotFoundError, match=r"gone\.toml"):
         Config.load(tmp_path / "gone.toml")
 
 
 def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
-    """tls_config turns TLS on; what it says already cannot be said twice."""
+    """tls_config turns TLS on, and cannot be combined with other TLS options."""
     context = ssl.create_default_context()
     config = Config(tls_config=context)
 
@@ -141,5 +141,5 @@ def test_a_context_asks_for_tls_and_excludes_the_other_options() -> None:
     "address", ["10.0.0.1", "10.0.0.1:0", "::1", "[::1]:7000", "host.example", "host:1"]
 )
 def test_where_connections_may_come_from(address: str) -> None:
-    """A host, or a host and a port, of both kinds of addresses."""
+    """local_addr is a host, or a host and a port; IPv4 and IPv6 are accepted."""
     assert address == Config(local_addr=address).local_addr

@@ -1,4 +1,4 @@
-"""client.pool: one connection for each address, made again after growing, bounded delays."""
+"""client.pool: one connection per address, reconnected after growing, bounded delays."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from tests.support.waiting import let_all_run, stays, until
 
 
 class Places:
-    """Stands for connections: which addresses answer, and who is connected now."""
+    """Simulated connections: which addresses answer, and which are connected."""
 
     def __init__(self) -> None:
         self.up: set[str] = set()
@@ -25,7 +25,7 @@ class Places:
         self.losses = 0
 
     async def serve(self, address: str) -> None:
-        """Be connected until ``lose``."""
+        """Stay connected until ``lose``; fail if the address is not up."""
         self.tries[address] += 1
         self.times.append(asyncio.get_running_loop().time())
         if address not in self.up:
@@ -37,20 +37,20 @@ class Places:
             del self.connected[address]
 
     def lose(self, address: str) -> None:
-        """The connection is lost."""
+        """End the connection to an address."""
         self.connected[address].set()
 
     def lost(self) -> None:
-        """The pool says that an address has no connection."""
+        """Count a loss that the pool reports."""
         self.losses += 1
 
     def pool(self, *given: str, max_delay: float = 0.2) -> Pool:
-        """A pool that connects here."""
+        """A pool that uses these simulated connections."""
         return Pool(given, self.serve, self.lost, max_delay=max_delay, rng=random.Random(1))
 
 
 async def test_connects_again_with_growing_bounded_delays() -> None:
-    """An address that does not answer is tried again, ever later up to the limit, and is found."""
+    """An address is retried with growing delays up to the limit, until it answers."""
     places = Places()
     pool = places.pool("a:1")
     pool.start()
@@ -70,7 +70,7 @@ async def test_connects_again_with_growing_bounded_delays() -> None:
 
 
 async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None:
-    """Discovery adds addresses; what it lists no more ends with its connection, not before."""
+    """An address no longer listed keeps its connection; once lost, it is not reconnected."""
     places = Places()
     places.up = {"a:1", "b:2"}
     pool = places.pool("a:1")
@@ -94,7 +94,7 @@ async def test_a_listed_address_that_vanishes_is_kept_until_it_is_lost() -> None
 
 
 async def test_one_connection_an_address() -> None:
-    """An address that is given and listed, again and again, is connected once."""
+    """An address that is both given and listed repeatedly has one connection."""
     places = Places()
     places.up = {"a:1"}
     pool = places.pool("a:1")
@@ -108,7 +108,7 @@ async def test_one_connection_an_address() -> None:
 
 
 async def test_what_is_removed_is_left_alone_until_it_is_added_again() -> None:
-    """Listed or not: no connection to a removed address, and no other is touched."""
+    """A removed address is not connected, even if listed, until added; others are unaffected."""
     places = Places()
     places.up = {"a:1", "b:2"}
     pool = places.pool("a:1")
@@ -131,7 +131,7 @@ async def test_what_is_removed_is_left_alone_until_it_is_added_again() -> None:
 
 
 async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Discovery hears of lost connections, not of vain attempts; a reason is logged once."""
+    """Only lost connections are reported, not failed attempts; a reason is logged once."""
     places = Places()
     places.up = {"a:1"}
     pool = places.pool("a:1", "b:2", max_delay=0.1)
@@ -149,7 +149,7 @@ async def test_a_loss_is_told_and_said_once(caplog: pytest.LogCaptureFixture) ->
 
 
 async def test_an_address_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
-    """An error that names the nsqd, as it must where nobody else does, is told without that."""
+    """The log line does not repeat the address if the error's text starts with it."""
 
     async def serve(address: str) -> None:
         raise WrongPeerError(f"nsqd {address}: the peer answers in HTTP")
@@ -163,7 +163,7 @@ async def test_an_address_is_said_once(caplog: pytest.LogCaptureFixture) -> None
 
 
 async def test_retired_connects_to_nothing_more(caplog: pytest.LogCaptureFixture) -> None:
-    """After ``retire`` what is lost stays lost, which is nothing to warn of."""
+    """After ``retire`` nothing is connected or reconnected, and no loss is logged."""
     places = Places()
     places.up = {"a:1"}
     pool = places.pool("a:1")
@@ -181,7 +181,7 @@ async def test_retired_connects_to_nothing_more(caplog: pytest.LogCaptureFixture
 
 
 async def test_a_name_that_can_be_no_hosts_is_told() -> None:
-    """It hinders nobody else, and is no bug of the pool's."""
+    """An invalid host name is an error of its address; the pool goes on."""
 
     async def serve(address: str) -> None:
         await open_connection(address, Config())
@@ -195,7 +195,7 @@ async def test_a_name_that_can_be_no_hosts_is_told() -> None:
 
 
 async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """A task that nobody awaits does not die unheard."""
+    """An exception in a background task is logged."""
 
     async def fail() -> None:
         raise ZeroDivisionError("a bug")
@@ -208,7 +208,7 @@ async def test_a_bug_in_the_background_is_logged(caplog: pytest.LogCaptureFixtur
 
 
 def test_the_end_of_the_program_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever calls sys.exit in the background, in a handler say, ends the loop without a line."""
+    """``sys.exit`` in a background task, such as a handler, ends the loop and logs nothing."""
 
     async def leave() -> None:
         sys.exit(3)

@@ -1,4 +1,4 @@
-"""client.producer: OK means stored, many share a connection, and doubt is counted."""
+"""client.producer: outcomes of publishes, pipelining, limits, and closing."""
 
 import asyncio
 import logging
@@ -22,12 +22,12 @@ from tests.support.waiting import let_all_run, stays, until
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Hide log lines about expected connection losses."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 async def test_the_three_ways_to_publish() -> None:
-    """PUB, MPUB and DPUB arrive as the wire has them, and OK gives a receipt."""
+    """PUB, MPUB and DPUB have the protocol's format, and each OK gives a receipt."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = storing(stored)
@@ -45,7 +45,7 @@ async def test_the_three_ways_to_publish() -> None:
 
 
 async def test_publishing_is_pipelined() -> None:
-    """A hundred tasks publish on one connection though none has been answered yet."""
+    """100 publishes are sent on one connection before the first is answered."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body)
@@ -61,7 +61,7 @@ async def test_publishing_is_pipelined() -> None:
 
 
 async def test_the_first_publish_waits_for_nsqd() -> None:
-    """Publishing before there is an nsqd waits for it; ``start`` is not needed."""
+    """A publish before nsqd is up waits for it; ``start`` is not needed."""
     nsqd = ScriptedNsqd()
     producer = producer_of(nsqd)
     publish = asyncio.create_task(producer.publish("t", b"x"))
@@ -75,7 +75,7 @@ async def test_the_first_publish_waits_for_nsqd() -> None:
 
 
 async def test_no_nsqd_is_an_error_that_says_why() -> None:
-    """After publish_timeout the publish fails, with the reason for each nsqd."""
+    """After publish_timeout a publish raises PublishError with the reason for each nsqd."""
     address = f"127.0.0.1:{free_port()}"
     async with Producer(address, publish_timeout=0.2) as producer:
         with pytest.raises(PublishError, match=address) as raised:
@@ -86,7 +86,7 @@ async def test_no_nsqd_is_an_error_that_says_why() -> None:
 
 
 async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
-    """The answers that come later meet the publishes that they belong to."""
+    """After a cancelled publish, later answers are still matched to the right publishes."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body)
@@ -104,7 +104,7 @@ async def test_a_cancelled_publish_leaves_no_stray_answer() -> None:
 
 
 async def test_a_call_may_have_a_time_of_its_own() -> None:
-    """timeout_seconds bounds one publish, in line or unanswered; its late answer meets nobody."""
+    """timeout_seconds bounds one publish, queued or unanswered; its late answer is dropped."""
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=10) as producer:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body)
@@ -128,7 +128,7 @@ async def test_a_call_may_have_a_time_of_its_own() -> None:
 
 
 async def test_close_waits_for_what_is_under_way() -> None:
-    """Publishes under way are answered first, new ones are refused, and close is bounded."""
+    """``close`` refuses new publishes, and waits for pending ones up to stop_timeout."""
     async with scripted() as [nsqd]:
         stored: list[bytes] = []
         nsqd.on_publish = lambda peer, words, body: stored.append(body)
@@ -168,7 +168,7 @@ async def test_close_waits_for_what_is_under_way() -> None:
     ],
 )
 async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: str) -> None:
-    """What nsqd would answer by ending the shared connection is refused before it is sent."""
+    """Wrong arguments raise ValueError and are not sent: nsqd would close the shared connection."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         with pytest.raises(ValueError, match=text):
             await producer.multi_publish(topic, bodies)
@@ -185,7 +185,7 @@ async def test_mistakes_never_reach_nsqd(topic: str, bodies: list[bytes], text: 
 
 
 def test_a_producer_lives_in_one_event_loop() -> None:
-    """In another one each way of publishing is refused with what to do, and nothing is sent."""
+    """In another event loop, publishing raises ClosedError with advice."""
     producer = Producer("127.0.0.1:1", publish_timeout=0.01)
 
     async def publish() -> None:
@@ -202,7 +202,7 @@ def test_a_producer_lives_in_one_event_loop() -> None:
 
 
 async def test_each_way_to_publish_tells_its_outcome() -> None:
-    """PUB, MPUB and DPUB leave in order, with those awaited; receipts and refusals are told."""
+    """Nowait publishes are sent in order with awaited ones; callbacks get receipts or errors."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         nsqd.on_publish = lambda peer, _, body: b"E_PUB_FAILED full" if body == b"full" else b"OK"
@@ -223,7 +223,7 @@ async def test_each_way_to_publish_tells_its_outcome() -> None:
 
 
 async def test_what_waits_is_bounded() -> None:
-    """Beyond max_pending_bytes nothing is taken, until there is room; nothing taken is lost."""
+    """Above max_pending_bytes publish_nowait raises ProducerFullError, until ``drain`` returns."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=1000) as producer:
         stored: list[bytes] = []
@@ -234,7 +234,7 @@ async def test_what_waits_is_bounded() -> None:
             for number in range(100):
                 producer.publish_nowait("t", b"%02d" % number + bytes(398), outcomes.append)
                 taken += 1
-        # Two await their OK, two wait in line: 410 bytes each.
+        # Two await their OK, two are queued: 410 bytes each.
         assert taken == 4
         await until(lambda: len(stored) == 2)
         draining = asyncio.create_task(producer.drain())
@@ -250,7 +250,7 @@ async def test_what_waits_is_bounded() -> None:
 
 
 async def test_before_there_is_an_nsqd() -> None:
-    """What is published first waits for the connection, bounded; what it is refused for is said."""
+    """Before nsqd is up, publishes wait up to max_pending_bytes; the error names the nsqd."""
     outcomes: list[Any] = []
     nsqd = ScriptedNsqd()
     producer = producer_of(nsqd, max_pending_bytes=10)
@@ -267,7 +267,7 @@ async def test_before_there_is_an_nsqd() -> None:
 
 
 async def test_what_never_gets_through_is_told_too() -> None:
-    """Time runs out for one, the producer is closed under another: each callback hears why."""
+    """After publish_timeout the callback gets PublishError, after ``close`` ClosedError."""
     outcomes: list[Any] = []
     producer = producer_of(ScriptedNsqd(), publish_timeout=0.1, stop_timeout=0.0)
     producer.publish_nowait("t", b"late", outcomes.append)
@@ -282,7 +282,7 @@ async def test_what_never_gets_through_is_told_too() -> None:
 
 
 async def test_mistakes_are_raised_at_once() -> None:
-    """A name or body that cannot be is raised where it is published, and counts as nothing."""
+    """Wrong arguments of the nowait publishes raise in the call, and are not counted as failed."""
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         with pytest.raises(ValueError, match="topic name"):
             producer.publish_nowait("no topic", b"x")
@@ -296,7 +296,7 @@ async def test_mistakes_are_raised_at_once() -> None:
 
 
 async def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Without a callback a refusal is a line of the log, and a success none."""
+    """Without a callback, a refusal is logged and a success is not."""
     caplog.set_level(logging.WARNING, "sparq.client.producer")
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
         producer.publish_nowait("t", b"good")
@@ -310,7 +310,7 @@ async def test_a_failure_that_nobody_asks_for_is_logged(caplog: pytest.LogCaptur
 
 
 async def test_a_callback_may_publish() -> None:
-    """From within a callback the next is published; one that raises disturbs no other."""
+    """A callback may publish; one that raises does not affect the others."""
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     async with scripted() as [nsqd], producer_of(nsqd) as producer:
@@ -327,7 +327,7 @@ async def test_a_callback_may_publish() -> None:
 
 
 async def test_a_lost_connection_keeps_what_was_not_waited_for() -> None:
-    """Unanswered ones are sent again and told as in doubt, those in line once."""
+    """After a lost connection, an unanswered publish has ``resent`` 1, a queued one 0."""
     outcomes: list[Any] = []
     async with scripted() as [nsqd], producer_of(nsqd, max_pending_bytes=20) as producer:
         stored: list[bytes] = []
@@ -344,7 +344,7 @@ async def test_a_lost_connection_keeps_what_was_not_waited_for() -> None:
 
 
 async def test_a_callback_is_not_awaited() -> None:
-    """An ``async def`` would do nothing and say nothing: the loop is told what to give instead."""
+    """A coroutine function as callback is reported to the loop as a TypeError with advice."""
     said: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
 

@@ -1,4 +1,4 @@
-"""client.publish: commands as the wire has them, mistakes by name, outcomes told once."""
+"""client.publish: the publish commands, errors about wrong arguments, and callbacks."""
 
 import asyncio
 import struct
@@ -26,7 +26,7 @@ TOPICS = st.text("aZ09._-", min_size=1, max_size=64)
 @settings(max_examples=30)
 @given(TOPICS, st.lists(BODIES, min_size=1), st.integers(0, 3_600_000))
 def test_commands_are_those_of_the_protocol(topic: str, bodies: list[bytes], delay: int) -> None:
-    """What is made here for speed is what the plain builders make, for each command."""
+    """The fast command builders give the same bytes as those of ``protocol.commands``."""
     assert commands.pub(topic, bodies[0]) == publish_command(topic, bodies[0])
     assert commands.mpub(topic, bodies) == multi_publish_command(topic, bodies)
     made = publish_deferred_command(topic, bodies[0], delay / 1000)
@@ -35,7 +35,7 @@ def test_commands_are_those_of_the_protocol(topic: str, bodies: list[bytes], del
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
-    """Whatever holds bytes is a body; what it holds when the call is made is published."""
+    """A body may be bytes, bytearray or memoryview; its content at the call is used."""
     assert b"PUB t\n\x00\x00\x00\x01x" == publish_command("t", kind(b"x"))
     assert commands.mpub("t", [b"x", b"yz"]) == multi_publish_command("t", [kind(b"x"), b"yz"])
 
@@ -63,13 +63,13 @@ def test_bodies_are_any_bytes(kind: Callable[[bytes], Any]) -> None:
 def test_mistakes_are_told_by_name(
     make: Callable[[], bytes], kind: type[Exception], text: str
 ) -> None:
-    """A topic, body or delay that cannot be is refused here, with what it should have been."""
+    """A wrong topic, body or delay raises an error that states what is required."""
     with pytest.raises(kind, match=text):
         make()
 
 
 def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body of 2 GiB is an error that says so, also as the sum of an MPUB."""
+    """A body above BODY_BYTES_MAX raises ValueError, also as the sum of an MPUB."""
     monkeypatch.setattr("sparq.client.publish.BODY_BYTES_MAX", 100)
     with pytest.raises(ValueError, match="101 bytes do not fit into one command: at most 100"):
         publish_command("t", bytes(101))
@@ -79,7 +79,7 @@ def test_sizes_that_the_wire_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 async def test_a_callback_that_fails_is_told_of() -> None:
-    """What a callback raises goes to the loop's handler, not to whoever reads answers."""
+    """A callback's exception goes to the loop's exception handler, not to the reader of answers."""
     said: list[dict[str, Any]] = []
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: said.append(context))

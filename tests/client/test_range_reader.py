@@ -1,4 +1,4 @@
-"""client.range_reader: reading ranges over a blocking connection, from a server that can fail."""
+"""client.range_reader: reading ranges over a blocking connection, from a simulated nsqd."""
 
 import contextlib
 import socket
@@ -38,7 +38,7 @@ def bodies_of(pieces) -> list[bytes]:
 
 
 def test_attach_ends_and_commit(server, reader):
-    """An attachment tells where the log and the channel stand; COMMIT names its epoch."""
+    """ATTACH returns epoch, channel position and the log's ends; COMMIT uses that epoch."""
     server.add([b"a", b"b", b"c"])
 
     attached = reader.attach("clicks", "archive")
@@ -51,7 +51,7 @@ def test_attach_ends_and_commit(server, reader):
 
 
 def test_places_by_count_and_time(server, reader):
-    """ENDS also leads from an index over so many messages, or to a time."""
+    """ENDS finds the index N messages after another one, or at a publish time."""
     server.add([b"a", b"b", b"c"])
     server.add([b"d"], gap=10)
 
@@ -62,7 +62,7 @@ def test_places_by_count_and_time(server, reader):
 
 
 def test_places_by_size(server, reader):
-    """ENDS leads over so many bytes, and says what they are; an older nsqd is named."""
+    """ENDS finds the index N bytes after another one; an older nsqd raises NoRangesError."""
     server.add([b"a", b"b", b"c"])
     server.add([b"d"], gap=10)
 
@@ -77,7 +77,7 @@ def test_places_by_size(server, reader):
 
 
 def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader):
-    """All of the range arrives, each READ beginning where the one before it ended."""
+    """A range is read completely; each READ begins where the previous answer ended."""
     for number in range(5):
         server.add([b"%d" % number], gap=3)
 
@@ -91,7 +91,7 @@ def test_a_range_comes_in_pieces_and_the_next_is_asked_for_ahead(server, reader)
 
 
 def test_stopping_early_leaves_no_answer_behind(server, reader):
-    """After an iteration that ended early the next question gets its own answer."""
+    """After an iteration that is closed early, the next request gets its own answer."""
     for number in range(6):
         server.add([b"%d" % number])
     pieces = reader.read("clicks", server.log, 0, 6)
@@ -102,7 +102,7 @@ def test_stopping_early_leaves_no_answer_behind(server, reader):
 
 
 def test_a_refusal_leaves_the_connection_in_use(server, reader):
-    """E_RANGE_FAILED is an answer like any other: no reconnect."""
+    """E_RANGE_FAILED does not end the connection: the next request uses it."""
     with pytest.raises(RemoteError, match="is not"):
         list(reader.read("clicks", "cd" * 16, 0, 1))
     reader.ends("clicks")
@@ -111,7 +111,7 @@ def test_a_refusal_leaves_the_connection_in_use(server, reader):
 
 
 def test_after_a_broken_connection_the_next_question_connects_anew(server, reader):
-    """The reader says that the connection broke, once, and then works again."""
+    """A broken connection raises OSError once; the next request connects again."""
     reader.ends("clicks")
     server.hang_up_after["ReadEnds"] = 0
 
@@ -122,7 +122,7 @@ def test_after_a_broken_connection_the_next_question_connects_anew(server, reade
 
 
 def test_nobody_there_is_an_os_error(server, reader):
-    """A port where nothing listens: an OSError, like everything that may pass."""
+    """A closed port raises OSError, as all temporary errors do."""
     server.stop()
 
     with pytest.raises(OSError, match="refused"):
@@ -130,7 +130,7 @@ def test_nobody_there_is_an_os_error(server, reader):
 
 
 def test_an_nsqd_without_ranges_is_named():
-    """Go's nsqd does not announce ranges: the error says which nsqd, before any question."""
+    """An nsqd without ranges, such as Go's, raises NoRangesError with its address and version."""
     with RangeServer(ranges=0) as plain:
         with pytest.raises(NoRangesError, match=rf"{plain.address} \(version 1.3.0\)"):
             RangeReader(plain.address).ends("clicks")
@@ -144,7 +144,7 @@ def address_of(listening: socket.socket) -> str:
 
 
 def answering(*answers: bytes) -> str:
-    """The address of a server that gives these answers, each to something it reads, and is gone."""
+    """Start a server that sends one answer per read and then closes; return its address."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -168,13 +168,13 @@ def answering(*answers: bytes) -> str:
     ],
 )
 def test_what_is_no_nsqd_is_said(data, text):
-    """An HTTP port, an absurd size, an answer of another kind: the error names what came."""
+    """HTTP, a wrong size, no JSON or a wrong frame type raises WrongPeerError that describes it."""
     with pytest.raises(WrongPeerError, match=text):
         BlockingConnection(answering(data))
 
 
 def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
-    """An answer without the numbers that were asked for is no OSError: trying again won't help."""
+    """An answer without the requested fields is a WrongPeerError: retrying is useless."""
     monkeypatch.setattr(server, "_ends_object", lambda: {"log": server.log})
 
     with pytest.raises(WrongPeerError, match="'node'"):
@@ -182,7 +182,7 @@ def test_answers_that_lack_something_are_said(server, reader, monkeypatch):
 
 
 def test_heartbeats_are_answered(server):
-    """A heartbeat between question and answer is answered and not taken for the answer."""
+    """A heartbeat between request and answer gets a NOP and is not taken for the answer."""
     connection = BlockingConnection(server.address)
     answer = server._readends
 
@@ -201,7 +201,7 @@ def test_heartbeats_are_answered(server):
 
 
 def test_an_error_sent_before_all_was_read_is_raised():
-    """nsqd refuses a large MPUB after its first bytes and hangs up: the error is what we see."""
+    """If nsqd refuses a 64 MiB command after its first bytes, its error is raised."""
     refusal = b"\0\0\0\x16\0\0\0\x01E_BAD_BODY too big"
     connection = BlockingConnection(answering(b"\0\0\0\x06\0\0\0\0{}", refusal))
 
@@ -210,7 +210,7 @@ def test_an_error_sent_before_all_was_read_is_raised():
 
 
 def test_silence_ends_with_the_timeout(monkeypatch):
-    """A peer that accepts and says nothing costs the timeout, no more."""
+    """A peer that accepts and sends nothing raises TimeoutError after timeout_seconds."""
     with (
         socket.create_server(("127.0.0.1", 0)) as listening,
         pytest.raises(TimeoutError),
@@ -219,7 +219,7 @@ def test_silence_ends_with_the_timeout(monkeypatch):
 
 
 def test_a_range_that_does_not_advance_is_an_error(server, reader):
-    """A server that would send us round in circles is caught."""
+    """An answer whose next index does not advance raises WrongPeerError: no endless loop."""
     server.add([b"a"])
     server._read = lambda _: b"\0\0\0\x14\0\0\0\x03" + bytes(16)
 
@@ -228,7 +228,7 @@ def test_a_range_that_does_not_advance_is_an_error(server, reader):
 
 
 def test_frames_are_bounded(server, monkeypatch):
-    """Nothing larger than the limit is taken, whoever sends it."""
+    """A frame above FRAME_BYTES_MAX raises WrongPeerError."""
     monkeypatch.setattr(connection, "FRAME_BYTES_MAX", 50)
 
     with pytest.raises(WrongPeerError, match="range 4 to 50"):

@@ -1,4 +1,4 @@
-"""client.rdy: shares of max_in_flight, whatever connects, leaves, fails and is answered."""
+"""client.rdy: shares of max_in_flight as connections join, leave, fail and are answered."""
 
 import random
 
@@ -11,7 +11,7 @@ from sparq.client.rdy import Distributor, RdyWindow
 
 
 class Wire:
-    """Keeps what was sent: each window's RDY as nsqd knows it."""
+    """Records the RDY sent to each window, as nsqd knows it."""
 
     def __init__(self, max_in_flight: int) -> None:
         self.ready: dict[RdyWindow, int] = {}
@@ -21,21 +21,21 @@ class Wire:
         )
 
     def send(self, window: RdyWindow, count: int) -> None:
-        """What the distributor sends; no raise ever takes the total above the limit."""
+        """Record RDY; no raise may take the total above max_in_flight."""
         raised = count > self.ready.get(window, 0)
         self.ready[window] = count
         self.sent.append((window, count))
         assert not raised or sum(self.ready.values()) <= self.distributor.max_in_flight
 
     def add(self, now: float = 0, limit: int = 2500) -> RdyWindow:
-        """One more connection."""
+        """Add a connection."""
         window = RdyWindow(max_rdy_count=limit)
         self.distributor.add(window, now)
         return window
 
 
 def test_the_share_is_even_and_nothing_is_left_over() -> None:
-    """10 over 3 connections are 4, 3 and 3; when one goes, the others take its part."""
+    """max_in_flight 10 on 3 connections is 4, 3 and 3; without the first, 5 and 5."""
     wire = Wire(10)
     windows = [wire.add() for _ in range(3)]
     assert sorted(window.ready for window in windows) == [3, 3, 4]
@@ -47,7 +47,7 @@ def test_the_share_is_even_and_nothing_is_left_over() -> None:
 
 
 def test_rdy_is_sent_only_when_it_changes() -> None:
-    """Planning again sends nothing."""
+    """``plan`` and ``rotate`` send no RDY that has not changed."""
     wire = Wire(10)
     wire.add()
     wire.distributor.plan(1)
@@ -57,14 +57,14 @@ def test_rdy_is_sent_only_when_it_changes() -> None:
 
 
 def test_no_connection_gets_more_than_its_nsqd_allows() -> None:
-    """max_rdy_count bounds the share."""
+    """A connection's RDY is at most its nsqd's max_rdy_count."""
     wire = Wire(1000)
 
     assert wire.add(limit=100).ready == 100
 
 
 def test_what_one_may_not_have_goes_to_the_others() -> None:
-    """A narrow connection leaves its part to those that may have more, in equal parts."""
+    """RDY above a connection's max_rdy_count is shared equally among the others."""
     wire = Wire(1000)
     windows = [wire.add(limit=limit) for limit in (2500, 100, 2500, 250)]
 
@@ -72,7 +72,7 @@ def test_what_one_may_not_have_goes_to_the_others() -> None:
 
 
 def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
-    """A connection that has everything in flight leaves nothing until messages are answered."""
+    """If one connection has all messages in flight, another gets RDY only as they are answered."""
     wire = Wire(10)
     first = wire.add()
     first.in_flight = 10
@@ -89,7 +89,7 @@ def test_messages_in_flight_are_paid_for_before_rdy_moves() -> None:
 
 
 def test_seats_go_round_among_more_connections_than_messages() -> None:
-    """Idle connections hand RDY 1 on, so that each of five gets its turn at two seats."""
+    """Idle connections pass on their RDY 1: each of five gets one of two seats in turn."""
     wire = Wire(2)
     windows = [wire.add() for _ in range(5)]
     seen = set()
@@ -102,7 +102,7 @@ def test_seats_go_round_among_more_connections_than_messages() -> None:
 
 
 def test_a_busy_connection_keeps_its_seat_only_so_long() -> None:
-    """One that always has messages yields after the holding time."""
+    """A connection that always has messages passes on its RDY 1 after hold_timeout, 30 s."""
     wire = Wire(1)
     first, second = wire.add(), wire.add()
     for now in range(5, 31, 5):
@@ -116,7 +116,7 @@ def test_a_busy_connection_keeps_its_seat_only_so_long() -> None:
 
 
 def test_probing_gives_one_message_to_one_connection() -> None:
-    """Blocked: none; probing: RDY 1 on one, on another when that one is lost; clear: all."""
+    """Blocked: no RDY; probing: RDY 1 on one connection, even if one is lost; clear: all."""
     wire = Wire(9)
     windows = [wire.add() for _ in range(3)]
 
@@ -140,7 +140,7 @@ def test_probing_gives_one_message_to_one_connection() -> None:
 
 
 def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
-    """Its RDY is 0 at once; the others get what it has in flight only when that is answered."""
+    """A connection being left gets RDY 0; others get its share as its messages are answered."""
     wire = Wire(10)
     first, second = wire.add(), wire.add()
     first.in_flight = 5
@@ -156,7 +156,7 @@ def test_a_connection_that_is_left_is_charged_until_it_is_gone() -> None:
 
 
 def test_one_that_is_left_has_no_seat() -> None:
-    """Seats go round among those that stay."""
+    """Seats rotate only among connections that are not being left."""
     wire = Wire(1)
     first, second = wire.add(), wire.add()
     wire.distributor.leave(first, 1)
@@ -167,7 +167,7 @@ def test_one_that_is_left_has_no_seat() -> None:
 
 
 class Connections(RuleBasedStateMachine):
-    """Connections come, go, deliver and are answered at random; nsqd is the model."""
+    """Random joins, losses, deliveries and responses, checked against nsqd's view of RDY."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -176,7 +176,7 @@ class Connections(RuleBasedStateMachine):
         self.windows: list[RdyWindow] = []
 
     def pick(self, number: int) -> RdyWindow:
-        """One of the windows."""
+        """Choose one of the windows."""
         return self.windows[number % len(self.windows)]
 
     @rule(limit=st.integers(1, 6))
@@ -187,7 +187,7 @@ class Connections(RuleBasedStateMachine):
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))
     def lose(self, number: int) -> None:
-        """A connection is lost with all that it has."""
+        """A connection is lost with its messages in flight."""
         window = self.pick(number)
         self.windows.remove(window)
         self.wire.ready.pop(window, None)
@@ -196,7 +196,7 @@ class Connections(RuleBasedStateMachine):
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))
     def leave(self, number: int) -> None:
-        """A connection is to be left."""
+        """The consumer leaves a connection."""
         self.wire.distributor.leave(self.pick(number), self.now)
 
     @precondition(lambda self: self.windows)
@@ -211,7 +211,7 @@ class Connections(RuleBasedStateMachine):
     @precondition(lambda self: self.windows)
     @rule(number=st.integers(0, 100))
     def answer(self, number: int) -> None:
-        """A message is answered for."""
+        """A message gets its response."""
         window = self.pick(number)
         window.in_flight = max(0, window.in_flight - 1)
         if self.wire.distributor.needs_more_rdy:
@@ -231,13 +231,13 @@ class Connections(RuleBasedStateMachine):
 
     @rule(seconds=st.floats(0.1, 40))
     def pass_time(self, seconds: float) -> None:
-        """Time passes and the seats go round."""
+        """Time passes and the seats rotate."""
         self.now += seconds
         self.wire.distributor.rotate(self.now)
 
     @invariant()
     def never_too_many(self) -> None:
-        """RDY as nsqd knows it is what the windows say, and never adds up to too much."""
+        """The windows' RDY equals what was sent; the total never exceeds max_in_flight."""
         total = sum(self.wire.ready.get(window, 0) for window in self.windows)
         assert total <= self.wire.distributor.max_in_flight
         for window in self.windows:
@@ -246,7 +246,7 @@ class Connections(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_idle(self) -> None:
-        """What may be given is given: a connection without RDY waits for a reason."""
+        """As many connections have RDY as may, unless messages in flight prevent it."""
         distributor = self.wire.distributor
         charged = sum(window.charge for window in self.windows)
         staying = sum(1 for window in self.windows if not window.leaving)

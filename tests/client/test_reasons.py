@@ -1,4 +1,4 @@
-"""client.reasons: why an HTTP query failed, in plain words and on one line."""
+"""client.reasons: the reason why an HTTP query failed, in plain words on one line."""
 
 import socket
 import ssl
@@ -26,7 +26,7 @@ KEY = ConnectionKey("nohost.invalid", 1, False, True, None, None, None)
     ],
 )
 def test_what_went_wrong_in_plain_words(error: Exception, told: str) -> None:
-    """The system's and the resolver's words, without numbers, addresses and control characters."""
+    """The reason has no error numbers, addresses or control characters; at most 200 characters."""
     if isinstance(error, ssl.SSLError):
         wrapped = aiohttp.ClientConnectorSSLError(KEY, error)
         wrapped.__cause__ = error

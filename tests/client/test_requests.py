@@ -9,7 +9,7 @@ from sparq.client.requests import OK, Awaited, PendingRequest, PendingRequests
 
 
 def pending(count: int) -> tuple[PendingRequests, list[asyncio.Future[bytes]]]:
-    """Requests of 10 bytes each, sent at 0, 1, 2 ..., and their futures."""
+    """`count` requests of 10 bytes each, sent at 0, 1, 2 ... s, and their futures."""
     requests = PendingRequests()
     futures = [asyncio.get_running_loop().create_future() for _ in range(count)]
     for number, future in enumerate(futures):
@@ -20,7 +20,7 @@ def pending(count: int) -> tuple[PendingRequests, list[asyncio.Future[bytes]]]:
 
 @pytest.mark.parametrize(("oks", "surplus"), [(1, 0), (2, 0), (3, 0), (5, 2)])
 async def test_oks_go_to_the_oldest_requests(oks: int, surplus: int) -> None:
-    """The count says how many of them belong to no request; sizes are those still pending."""
+    """``confirm`` answers the oldest requests and returns the number of surplus OKs."""
     requests, futures = pending(3)
 
     assert surplus == requests.confirm(oks)
@@ -32,7 +32,7 @@ async def test_oks_go_to_the_oldest_requests(oks: int, surplus: int) -> None:
 
 
 async def test_a_cancelled_request_keeps_its_place() -> None:
-    """Its answer is dropped, however it comes; the next answer goes to the next request."""
+    """A cancelled request's OK, error or other answer is dropped; the next one gets its own."""
     requests, futures = pending(4)
     for cancelled in futures[:3]:
         cancelled.cancel()
@@ -51,7 +51,7 @@ async def test_a_cancelled_request_keeps_its_place() -> None:
 
 
 async def test_requests_of_one_class_are_confirmed_together() -> None:
-    """A run of OKs costs one call for each run of a class, in order."""
+    """A run of OKs costs one ``confirm_all`` for each run of requests of one class, in order."""
     calls: list[list[PendingRequest]] = []
 
     class Recorded(Awaited):
@@ -73,7 +73,7 @@ async def test_requests_of_one_class_are_confirmed_together() -> None:
 
 
 async def test_a_request_is_replaced_in_its_place() -> None:
-    """The answer that was due to the first goes to its replacement."""
+    """The answer to a replaced request goes to its replacement."""
     requests, futures = pending(2)
     other: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     requests.replace({requests.waiting[0]: Awaited(10, 0.0, other)})
@@ -85,7 +85,7 @@ async def test_a_request_is_replaced_in_its_place() -> None:
 
 @pytest.mark.parametrize("executed", [False, None])
 async def test_a_lost_connection_fails_all(executed: bool | None) -> None:
-    """Each request is told the reason, and whether nsqd may have executed it."""
+    """Each request gets ConnectionLostError with the reason and ``executed``."""
     requests, futures = pending(3)
     requests.lose("gone", executed)
 

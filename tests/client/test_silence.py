@@ -36,7 +36,7 @@ def nsqds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nsqds]:
 
 @pytest.fixture
 def stopped(nsqds: Nsqds) -> Iterator[NsqdServer]:
-    """One that a test may stop; it goes on behind the test."""
+    """An nsqd that a test may stop with SIGSTOP; it is continued after the test."""
     yield nsqds[1]
     os.kill(nsqds[1].pid, signal.SIGCONT)
 
@@ -46,14 +46,14 @@ def producer_of(*servers: NsqdServer, **options: float) -> Producer:
 
 
 async def six(producer: Producer, topic: str) -> list[Receipt]:
-    """Six publishes, one after the other."""
+    """Publish six messages, one after the other."""
     return [await producer.publish(topic, b"%d" % number) for number in range(6)]
 
 
 async def test_all_publishes_succeed_while_one_is_silent(
     nsqds: Nsqds, stopped: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its socket is open and nothing comes: others are asked in time, and the next ones at once."""
+    """An overdue publish on a stopped nsqd is sent to another; later ones skip it directly."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -65,7 +65,7 @@ async def test_all_publishes_succeed_while_one_is_silent(
         assert time.monotonic() - began < TIMEOUT_SECONDS / 4
         assert 6 == len(receipts)
         assert stopped.tcp not in {each.nsqd for each in (*receipts, *again)}
-        # What it had been sent may be stored there, too: each receipt says so, and so does the log.
+        # The stopped nsqd may store its publish, too: the receipt and the log state that.
         assert [1] == [each.resent for each in receipts if each.attempts > 1]
         assert (1, 12, 0) == (producer.resent, producer.published, producer.failed)
         assert f"nsqd {stopped.tcp} does not answer" in caplog.text
@@ -73,7 +73,7 @@ async def test_all_publishes_succeed_while_one_is_silent(
 
 
 async def test_many_at_a_time(nsqds: Nsqds, stopped: NsqdServer) -> None:
-    """What was on its way there is sent elsewhere together, each with its own outcome."""
+    """Of 3,000 concurrent publishes, the stopped nsqd's third is sent elsewhere, ``resent`` 1."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -88,7 +88,7 @@ async def test_many_at_a_time(nsqds: Nsqds, stopped: NsqdServer) -> None:
 
 
 async def test_it_comes_back(nsqds: Nsqds, stopped: NsqdServer) -> None:
-    """Once it answers again it has its turn again; what it had taken is there twice, as told."""
+    """A continued nsqd is used again; messages are stored twice as often as ``resent`` counts."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
@@ -110,7 +110,7 @@ async def test_it_comes_back(nsqds: Nsqds, stopped: NsqdServer) -> None:
 
 
 async def test_a_late_ok_is_an_ok(nsqds: Nsqds, stopped: NsqdServer) -> None:
-    """The nsqd that did not answer may be the first to do so all the same."""
+    """If the silent nsqd answers first after all, its OK counts, with ``resent`` 1."""
     first = nsqds[0]
     async with producer_of(first, stopped) as producer:
         await producer.until_connected()
@@ -131,19 +131,19 @@ async def test_a_late_ok_is_an_ok(nsqds: Nsqds, stopped: NsqdServer) -> None:
 
 
 async def test_alone_it_is_waited_for(nsqds: Nsqds, stopped: NsqdServer) -> None:
-    """Where there is no other nothing is sent twice: the answer comes, or the time is over."""
+    """A publish on a silent nsqd without an alternative waits and is not sent twice."""
     async with producer_of(stopped) as producer:
         await producer.until_connected()
         os.kill(stopped.pid, signal.SIGSTOP)
         publishing = asyncio.create_task(producer.publish("alone", b"x"))
-        await asyncio.sleep(TIMEOUT_SECONDS * 0.6)  # beyond the time at which others are asked
+        await asyncio.sleep(TIMEOUT_SECONDS * 0.6)  # another nsqd would have been tried
         os.kill(stopped.pid, signal.SIGCONT)
 
         assert Receipt(stopped.tcp, 1, 0) == await publishing
 
 
 async def test_all_publishes_succeed_when_one_is_killed(nsqds: Nsqds) -> None:
-    """Its connection breaks: what had no answer goes to another one at once."""
+    """When an nsqd is killed, its unanswered publishes go to another one immediately."""
     async with producer_of(*nsqds) as producer:
         await producer.until_connected()
         victim = nsqds[2]
@@ -158,11 +158,11 @@ async def test_all_publishes_succeed_when_one_is_killed(nsqds: Nsqds) -> None:
 
 
 async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds) -> None:
-    """A host that swallows what is sent to it: nothing waits for its connection."""
+    """No publish waits for a connection to a host that drops its packets."""
     with socket.socket() as hole, socket.socket() as first, socket.socket() as second:
         hole.bind(("127.0.0.1", 0))
         hole.listen(0)
-        for filler in (first, second):  # a full backlog drops what comes behind
+        for filler in (first, second):  # with a full backlog, later connects are dropped
             filler.setblocking(False)
             filler.connect_ex(hole.getsockname())
         nowhere = f"127.0.0.1:{hole.getsockname()[1]}"
@@ -175,7 +175,7 @@ async def test_all_publishes_succeed_where_one_cannot_be_connected(nsqds: Nsqds)
 
 
 class Link:
-    """A connection on which an answer is due since a time; None: nothing is due."""
+    """A connection with an answer due since `waiting_since`; None: no answer is due."""
 
     def __init__(self, waiting_since: float | None) -> None:
         self.live = True
@@ -183,7 +183,7 @@ class Link:
 
 
 def test_a_connection_is_silent_after_two_checks() -> None:
-    """Data between them, or an end of the connection, means that it is not."""
+    """A connection is silent after two checks without data; not if idle, ended or read from."""
     silence, now = Silence(1.0), 10.0
     due, heard, idle, ended = Link(now), Link(now), Link(None), Link(now)
     links: list[Any] = [due, heard, idle, ended]

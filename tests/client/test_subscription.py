@@ -1,4 +1,4 @@
-"""client.subscription: messages in flight, their time, and what a lost connection leaves."""
+"""client.subscription: messages in flight, their timeouts, and lost connections."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from tests.support.waiting import until
 
 
 async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
-    """Without a delay it is default_requeue_delay x attempts, at most max_requeue_delay."""
+    """REQ without a delay uses default_requeue_delay x attempts, at most max_requeue_delay."""
     options = {"default_requeue_delay": 2.0, "max_requeue_delay": 7.0, "max_attempts": 0}
     async with scripted() as [nsqd], consumer_of(nsqd, **options) as consumer:
         peer = await subscribed(nsqd)
@@ -22,7 +22,7 @@ async def test_the_default_delay_of_a_requeue_grows_with_attempts() -> None:
 
 
 async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
-    """Messages waiting when their connection is lost are dropped; late answers go nowhere."""
+    """Waiting messages of a lost connection are dropped; late responses to it are not sent."""
     async with scripted() as [nsqd], consumer_of(nsqd) as consumer:
         peer = await subscribed(nsqd)
         for number in range(3):
@@ -42,7 +42,7 @@ async def test_what_a_lost_connection_left_is_not_handed_out() -> None:
 
 
 async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
-    """A message that waited here longer than its timeout is dropped, and its place is free."""
+    """A message that waited past msg_timeout is dropped and no longer in flight."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 100
         async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
@@ -56,7 +56,7 @@ async def test_what_nsqd_has_given_up_is_not_handed_out() -> None:
 
 
 async def test_touch_keeps_a_message_from_expiring() -> None:
-    """Each touch starts the message's time anew."""
+    """Each ``touch`` restarts the message's timeout."""
     async with scripted() as [nsqd]:
         nsqd.facts["msg_timeout"] = 1000
         async with consumer_of(nsqd, rdy_redistribute_interval=0.02) as consumer:
@@ -64,7 +64,7 @@ async def test_touch_keeps_a_message_from_expiring() -> None:
             peer.deliver(1)
             message = await anext(consumer)
             for _ in range(20):
-                await asyncio.sleep(0.08)  # together far longer than the time of the message
+                await asyncio.sleep(0.08)  # in total 1.6 s, longer than msg_timeout
                 message.touch()
 
             assert consumer.counters.expired == 0
@@ -72,7 +72,7 @@ async def test_touch_keeps_a_message_from_expiring() -> None:
 
 
 async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
-    """Singly and in batches, opened or not, ``expires_at`` is when nsqd gives up whatever comes."""
+    """``expires_at`` of messages and batches is at most max_msg_timeout after the delivery."""
     async with scripted() as [nsqd]:
         nsqd.facts.update(msg_timeout=10_000, max_msg_timeout=10_050)
         async with consumer_of(nsqd) as consumer:
@@ -84,7 +84,7 @@ async def test_touch_does_not_reach_beyond_max_msg_timeout() -> None:
             message.touch()
             assert message.untouched_until < message.expires_at < latest
 
-            await asyncio.sleep(0.06)  # the time of the messages, which nothing tells
+            await asyncio.sleep(0.06)  # longer than the 50 ms between the timeouts
             message.touch()
             batch = await anext(consumer.batches(1, wait=0))
             batch.touch()

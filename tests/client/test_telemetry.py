@@ -1,4 +1,4 @@
-"""client.telemetry with a real nsqd: spans of both sides, and the context between them."""
+"""client.telemetry with a real nsqd: spans of both sides, and the context that links them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.waiting import until
 
 
 class Traces:
-    """What a telemetry has told."""
+    """A telemetry and the spans that it has exported."""
 
     def __init__(self, *, carry_context: bool) -> None:
         self._exporter = InMemorySpanExporter()
@@ -36,29 +36,29 @@ class Traces:
         self.telemetry = Telemetry(tracer_provider=provider, carry_context=carry_context)
 
     def of(self, kind: SpanKind) -> list[ReadableSpan]:
-        """The spans of a kind that have ended."""
+        """Return the finished spans of a kind."""
         return [span for span in self._exporter.get_finished_spans() if span.kind is kind]
 
     @property
     def published(self) -> list[ReadableSpan]:
-        """Those of publishes."""
+        """The spans of publishes."""
         return self.of(SpanKind.PRODUCER)
 
     @property
     def processed(self) -> list[ReadableSpan]:
-        """Those of handling."""
+        """The spans of handling."""
         return self.of(SpanKind.CONSUMER)
 
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected failures need no lines."""
+    """Hide log lines about expected failures."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture
 def nsqd(shared_daemons: SharedDaemons) -> NsqdServer:
-    """A test uses a topic of its own."""
+    """A shared nsqd; each test uses its own topic."""
     return shared_daemons.nsqds[0]
 
 
@@ -68,24 +68,24 @@ def consumer_of(nsqd: NsqdServer, topic: str, **options: Any) -> Consumer:
 
 
 def ids(span: ReadableSpan) -> tuple[int, int]:
-    """Its trace's id and its own."""
+    """Return the ids of the trace and of the span."""
     assert span.context is not None
     return span.context.trace_id, span.context.span_id
 
 
 def parent(span: ReadableSpan) -> tuple[int, int] | None:
-    """Its parent's ids."""
+    """Return the ids of the parent, or None."""
     return span.parent and (span.parent.trace_id, span.parent.span_id)
 
 
 def attributes(span: ReadableSpan) -> Mapping[str, object]:
-    """What it says."""
+    """Return the span's attributes."""
     return dict(span.attributes or {})
 
 
 @pytest.mark.parametrize("carried", [True, False])
 async def test_one_trace_from_publish_to_handler(nsqd: NsqdServer, carried: bool) -> None:
-    """With the context carried the handler's span is the publish's child; else it is not."""
+    """The handler's span is a child of the publish's span only with carry_context."""
     traces, topic = Traces(carry_context=carried), f"traced-{carried}"
     bodies: list[bytes] = []
 
@@ -126,7 +126,7 @@ async def test_one_trace_from_publish_to_handler(nsqd: NsqdServer, carried: bool
 
 
 async def test_a_traced_handler_that_returns_false_has_failed(nsqd: NsqdServer) -> None:
-    """As an untraced one has: the message comes again."""
+    """If a traced handler returns False, the message is requeued, as without tracing."""
     traces, topic = Traces(carry_context=False), "returned-false"
     handler = traces.telemetry.handler(lambda message: message.attempts > 1)
     options: dict[str, Any] = {"handler": handler, "default_requeue_delay": 0.0}
@@ -138,7 +138,7 @@ async def test_a_traced_handler_that_returns_false_has_failed(nsqd: NsqdServer) 
 
 
 async def test_what_others_get(nsqd: NsqdServer) -> None:
-    """The body as it is, unless the context was asked for: then in an envelope."""
+    """Other consumers get the plain body, or with carry_context, an envelope around it."""
     plain, carrying = Traces(carry_context=False), Traces(carry_context=True)
     async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "others") as consumer:
         await plain.telemetry.producer(producer).publish("others", b"one")
@@ -157,7 +157,7 @@ async def test_what_others_get(nsqd: NsqdServer) -> None:
 async def test_a_context_that_is_none_harms_nobody(
     nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anybody may publish an envelope: what is no trace is no parent, and writes no lines."""
+    """An envelope with an invalid trace context gives no parent span and logs nothing."""
     traces = Traces(carry_context=True)
     odd: list[dict[str, str]] = [
         {"traceparent": "garbage", "": ""},
@@ -177,7 +177,7 @@ async def test_a_context_that_is_none_harms_nobody(
 
 
 async def test_failures_are_in_the_spans(nsqd: NsqdServer) -> None:
-    """A refused publish, and a handler that raises: its message comes again as without spans."""
+    """Spans of a refused publish and of a handler that raises have the status ERROR."""
     traces = Traces(carry_context=True)
     attempts: list[int] = []
 
@@ -202,7 +202,7 @@ async def test_failures_are_in_the_spans(nsqd: NsqdServer) -> None:
 
 
 async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
-    """One span for many messages; each that carries a context is a link."""
+    """A batch has one span, with a link for each message that carries a context."""
     traces = Traces(carry_context=True)
     async with Producer(nsqd.tcp) as producer, consumer_of(nsqd, "batched") as consumer:
         traced = traces.telemetry.producer(producer)
@@ -224,7 +224,7 @@ async def test_batches_are_linked_to_their_publishes(nsqd: NsqdServer) -> None:
 
 
 def test_the_blocking_api(nsqd: NsqdServer) -> None:
-    """The same two blocks, around what waits."""
+    """``publishing`` and ``processing`` work with the blocking API."""
     traces = Traces(carry_context=True)
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
         with traces.telemetry.publishing("blocking", [b"x"]) as bodies:
@@ -241,7 +241,7 @@ def test_the_blocking_api(nsqd: NsqdServer) -> None:
 
 
 async def test_many_at_a_time_have_their_own_spans(nsqd: NsqdServer) -> None:
-    """Tasks do not see each other's."""
+    """50 concurrent publishes have 50 traces, none a child of another."""
     traces = Traces(carry_context=True)
     async with Producer(nsqd.tcp) as producer:
         traced = traces.telemetry.producer(producer)
@@ -252,7 +252,7 @@ async def test_many_at_a_time_have_their_own_spans(nsqd: NsqdServer) -> None:
 
 
 async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
-    """Whoever looks at it later still finds the trace of its publish."""
+    """A dead letter keeps the trace context of its publish in its envelope."""
     traces = Traces(carry_context=True)
 
     def fail(message: Message) -> None:
@@ -278,7 +278,7 @@ async def test_a_dead_letter_keeps_its_envelope(nsqd: NsqdServer) -> None:
 async def test_the_documents_program_runs(
     nsqd: NsqdServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """docs/observing_clients.md shows a program that publishes, and handles what it published."""
+    """The program in docs/observing_clients.md publishes a message and handles it."""
     text = (Path(__file__).parents[2] / "docs/observing_clients.md").read_text(encoding="utf-8")
     [program] = re.findall(r"```python\n(.*?)```", text, re.S)
     names: dict[str, Any] = {}
@@ -291,7 +291,7 @@ async def test_the_documents_program_runs(
 
 
 def test_who_does_not_ask_for_it_does_not_load_it() -> None:
-    """The client loads nothing of OpenTelemetry; where it is missing, the error says what to do."""
+    """The client does not import OpenTelemetry; if it is missing, the error gives advice."""
     program = (
         "import sys, sparq.client as c; c.Consumer, c.Producer, c.Session\n"
         "print(any(name.startswith('opentelemetry') for name in sys.modules))\n"

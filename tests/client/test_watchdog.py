@@ -1,4 +1,4 @@
-"""client.watchdog: code that blocks the loop is named; a peer that reads nothing is closed."""
+"""client.watchdog: code that blocks the loop is logged; a peer that does not read is closed."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.waiting import stays, until
 
 
 def slow_handler(message: Message) -> None:
-    """Holds up the loop, as a handler must not."""
+    """Block the event loop for 0.2 s, as a handler must not."""
     time.sleep(0.2)
 
 
 async def test_a_handler_that_blocks_is_named(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The warning names the handler, says for how long, and what to do instead."""
+    """The warning contains the blocking handler's name, the duration and advice."""
     monkeypatch.setattr(watchdog, "INTERVAL_SECONDS", 0.01)
     monkeypatch.setattr(watchdog, "LATE_SECONDS", 0.1)
     caplog.set_level(logging.WARNING, "sparq.client.watchdog")
@@ -41,7 +41,7 @@ async def test_a_handler_that_blocks_is_named(
 async def test_who_awaits_is_not_blamed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Time that a handler spends waiting holds up nobody."""
+    """A handler that awaits does not block the loop: no warning."""
     monkeypatch.setattr(watchdog, "INTERVAL_SECONDS", 0.01)
     caplog.set_level(logging.WARNING, "sparq.client.watchdog")
 
@@ -57,7 +57,7 @@ async def test_who_awaits_is_not_blamed(
 
 
 def test_the_code_around_an_iteration_is_named_too() -> None:
-    """Without a handler it is whoever iterates."""
+    """Without a handler, the warning names the code that iterates over the consumer."""
     consumer = Consumer("t", "c", nsqd_tcp_addresses="127.0.0.1:1")
 
     assert consumer._watchdog._suspect == "the code that iterates over a consumer (t/c)"
@@ -67,7 +67,7 @@ SECONDS = 0.04
 
 
 async def test_a_peer_that_takes_nothing_is_given_up() -> None:
-    """Once, after its time, and not when it has begun to take before that."""
+    """A peer that reads nothing is given up once, after the timeout since the last ``start``."""
     loop = asyncio.get_running_loop()
     given_up: list[float] = []
     watch = WriteWatch(SECONDS, lambda: 7, lambda: given_up.append(loop.time()))
@@ -82,13 +82,13 @@ async def test_a_peer_that_takes_nothing_is_given_up() -> None:
 
 
 async def test_a_peer_that_takes_little_is_alive() -> None:
-    """A byte now and then will do."""
+    """A peer that reads one byte every few checks is not given up."""
     looks: list[int] = []
     given_up: list[int] = []
 
     def taken() -> int:
         looks.append(1)
-        return len(looks) // LOOKS  # nothing at most of the looks
+        return len(looks) // LOOKS  # no progress at most checks
 
     watch = WriteWatch(SECONDS, taken, lambda: given_up.append(1))
     watch.start()

@@ -16,20 +16,20 @@ from tests.support.servers import NsqdServer, spawn_nsqd
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Expected losses need no lines."""
+    """Hide log lines about expected connection losses."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture(scope="session")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One nsqd; each test uses a topic of its own."""
+    """One nsqd for all tests; each test uses its own topic."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), "--max-msg-size=10000") as server:
         yield server
 
 
 @pytest.fixture
 def session(nsqd: NsqdServer) -> Iterator[Session]:
-    """A session, which leaves no thread."""
+    """A session; after the test, its thread must have ended."""
     with sparq.connect(nsqd.tcp, max_in_flight=100, max_backoff_duration=0) as made:
         yield made
     assert not running()
@@ -37,7 +37,7 @@ def session(nsqd: NsqdServer) -> Iterator[Session]:
 
 @pytest.fixture
 def nowhere() -> Iterator[str]:
-    """An address that refuses connections, and that no other test's nsqd can take meanwhile."""
+    """An address that refuses connections and that no other test's nsqd can take."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{held.getsockname()[1]}"

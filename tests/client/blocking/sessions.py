@@ -11,7 +11,7 @@ from tests.support.servers import NsqdServer
 
 
 def fill(session: Session, topic: str, count: int) -> list[bytes]:
-    """Publish so many different messages."""
+    """Publish `count` messages with different bodies; return the bodies."""
     bodies = [b"%d" % number for number in range(count)]
     with session.producer() as producer:
         producer.multi_publish(topic, bodies)
@@ -19,16 +19,16 @@ def fill(session: Session, topic: str, count: int) -> list[bytes]:
 
 
 def is_empty(nsqd: NsqdServer, topic: str) -> bool:
-    """Whether nothing is left in the topic's channel "c"."""
+    """Whether the topic's channel "c" exists and has no messages left."""
     found = nsqd.channel(topic, "c")
     return bool(found) and found["depth"] + found["in_flight_count"] + found["deferred_count"] == 0
 
 
 def interrupt_soon(seconds: float = 0.1) -> None:
-    """Ctrl-C, while the program waits."""
+    """Send SIGINT to this process after `seconds`, while the test waits."""
     threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def running() -> list[threading.Thread]:
-    """The threads of sessions."""
+    """Return the running threads of sessions."""
     return [each for each in threading.enumerate() if each.name == "sparq session"]

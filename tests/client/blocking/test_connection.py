@@ -1,6 +1,6 @@
-"""client.blocking.connection through layers: peers that break the rules, and reused memory.
+"""client.blocking.connection over TLS and compression: misbehaving peers, and reused memory.
 
-Threads serve the handshake's pure twin. What goes right is in `tests/scenarios/tls`.
+A thread runs `Counterpart` as the nsqd. `tests/scenarios/tls` tests the cases without errors.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ Answer = Callable[[Counterpart, socket.socket], None]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Certificates, good and bad."""
+    """Valid and invalid certificates."""
     return certificates(tmp_path_factory.mktemp("certificates"))
 
 
 def options_of(files: Certificates, kind: str) -> LayerOptions:
-    """Options of one kind that trust the tests' authority."""
+    """Layer options of one of `KINDS`; with TLS, they trust the tests' authority."""
     trusted = {"tls_root_ca_file": str(files.authority)} if "tls" in kind else {}
     return LayerOptions(**KINDS[kind], **trusted)
 
 
 @contextlib.contextmanager
 def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
-    """A listener for one connection: the handshake, then an answer to each command."""
+    """A listener for one connection: it does the handshake, then answers each command."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -52,7 +52,8 @@ def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
             answered = 0
             while data := connection.recv(1 << 16):
                 connection.sendall(counterpart.receive(data))
-                # One command ahead of the answers: IDENTIFY, which the counterpart has answered.
+                # `heard` has one more entry than `answers`: the counterpart itself has answered
+                # IDENTIFY.
                 while answered < min(len(answers), len(counterpart.heard) - 1):
                     answers[answered](counterpart, connection)
                     answered += 1
@@ -67,7 +68,7 @@ def serving(counterpart: Counterpart, answers: list[Answer]) -> Iterator[str]:
 
 
 def says(data: bytes) -> Answer:
-    """Says this through the layers."""
+    """Return an answer that sends `data` through the layers."""
 
     def answer(counterpart: Counterpart, connection: socket.socket) -> None:
         counterpart.say(data)
@@ -78,13 +79,13 @@ def says(data: bytes) -> Answer:
 
 
 def counterpart_of(files: Certificates) -> Counterpart:
-    """One that offers everything."""
+    """A counterpart that offers TLS, Snappy and Deflate."""
     return Counterpart(dict(ALL), server_context(files))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
-    """Small and large answers arrive whole, each in the memory of the one before."""
+    """Large and small answers arrive whole, and each one reuses the previous one's memory."""
     bodies = [b"a" * 5_000_000, b"b" * 3_000_000, b"c"]
     answers = [says(frame(3, body)) for body in bodies]
     with serving(counterpart_of(files), answers) as address:
@@ -103,7 +104,7 @@ def test_answers_use_the_same_memory(files: Certificates, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tls", "snappy", "tls+deflate"])
 def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
-    """Another connection may do better: it is retried as a broken connection is."""
+    """Damaged data raises OSError, like a broken connection, so that callers retry it."""
 
     def damaged(counterpart: Counterpart, connection: socket.socket) -> None:
         counterpart.say(frame(0, b"important" * 1000))
@@ -119,7 +120,7 @@ def test_damage_is_an_os_error(files: Certificates, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["tls", "tls+snappy"])
 def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
-    """A peer that closes inside TLS, its socket still open, is not waited for."""
+    """After a TLS close_notify, ``ask`` fails immediately, even if the socket is still open."""
 
     def farewell(counterpart: Counterpart, connection: socket.socket) -> None:
         connection.sendall(counterpart.say_farewell())
@@ -131,10 +132,10 @@ def test_a_farewell_is_an_end(files: Certificates, kind: str) -> None:
 
 
 def test_the_beginning_may_fail(files: Certificates) -> None:
-    """Hanging up, distrust, and bytes that nobody asked for: each is told, each closes."""
+    """A hang-up, an untrusted certificate and unrequested bytes fail the handshake with errors."""
 
     class Rude(Counterpart):
-        """Answers IDENTIFY and goes."""
+        """A counterpart that answers IDENTIFY and then disconnects."""
 
         def receive(self, data: bytes) -> bytes:
             if self.heard:

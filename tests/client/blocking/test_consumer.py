@@ -1,4 +1,4 @@
-"""client.blocking.consumer: waits and their ends, batches, Ctrl-C, and closing."""
+"""client.blocking.consumer: timeouts, batches, Ctrl-C, and closing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.waiting import wait_for
 def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One that nobody has got would receive messages that nobody handles."""
+    """A consumer that Ctrl-C interrupts while it starts is closed, and takes no messages."""
     topic, nsqd = shared_daemons.make("orphan"), shared_daemons.nsqds[0]
     asked = LoopThread.ask
 
@@ -48,7 +48,7 @@ def test_ctrl_c_while_it_starts_leaves_no_consumer_behind(
 def test_who_is_too_slow_for_a_message_waits_for_the_next(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another thread may take what has just come: that is no end of the iteration."""
+    """``receive`` keeps waiting if another thread takes the message that woke it up."""
     topic, nsqd = shared_daemons.make("slower"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
@@ -72,7 +72,7 @@ def test_who_is_too_slow_for_a_message_waits_for_the_next(
 
 
 def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
-    """As a loop over messages does: what is closed has no more, and that is no error."""
+    """Closing the session ends loops over batches and over messages without an error."""
     topic, nsqd = shared_daemons.make("ended"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp) as session:
         consumer = session.consumer(topic, "c")
@@ -86,7 +86,7 @@ def test_batches_end_with_the_session(shared_daemons: SharedDaemons) -> None:
 
 
 def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
-    """Ordinary or not, as with an event loop; False says that it has failed."""
+    """``on_giving_up`` may be a coroutine function; False requeues the message."""
     topic, nsqd = shared_daemons.make("giving_up"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     attempts: list[int] = []
@@ -99,7 +99,7 @@ def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
     with sparq.connect(nsqd.tcp, **options) as session:
         with session.consumer(topic, "c", on_giving_up=give_up) as consumer:
             consumer.receive(20).requeue(0)
-            # It is given up while somebody asks for messages.
+            # The message is given up while a caller waits for messages.
             wait_for(lambda: [*consumer.messages(idle_timeout=0.05)] or consumer.counters.finished)
             assert (2, 1) == (consumer.counters.requeued, consumer.counters.finished)
         with pytest.raises(TypeError, match="on_giving_up takes a function"):
@@ -109,7 +109,7 @@ def test_any_function_may_give_up(shared_daemons: SharedDaemons) -> None:
 
 
 def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemons) -> None:
-    """Where the collector of garbage happens to run: that thread cannot wait for itself."""
+    """A batch iterator may be garbage-collected on the session's thread without a deadlock."""
     topic, nsqd = shared_daemons.make("collected"), shared_daemons.nsqds[0]
     nsqd.post(f"/mpub?topic={topic}", b"1\n2")
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session:
@@ -124,7 +124,7 @@ def test_batches_may_be_left_on_the_session_s_thread(shared_daemons: SharedDaemo
 
 
 def test_waits_have_ends(session: Session) -> None:
-    """``receive`` times out, ``messages`` and ``batches`` end when nothing comes for a while."""
+    """``receive`` times out; ``messages`` and ``batches`` end after ``idle_timeout``."""
     fill(session, "waits", 3)
     with session.consumer("waits", "c") as consumer:
         first = consumer.receive(timeout_seconds=10)
@@ -141,7 +141,7 @@ def test_waits_have_ends(session: Session) -> None:
 
 
 def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
-    """A wait for a batch that is given up leaves what it had gathered to the next who asks."""
+    """Messages gathered for a batch when ``idle_timeout`` ends the loop go to the next caller."""
     with session.consumer("left", "c") as consumer:
         wait_for(lambda: consumer.connections)
         assert [] == list(consumer.batches(1000, wait=30, idle_timeout=0.05))
@@ -154,7 +154,7 @@ def test_a_left_batch_loop_loses_nothing(session: Session) -> None:
 
 @pytest.mark.parametrize("size", [0, -1])
 def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
-    """As the consumer with an event loop tells them; what only that has is told, too."""
+    """A wrong size or name raises ValueError; ``handler``, which only asyncio has, TypeError."""
     with session.consumer("mistakes", "c") as consumer, pytest.raises(ValueError, match="size"):
         next(consumer.batches(size))
     with pytest.raises(TypeError, match="handler: iterate"):
@@ -164,7 +164,7 @@ def test_mistakes_in_batches_are_told(session: Session, size: int) -> None:
 
 
 def test_ctrl_c_loses_no_message(session: Session) -> None:
-    """In a notebook: the waiting cell is interrupted, messages come, the next cell gets them."""
+    """Messages that arrive after Ctrl-C interrupted a wait are received by the next loop, once."""
     with session.consumer("interrupted", "c") as consumer:
         for wait in (consumer.receive, lambda: next(consumer.batches())):
             interrupt_soon()
@@ -183,7 +183,7 @@ def test_ctrl_c_loses_no_message(session: Session) -> None:
 
 
 def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: NsqdServer) -> None:
-    """Fetched messages, those of a wait that timed out, and those not fetched yet: all at once."""
+    """``close`` requeues the 10 messages that no caller received, and only those."""
     fill(session, "back", 20)
     first = session.consumer("back", "c")
     in_hand = first.receive(10)
@@ -201,7 +201,7 @@ def test_closing_gives_back_what_was_not_handed_out(session: Session, nsqd: Nsqd
 
 
 def test_closing_gives_back_fetched_messages(session: Session) -> None:
-    """A loop that is left after its first message keeps the others from nobody."""
+    """``close`` after the first of 20 messages requeues the other 19 immediately."""
     fill(session, "fetched", 20)
     first = session.consumer("fetched", "c")
     first.receive(10).finish()
@@ -214,7 +214,7 @@ def test_closing_gives_back_fetched_messages(session: Session) -> None:
 
 
 def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
-    """``close(wait_seconds)`` lets another thread answer for what it has."""
+    """``close(wait_seconds)`` lets another thread finish its message before it closes."""
     fill(session, "grace", 1)
     consumer = session.consumer("grace", "c")
     message = consumer.receive(10)
@@ -225,7 +225,7 @@ def test_a_consumer_is_closed_with_time_for_others(session: Session) -> None:
 
 
 def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
-    """A fetched message that waited too long is dropped; its next delivery is handed out."""
+    """A fetched message that waited past its timeout is dropped; its redelivery is received."""
     fill(session, "stale", 2)
     options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 0.05}
     with session.consumer("stale", "c", **options) as consumer:
@@ -238,7 +238,7 @@ def test_what_nsqd_has_given_up_is_not_handed_out(session: Session) -> None:
 
 
 def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
-    """Not only when the consumer next counts what is over, which is seconds later by default."""
+    """Expiry is checked on each ``receive``, not only every ``rdy_redistribute_interval``."""
     fill(session, "late", 2)
     options = {"msg_timeout": 1.0, "rdy_redistribute_interval": 5.0}
     with session.consumer("late", "c", **options) as consumer:
@@ -250,7 +250,7 @@ def test_a_message_is_looked_at_as_it_is_handed_out(session: Session) -> None:
 
 
 def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
-    """The callback may wait and answer as any other part of the program."""
+    """``on_giving_up`` is not called on the session's thread, so it may block."""
     fill(session, "up", 1)
     given_up: list[tuple[int, bool]] = []
 
@@ -266,7 +266,7 @@ def test_giving_up_happens_on_a_thread_of_its_own(session: Session) -> None:
 
 
 def test_a_consumer_can_be_steered(session: Session) -> None:
-    """Pause, resume, ``max_in_flight``, and what is known."""
+    """``pause``, ``resume`` and ``max_in_flight`` take effect, and the state is readable."""
     with session.consumer("steered", "c", max_in_flight=5) as consumer:
         wait_for(lambda: consumer.connections)
         consumer.pause()
@@ -289,7 +289,7 @@ def test_a_consumer_can_be_steered(session: Session) -> None:
 
 
 def test_sources_change_at_run_time(session: Session, nsqd: NsqdServer) -> None:
-    """An nsqd, and an nsqlookupd, come and go as with an event loop."""
+    """nsqds and nsqlookupds can be added and removed at run time, except the last one."""
     nowhere, lookupd = f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}"
     with session.consumer("sources", "c") as consumer:
         consumer.connect_to_nsqd(nowhere)

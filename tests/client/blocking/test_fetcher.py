@@ -1,4 +1,4 @@
-"""client.blocking.fetcher: waits that are given up lose nothing."""
+"""client.blocking.fetcher: a wait that times out loses no items."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.shared_daemons import SharedDaemons
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    """A loop."""
+    """An event loop in a thread."""
     made = LoopThread()
     yield made
     made.close()
 
 
 class Source:
-    """Gives numbers when it is told to."""
+    """A source that yields one number for each ``give``."""
 
     def __init__(self, thread: LoopThread) -> None:
         self.ended = False
@@ -33,11 +33,11 @@ class Source:
         thread.call(self._gate.acquire)
 
     def give(self) -> None:
-        """Let one more go."""
+        """Let the source yield one more number."""
         self._thread.ask(self._gate.release)
 
     async def numbers(self) -> AsyncGenerator[int, None]:
-        """0, 1, 2, and no more."""
+        """Yield 0, 1 and 2."""
         try:
             for number in range(3):
                 await self._gate.acquire()
@@ -47,7 +47,7 @@ class Source:
 
 
 def test_a_wait_that_is_given_up_loses_nothing(thread: LoopThread) -> None:
-    """The next who asks gets what it would have brought; behind the last there is None."""
+    """After a timeout, ``next`` returns the item waited for; after the last item, None."""
     source = Source(thread)
     feed = Fetcher(thread, source.numbers())
     with pytest.raises(TimeoutError):
@@ -60,7 +60,7 @@ def test_a_wait_that_is_given_up_loses_nothing(thread: LoopThread) -> None:
 
 
 def test_closing_tells_what_was_fetched_and_never_asked_for(thread: LoopThread) -> None:
-    """The source is ended, in the middle of its waiting or not."""
+    """``end`` closes the source, and returns an item that was fetched but not read, or None."""
     for given, expected in ((False, None), (True, 0)):
         source = Source(thread)
         feed = Fetcher(thread, source.numbers())
@@ -75,7 +75,7 @@ def test_closing_tells_what_was_fetched_and_never_asked_for(thread: LoopThread) 
 
 
 def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
-    """To who asks; so is the end of the loop."""
+    """``next`` raises the source's error, or ClosedError after the loop is closed."""
 
     async def fail() -> AsyncGenerator[int, None]:
         raise KeyError("why")
@@ -94,13 +94,13 @@ def test_an_error_of_the_source_is_told(thread: LoopThread) -> None:
 def test_what_a_loop_over_batches_had_fetched_at_its_end_comes_again(
     shared_daemons: SharedDaemons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch that arrives just as the loop gives up is given back to nsqd."""
+    """A batch that arrives just as the loop ends is requeued, and nsqd delivers it again."""
     topic, nsqd = shared_daemons.make("feed"), shared_daemons.nsqds[0]
     nsqd.post(f"/pub?topic={topic}", b"x")
     waiting = Fetcher.next
 
     def too_late(self: Fetcher[object], deadline: float | None = None) -> object:
-        """Has fetched it, and says that it came too late."""
+        """Fetch the item, then time out as if it had arrived too late."""
         found = waiting(self, deadline)
         monkeypatch.undo()
         self._fetched = self._thread.submit(asyncio.sleep, 0, found)

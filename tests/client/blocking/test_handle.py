@@ -27,7 +27,7 @@ from sparq.client import (
 
 
 def test_a_close_that_is_interrupted_goes_on(nowhere: str) -> None:
-    """Ctrl-C ends the wait for a producer's close, and the producer ends all the same."""
+    """Ctrl-C ends the wait in a producer's ``close``, but the producer still closes."""
     with sparq.connect(nowhere, stop_timeout=0.3) as session:
         producer = session.producer()
         future = producer.submit("t", b"x")
@@ -40,12 +40,12 @@ def test_a_close_that_is_interrupted_goes_on(nowhere: str) -> None:
 
 
 def test_all_is_closed_at_the_same_time(nowhere: str) -> None:
-    """However many producers a session has, closing takes one ``stop_timeout``."""
+    """A session closes its producers concurrently: four of them take one ``stop_timeout``."""
     with sparq.connect(nowhere, stop_timeout=1.0) as session:
         futures = [session.producer().submit("t", b"x") for _ in range(4)]
         before = time.monotonic()
 
-    assert time.monotonic() - before < 3.0  # one after the other they would take four
+    assert time.monotonic() - before < 3.0  # one after the other, they would take four seconds
     assert all(future.exception() for future in futures)
 
 
@@ -53,7 +53,7 @@ def test_all_is_closed_at_the_same_time(nowhere: str) -> None:
 def test_nothing_of_a_session_goes_to_another_process(
     way: Callable[[Any], Any], nowhere: str
 ) -> None:
-    """As a worker of a pool or of Spark would take it along: it is told what to do instead."""
+    """Pickling or copying, as a worker pool or Spark does, raises TypeError with advice."""
     with sparq.connect(nowhere) as session:
         for each in (session, session.producer(), session.consumer("t", "c")):
             with pytest.raises(TypeError, match="make a session there"):
@@ -61,7 +61,10 @@ def test_nothing_of_a_session_goes_to_another_process(
 
 
 def test_both_apis_can_do_the_same() -> None:
-    """What is there is here by its name, or submitted; but for what only an event loop needs."""
+    """The blocking classes have every public name of the asyncio classes, except four.
+
+    ``publish_nowait`` is named ``submit`` there; the four (`awaited`) need an event loop.
+    """
     awaited = {"start", "stop", "join", "drain"}
     pairs = [(Consumer, BlockingConsumer), (Producer, BlockingProducer), (Batch, BlockingBatch)]
     for there, here in pairs:

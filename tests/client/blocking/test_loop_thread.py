@@ -1,4 +1,4 @@
-"""client.blocking.loop_thread: calls, posts, interruptions, ends and forks."""
+"""client.blocking.loop_thread: calls, posts, interruptions, closing and forks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FORKING = "ignore:This process .* is multi-threaded:DeprecationWarning"
 
 @pytest.fixture
 def thread() -> Iterator[LoopThread]:
-    """One that is ended in any case."""
+    """A loop thread, closed after the test."""
     made = LoopThread()
     yield made
     made.close()
@@ -34,7 +34,7 @@ async def add(one: int, other: int) -> int:
 
 
 def test_a_call_returns_what_it_awaits(thread: LoopThread) -> None:
-    """The result, or the error, of a coroutine on another thread."""
+    """``call`` runs a coroutine on the other thread and returns its result or raises its error."""
 
     async def fail() -> None:
         raise KeyError("why")
@@ -46,7 +46,7 @@ def test_a_call_returns_what_it_awaits(thread: LoopThread) -> None:
 
 
 def test_posts_are_done_in_order_and_before_a_later_call(thread: LoopThread) -> None:
-    """Each once, although many share one wake-up."""
+    """10,000 posts run once each, in order, although many share one wake-up of the loop."""
     done: list[int] = []
     for number in range(10_000):
         thread.post(done.append, number)
@@ -56,7 +56,7 @@ def test_posts_are_done_in_order_and_before_a_later_call(thread: LoopThread) -> 
 
 
 def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
-    """A post that comes while earlier ones are done is done too."""
+    """A post made while earlier posts run is run, too: 4 threads lose none of 8,000."""
     done: list[int] = []
 
     def post() -> None:
@@ -73,7 +73,7 @@ def test_no_post_of_many_threads_is_lost(thread: LoopThread) -> None:
 
 
 def test_ctrl_c_in_a_post_leaves_the_others_their_wake_up(thread: LoopThread) -> None:
-    """What was posted as it came is done with the next post."""
+    """A post whose wake-up Ctrl-C interrupted runs with the next post."""
     loop = thread._loop
     done: list[int] = []
 
@@ -91,7 +91,7 @@ def test_ctrl_c_in_a_post_leaves_the_others_their_wake_up(thread: LoopThread) ->
 
 
 def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
-    """The loop tells of it, and goes on with the next."""
+    """The loop's exception handler gets the error, and the next post runs."""
     done: list[int] = []
     told: list[object] = []
     thread.ask(lambda: thread._loop.set_exception_handler(lambda _, what: told.append(what)))
@@ -108,7 +108,7 @@ def test_a_post_that_fails_is_no_harm_to_the_others(thread: LoopThread) -> None:
 
 
 def test_a_submitted_one_is_a_future(thread: LoopThread) -> None:
-    """With the result or the error; one that is never done ends with the thread."""
+    """``submit`` returns a future with the result or the error; closing sets ClosedError."""
 
     async def fail() -> None:
         raise KeyError("why")
@@ -121,7 +121,7 @@ def test_a_submitted_one_is_a_future(thread: LoopThread) -> None:
 
 
 def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> None:
-    """Ctrl-C: the exception comes here, and the coroutine is ended there."""
+    """Ctrl-C raises KeyboardInterrupt in the caller and cancels the coroutine."""
     ends: list[str] = []
 
     async def endless() -> None:
@@ -147,7 +147,7 @@ def test_an_interrupted_wait_cancels_what_it_waited_for(thread: LoopThread) -> N
 
 
 def test_after_the_end_everything_says_so() -> None:
-    """No thread is left; calls, posts and those who waited get ``ClosedError``."""
+    """After ``close`` no thread is left; waiting and new calls and posts get ``ClosedError``."""
     before = running()
     thread = LoopThread()
     errors: list[BaseException] = []
@@ -178,7 +178,7 @@ def test_after_the_end_everything_says_so() -> None:
 
 
 def test_a_forgotten_one_ends() -> None:
-    """When nobody can use it any more, its thread goes, and who forgot it is told."""
+    """A loop thread that is garbage-collected ends its thread, with a ResourceWarning."""
     before = running()
     thread = LoopThread()
     assert len(before) + 1 == len(running())
@@ -190,7 +190,7 @@ def test_a_forgotten_one_ends() -> None:
 
 
 def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
-    """That would never end, so it is refused."""
+    """``call`` on the loop's own thread would deadlock, so it raises RuntimeError."""
 
     async def inside() -> None:
         thread.call(add, 1, 2)
@@ -200,11 +200,11 @@ def test_its_own_thread_cannot_wait_for_itself(thread: LoopThread) -> None:
 
 
 def test_what_interrupts_a_post_may_post(thread: LoopThread) -> None:
-    """A signal handler, or a finalizer that the collector of garbage runs, uses it as well."""
+    """A signal handler or finalizer that interrupts ``post`` may itself post and call."""
     done: list[int] = []
 
     def post_within() -> None:
-        with thread._lock:  # as far as a post is when something else comes in between
+        with thread._lock:  # the state of a post that is interrupted
             thread.post(done.append, 1)
             done.append(thread.call(add, 1, 2))
 
@@ -227,7 +227,7 @@ def _in_a_child(thread: LoopThread, answers: multiprocessing.Queue[str]) -> None
 
 @pytest.mark.filterwarnings(FORKING)
 def test_a_forked_child_is_told_and_does_no_harm(thread: LoopThread) -> None:
-    """The child learns that it has no thread, and its ``close`` leaves the parent's alone."""
+    """A forked child gets ClosedError, and its ``close`` does not affect the parent's thread."""
     forking = multiprocessing.get_context("fork")
     answers: multiprocessing.Queue[str] = forking.Queue()
     child = forking.Process(target=_in_a_child, args=(thread, answers), daemon=True)

@@ -15,7 +15,7 @@ from tests.support.waiting import wait_for
 
 
 def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> None:
-    """REQ comes again with one attempt more, TOUCH is counted, a second answer is an error."""
+    """REQ redelivers with attempts 2, TOUCH is counted, and a second response is an error."""
     fill(session, "answers", 1)
     with session.consumer("answers", "c") as consumer:
         message = consumer.receive(10)
@@ -37,7 +37,7 @@ def test_answers_go_once_and_take_effect(session: Session, nsqd: NsqdServer) -> 
 
 
 def test_batches(session: Session, nsqd: NsqdServer) -> None:
-    """Bodies without messages; messages answered singly; REQ of a batch; what a loop had left."""
+    """A batch is read, touched, finished and requeued, as a whole or message by message."""
     bodies = fill(session, "batches", 20)
     with session.consumer("batches", "c") as consumer:
         consumer.receive(10).finish()
@@ -70,7 +70,7 @@ def take(batch: Any) -> list[bytes]:
 
 
 def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
-    """It waits for nothing while no other is counted; the next one waits until it has left."""
+    """A publish above the limit is admitted if it is alone; the next waits until it leaves."""
     limit = ByteLimit(10)
     limit.enter(100)
     waiting = threading.Thread(target=limit.enter, args=(1,), daemon=True)
@@ -86,7 +86,7 @@ def test_a_publish_larger_than_the_limit_is_admitted_alone() -> None:
 
 
 def test_an_interrupted_wait_counts_no_bytes() -> None:
-    """After Ctrl-C as much fits as before."""
+    """A wait that Ctrl-C interrupts counts no bytes: the whole limit is free afterwards."""
     limit = ByteLimit(10)
     limit.enter(10)
     interrupt_soon()

@@ -19,7 +19,7 @@ from tests.support.shared_daemons import SharedDaemons
 
 
 def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
-    """One, several under one OK, one for later; the program is told by futures."""
+    """``submit``, ``multi_submit`` and ``submit_deferred`` publish; futures carry the receipts."""
     topic, nsqd = shared_daemons.make("submitted"), shared_daemons.nsqds[0]
     with sparq.connect(nsqd.tcp, max_in_flight=10) as session, session.producer() as producer:
         futures = [
@@ -39,7 +39,7 @@ def test_what_is_submitted_is_published(shared_daemons: SharedDaemons) -> None:
 
 
 def test_who_submits_waits_with_those_who_publish() -> None:
-    """Where they have taken all the room, what is submitted is not refused: it waits its turn."""
+    """Submits above ``max_pending_bytes`` are not refused: they wait after pending publishes."""
     nowhere, options = f"127.0.0.1:{free_port()}", {"publish_timeout": 0.3, "stop_timeout": 0.0}
     with (
         sparq.connect(nowhere, max_pending_bytes=100, **options) as session,
@@ -59,7 +59,7 @@ def test_who_submits_waits_with_those_who_publish() -> None:
 
 
 def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
-    """By the program, or by Ctrl-C while it is submitted; and it takes no room any more."""
+    """A submit that is cancelled, or interrupted by Ctrl-C, is not sent and frees its bytes."""
     gate = threading.Event()
     with (
         sparq.connect(f"127.0.0.1:{free_port()}", stop_timeout=0.0) as session,
@@ -86,7 +86,7 @@ def test_what_is_cancelled_before_it_begins_is_not_published() -> None:
 
 
 def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> None:
-    """``submit`` has published what it was given, not what stood there afterwards."""
+    """``submit`` copies a mutable buffer: the program may overwrite it immediately."""
     topic, nsqd = shared_daemons.make("buffer"), shared_daemons.nsqds[0]
     taken = threading.Event()
     with sparq.connect(nsqd.tcp) as session, session.producer() as producer:
@@ -108,7 +108,7 @@ def test_a_buffer_may_be_used_again_at_once(shared_daemons: SharedDaemons) -> No
 
 
 def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
-    """It waits where ``max_pending_bytes`` are under way, and all are published in the end."""
+    """``submit`` blocks while ``max_pending_bytes`` are pending; all messages are published."""
     with (
         sparq.connect(nsqd.tcp, max_pending_bytes=5_000) as session,
         session.producer() as producer,
@@ -124,7 +124,7 @@ def test_submitting_is_bounded_by_bytes(nsqd: NsqdServer) -> None:
 
 
 def test_ctrl_c_in_a_publish(nowhere: str) -> None:
-    """A publish that waits for an nsqd is interrupted; the block is left, and no thread stays."""
+    """Ctrl-C interrupts a publish that waits for an nsqd; leaving the block ends the thread."""
     before = time.monotonic()
     with (
         pytest.raises(KeyboardInterrupt),
@@ -139,7 +139,7 @@ def test_ctrl_c_in_a_publish(nowhere: str) -> None:
 
 
 def test_what_is_no_message_is_told_by_the_future(nowhere: str) -> None:
-    """``submit`` raises nothing itself, whatever it is given."""
+    """Wrong arguments to ``submit`` raise nothing; the future carries the error."""
     with sparq.connect(nowhere) as session, session.producer() as producer:
         wrong: list[Any] = [("t", None), ("t", 5), (None, b"x"), ("t", "text")]
         told = [producer.submit(*each).exception(10) for each in wrong]

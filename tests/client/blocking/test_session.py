@@ -1,4 +1,4 @@
-"""client.blocking.session: what it makes, threads and forks that share it, and its end."""
+"""client.blocking.session: producers and consumers, sharing by threads and forks, and closing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.waiting import wait_for
 
 
 def test_publish_and_consume(session: Session, nsqd: NsqdServer) -> None:
-    """The four ways to publish; a for loop over messages; FIN is seen by nsqd."""
+    """Publish in four ways, receive in a for loop, and finish: nsqd's channel is empty."""
     with session.producer() as producer:
         receipt = producer.publish("basic", b"one")
         producer.multi_publish("basic", [b"two", b"three"])
@@ -73,7 +73,7 @@ for message in consumer:
 
 
 def test_scripts_that_close_nothing_end(session: Session, nsqd: NsqdServer) -> None:
-    """One by itself, one by Ctrl-C; what they did not answer for comes again in its time."""
+    """Scripts exit normally and by Ctrl-C without ``close``; nsqd redelivers their messages."""
     with session.producer() as producer, ExitStack() as stack:
         scripts = []
         for topic in ("script_left", "script_interrupted"):
@@ -94,7 +94,7 @@ def test_scripts_that_close_nothing_end(session: Session, nsqd: NsqdServer) -> N
 
 
 def test_threads_share_a_session(session: Session, nsqd: NsqdServer) -> None:
-    """Each message is published once and handled by one of them."""
+    """Four threads publish and three consume: each of 200 messages is handled once."""
     seen: list[bytes] = []
     with session.producer() as producer, session.consumer("threads", "c") as consumer:
 
@@ -122,14 +122,14 @@ def test_threads_share_a_session(session: Session, nsqd: NsqdServer) -> None:
 
 
 async def test_inside_a_running_loop(session: Session) -> None:
-    """As in a notebook, whose loop runs already."""
+    """The blocking API works where an event loop runs already, as in a notebook."""
     fill(session, "notebook", 1)
     with session.consumer("notebook", "c") as consumer:
         assert b"0" == consumer.receive(10).body
 
 
 def test_errors_are_those_of_the_client(session: Session) -> None:
-    """A refusal has nsqd's code; what never reaches nsqd is told before."""
+    """A refusal by nsqd is a RemoteError with its code; a wrong topic name is a ValueError."""
     with session.producer() as producer:
         with pytest.raises(RemoteError) as refusal:
             producer.publish("errors", b"x" * 10_001)
@@ -144,7 +144,7 @@ def test_errors_are_those_of_the_client(session: Session) -> None:
 
 
 def test_a_closed_session_says_so(nsqd: NsqdServer) -> None:
-    """Whatever is asked of it, or of what it has made; closing again is harmless."""
+    """After ``close``, every use raises ClosedError, iterations end, and ``close`` is harmless."""
     session = sparq.connect(nsqd.tcp)
     producer, consumer = session.producer(), session.consumer("closed", "c")
     waiting = threading.Thread(target=lambda: ended.extend(consumer))
@@ -181,7 +181,7 @@ def _use_in_a_child(
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_harms_nobody(session: Session) -> None:
-    """It is told that the session is its parent's; even leaving the block leaves that alone."""
+    """A forked child gets ClosedError; leaving the blocks there does not affect the parent."""
     forking = multiprocessing.get_context("fork")
     told = forking.Queue()
     fill(session, "forked", 3)
@@ -199,14 +199,14 @@ def test_a_forked_child_harms_nobody(session: Session) -> None:
 
 
 def test_importing_sparq_loads_next_to_nothing() -> None:
-    """A script that never connects pays for no event loop and no HTTP client."""
+    """``import sparq`` imports neither asyncio nor aiohttp."""
     asked = "import sys, sparq; print([m for m in ('asyncio', 'aiohttp') if m in sys.modules])"
 
     assert b"[]\n" == subprocess.check_output([sys.executable, "-c", asked])
 
 
 def test_two_ctrl_c_end_everything(nowhere: str) -> None:
-    """The second one does not wait for ``stop_timeout``; who waits for a publish is told."""
+    """A second Ctrl-C closes without waiting for ``stop_timeout``; futures get ClosedError."""
     told: list[BaseException | None] = []
     with (
         pytest.raises(KeyboardInterrupt),
@@ -229,7 +229,7 @@ def test_two_ctrl_c_end_everything(nowhere: str) -> None:
 
 
 def test_a_forgotten_session_ends(nowhere: str) -> None:
-    """Also when its consumer was waited for; who forgot it is told."""
+    """A session that is garbage-collected with its consumer ends, with a ResourceWarning."""
 
     def forget() -> None:
         consumer = sparq.connect(nowhere).consumer("t", "c", on_giving_up=print)
@@ -253,7 +253,7 @@ sys.exit(os.waitpid(child, 0)[1] if (child := os.fork()) else 0)
 
 
 def test_a_program_that_ends_too_soon_is_told_of_it(nowhere: str) -> None:
-    """What it has begun to publish and closed nothing for; once, not by a forked child again."""
+    """A program that exits without ``close`` prints its pending publishes, once despite a fork."""
     command = [sys.executable, "-c", FORGETFUL, nowhere]
     ran = subprocess.run(command, capture_output=True, check=True, text=True, timeout=20)
 
@@ -261,7 +261,7 @@ def test_a_program_that_ends_too_soon_is_told_of_it(nowhere: str) -> None:
 
 
 def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
-    """A publish gives up in time, and tells what went wrong where."""
+    """Without an nsqd, each kind of publish raises PublishError, with the address and reason."""
     with sparq.connect(nowhere, publish_timeout=0.3) as session, session.producer() as producer:
         with pytest.raises(PublishError, match=nowhere):
             producer.publish("t", b"x")
@@ -290,7 +290,7 @@ def test_no_nsqd_is_an_error_that_says_why(nowhere: str) -> None:
 def test_mistakes_are_told_at_once(
     arguments: Any, options: Any, error: type[Exception], text: str
 ) -> None:
-    """And leave no thread."""
+    """Wrong arguments of ``connect`` raise an error that names them, and start no thread."""
     with pytest.raises(error, match=text):
         sparq.connect(*arguments, **options)
 
@@ -298,7 +298,7 @@ def test_mistakes_are_told_at_once(
 
 
 def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
-    """A path is an address as any other; who is not trusted is refused there, too."""
+    """Unix sockets work with TLS and Snappy; untrusted certificates are refused there, too."""
     files = certificates(tmp_path / "certificates")
     path = str(tmp_path / "nsqd.sock")
     flags = (f"--data-path={tmp_path}", *tls_flags(files.server))
@@ -319,7 +319,7 @@ def test_a_unix_socket_with_tls_and_compression(tmp_path: Path) -> None:
 
 
 def test_where_connections_come_from(shared_daemons: SharedDaemons) -> None:
-    """local_addr is heeded by this loop as well."""
+    """Connections of a session come from ``local_addr``."""
     nsqd = shared_daemons.nsqds[0]
     topic = shared_daemons.make("session.local")
     with sparq.connect(nsqd.tcp, local_addr="127.0.0.2") as session:
