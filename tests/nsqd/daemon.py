@@ -1,4 +1,4 @@
-"""An nsqd in the test's own process: real broker, disk and sockets; and a client of it."""
+"""An nsqd in the test process, with a real broker, disk and sockets, and a V2 client for it."""
 
 import asyncio
 import json
@@ -38,12 +38,12 @@ class Daemon:
 
     @property
     def tcp(self) -> str:
-        """Where it listens for V2: `host:port`, or the path of a unix socket."""
+        """The address of the V2 listener: `host:port`, or the path of a Unix socket."""
         listener = self.listeners.tcp
         return f"127.0.0.1:{listener.port}" if listener.port > 0 else listener.text
 
     async def raw(self, head: str, body: bytes = b"") -> tuple[int, dict[str, str], bytes]:
-        """One request as text; nothing on the way mends what is wrong with it."""
+        """Send a request as raw, unchecked text; return status, headers and body."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.http.port)
         writer.write(f"{head}\r\nHost: x\r\nConnection: close\r\n".encode() + body)
         async with asyncio.timeout(20):
@@ -80,11 +80,11 @@ class Daemon:
 
 
 running: list[Daemon] = []
-"""Those that were started and not stopped yet: of a test that failed, its fixture stops them."""
+"""All running daemons: a fixture stops those that a failed test has left behind."""
 
 
 async def start(folder: Path, **changes: Any) -> Daemon:
-    """An nsqd on free ports of loopback, unless the changes of its options say otherwise."""
+    """Start an nsqd, by default on free loopback ports; `changes` override the options."""
     free = "127.0.0.1:0"
     own = {"tcp_address": free, "http_address": free, "https_address": free}
     own |= {"data_path": str(folder), "broadcast_address": "here"}
@@ -122,7 +122,7 @@ async def stop(daemon: Daemon) -> None:
 
 @asynccontextmanager
 async def connected(daemon: Daemon) -> AsyncIterator[AsyncV2Client]:
-    """A V2 connection that has sent its magic bytes; it is dropped at the end."""
+    """Connect and send the V2 magic bytes; the connection is aborted at the end."""
     client = await AsyncV2Client.connect(daemon.tcp)
     try:
         yield client
@@ -131,7 +131,7 @@ async def connected(daemon: Daemon) -> AsyncIterator[AsyncV2Client]:
 
 
 class Consumer(AsyncV2Client):
-    """A V2 connection of a client with a name, for tests that do not care which."""
+    """A V2 connection with a fixed client identity, for tests that do not depend on it."""
 
     @classmethod
     async def introduced(cls, daemon: Daemon, *commands: bytes) -> Self:
@@ -143,7 +143,7 @@ class Consumer(AsyncV2Client):
         return consumer
 
     async def messages(self, count: int, *, finish: bool = True) -> list[bytes]:
-        """The bodies of the next messages, finished unless the test does that itself."""
+        """Receive `count` messages, finish them unless `finish` is false; return their bodies."""
         self.send(rdy(count))
         bodies = []
         for _ in range(count):

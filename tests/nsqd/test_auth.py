@@ -1,4 +1,4 @@
-"""AUTH against a real authd: what it is asked, what its answers allow, and what fails how."""
+"""AUTH against a real authd: its requests, the permissions it grants, and failures."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ ALL = answer(entry())
 
 
 async def fails(client: AsyncV2Client, text: str, *commands: bytes) -> None:
-    """What is said gets this error, and the connection ends."""
+    """Check that the commands get this error and that nsqd closes the connection."""
     assert (FRAME_ERROR, text.encode()) == await client.ask(*commands)
     assert b"" == await client.rest()
 
 
 @asynccontextmanager
 async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[AsyncV2Client]:
-    """A connection that has said AUTH, if a secret is given."""
+    """Connect, and send AUTH if a secret is given."""
     client = await AsyncV2Client.connect(daemon.tcp)
     if secret:
         client.send(c.auth(secret))
@@ -45,7 +45,7 @@ async def talking(daemon: Daemon, *, secret: bytes = b"") -> AsyncIterator[Async
 
 @asynccontextmanager
 async def guarded(folder: Path, *authds: Authd | str, **changes: Any) -> AsyncIterator[Daemon]:
-    """An nsqd that asks these authds."""
+    """Start an nsqd that uses these authds."""
     addresses = tuple(one if isinstance(one, str) else one.address for one in authds)
     daemon = await start(folder, auth_http_addresses=addresses, **changes)
     try:
@@ -61,7 +61,7 @@ def session_of(daemon: Daemon) -> V2Session:
 
 
 def expire(daemon: Daemon) -> None:
-    """Let the only client's permissions be too old."""
+    """Make the only client's permissions expire."""
     permissions = session_of(daemon).permissions
     assert permissions is not None
     permissions.begin(-(1 << 62))
@@ -70,7 +70,7 @@ def expire(daemon: Daemon) -> None:
 @pytest.mark.behaviour("TestClientAuth")
 @pytest.mark.parametrize("method", ["get", "post"])
 async def test_the_authd_is_asked_and_its_answer_is_told(tmp_path: Path, method: str) -> None:
-    """The authd sees secret, address and TLS; the client is told whom it was taken for."""
+    """The authd gets secret, IP and TLS state; the reply to AUTH has the client's identity."""
     async with (
         running(answer(entry(), entry("other"))) as authd,
         guarded(tmp_path, authd, auth_http_request_method=method) as daemon,
@@ -96,7 +96,7 @@ async def test_the_authd_is_asked_and_its_answer_is_told(tmp_path: Path, method:
 
 
 async def test_identify_tells_that_auth_is_required(tmp_path: Path) -> None:
-    """Clients with a secret look at `auth_required`."""
+    """With an authd, the reply to IDENTIFY has `auth_required: true`, as clients expect."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
         _, data = await talk.ask(c.identify(b'{"feature_negotiation":true}'))
 
@@ -104,7 +104,7 @@ async def test_identify_tells_that_auth_is_required(tmp_path: Path) -> None:
 
 
 async def test_stats_tell_whom_a_client_was_taken_for(tmp_path: Path) -> None:
-    """`authed`, `auth_identity` and `auth_identity_url` of /stats."""
+    """/stats shows `authed`, `auth_identity` and `auth_identity_url` of a client."""
     async with (
         running(ALL) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -136,7 +136,7 @@ COMMANDS = [
 async def test_without_auth_nothing_is_allowed(
     tmp_path: Path, name: str, sent: bytes, channel: str
 ) -> None:
-    """Each command that permissions are about is refused before AUTH; no topic is made."""
+    """Each command that needs permission gets E_AUTH_FIRST before AUTH; no topic is created."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
         await fails(talk, f"E_AUTH_FIRST AUTH required before {name}", sent)
 
@@ -148,7 +148,7 @@ async def test_without_auth_nothing_is_allowed(
 async def test_what_no_entry_allows_is_refused(
     tmp_path: Path, name: str, sent: bytes, channel: str
 ) -> None:
-    """Another topic's permission, or the other permission of this topic, does not help."""
+    """E_UNAUTHORIZED: permission for another topic, or another permission for this one."""
     other = "subscribe" if name.endswith("PUB") else "publish"
     entries = entry("^other$"), entry("^t$", permissions=(other,))
     async with (
@@ -162,7 +162,7 @@ async def test_what_no_entry_allows_is_refused(
 
 
 async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
-    """An entry for "lick" allows "clicks"; a channel's pattern is held against the channel."""
+    """"lick" matches the topic "clicks"; channel patterns are matched against the channel."""
     entries = entry("lick", ("^arch", "x$"), ("subscribe",)), entry("lick", (), ("publish",))
     async with running(answer(*entries)) as authd, guarded(tmp_path, authd) as daemon:
         async with talking(daemon, secret=SECRET) as talk:
@@ -171,14 +171,14 @@ async def test_patterns_are_not_anchored(tmp_path: Path) -> None:
             refused = 'E_UNAUTHORIZED AUTH failed for SUB on "clicks" "my_archive"'
             await fails(talk, refused, c.sub("clicks", "my_archive"))
         async with talking(daemon, secret=SECRET) as talk:
-            # Without an entry of channels that matches nothing at all, nobody publishes.
+            # A publish is checked with an empty channel name: a channel pattern must match it.
             await fails(
                 talk, 'E_UNAUTHORIZED AUTH failed for PUB on "clicks" ""', c.pub("clicks", b"x")
             )
 
 
 async def test_who_may_subscribe_may_read_ranges(tmp_path: Path) -> None:
-    """ATTACH and COMMIT need the channel, ENDS and READ any channel of the topic."""
+    """ATTACH and COMMIT need permission for the channel; ENDS and READ for any of the topic."""
     entries = entry("^t$", ("^c$",), ("subscribe",))
     async with (
         running(answer(entries)) as authd,
@@ -196,7 +196,7 @@ async def test_who_may_subscribe_may_read_ranges(tmp_path: Path) -> None:
 
 
 async def test_auth_once(tmp_path: Path) -> None:
-    """A second AUTH is an error, found behind its body."""
+    """A second AUTH gets E_INVALID, and the authd is not asked again."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
         async with talking(daemon, secret=SECRET) as talk:
             await fails(talk, "E_INVALID AUTH already set", c.auth(b"again"))
@@ -204,7 +204,7 @@ async def test_auth_once(tmp_path: Path) -> None:
 
 
 async def test_without_an_authd_auth_is_disabled(tmp_path: Path) -> None:
-    """AUTH is an error where nobody can be asked, and nothing needs it."""
+    """Without an authd, AUTH gets E_AUTH_DISABLED, and no command requires it."""
     async with guarded(tmp_path) as daemon:
         async with talking(daemon) as talk:
             await fails(talk, "E_AUTH_DISABLED AUTH disabled", c.auth(b"key"))
@@ -214,7 +214,7 @@ async def test_without_an_authd_auth_is_disabled(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("TestClientAuth")
 async def test_no_authorizations(tmp_path: Path) -> None:
-    """An authd that knows the client and allows nothing."""
+    """If the authd answers without authorizations, AUTH gets E_UNAUTHORIZED."""
     async with (
         running(answer()) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -253,13 +253,13 @@ GARBAGE: list[bytes | tuple[int, bytes]] = [
 async def test_an_answer_that_says_nothing_is_none(
     tmp_path: Path, said: bytes | tuple[int, bytes]
 ) -> None:
-    """Whatever is not exactly an answer counts as a failure of that authd."""
+    """An error status or a malformed answer of the authd makes AUTH fail: E_AUTH_FAILED."""
     async with running(said) as authd, guarded(tmp_path, authd) as daemon, talking(daemon) as talk:
         await fails(talk, "E_AUTH_FAILED AUTH failed", c.auth(b"key"))
 
 
 async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
-    """One that is not there and one that does not answer in time: AUTH fails, each asked once."""
+    """With one authd down and the other too slow, AUTH fails; no authd is asked twice."""
     async with running(ALL) as gone:
         pass
     async with running(ALL) as slow:
@@ -273,7 +273,7 @@ async def test_authds_that_are_down_or_slow(tmp_path: Path) -> None:
 
 
 async def test_another_authd_is_asked_when_one_fails(tmp_path: Path) -> None:
-    """One of two is broken, and one is named by its whole URL: either order ends well."""
+    """If one authd fails, the other is asked; an authd may be given as a full URL."""
     async with running((500, b"")) as broken, running(ALL) as good:
         there = f"http://{good.address}/some/where?key=1"
         async with guarded(tmp_path, broken, there) as daemon:
@@ -286,7 +286,7 @@ async def test_another_authd_is_asked_when_one_fails(tmp_path: Path) -> None:
 
 
 async def test_the_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever fails, at any level: neither the secret nor the query is logged."""
+    """No failure writes the secret to the log, at any log level."""
     caplog.set_level(logging.DEBUG)
     async with running(ALL) as gone:
         pass
@@ -302,7 +302,7 @@ async def test_the_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCapture
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
 async def test_permissions_expire(tmp_path: Path) -> None:
-    """After the time to live the next checked command asks again, with the same secret."""
+    """After the TTL, the next command that needs permission asks again with the same secret."""
     async with (
         running(answer(entry(), ttl=1)) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -321,7 +321,7 @@ async def test_permissions_expire(tmp_path: Path) -> None:
 async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
     tmp_path: Path,
 ) -> None:
-    """The command that finds them expired waits, all behind it too; nothing overtakes."""
+    """The command that finds them expired and all later ones wait, and keep their order."""
     async with (
         running(ALL) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -344,7 +344,7 @@ async def test_expired_permissions_are_renewed_in_the_order_of_the_commands(
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
 async def test_renewed_permissions_count_at_once_but_cut_no_subscription(tmp_path: Path) -> None:
-    """What the authd no longer allows is refused with the next command, not before."""
+    """A command that is no longer allowed is refused; an existing subscription continues."""
     async with (
         running(ALL, answer(entry("^other$"))) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -362,7 +362,7 @@ async def test_renewed_permissions_count_at_once_but_cut_no_subscription(tmp_pat
 
 @pytest.mark.behaviour("more.auth-ttl-expiry")
 async def test_a_renewal_that_fails(tmp_path: Path) -> None:
-    """No authd answers any more: the command fails, its texts tell nothing of why."""
+    """If the authd fails at renewal, the command gets E_AUTH_FAILED, without the reason."""
     async with (
         running(ALL, (500, b"")) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -374,7 +374,7 @@ async def test_a_renewal_that_fails(tmp_path: Path) -> None:
 
 
 async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """While one client's AUTH waits, others are served; its own commands wait behind it."""
+    """While one client's AUTH waits, others are served; its own later commands wait, too."""
     async with (
         running(ALL) as authd,
         guarded(tmp_path, authd) as daemon,
@@ -388,7 +388,7 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
             return len(authd.asked) == 2
 
         await until(is_asked)
-        # What it says meanwhile stays in the kernel.
+        # Its later commands stay in the socket buffer of the kernel.
         assert 1 == sum(not client._reading for client in daemon.nsqd.clients.connections)
         assert OK == await other.ask(c.pub("t", b"x"))
         assert ["t"] == list(daemon.nsqd.broker.topics)
@@ -399,7 +399,7 @@ async def test_who_waits_for_an_authd_keeps_nobody_waiting(tmp_path: Path) -> No
 
 
 async def test_patterns_that_take_long_hold_up_their_own_client_alone(tmp_path: Path) -> None:
-    """Each look is followed by a pause, in which others are served; the order stays."""
+    """nsqd serves others between two matches; the slow client's commands keep their order."""
     slow = entry("(.?){250}b$", permissions=("publish",))
     async with (
         running(answer(slow, entry("^t", (".*",))), answer(entry("^other$"))) as authd,
@@ -418,7 +418,7 @@ async def test_patterns_that_take_long_hold_up_their_own_client_alone(tmp_path: 
 
 
 async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> None:
-    """Neither its connection nor the request outlives it."""
+    """A client that disconnects while the authd is asked does not disturb the next client."""
     async with running(ALL) as authd, guarded(tmp_path, authd) as daemon:
         authd.open.clear()
         async with talking(daemon) as talk:
@@ -436,13 +436,13 @@ async def test_a_client_may_leave_while_an_authd_is_asked(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("address", ["ftp://host/auth", "http://", "host:port"])
 def test_an_address_that_is_none(address: str) -> None:
-    """nsqd does not start with an authd that cannot be asked."""
+    """nsqd does not start if an authd's address is invalid."""
     with pytest.raises(StartError, match="is not an address"):
         Authenticator(changed(NsqdOptions(), auth_http_addresses=(address,)))
 
 
 def test_a_root_ca_that_cannot_be_read(tmp_path: Path) -> None:
-    """nsqd does not start, and says which file it is about."""
+    """nsqd does not start if --tls-root-ca-file cannot be read."""
     options = changed(
         NsqdOptions(), auth_http_addresses=("h:1",), tls_root_ca_file=str(tmp_path / "none")
     )

@@ -1,4 +1,4 @@
-"""The V2 clients of one nsqd: their limit, and their end when nsqd stops."""
+"""nsqd's V2 clients: the limit on their number, and disconnecting them when nsqd stops."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.support.options import changed
 
 
 class Connection:
-    """A connection that counts what is done to it, and leaves when it is told."""
+    """A fake connection that counts calls, and leaves once it is closed or aborted."""
 
     def __init__(self, clients: Clients, *, reads_in: float | None = 0.0) -> None:
-        """`reads_in`: seconds until it has read all; None: it never reads."""
+        """`reads_in`: seconds it takes to read everything; None: it never reads."""
         self.closed = self.aborted = 0
         self._clients, self._reads_in = clients, reads_in
 
@@ -34,7 +34,7 @@ class Connection:
         self._leave()
 
     def _leave(self) -> None:
-        self._clients.forget(self)  # type: ignore[arg-type]  # all that is asked of it is here
+        self._clients.forget(self)  # type: ignore[arg-type]  # it has the methods that are used
 
 
 def made(**options: Any) -> Clients:
@@ -47,7 +47,7 @@ def admitted(clients: Clients, *connections: Connection) -> list[bool]:
 
 
 def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """The log says so once, and again after there was room."""
+    """The refusals are logged once, and once more after a client has left."""
     clients = made()
     clients.connections_max = 2
     first, *others = (Connection(clients) for _ in range(4))
@@ -61,7 +61,7 @@ def test_connections_beyond_the_limit_are_refused(caplog: pytest.LogCaptureFixtu
 
 
 async def test_a_client_that_reads_leaves_in_peace() -> None:
-    """Also one that needs a moment for it; without clients there is nothing to wait for."""
+    """Clients that read everything within STOP_SECONDS are closed but not aborted."""
     clients = made()
     await clients.gone()
     early = Connection(clients)
@@ -76,7 +76,7 @@ async def test_a_client_that_reads_leaves_in_peace() -> None:
 
 
 async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After `STOP_SECONDS`."""
+    """A client that reads nothing is aborted `STOP_SECONDS` after it was closed."""
     monkeypatch.setattr(module, "STOP_SECONDS", 0.01)
     clients = made()
     quiet = Connection(clients, reads_in=None)
@@ -89,7 +89,7 @@ async def test_a_client_that_does_not_read_is_cut_off(monkeypatch: pytest.Monkey
 
 
 def test_clients_are_asked_for_auth_if_anything_can_answer() -> None:
-    """With an authd, or with a token file; an audit file alone asks nobody."""
+    """An authd makes AUTH required; an audit file alone does not."""
     assert made().authenticator is None
     assert made(audit_file="audit").authenticator is None
     assert isinstance(made(auth_http_addresses=("127.0.0.1:1",)).authenticator, Authenticator)

@@ -1,4 +1,4 @@
-"""`/config`: options read and written over HTTP."""
+"""`/config`: reading and changing options over HTTP."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ INVALID_OPTION = b'{"message":"INVALID_OPTION"}'
 
 @pytest.fixture(autouse=True)
 def level_kept() -> Iterator[None]:
-    """A test may change the level of the whole process."""
+    """Restore the log level of the process, which the test may change."""
     root = logging.getLogger()
     level = root.level
     yield
@@ -28,7 +28,7 @@ def level_kept() -> Iterator[None]:
 
 @pytest.mark.behaviour("TestHTTPconfig")
 async def test_lookupd_addresses(nsqd: Daemon) -> None:
-    """Read, replaced by a JSON list, answered and in force."""
+    """A PUT of a JSON list replaces the addresses, returns them and takes effect."""
     path = "/config/nsqlookupd_tcp_addresses"
     assert await nsqd.ask("GET", path) == (200, b"[]")
     wanted = b'["127.0.0.1:1","localhost:2"]'
@@ -43,7 +43,7 @@ async def test_lookupd_addresses(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPconfig")
 async def test_log_level(nsqd: Daemon) -> None:
-    """A bare word in any case; the answer is NSQ's number; it is in force."""
+    """PUT takes a level's name in any case, applies it, and returns NSQ's number for it."""
     for word, number, level in (
         (b"fatal", b"5", logging.CRITICAL),
         (b"DEBUG", b"1", logging.DEBUG),
@@ -57,7 +57,7 @@ async def test_log_level(nsqd: Daemon) -> None:
 
 
 async def test_refusals(nsqd: Daemon) -> None:
-    """Empty and too large values, options that are not there or not to be written."""
+    """Empty or too large values get 413; unknown or read-only options get INVALID_OPTION."""
     for body in (b"", b"x" * 101):
         assert await nsqd.ask("PUT", "/config/log_level", body) == (413, INVALID_VALUE)
     assert await nsqd.ask("PUT", "/config/max_msg_size", b"5") == (400, INVALID_OPTION)
@@ -68,7 +68,7 @@ async def test_refusals(nsqd: Daemon) -> None:
 
 
 async def test_every_option_can_be_read(nsqd: Daemon) -> None:
-    """Text as it is, the rest as JSON; durations in nanoseconds, Go's numbers where it has them."""
+    """Text is returned as is, the rest as JSON: durations in ns, enumerations as Go's numbers."""
     values = {}
     for flag in flags_of(NsqdOptions):
         if flag.key in NOT_IN_GO:
@@ -89,7 +89,7 @@ async def test_every_option_can_be_read(nsqd: Daemon) -> None:
 
 
 async def test_no_password_is_told(tmp_path: Path) -> None:
-    """Of an authd's URL the user and password stay inside."""
+    """The answer omits the user and password in an authd's URL."""
     nsqd = await start(tmp_path, auth_http_addresses=("http://me:secret@127.0.0.1:1/auth",))
     answer = await nsqd.ask("GET", "/config/auth_http_addresses")
     await stop(nsqd)
@@ -98,7 +98,7 @@ async def test_no_password_is_told(tmp_path: Path) -> None:
 
 
 def test_addresses_are_a_list_of_text() -> None:
-    """In the order in which they came."""
+    """They keep their order; a body that is no list of texts is refused."""
     assert read_addresses(b' ["b:1", "a:2"] ') == ["b:1", "a:2"]
     with pytest.raises(HttpError):
         read_addresses(b"[" * 100_000)

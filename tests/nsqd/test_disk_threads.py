@@ -1,4 +1,4 @@
-"""The runner: disk work in its threads, results in the loop, barriers that open."""
+"""DiskThreads: disk work runs in threads, its results arrive in the loop; barriers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.waiting import let_all_run, until
 
 
 class Work:
-    """A piece of disk work that waits until it may go on, and says where it ran."""
+    """Disk work that waits for `go` and records the thread that ran it."""
 
     def __init__(self, kind: TaskKind, *, held: bool = False) -> None:
         self.kind = kind
@@ -31,20 +31,20 @@ class Work:
             self.go.set()
 
     def run(self) -> None:
-        """Wait for `go`, in whatever thread this is."""
+        """Wait up to 20 s for `go`; record the thread."""
         assert self.go.wait(20)
         self.thread = threading.current_thread().name
 
 
 @pytest.fixture
 async def turns() -> list[str]:
-    """What happened in the loop, in order."""
+    """Turns of the loop and the tasks that they took over, in order."""
     return []
 
 
 @pytest.fixture
 async def runner(turns: list[str]) -> AsyncIterator[DiskThreads]:
-    """A runner in this test's loop."""
+    """DiskThreads in this test's loop."""
     loop = asyncio.get_running_loop()
     journal = Journal(MemoryDisk(), "/data")
 
@@ -67,13 +67,13 @@ def note(turns: list[str], finished: list[Task]) -> None:
 
 
 def task(work: Work, name: str) -> Task:
-    """A task of this name."""
+    """Make a task with this name."""
     work.name = name
     return Task(work)
 
 
 async def settled(runner: DiskThreads) -> None:
-    """Wait for all that was handed out, with a bound."""
+    """Wait up to 20 s for all tasks submitted so far."""
     async with asyncio.timeout(20):
         await runner.barrier()
 
@@ -81,7 +81,7 @@ async def settled(runner: DiskThreads) -> None:
 async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
     runner: DiskThreads, turns: list[str]
 ) -> None:
-    """Commits, reads and housekeeping do not wait for one another; a turn takes what is done."""
+    """Commits, reads, inspection and housekeeping have separate threads; turns take results."""
     works = [Work(kind) for kind in TaskKind]
     runner.submit([task(work, work.kind.value) for work in works])
 
@@ -100,7 +100,7 @@ async def test_each_kind_runs_in_its_thread_and_is_done_in_the_loop(
 
 
 async def test_commits_keep_their_order(runner: DiskThreads, turns: list[str]) -> None:
-    """One thread, one order: a later commit never overtakes."""
+    """200 commits are finished in the order in which they were submitted."""
     runner.submit([task(Work(TaskKind.COMMIT), str(number)) for number in range(200)])
 
     await settled(runner)
@@ -111,7 +111,7 @@ async def test_commits_keep_their_order(runner: DiskThreads, turns: list[str]) -
 async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
     runner: DiskThreads, turns: list[str]
 ) -> None:
-    """Under a steady stream of work a barrier still opens."""
+    """A barrier opens while later work is still running."""
     first, later = Work(TaskKind.COMMIT, held=True), Work(TaskKind.READ, held=True)
     runner.submit([task(first, "first")])
     barrier = asyncio.create_task(runner.barrier())
@@ -130,7 +130,7 @@ async def test_a_barrier_waits_for_what_came_before_and_for_nothing_later(
 
 
 async def test_only_a_lone_commit_runs_inline(runner: DiskThreads) -> None:
-    """Two tasks, a read, much to write, or a commit behind another one go to the threads."""
+    """Two tasks, a read, a large write, or a commit after an unfinished one use the threads."""
     work = Work(TaskKind.COMMIT)
     commit = task(work, "inline")
     held = Work(TaskKind.COMMIT, held=True)
@@ -151,7 +151,7 @@ async def test_only_a_lone_commit_runs_inline(runner: DiskThreads) -> None:
 async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
     runner: DiskThreads,
 ) -> None:
-    """A slow disk sends commits that sync to the thread; writes wait for no disk."""
+    """After a slow sync, commits run in the thread; small writes without sync stay inline."""
     slow = Work(TaskKind.COMMIT, held=True)
     threading.Timer(0.1, slow.go.set).start()
     runner.run_inline([task(slow, "slow")])
@@ -174,15 +174,15 @@ async def test_writes_run_inline_whatever_the_disk_takes_for_a_sync(
 
 
 async def test_a_turn_between_a_task_and_its_wake_up() -> None:
-    """It takes the task over before its thread wakes the loop; the next task wakes the loop too."""
+    """After a turn took over a task before its wake-up, the next task still wakes the loop."""
     loop = asyncio.get_running_loop()
     turns: list[int] = []
 
-    def wake() -> None:  # as a turn does, which takes nothing over where there is nothing
+    def wake() -> None:  # like a turn, which takes over only what is finished
         turns.append(len(made.finished) and len(made.take_finished()))
 
     class Overtaken(deque[tuple[int, Task]]):
-        """The loop's turn comes right behind what a thread adds."""
+        """A queue in which a turn follows each append immediately, before the thread's wake-up."""
 
         def append(self, entry: tuple[int, Task]) -> None:
             super().append(entry)

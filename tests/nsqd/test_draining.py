@@ -1,4 +1,4 @@
-"""`/drain` and `/topic/drain`: refusals, what the answers tell, kill -9 and restart."""
+"""`/drain` and `/topic/drain`: refused publishes, the answers, kill -9 and restart."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ async def shown(nsqd: Daemon, method: str = "GET", path: str = "/drain") -> dict
 
 
 async def publisher(nsqd: Daemon) -> Consumer:
-    """A V2 connection that publishes."""
+    """Open a V2 connection that publishes."""
     return await Consumer.introduced(nsqd)
 
 
 async def test_off_by_default(nsqd: Daemon) -> None:
-    """Nothing drains, and `/stats` has NSQ's keys only."""
+    """By default nothing drains, `/stats` has no `draining` key, and drain.json does not exist."""
     await nsqd.post("/pub?topic=t", b"x")
 
     found = await shown(nsqd)
@@ -57,7 +57,7 @@ async def metrics(nsqd: Daemon) -> bytes:
 
 
 async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
-    """V2 with a fixed text, HTTP with 503; connections stay; what was promised is delivered."""
+    """Publishes fail, over HTTP with 503; connections stay open and messages are delivered."""
     producer = await publisher(nsqd)
     producer.send(PUB)
     assert (0, b"OK") == await producer.frame()
@@ -72,7 +72,7 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
     for path, body in (*bodies, ("/pub?topic=t&defer=5", b"x")):
         status, answer = await nsqd.ask("POST", path, body)
         assert (503, REFUSED) == (status, json.loads(answer))
-    assert ["t"] == list(nsqd.nsqd.broker.topics)  # a refused publish makes no topic
+    assert ["t"] == list(nsqd.nsqd.broker.topics)  # a refused publish creates no topic
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert [b"one"] == await consumer.messages(1)
     assert b"nsqd_draining 1" in await metrics(nsqd)
@@ -91,7 +91,7 @@ async def test_publishes_are_refused_and_deliveries_go_on(nsqd: Daemon) -> None:
 
 
 async def test_a_list_of_what_is_left_is_bounded(nsqd: Daemon) -> None:
-    """However many channels there are, the first ones are shown: those that are held up."""
+    """`left` has at most LEFT_SHOWN channels; `channels` counts all of them."""
     await nsqd.post("/topic/create?topic=t")
     for number in range(LEFT_SHOWN + 5):
         await nsqd.post(f"/channel/create?topic=t&channel=c{number}")
@@ -102,7 +102,7 @@ async def test_a_list_of_what_is_left_is_bounded(nsqd: Daemon) -> None:
 
 
 async def test_dead_letters_are_taken(tmp_path: Path) -> None:
-    """They are no publish of a client: without them their channel would never be empty."""
+    """A draining nsqd still moves dead letters: otherwise their channel would never be empty."""
     nsqd = await start(tmp_path, max_attempts=1)
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
@@ -124,7 +124,7 @@ async def test_dead_letters_are_taken(tmp_path: Path) -> None:
 
 
 async def test_one_topic_drains(nsqd: Daemon) -> None:
-    """Only its publishes are refused, in words of their own; the topic need not be there."""
+    """Only its publishes are refused, with a separate error; the topic need not exist."""
     told = await shown(nsqd, "POST", "/topic/drain?topic=t")
     assert ("t", True, "127.0.0.1") == (told["topic"], told["draining"], told["by"])
     producer = await publisher(nsqd)
@@ -150,7 +150,7 @@ async def test_one_topic_drains(nsqd: Daemon) -> None:
 
 
 async def test_a_drain_that_cannot_be_written_does_not_hold(tmp_path: Path) -> None:
-    """It is refused; publishes go on, and the next one may hold."""
+    """If drain.json cannot be written, /drain gets 500, publishes continue, a retry succeeds."""
     nsqd = await start(tmp_path)
     (tmp_path / "drain.json.new").mkdir()
     status, answer = await nsqd.ask("POST", "/drain")
@@ -163,7 +163,7 @@ async def test_a_drain_that_cannot_be_written_does_not_hold(tmp_path: Path) -> N
 
 
 async def test_changes_at_the_same_time_are_all_kept(nsqd: Daemon) -> None:
-    """Each is made of what the one before has come to."""
+    """Nine concurrent drain requests are all in effect afterwards."""
     paths = [("POST", f"/topic/drain?topic=t{number}") for number in range(8)]
     await asyncio.gather(*(shown(nsqd, *path) for path in (*paths, ("POST", "/drain"))))
     found = await shown(nsqd)
@@ -173,7 +173,7 @@ async def test_changes_at_the_same_time_are_all_kept(nsqd: Daemon) -> None:
 
 
 def status_of(nsqd: Server) -> int:
-    """The status with which a process has ended; it does so by itself."""
+    """Wait up to 20 s until the process exits by itself; return its exit status."""
     process = nsqd.process
     assert process is not None
     nsqd.process = None
@@ -181,7 +181,7 @@ def status_of(nsqd: Server) -> int:
 
 
 def test_a_drain_survives_a_kill_and_its_end_does(tmp_path: Path) -> None:
-    """Of the nsqd and of a topic; a damaged file is no start."""
+    """Drains, and their ends, survive kill -9; nsqd does not start with a damaged drain.json."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/drain")
         nsqd.post("/topic/drain?topic=t")

@@ -1,4 +1,4 @@
-"""nsqd's HTTP endpoints, asked over real sockets, with a real broker on a real disk behind them."""
+"""nsqd's HTTP endpoints, over real sockets, with a real broker and a real disk."""
 
 import errno
 import itertools
@@ -22,12 +22,12 @@ from tests.support.waiting import until
 SECOND = 1_000_000_000
 
 
-# What it is
+# Info and health
 
 
 @pytest.mark.behaviour("http.TestInfo")
 async def test_info_says_who_it_is(nsqd: Daemon) -> None:
-    """Ports, limits in nanoseconds and bytes, and where it stands."""
+    """/info has version, address, ports, limits in ns and bytes, and topology."""
     status, answer = await nsqd.ask("GET", "/info")
     info = json.loads(answer)
 
@@ -49,7 +49,7 @@ async def test_info_says_who_it_is(nsqd: Daemon) -> None:
 
 
 async def test_ping_tells_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """OK, or 500 with what the disk last refused, as plain text."""
+    """/ping answers OK, or 500 with the broker's error as plain text."""
     assert await nsqd.ask("GET", "/ping") == (200, b"OK")
 
     monkeypatch.setattr(nsqd.nsqd.broker, "health", lambda: "NOK - no space left on device")
@@ -63,7 +63,7 @@ async def test_ping_tells_the_health(nsqd: Daemon, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.behaviour("TestHTTPpub")
 async def test_a_message_is_published(nsqd: Daemon) -> None:
-    """It is kept before the answer, and delivered as it was sent."""
+    """A published message counts in the depth when it is answered, and is delivered unchanged."""
     status, headers, body = await nsqd.raw(
         "POST /pub?topic=t HTTP/1.1", b"Content-Length: 5\r\n\r\nhello"
     )
@@ -108,14 +108,14 @@ async def test_a_message_is_published(nsqd: Daemon) -> None:
 async def test_a_bad_publish_is_refused(
     nsqd: Daemon, target: str, body: bytes, status: int, message: str
 ) -> None:
-    """Codes and their order are NSQ's, and nothing of a refused request is stored."""
+    """Error codes and the order of checks are NSQ's; a refused request stores nothing."""
     assert await nsqd.ask("POST", target, body) == (status, b'{"message":"%s"}' % message.encode())
     assert [t["depth"] for t in (await nsqd.stats())["topics"]] in ([], [0])
 
 
 @pytest.mark.behaviour("more.body-limits-chunked")
 async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
-    """Without an announced size the real one counts; at the limit a body passes."""
+    """For chunked bodies the received size counts; a body exactly at the limit is accepted."""
     chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
     chunked = b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -129,7 +129,7 @@ async def test_limits_hold_for_chunked_bodies(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPmpub", "TestHTTPmpubEmpty")
 async def test_lines_are_published(nsqd: Daemon) -> None:
-    """One message a line; empty lines are none, a carriage return is a character."""
+    """Each line is one message; empty lines are skipped, a carriage return is part of it."""
     assert await nsqd.post("/mpub?topic=t", b"\na\n\nb\r\n" + b"x" * 100 + b"\n\n") == b"OK"
 
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -139,7 +139,7 @@ async def test_lines_are_published(nsqd: Daemon) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"\n\n"])
 async def test_no_line_is_no_message(nsqd: Daemon, body: bytes) -> None:
-    """The answer is OK, and the topic is there, as with NSQ."""
+    """A body without messages gets OK and creates the topic, as with NSQ."""
     assert await nsqd.post("/mpub?topic=t", body) == b"OK"
     assert (await nsqd.topic("t"))["message_count"] == 0
 
@@ -147,7 +147,7 @@ async def test_no_line_is_no_message(nsqd: Daemon, body: bytes) -> None:
 @pytest.mark.behaviour("TestHTTPmpubBinary", "TestHTTPmpubForNonNormalizedBinaryParam")
 @pytest.mark.parametrize("binary", ["true", "1", "yes", ""])
 async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
-    """Count, then size and bytes; a text that is no boolean means binary."""
+    """A binary body has a count, then size and bytes of each; a non-boolean means binary."""
     bodies = [b"a\nb", b"c" * 50]
     body = struct.pack(">i", 2) + b"".join(struct.pack(">i", len(b)) + b for b in bodies)
     assert await nsqd.post(f"/mpub?topic=t&binary={binary}", body) == b"OK"
@@ -158,7 +158,7 @@ async def test_binary_bodies_are_published(nsqd: Daemon, binary: str) -> None:
 
 
 async def test_binary_false_means_lines(nsqd: Daemon) -> None:
-    """false and 0 are text mode."""
+    """`binary=false` and `binary=0` mean one message per line."""
     assert await nsqd.post("/mpub?topic=t&binary=false", b"a\nb") == b"OK"
     assert await nsqd.post("/mpub?topic=t&binary=0", b"a\nb") == b"OK"
     assert (await nsqd.topic("t"))["depth"] == 4
@@ -167,7 +167,7 @@ async def test_binary_false_means_lines(nsqd: Daemon) -> None:
 @pytest.mark.behaviour("TestHTTPpubDefer")
 @pytest.mark.parametrize("target", ["/pub?topic=t&defer=100", "/mpub?topic=t&defer=100"])
 async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
-    """It counts as deferred, and is delivered when it is due, not before."""
+    """It counts as deferred, and is not delivered before it is due."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     began = time.monotonic()
@@ -190,7 +190,7 @@ async def test_a_deferred_publish_waits(nsqd: Daemon, target: str) -> None:
 async def test_a_refusal_by_storage_is_503(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch, error: RemoteError, message: str
 ) -> None:
-    """The reason is told, and a stop is told apart."""
+    """A publish that the broker refuses gets 503 with the reason; during a stop EXITING."""
 
     async def refuse(*_: object) -> None:
         raise error
@@ -203,7 +203,7 @@ async def test_a_refusal_by_storage_is_503(
 
 
 async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
-    """Publishes and changes get 503 EXITING."""
+    """While nsqd stops, publishes and changes get 503 EXITING."""
     nsqd.nsqd.exiting = True
     for target in ("/pub?topic=t", "/mpub?topic=t", "/topic/create?topic=t"):
         assert await nsqd.ask("POST", target, b"x") == (503, b'{"message":"EXITING"}')
@@ -215,7 +215,7 @@ async def test_while_it_stops_nothing_is_changed(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestDeleteTopic")
 async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
-    """Creation is idempotent, answers are empty, deletion takes the channels along."""
+    """Creation is idempotent, answers are empty, and deleted topics and channels are gone."""
     for _ in range(2):
         assert await nsqd.post("/topic/create?topic=t") == b""
         assert await nsqd.post("/channel/create?topic=t&channel=c") == b""
@@ -228,7 +228,7 @@ async def test_topics_and_channels_come_and_go(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPV1TopicChannel", "http.TestEmptyTopic", "http.TestEmptyChannel")
 async def test_pause_and_empty(nsqd: Daemon) -> None:
-    """A paused topic gathers; emptying it drops that; emptying a channel drops the channel's."""
+    """Emptying a paused topic drops what its channels have not got; emptying a channel, its own."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     await nsqd.post("/pub?topic=t", b"1")
@@ -288,14 +288,14 @@ ON_CHANNELS = ("create", "delete", "empty", "pause", "unpause", "seek")
 async def test_bad_changes_have_nsqs_codes(
     nsqd: Daemon, target: str, status: int, message: str
 ) -> None:
-    """Missing, malformed and unknown names are told apart as NSQ does."""
+    """Missing, malformed and unknown names get the same error codes as in NSQ."""
     await nsqd.post("/topic/create?topic=t")
     assert await nsqd.ask("POST", target) == (status, b'{"message":"%s"}' % message.encode())
 
 
 @pytest.mark.behaviour("TestPauseMetadata")
 async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
-    """What was answered is on disk: channels, pauses, and what was emptied."""
+    """Channels, pauses and emptied channels survive an orderly restart."""
     first = await start(tmp_path)
     await first.post("/topic/create?topic=t")
     await first.post("/channel/create?topic=t&channel=c")
@@ -315,7 +315,7 @@ async def test_changes_outlast_a_restart(tmp_path: Path) -> None:
 
 @given(st.lists(st.sampled_from([b"\n", b"a", b"bc", b"\r", b"\n\n"])).map(b"".join))
 def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
-    """The vectorised split is the plain one without its empty pieces."""
+    """The vectorised split returns the same lines as the plain one, without empty ones."""
     assert list(map(bytes, lines_of(body))) == [line for line in body.split(b"\n") if line]
 
 
@@ -332,7 +332,7 @@ def test_lines_are_found_by_array_as_by_hand(body: bytes) -> None:
 async def test_what_is_not_there_has_nsqs_answer(
     nsqd: Daemon, method: str, target: str, status: int, answer: bytes
 ) -> None:
-    """A wrong method and a wrong path are told apart, in JSON to the byte."""
+    """A wrong method gets 405, an unknown path 404, with NSQ's exact JSON."""
     found, headers, body = await nsqd.raw(f"{method} {target} HTTP/1.1", b"\r\n")
 
     assert (found, body) == (status, answer)
@@ -341,7 +341,7 @@ async def test_what_is_not_there_has_nsqs_answer(
 
 
 async def test_other_methods_are_refused(nsqd: Daemon) -> None:
-    """Of each route, with the right ones named."""
+    """Each route refuses other methods with 405; the Allow header lists the right ones."""
     routes = NsqdEndpoints(nsqd.nsqd, nsqd.reloader).routes()
     for path, group in itertools.groupby(routes, lambda route: route.path):
         methods = {route.method for route in group}
@@ -357,7 +357,7 @@ REASON = "input/output error"
 async def test_a_deletion_that_the_disk_refuses_is_not_answered_with_200(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """503 says why; nsqd tries again by itself, and once the disk takes it the topic is gone."""
+    """It gets 503 with the reason; nsqd retries by itself, and the deletion survives a restart."""
     nsqd = await start(tmp_path)
     await nsqd.post("/pub?topic=t", b"x")
     monkeypatch.setattr(http, "DONE_SECONDS", 0.1)

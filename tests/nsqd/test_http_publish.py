@@ -1,5 +1,5 @@
-"""Publishes over HTTP: what the fast path answers and what it leaves to aiohttp; `/mpub?channel=`,
-messages for one channel of a topic.
+"""Publishes over HTTP: requests for the fast path and for aiohttp; `/mpub?channel=`, messages for
+one channel of a topic.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 class Caller:
-    """An HTTP client that sends bytes as it is told and reads whole answers."""
+    """An HTTP client that sends raw bytes and reads whole answers."""
 
     def __init__(self, server: NsqdServer) -> None:
         self.socket = socket.create_connection(("127.0.0.1", server.http_port), timeout=30)
         self.stream = self.socket.makefile("rb")
 
     def answer(self) -> tuple[bytes, dict[str, str], bytes]:
-        """Status line, headers, body."""
+        """Read an answer: status line, headers and body."""
         status = self.stream.readline().rstrip()
         headers: dict[str, str] = {}
         while line := self.stream.readline().rstrip().decode():
@@ -68,10 +68,10 @@ def depth(server: NsqdServer, topic: str) -> int:
 
 
 def test_both_ways_answer_alike(server: NsqdServer) -> None:
-    """But for the date, a publish gets the same bytes whoever has answered it."""
+    """Except for the date, the fast path and aiohttp give the same answer to a publish."""
     with calling(server) as caller:
         short = caller.ask(post("/pub?topic=alike", b"short"))
-        # A header that the short way does not know: from here on aiohttp has the connection.
+        # The fast path does not know this header: aiohttp handles the connection from here on.
         long = caller.ask(post("/pub?topic=alike", b"long", "X-Trace: 7"))
 
     assert short[1].pop("Date") and long[1].pop("Date")
@@ -81,7 +81,7 @@ def test_both_ways_answer_alike(server: NsqdServer) -> None:
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(server: NsqdServer) -> None:
-    """Publishes, then a question about them, then publishes again, all sent at once."""
+    """Two publishes, /stats and a publish, sent in one write, are handled in this order."""
     with calling(server) as caller:
         caller.socket.sendall(
             post("/pub?topic=order", b"one")
@@ -98,7 +98,7 @@ def test_requests_in_one_piece_are_answered_in_their_order(server: NsqdServer) -
 
 @pytest.mark.parametrize("target", ["/pub?topic=cut", "/mpub?topic=cut"])
 def test_a_request_cut_anywhere_is_one_publish(server: NsqdServer, target: str) -> None:
-    """However the bytes arrive."""
+    """A request that arrives in two parts is published once, wherever it is cut."""
     request = post(target, b"a\nb")
     server.post("/topic/create?topic=cut")
     before = depth(server, "cut")
@@ -129,7 +129,7 @@ def test_a_request_cut_anywhere_is_one_publish(server: NsqdServer, target: str) 
 def test_what_is_wrong_is_told_as_ever(
     server: NsqdServer, request_: bytes, status: bytes, text: str
 ) -> None:
-    """Also on a connection that has published before."""
+    """Errors are the usual ones on a connection that has used the fast path before."""
     with calling(server) as caller:
         assert caller.ask(post("/pub?topic=before", b"fine"))[0] == OK
         found = caller.ask(request_)
@@ -152,7 +152,7 @@ def test_what_is_wrong_is_told_as_ever(
     ],
 )
 def test_other_forms_publish_too(server: NsqdServer, request_: bytes) -> None:
-    """Whichever way they go, they are one message."""
+    """Other headers, encodings and forms of a publish store exactly one message, too."""
     server.post("/topic/create?topic=odd")
     before = depth(server, "odd")
     with calling(server) as caller:
@@ -161,14 +161,14 @@ def test_other_forms_publish_too(server: NsqdServer, request_: bytes) -> None:
 
 
 def test_a_body_of_line_ends_makes_the_topic(server: NsqdServer) -> None:
-    """As with NSQ: no message, but the topic is there."""
+    """A body of line ends stores no message, but creates the topic, as with NSQ."""
     with calling(server) as caller:
         assert caller.ask(post("/mpub?topic=bare", b"\n\n"))[::2] == (OK, b"OK")
     assert depth(server, "bare") == 0
 
 
 def test_a_deferred_publish_waits(server: NsqdServer) -> None:
-    """The parameter means the same."""
+    """A publish with `defer` counts as deferred in the channel."""
     server.post("/topic/create?topic=later")
     server.post("/channel/create?topic=later&channel=c")
     with calling(server) as caller:
@@ -177,7 +177,7 @@ def test_a_deferred_publish_waits(server: NsqdServer) -> None:
 
 
 def test_two_lengths_are_no_request(server: NsqdServer) -> None:
-    """A request that two readers could cut differently is refused, and publishes nothing."""
+    """A request with two Content-Length headers is ambiguous and publishes nothing."""
     server.post("/topic/create?topic=smuggled")
     with calling(server) as caller:
         request = post("/pub?topic=smuggled", b"x" * 30, "Content-Length: 3")
@@ -186,7 +186,7 @@ def test_two_lengths_are_no_request(server: NsqdServer) -> None:
 
 
 def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
-    """Its requests wait in its own socket, and every one that was taken is answered in the end."""
+    """nsqd stops reading from it; once the client reads, every request is answered."""
     request = post("/pub?topic=deaf", b"x" * 2000)
     with spawn_nsqd(tmp_path, "--sync-every=1000000") as server, calling(server) as caller:
         caller.socket.settimeout(1.0)
@@ -205,7 +205,7 @@ def test_a_client_that_reads_nothing_is_held_up(tmp_path: Path) -> None:
 
 
 def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
-    """SIGTERM does not wait for a client that says nothing."""
+    """SIGTERM does not wait for idle HTTP clients: nsqd closes them and exits with 0."""
     with spawn_nsqd(tmp_path) as server, calling(server) as caller:
         assert caller.ask(post("/pub?topic=t", b"x"))[0] == OK
         assert server.terminate() == 0
@@ -213,7 +213,7 @@ def test_a_stop_ends_idle_connections(tmp_path: Path) -> None:
 
 
 def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
-    """Who must show a token is asked for it, also for a publish."""
+    """With --http-token, a publish without a token gets 401, not the fast path."""
     (tmp_path / "token").write_text("a-token-of-one-word\n")
     token = f"--http-token=@{tmp_path}/token"
     with spawn_nsqd(tmp_path, token) as server, calling(server) as caller:
@@ -221,7 +221,7 @@ def test_with_a_token_nobody_goes_the_short_way(tmp_path: Path) -> None:
 
 
 def test_line_ends_where_a_head_is_due_are_no_request(server: NsqdServer) -> None:
-    """Blank lines between two requests hurt neither."""
+    """Blank lines between two pipelined requests are ignored."""
     request_ = b"POST /pub?topic=t HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
     with socket.create_connection(("127.0.0.1", server.http_port), timeout=30) as connection:
         connection.sendall(request_ + b"\r\n\r\n" + request_)
@@ -248,7 +248,7 @@ async def depths(nsqd: Daemon) -> dict[str, int]:
 
 
 async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
-    """In their order between others; a channel that comes later does not get them, either."""
+    """It gets them in publishing order; other and later channels never get them."""
     await furnish(nsqd, "a", "b", "c")
     reader = await Consumer.introduced(nsqd, sub("t", "b"))
     await nsqd.post("/mpub?topic=t", b"1\n2")
@@ -263,7 +263,7 @@ async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
         consumer = await Consumer.introduced(nsqd, sub("t", name))
         assert bodies == await consumer.messages(len(bodies))
         await consumer.close()
-    # A consumer that has all waits at the end: what is another's passes it.
+    # A consumer at the end of the log skips messages for another channel.
     await nsqd.post(PATH, b"w")
     await nsqd.post("/pub?topic=t", b"4")
     assert [b"4"] == await reader.messages(1)
@@ -272,7 +272,7 @@ async def test_only_one_channel_gets_them(nsqd: Daemon) -> None:
 
 
 def test_it_outlives_a_kill(tmp_path: Path) -> None:
-    """What was answered is for that channel alone after kill -9, too."""
+    """After kill -9, acknowledged messages for one channel are still only in that channel."""
     with spawn_nsqd(tmp_path) as nsqd:
         for name in ("a", "b"):
             nsqd.post("/topic/create?topic=t")
@@ -285,7 +285,7 @@ def test_it_outlives_a_kill(tmp_path: Path) -> None:
 
 
 async def test_what_is_refused(tmp_path: Path) -> None:
-    """No such topic or channel, a paused topic, a range reader, a drain."""
+    """An unknown topic or channel, a paused topic, a range reader and a drain are refused."""
     nsqd = await start(tmp_path)
 
     async def refusal(path: str = PATH, body: bytes = b"x") -> Any:

@@ -1,4 +1,4 @@
-"""Messages are shown over HTTP as they stand: pages of a channel and of the log, one, a search."""
+"""Messages shown over HTTP: pages of a channel and of the log, single messages, a search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNKNOWN = "0" * 16
 
 
 async def get(nsqd: Daemon, path: str, **query: Any) -> dict[str, Any]:
-    """A JSON answer, which must be a 200."""
+    """Send a GET; check that the status is 200, and return the JSON answer."""
     status, answer = await nsqd.ask("GET", target(path, query))
     assert status == 200, (path, query, status, answer)
     found: dict[str, Any] = json.loads(answer)
@@ -27,7 +27,7 @@ async def get(nsqd: Daemon, path: str, **query: Any) -> dict[str, Any]:
 
 
 async def refusal(nsqd: Daemon, method: str, path: str, **query: Any) -> tuple[int, str]:
-    """Status and code of a refused request."""
+    """Send a request that is refused; return its status and error message."""
     status, answer = await nsqd.ask(method, target(path, query))
     return status, json.loads(answer)["message"]
 
@@ -43,7 +43,7 @@ def bodies(answer: dict[str, Any]) -> list[str]:
 
 
 async def channel(nsqd: Daemon, *messages: bytes, name: str = "c") -> None:
-    """A topic t with a channel, and messages."""
+    """Create topic t with a channel, and publish the messages."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post(f"/channel/create?topic=t&channel={name.replace('#', '%23')}")
     if messages:
@@ -51,7 +51,7 @@ async def channel(nsqd: Daemon, *messages: bytes, name: str = "c") -> None:
 
 
 async def pages(nsqd: Daemon, path: str, **query: Any) -> AsyncIterator[dict[str, Any]]:
-    """An answer and those that follow it."""
+    """Request a page, then each next one until the last."""
     answer = await get(nsqd, path, **query)
     yield answer
     while (token := answer["next"]) is not None:
@@ -63,7 +63,7 @@ async def pages(nsqd: Daemon, path: str, **query: Any) -> AsyncIterator[dict[str
 
 
 async def test_what_waits_is_shown(nsqd: Daemon) -> None:
-    """Each message with all that is known of it, in the order of the log."""
+    """Waiting messages are listed in the order of the log, with these fields."""
     await channel(nsqd, b"one", b"two")
 
     page = await get(nsqd, "/channel/messages", topic="t", channel="c")
@@ -87,7 +87,7 @@ async def test_what_waits_is_shown(nsqd: Daemon) -> None:
 
 
 async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
-    """Owner, since when, until when; an owner who has gone is nobody."""
+    """It has `client`, `since` and `deadline`; after a disconnect `client` is null."""
     await channel(nsqd, b"one", b"two")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
@@ -113,7 +113,7 @@ async def test_what_is_in_flight_is_shown_with_who_has_it(nsqd: Daemon) -> None:
 
 
 async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None:
-    """By DPUB and by REQ alike."""
+    """Publishes and requeues with a delay are listed in the order of their due times."""
     await channel(nsqd, b"requeued")
     await nsqd.post("/pub?topic=t&defer=900000", b"late")
     await nsqd.post("/pub?topic=t&defer=300000", b"early")
@@ -143,7 +143,7 @@ async def test_what_is_deferred_is_shown_by_when_it_is_due(nsqd: Daemon) -> None
 
 
 async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
-    """What waits all the time is listed once, whatever else is published and consumed."""
+    """A message that waits all the time is listed once, whatever is published or consumed."""
     await channel(nsqd, *[b"%d" % number for number in range(40)])
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     seen: list[str] = []
@@ -160,7 +160,7 @@ async def test_pages_go_on_while_messages_come_and_go(nsqd: Daemon) -> None:
 
 @pytest.mark.parametrize("name", ["c", "c#ephemeral"])
 async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name: str) -> None:
-    """In the order of the log, with their attempts; in an ephemeral channel, too."""
+    """They are in the order of the log, with their attempts; in an ephemeral channel, too."""
     await channel(nsqd, name=name)
     consumer = await Consumer.introduced(nsqd, sub("t", name))
     await nsqd.post("/mpub?topic=t", b"a\nb\nc\nd")
@@ -186,7 +186,7 @@ async def test_requeued_messages_are_listed_among_the_others(nsqd: Daemon, name:
 
 
 async def test_a_range_readers_channel_is_shown(nsqd: Daemon) -> None:
-    """What it has committed is finished; what follows waits, deferred publishes at their place."""
+    """Uncommitted messages are listed as waiting, deferred ones too, in the order of the log."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t&defer=60000", b"c")
     reader = await Consumer.introduced(nsqd)
@@ -206,7 +206,7 @@ async def test_a_range_readers_channel_is_shown(nsqd: Daemon) -> None:
 
 
 async def test_bodies_are_text_or_base64_and_may_be_cut_or_left_out(nsqd: Daemon) -> None:
-    """A cut never splits a letter; what is no UTF-8 is base64; `raw` is the body itself."""
+    """A cut never splits a character; bodies that are not UTF-8 are base64; `raw` is exact."""
     letters = "grün".encode()
     await channel(nsqd, letters, b"\xff\x00", b"x" * 100)
     whole = await get(nsqd, "/topic/messages", topic="t")
@@ -230,7 +230,7 @@ async def test_bodies_are_text_or_base64_and_may_be_cut_or_left_out(nsqd: Daemon
 
 
 async def test_large_bodies_end_a_page_early(tmp_path: Path) -> None:
-    """An answer holds some MiB; the next one goes on behind it, and all come once."""
+    """12 MB of messages take several pages, which list each message once."""
     nsqd = await start(tmp_path)
     await channel(nsqd)
     for number in range(12):
@@ -249,7 +249,7 @@ async def test_large_bodies_end_a_page_early(tmp_path: Path) -> None:
 
 
 async def test_the_log_is_shown_from_a_place_and_followed(nsqd: Daemon) -> None:
-    """From an end, an index, the last few; at its end `next` waits for what comes."""
+    """`from` is an end, an index, last:N or a time; at the end `next` finds later messages."""
     await channel(nsqd, *[b"%d" % number for number in range(10)])
     first = int((await nsqd.topic("t"))["first_index"])
     for place, numbers in (
@@ -276,7 +276,7 @@ async def test_the_log_is_shown_from_a_place_and_followed(nsqd: Daemon) -> None:
 
 
 async def test_a_paused_topic_shows_what_its_channels_do_not_see(nsqd: Daemon) -> None:
-    """It is in the log; on the channel it waits, though not in its figures."""
+    """A message published during the pause is in the log as waiting, not in the channel's list."""
     await channel(nsqd, b"a")
     await nsqd.post("/topic/pause?topic=t")
     await nsqd.post("/pub?topic=t", b"b")
@@ -291,7 +291,7 @@ async def test_a_paused_topic_shows_what_its_channels_do_not_see(nsqd: Daemon) -
 
 
 async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
-    """An old id: from when the log reaches back; an old place: older ones are gone."""
+    """A deleted id gets 404 with the log's first index; an old `from` gets `older_are_gone`."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     await channel(nsqd, b"x" * 3000)
     first = (await get(nsqd, "/topic/messages", topic="t"))["messages"][0]
@@ -318,7 +318,7 @@ async def test_what_was_deleted_is_told(tmp_path: Path) -> None:
 
 
 async def test_damaged_messages_are_counted_and_passed_over(nsqd: Daemon) -> None:
-    """What cannot be verified is not shown; looking leaves it for a channel's read to report."""
+    """Damaged messages are counted, not shown; damaged_messages grows when a channel reads."""
     await channel(nsqd)
     for number in range(3):
         await nsqd.post("/pub?topic=t", b"message %d" % number)
@@ -343,7 +343,7 @@ async def test_damaged_messages_are_counted_and_passed_over(nsqd: Daemon) -> Non
 
 
 def forget(nsqd: Daemon) -> None:
-    """Take the topic's messages out of memory: they are read from the disk then."""
+    """Drop the topic's messages from memory, so that they are read from the disk."""
     log = nsqd.nsqd.broker.topics["t"].stream.log
     log._cache.discard_all(log._owner, [log.first_index])
     log._recent = None
@@ -352,7 +352,7 @@ def forget(nsqd: Daemon) -> None:
 async def test_a_file_that_goes_while_it_is_read_is_no_failure(
     nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the disk refuses is a 500, unless the log has given up the file meanwhile."""
+    """A disk error gets 500, unless the log has deleted the file meanwhile."""
     await channel(nsqd, b"a")
     log = nsqd.nsqd.broker.topics["t"].stream.log
     forget(nsqd)
@@ -372,7 +372,7 @@ async def test_a_file_that_goes_while_it_is_read_is_no_failure(
 
 
 async def test_when_messages_were_published(nsqd: Daemon) -> None:
-    """All are counted, in buckets that cover the log; a bucket's index leads there."""
+    """/topic/times counts all messages in time buckets, each with its first message's index."""
     await channel(nsqd, b"a", b"b")
     await nsqd.post("/pub?topic=t", b"c")
     times = await get(nsqd, "/topic/times", topic="t", channel="c", buckets=7)
@@ -399,7 +399,7 @@ GETS = ("/channel/messages", "/topic/messages", "/message", "/topic/search", "/t
 
 @pytest.mark.parametrize("path", GETS)
 async def test_what_is_not_there_is_not_found(nsqd: Daemon, path: str) -> None:
-    """Topic, channel, message: NSQ's codes."""
+    """Unknown topics and channels get 404, missing or bad names 400, with NSQ's codes."""
     query = {"topic": "u", "channel": "c", "id": UNKNOWN}
     assert await refusal(nsqd, "GET", path, **query) == (404, "TOPIC_NOT_FOUND")
     await channel(nsqd)
@@ -444,14 +444,14 @@ async def test_what_is_not_there_is_not_found(nsqd: Daemon, path: str) -> None:
 async def test_bad_parameters_are_named(
     nsqd: Daemon, path: str, query: dict[str, Any], code: str
 ) -> None:
-    """With what they take."""
+    """A bad parameter gets 400 with its name and the values that are allowed."""
     await channel(nsqd)
     status, message = await refusal(nsqd, "GET", path, topic="t", channel="c", **query)
     assert (status, message[: len(code)]) == (400, code)
 
 
 async def test_state_and_attempts_are_a_channels(nsqd: Daemon) -> None:
-    """Without one there is nothing to compare with."""
+    """A search by `state` or `attempts` without a channel gets MISSING_ARG_CHANNEL."""
     await channel(nsqd)
     for query in ({"state": "waiting"}, {"attempts": "1"}):
         status, message = await refusal(nsqd, "GET", "/topic/search", topic="t", **query)
@@ -459,7 +459,7 @@ async def test_state_and_attempts_are_a_channels(nsqd: Daemon) -> None:
 
 
 async def test_another_nodes_message_is_not_found(nsqd: Daemon) -> None:
-    """Its index may be one of ours, its node is not."""
+    """An id of another node gets MESSAGE_NOT_FOUND, in an unknown topic TOPIC_NOT_FOUND."""
     await channel(nsqd, b"a")
     status, message = await refusal(nsqd, "GET", "/message", topic="t", id="f" * 16)
     assert (status, message.partition(":")[0]) == (404, "MESSAGE_NOT_FOUND")
@@ -468,7 +468,7 @@ async def test_another_nodes_message_is_not_found(nsqd: Daemon) -> None:
 
 
 async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
-    """Bodies are no figures: with --http-token they ask for it."""
+    """With --http-token, routes that show messages get 401; /topic/times needs no token."""
     nsqd = await start(tmp_path, http_token="secret")
     for path in GETS[:4]:
         status, _ = await nsqd.ask("GET", f"{path}?topic=t")
@@ -479,7 +479,7 @@ async def test_messages_are_shown_to_who_has_the_token(tmp_path: Path) -> None:
 
 
 async def test_nobody_looks_while_nsqd_stops(nsqd: Daemon) -> None:
-    """The threads that read are about to end."""
+    """It gets 503 EXITING, as the threads that read are about to end."""
     await channel(nsqd, b"a")
     nsqd.nsqd.exiting = True
     assert await refusal(nsqd, "GET", "/topic/messages", topic="t") == (503, "EXITING")

@@ -1,4 +1,4 @@
-"""Messages left in an nsqd that drains, what holds them up, and the end of its process."""
+"""Messages left in a draining nsqd, why they are held up, and the exit of its process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.waiting import wait_for
 
 
 async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
-    """Channels without consumers, paused ones and topics, and topics without a channel say so."""
+    """`held_up` has the reason: no consumers, paused, topic paused or no channel."""
     for topic in ("lone", "paused", "busy", "bare"):
         if topic != "bare":
             await nsqd.post(f"/topic/create?topic={topic}")
@@ -46,7 +46,7 @@ async def test_what_is_left_and_what_holds_it_up(nsqd: Daemon) -> None:
 
 
 def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
-    """With status 0, not before, once, and it says so; started again it drains on and stays."""
+    """With exit=true an empty nsqd exits with 0; after a restart it drains but does not exit."""
     with spawn_nsqd(tmp_path) as nsqd:
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=c")
@@ -57,10 +57,10 @@ def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
         assert nsqd.get_json("/drain")["depth"] == 1
         process = nsqd.process
         assert process is not None
-        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd is seen before it ends
+        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd lingers before it exits
         assert process.poll() is None
         nsqd.post("/channel/empty?topic=t&channel=c")
-        assert nsqd.get_json("/drain")["empty"] is True  # whoever waits sees it before the end
+        assert nsqd.get_json("/drain")["empty"] is True  # a polling client sees it before the exit
         assert 0 == status_of(nsqd)
         assert "nsqd exits" in nsqd.log_text
         assert "NSQ: bye" in nsqd.log_text
@@ -72,12 +72,12 @@ def test_the_process_ends_once_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_an_end_that_is_taken_back(tmp_path: Path) -> None:
-    """A drain that is ended in time, or asked for without the end, ends no process."""
+    """nsqd does not exit if the drain is ended in time, or requested again without exit=true."""
     with spawn_nsqd(tmp_path) as nsqd:
         for method, path in (("DELETE", "/drain"), ("POST", "/drain")):
             nsqd.post("/drain?exit=true")
             assert nsqd.get_json("/drain")["empty"] is True
             nsqd.request(method, path)
         wait_for(lambda: nsqd.log_text.count("nothing is left; messages refused") >= 1)
-        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd is seen before it ends
+        time.sleep(2 * LINGER_SECONDS)  # longer than an empty nsqd lingers before it exits
         assert nsqd.get_json("/drain")["exit"] is False

@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 
 class FakeBroker:
-    """What LookupPeers sees of a broker."""
+    """The part of a broker that LookupPeers uses."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Any] = {}
@@ -55,7 +55,7 @@ class FakeBroker:
 
 
 class Half:
-    """The half of an nsqd that LookupPeers needs."""
+    """The part of an nsqd that LookupPeers uses."""
 
     def __init__(self, *lookupds: str, **changes: Any) -> None:
         own: dict[str, Any] = {"nsqlookupd_tcp_addresses": lookupds}
@@ -64,13 +64,13 @@ class Half:
         self.broker = FakeBroker()
         self.runner = SimpleNamespace(now=instant)
         self.tcp_port, self.http_port = 4150, 4151
-        # A real nsqd would let the topic flow in the turn that is asked for.
+        # A real nsqd would start the topic in the turn that is scheduled.
         self.turns = SimpleNamespace(on_changes=lambda: None, schedule=lambda: None)
         self.drain_watchers: list[Callable[[], object]] = []
         self.lookupd_token = ""
 
     async def __aenter__(self) -> "Half":
-        self.peers = LookupPeers(self)  # type: ignore[arg-type] # the half that is needed
+        self.peers = LookupPeers(self)  # type: ignore[arg-type] # it has all that is used
         await self.peers.start()
         return self
 
@@ -110,13 +110,13 @@ def where(daemon: Nsqlookupd) -> str:
 
 
 def registered(daemon: Nsqlookupd) -> list[str]:
-    """`topic`, `topic:channel` with a star for each nsqd that has it."""
+    """`topic` and `topic:channel`, each followed by a star for each nsqd that has it."""
     entries = [e for e in daemon.registry.registrations() if e[0] != "client"]
     return sorted(f"{key}:{sub}".rstrip(":") + "*" * len(f) for _, key, sub, f in entries)
 
 
 async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) -> None:
-    """What was there before and what comes later, topics without channels too, and who it is."""
+    """Each gets all topics, with and without channels, and the addresses and zone of nsqd."""
     async with Half(*map(where, two), topology_zone="z", broadcast_tcp_port=99) as nsqd:
         nsqd.create("t", "c1", "c2#ephemeral")
         nsqd.create("bare")
@@ -130,7 +130,7 @@ async def test_all_is_registered_with_every_nsqlookupd(two: list[Nsqlookupd]) ->
 
 
 async def test_what_is_deleted_is_unregistered(two: list[Nsqlookupd]) -> None:
-    """Channels and topics go in the order in which they went, and may come back."""
+    """Changes are sent in order: a topic that was deleted and created again is registered."""
     async with Half(where(two[0])) as nsqd:
         nsqd.create("t", "c", "d")
         nsqd.create("u")
@@ -144,7 +144,7 @@ async def test_what_is_deleted_is_unregistered(two: list[Nsqlookupd]) -> None:
 
 
 async def test_many_topics_are_registered(two: list[Nsqlookupd]) -> None:
-    """More than one portion of commands is sent at once."""
+    """1,400 registrations, which need several portions of commands, all arrive."""
     nsqd = Half(where(two[0]))
     for number in range(700):
         nsqd.broker.create(f"t{number:03}", "c")
@@ -155,7 +155,7 @@ async def test_many_topics_are_registered(two: list[Nsqlookupd]) -> None:
 
 
 async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
-    """The connections close, so that consumers are not sent to a dead nsqd."""
+    """Its connections close, so that consumers are not sent to a dead nsqd."""
     async with Half(where(two[0])) as nsqd:
         nsqd.create("t")
         await until(lambda: registered(two[0]) == ["t*"])
@@ -163,7 +163,7 @@ async def test_when_nsqd_stops_it_is_forgotten(two: list[Nsqlookupd]) -> None:
 
 
 async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
-    """Also what changed while it was away; the other side sees no gap longer than seconds."""
+    """After at most 15 s it has all registrations, with the changes made while it was down."""
     first = await lookupd()
     address = where(first)
     async with Half(address) as nsqd:
@@ -182,7 +182,7 @@ async def test_a_restarted_nsqlookupd_is_told_everything_again() -> None:
 
 
 async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) -> None:
-    """nsqd starts without it, warns once, tries again and again, and finds it by itself."""
+    """nsqd starts without it, warns once, retries, and registers within 15 s of its start."""
     caplog.set_level(logging.DEBUG, "sparq.nsqd")
     first = await lookupd()
     address = where(first)
@@ -200,7 +200,7 @@ async def test_an_nsqlookupd_may_come_later(caplog: pytest.LogCaptureFixture) ->
 async def test_silence_is_broken_by_pings(
     two: list[Nsqlookupd], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nsqlookupd hears of an idle nsqd in time."""
+    """An idle nsqd sends PINGs, so that nsqlookupd does not take it for dead."""
     monkeypatch.setattr(lookup_peers, "PING_SECONDS", 0.02)
     async with Half(where(two[0])) as nsqd:
         nsqd.create("t")
@@ -213,7 +213,7 @@ async def test_silence_is_broken_by_pings(
 
 @pytest.mark.behaviour("more.disagreeing-lookupds")
 async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -> None:
-    """The union of what the nsqlookupds know, without ephemeral channels."""
+    """A new topic gets the channels known to any nsqlookupd, without ephemeral ones."""
     two[0].registry.create_channel("t#ephemeral", "a")
     two[0].registry.create_channel("t#ephemeral", "b")
     two[1].registry.create_channel("t#ephemeral", "b")
@@ -228,7 +228,7 @@ async def test_a_new_topic_learns_its_channels_from_all(two: list[Nsqlookupd]) -
 
 
 async def test_a_channel_that_is_created_asks_nothing(two: list[Nsqlookupd]) -> None:
-    """Only a new topic waits."""
+    """Only a new topic asks the nsqlookupds for channels; a new channel does not."""
     async with Half(where(two[0])) as nsqd:
         nsqd.create("t")
         await until(lambda: nsqd.broker.known)
@@ -239,7 +239,7 @@ async def test_a_channel_that_is_created_asks_nothing(two: list[Nsqlookupd]) -> 
 
 
 async def test_without_nsqlookupds_changes_are_forgotten() -> None:
-    """Nothing is asked, and nothing gathers in memory."""
+    """Without nsqlookupds, changes do not accumulate in memory, and no lookup is made."""
     async with Half() as nsqd:
         nsqd.create("t", "c")
 
@@ -248,7 +248,7 @@ async def test_without_nsqlookupds_changes_are_forgotten() -> None:
 
 
 class Scripted:
-    """An nsqlookupd that says what a test wants; `heard` is what it was sent."""
+    """An nsqlookupd with scripted answers; `heard` has the bytes that it received."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.answers = answers
@@ -305,7 +305,7 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its fault is logged; the broker is told what it waits for, and another peer is served."""
+    """The fault is logged and nsqd reconnects; another peer's channels are used meanwhile."""
     monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.2)
     scripted, good = Scripted(*answers), await lookupd()
     good.registry.create_channel("t", "c")
@@ -325,7 +325,7 @@ async def test_a_peer_that_misbehaves_is_left_and_tried_again(
 async def test_a_peer_that_answers_nothing_delays_a_topic_only_so_long(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whatever the nsqlookupds do, the broker hears in time, with what is known by then."""
+    """After ANSWER_SECONDS the broker gets the channels that are known by then."""
     monkeypatch.setattr(lookup_peers, "ANSWER_SECONDS", 0.3)
     good = await lookupd()
     good.registry.create_channel("t", "c")
@@ -339,7 +339,7 @@ async def test_a_peer_that_answers_nothing_delays_a_topic_only_so_long(
 async def test_old_news_is_not_told_on_a_new_connection(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A topic that went before the connection broke, and came back since, stays registered."""
+    """A topic deleted before a reconnect and created again since is not unregistered."""
     monkeypatch.setattr(lookup_peers, "REPLY_SECONDS", 0.1)
     scripted = Scripted(me(), b"")
     async with scripted as address, Half(address) as nsqd:
@@ -358,7 +358,7 @@ async def test_old_news_is_not_told_on_a_new_connection(
 
 
 async def test_the_introduction_is_nsqs() -> None:
-    """Magic bytes, IDENTIFY with NSQ's seven fields, then REGISTER."""
+    """nsqd sends magic bytes, IDENTIFY with NSQ's seven fields and `draining`, then REGISTER."""
     scripted = Scripted(me(), answer(b"OK"))
     async with scripted as address:
         nsqd = Half(address, topology_region="r")
@@ -372,7 +372,7 @@ async def test_the_introduction_is_nsqs() -> None:
     assert head == b"  V1"
     assert rest[4 + size :] == b"REGISTER t c\n"
     assert said.pop("hostname")
-    # sparq's own, which Go's nsqlookupd skips: an nsqlookupd that knows it may be told of drains.
+    # A field of sparq, ignored by Go's nsqlookupd: this nsqd can report drains.
     assert said.pop("draining") is False
     assert said == {
         "version": "1.3.0",
@@ -394,12 +394,12 @@ async def test_the_introduction_is_nsqs() -> None:
     ],
 )
 def test_answers_about_channels_are_read(body: bytes, names: list[str]) -> None:
-    """Also those of old nsqlookupds; what is no durable channel's name is left out."""
+    """Answers of old nsqlookupds are read, too; invalid and ephemeral names are left out."""
     assert channels_of(200, body) == names
 
 
 @pytest.mark.parametrize("body", [b"", b"x", b"[]", b"{}", b"7", b'{"data":7}', b"[" * 100_000])
 def test_other_answers_are_refused(body: bytes) -> None:
-    """Nonsense is an error of the peer's, and no other."""
+    """A malformed answer raises ValueError and no other exception."""
     with pytest.raises(ValueError, match="answer "):
         channels_of(200, body)

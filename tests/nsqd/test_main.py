@@ -1,6 +1,6 @@
-"""The life of an nsqd process: one per data path, a stop under load, and what a restart remembers.
+"""An nsqd process: the lock on its data path, a stop under load, and state after a restart.
 
-P1, P3, P4, P15 with real processes: SIGTERM and kill -9 alike must lose nothing.
+P1, P3, P4 and P15 of GUARANTEES.md, with real processes: neither SIGTERM nor kill -9 loses data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLOSE_WAIT = (0, b"CLOSE_WAIT")
 
 
 class Load:
-    """A publisher that publishes as fast as it is answered, until nsqd goes away."""
+    """A publisher that publishes as fast as nsqd answers, until nsqd disconnects."""
 
     def __init__(self, server: NsqdServer, name: bytes) -> None:
         self.acknowledged: list[bytes] = []
@@ -54,7 +54,7 @@ class Load:
 
 
 class Eater:
-    """A consumer that finishes what it gets, until nsqd goes away."""
+    """A consumer that finishes what it gets, until nsqd disconnects."""
 
     def __init__(self, server: NsqdServer) -> None:
         self.seen: list[bytes] = []
@@ -81,8 +81,10 @@ class Eater:
 
 @pytest.mark.behaviour("diskqueue.TestDiskQueueTorture")
 def test_a_stop_under_load_is_quick_and_loses_nothing(tmp_path: Path) -> None:
-    """SIGTERM while publishers and a consumer are at work: status 0 within two seconds; what was
-    acknowledged is delivered, before or after; nothing comes that was never sent."""
+    """SIGTERM under load: nsqd exits with status 0 within 2 s.
+
+    Acknowledged messages are delivered before or after the stop, others only if they were sent.
+    """
     with spawn_nsqd(tmp_path) as server:
         server.post("/topic/create?topic=t")
         server.post("/channel/create?topic=t&channel=c")
@@ -108,12 +110,12 @@ def test_a_stop_under_load_is_quick_and_loses_nothing(tmp_path: Path) -> None:
         assert acknowledged - set(eater.seen) - set(rest) == set()
         assert set(eater.seen) | set(rest) <= attempted
         assert max(Counter(rest).values(), default=1) == 1
-        # At most what was in flight at the stop, or finished by bytes that were not read any more.
+        # Delivered again: at most those in flight at the stop, or whose FINs were no longer read.
         assert len(set(eater.seen) & set(rest)) <= 400
 
 
 def test_a_second_nsqd_is_refused_the_data_path(tmp_path: Path) -> None:
-    """Two nsqds on one data path would ruin it: the second ends with NSQ's words and status 1."""
+    """Two nsqds would damage a data path: the second exits with 1 and NSQ's error message."""
     with spawn_nsqd(tmp_path) as server:
         ports = f"--tcp-address=127.0.0.1:{free_port()}", "--http-address=127.0.0.1:0"
         command = [sys.executable, "-m", "sparq.nsqd", f"--data-path={server.folder}", *ports]
@@ -132,7 +134,7 @@ def test_a_second_nsqd_is_refused_the_data_path(tmp_path: Path) -> None:
 
 @pytest.fixture
 def furnished(tmp_path: Path) -> Iterator[tuple[NsqdServer, int]]:
-    """An nsqd with all kinds of things to remember, and a delay in ms that outlasts a restart."""
+    """An nsqd with topics, channels, pauses and messages; a delay (ms) longer than a restart."""
     began = time.monotonic()
     with spawn_nsqd(tmp_path, "--msg-timeout=10m") as server:
         start_seconds = time.monotonic() - began
@@ -150,7 +152,7 @@ def furnished(tmp_path: Path) -> Iterator[tuple[NsqdServer, int]]:
 
 
 def facts(server: NsqdServer) -> dict[str, Any]:
-    """What an operator sees of topics and channels."""
+    """Depths, pauses and deferred counts of topics and channels, from /stats."""
     return {
         topic["topic_name"]: (
             topic["depth"],
@@ -174,8 +176,11 @@ def by_body(messages: list[Message]) -> dict[bytes, int]:
 
 @pytest.mark.parametrize("gracefully", [True, False], ids=["SIGTERM", "kill -9"])
 def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool) -> None:
-    """Topics, channels, pauses, depths, what was finished, requeued and deferred with its due time,
-    and attempts: the same after a clean stop and after kill -9."""
+    """A clean stop and kill -9 keep the same state.
+
+    Topics, channels, pauses, depths; finished, requeued and deferred messages with their due
+    times and attempts.
+    """
     server, delay_ms = furnished
     with V2Client(server) as line, V2Client(server) as publisher:
         assert publisher.ask(mpub("t", [b"finished", b"open", b"again", b"later"])) == OK
@@ -205,7 +210,7 @@ def test_a_restart_remembers(furnished: tuple[NsqdServer, int], gracefully: bool
         line.send(rdy(10))
         at_once = line.messages(3)
         assert by_body(at_once) == {b"open": 2, b"again": 3, b"last": 1}
-        # On a slow machine the delay is longer than a line waits for anything else.
+        # On a slow machine the delay is longer than the client's usual timeout.
         delayed = line.messages_within(delay_ms / 1000 + 15)
         delayed += line.messages(2 - len(delayed))
         assert due - 0.01 <= time.time() <= due + 2

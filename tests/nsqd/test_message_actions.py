@@ -1,4 +1,4 @@
-"""Single messages are requeued, finished, cancelled and copied over HTTP, and that for good."""
+"""HTTP actions on single messages: requeue, finish, cancel, copy and redrive, after kill -9 too."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ids(nsqd: Daemon, topic: str = "t") -> list[str]:
 
 
 async def act(nsqd: Daemon, action: str, chosen: list[str], **query: Any) -> dict[str, Any]:
-    """What came of an action."""
+    """Send an action for these ids; return its JSON answer."""
     body = json.dumps({"ids": chosen}).encode()
     answer: dict[str, Any] = json.loads(
         await nsqd.post(target(f"/message/{action}", {"topic": "t"} | query), body)
@@ -33,7 +33,7 @@ async def act(nsqd: Daemon, action: str, chosen: list[str], **query: Any) -> dic
 
 
 async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
-    """Several at a time, or one by its id; what cannot be done is told with its reason."""
+    """An action takes a list of ids or one; the answer lists refused ids with the reason."""
     await channel(nsqd, b"a", b"b", b"c")
     a, b, c = await ids(nsqd)
     other = "f" * 16
@@ -51,7 +51,7 @@ async def test_messages_are_finished_and_requeued(nsqd: Daemon) -> None:
 
 
 async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
-    """It comes again at once, to whoever is ready; a FIN for it fails."""
+    """After an HTTP finish its FIN gets E_FIN_FAILED; an HTTP requeue delivers it again."""
     await channel(nsqd, b"a")
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1, finish=False)
@@ -67,7 +67,7 @@ async def test_a_message_is_taken_from_its_consumer(nsqd: Daemon) -> None:
 
 
 async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
-    """For one channel, or for all."""
+    """They are cancelled for one channel, or without a channel for all."""
     await channel(nsqd)
     await nsqd.post("/channel/create?topic=t&channel=d")
     for body in (b"a", b"b"):
@@ -80,13 +80,13 @@ async def test_deferred_publishes_are_cancelled(nsqd: Daemon) -> None:
 
 
 async def deferred(nsqd: Daemon) -> dict[str, int]:
-    """How many messages each channel has that are deferred."""
+    """The number of deferred messages of each channel."""
     channels = (await nsqd.topic("t"))["channels"]
     return {figures["channel_name"]: figures["deferred_count"] for figures in channels}
 
 
 async def test_messages_are_copied(nsqd: Daemon) -> None:
-    """In the order that is asked for, as new messages; the others stay as they are."""
+    """Copies are new messages, in the requested order; the originals are unchanged."""
     await channel(nsqd, b"a", b"b", b"c")
     a, b, _ = await ids(nsqd)
     gone = f"{int(b, 16) + 99:016x}"
@@ -103,7 +103,7 @@ async def test_messages_are_copied(nsqd: Daemon) -> None:
 
 
 async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
-    """More than is held in memory at a time."""
+    """12 MB, more than is held in memory at a time, are all copied."""
     nsqd = await start(tmp_path)
     await channel(nsqd)
     for number in range(12):
@@ -118,7 +118,7 @@ async def test_a_large_selection_is_copied_in_parts(tmp_path: Path) -> None:
 
 
 async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
-    """As with any publish: here there may be no more topics."""
+    """It gets the reason of a refused publish, here the limit on topics."""
     nsqd = await start(tmp_path, max_topics=1)
     await channel(nsqd, b"a")
     chosen = await ids(nsqd)
@@ -129,7 +129,7 @@ async def test_a_copy_that_is_refused_says_why(tmp_path: Path) -> None:
 
 
 async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
-    """Only its reader says what is read."""
+    """Only the reader moves the channel: requeue, finish and cancel get 400."""
     await channel(nsqd, b"a")
     reader = await Consumer.introduced(nsqd)
     reader.send(attach("t", "c"))
@@ -168,14 +168,14 @@ async def test_a_range_readers_channel_is_refused(nsqd: Daemon) -> None:
 async def test_bad_requests_are_named(
     nsqd: Daemon, path: str, body: bytes, status: int, code: str
 ) -> None:
-    """With NSQ's codes, or the parameter's name."""
+    """A bad request gets NSQ's error code, or one with the parameter's name."""
     await channel(nsqd)
     answered, answer = await nsqd.ask("POST", path, body)
     assert (answered, json.loads(answer)["message"].partition(":")[0]) == (status, code)
 
 
 async def test_too_many_ids_are_refused(nsqd: Daemon) -> None:
-    """At most 1,000 of one request."""
+    """One request takes at most 1,000 ids; 1,001 get 400."""
     await channel(nsqd)
     for count, status in ((1000, 200), (1001, 400)):
         body = json.dumps({"ids": ["0" * 16] * count}).encode()
@@ -183,7 +183,7 @@ async def test_too_many_ids_are_refused(nsqd: Daemon) -> None:
 
 
 def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
-    """Finish, requeue and cancel were answered: the next process has them, and nothing else."""
+    """Finishes, requeues and cancellations that were answered are in effect after kill -9."""
 
     def waiting(nsqd: NsqdServer, state: str) -> list[str]:
         page = nsqd.get_json(f"/channel/messages?topic=t&channel=c&state={state}")
@@ -213,7 +213,7 @@ def test_what_is_done_survives_kill_9(tmp_path: Path) -> None:
 
 
 async def test_what_another_redrive_has(nsqd: Daemon) -> None:
-    """It is refused, and stays with that one: nobody else is given it meanwhile."""
+    """A dead letter that another redrive has claimed is refused, and stays in flight there."""
     await nsqd.post("/pub?topic=t.dead", b"x")
     await nsqd.post("/channel/create?topic=t.dead&channel=c")
     (one,) = await ids(nsqd, "t.dead")
@@ -227,7 +227,7 @@ async def test_what_another_redrive_has(nsqd: Daemon) -> None:
 
 
 async def test_a_dead_letter_is_copied(tmp_path: Path) -> None:
-    """As the message that it was; to another topic of dead letters with its history."""
+    """The copy is the original message; in another dead-letter topic it keeps its history."""
     history = DeadLetterHistory("t", "c", "0" * 16, 3, 10**18, 0, "me", "requeued")
     nsqd = await start(tmp_path)
     await nsqd.post("/pub?topic=t.dead", history.seal(b"bad"))
@@ -241,7 +241,7 @@ async def test_a_dead_letter_is_copied(tmp_path: Path) -> None:
 
 
 async def test_the_largest_letter(tmp_path: Path) -> None:
-    """Its history is beyond what a message may have; it goes back whole."""
+    """With its history a dead letter may exceed max_msg_size; it is redriven with its body."""
     nsqd = await start(tmp_path, max_msg_size=1_000, max_body_size=1_000, max_attempts=1)
     body = b"x" * 1_000
     await nsqd.post("/topic/create?topic=t")

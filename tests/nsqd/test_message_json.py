@@ -1,4 +1,4 @@
-"""Answers with messages are made of pieces, and what is large of them in a thread."""
+"""JSON answers with messages are built of pieces, large ones in a thread."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tests.nsqd.test_inspection import channel, get
 async def test_large_answers_are_put_together_in_the_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bodies become JSON there, and many pieces one: the loop would stand still for milliseconds.
-    Small ones are made in the loop, where they need not wait for the thread."""
+    """Large bodies become JSON in the inspection thread: they would block the loop for ms.
+
+    Small ones become JSON in the loop, where they need not wait for the thread.
+    """
     nsqd = await start(tmp_path)
     threads: list[tuple[str, int]] = []
     make = message_json.body_of
@@ -50,7 +52,7 @@ async def test_large_answers_are_put_together_in_the_thread(
 
 
 async def test_no_piece_of_an_answer_is_large_but_a_body() -> None:
-    """A thousand messages are thousands of pieces, between which the loop does other things."""
+    """Pieces have less than 200 bytes here, so that the loop can do other work in between."""
     found = [StoredMessage(index, 1, 100, b"x" * 100) for index in range(1000)]
     made = message_json.bodies_of(found)
     messages = [message_json.pieces_of({"index": s.index}, made[s.index], {}) for s in found]

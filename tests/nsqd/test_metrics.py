@@ -1,4 +1,4 @@
-"""`/metrics`, read by Prometheus' own parser."""
+"""`/metrics`, read with Prometheus' parser."""
 
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ NOT_FIGURES = {
     },
 }
 PLACES = {"first_index", "end_index"}
-"""Where a log begins and ends: numbers of 54 bits, which Prometheus' floats cannot hold."""
+"""First and end index of a log: numbers of 54 bits, which Prometheus' floats cannot hold."""
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 async def scrape(nsqd: Daemon) -> tuple[Samples, dict[str, str]]:
-    """Every sample by name and sorted labels, and every family's type."""
+    """Read /metrics: each sample by name and sorted labels, and each family's type."""
     status, headers, body = await nsqd.raw("GET /metrics HTTP/1.1", b"\r\n")
     assert status == 200
     assert headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
@@ -42,7 +42,7 @@ def of(samples: Samples, name: str, **labels: str) -> float:
 
 
 async def test_an_empty_nsqd_says_what_it_is(nsqd: Daemon) -> None:
-    """Build, health, process: what a dashboard needs before there is a topic."""
+    """Without topics, /metrics has figures of the build, health, disk and process."""
     samples, types = await scrape(nsqd)
 
     (build,) = [dict(labels) for name, labels in samples if name == "nsqd_build_info"]
@@ -56,7 +56,7 @@ async def test_an_empty_nsqd_says_what_it_is(nsqd: Daemon) -> None:
 
 
 async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
-    """What /stats says in JSON, the metrics say, with topic and channel as labels."""
+    """The metrics have the figures of /stats, with topic and channel as labels."""
     producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("t", b"y"), pub("t", b"z"))
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await consumer.messages(1)
@@ -105,7 +105,7 @@ async def test_figures_of_topics_channels_and_clients(nsqd: Daemon) -> None:
 
 
 async def test_latencies_are_histograms(nsqd: Daemon) -> None:
-    """Commits, syncs and waits for delivery: buckets that rise, a sum and a count."""
+    """Commits, syncs and deliveries have histograms with cumulative buckets, sum and count."""
     before, _ = await scrape(nsqd)
     consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
@@ -122,7 +122,7 @@ async def test_latencies_are_histograms(nsqd: Daemon) -> None:
 
 
 async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> None:
-    """Configured quantiles, in seconds, for the topic and the channel; in /stats, too."""
+    """The configured quantiles are shown in seconds by topic and channel, and in /stats."""
     nsqd = await start(tmp_path, e2e_processing_latency_percentiles=(1.0, 0.5))
     consumer = await Consumer.introduced(nsqd, pub("t", b"a"), sub("t", "c"))
     await consumer.messages(1)
@@ -146,7 +146,7 @@ async def test_percentiles_of_the_way_from_publish_to_fin(tmp_path: Path) -> Non
 
 
 def test_no_figure_is_forgotten() -> None:
-    """Each field of the figures is a metric, or is listed as none."""
+    """Each field of TopicStats and ChannelStats is a metric, or is listed as an exception."""
     for kind, shown, figures in (
         ("topic", metrics._TOPIC, TopicStats),
         ("channel", metrics._CHANNEL + _reaches(), ChannelStats),

@@ -1,4 +1,4 @@
-"""A bound on open files: what was closed to keep it is opened again, and nothing is lost by it."""
+"""A limit on open files: those closed to keep it are opened again, and no data is lost."""
 
 import contextlib
 import errno
@@ -20,22 +20,22 @@ from sparq.protocol.instant import Instant
 
 
 def open_count() -> int:
-    """How many files this process has open."""
+    """The number of files that this process has open."""
     return len(os.listdir("/proc/self/fd"))
 
 
 def alone(test: Callable[[Path], None], folder: Path) -> None:
-    """Runs a test in a process of its own, which may run out of files.
+    """Run a test in a separate process, which may run out of files.
 
-    In the process of all tests other threads run out with it: Py4J's, which takes connections for
-    the calls of Spark's `foreachBatch`, ends for good, and later queries wait without end.
+    In the main test process, other threads would run out of files, too: Py4J's, which accepts
+    connections for Spark's `foreachBatch`, would end for good, and later queries would hang.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
         process.submit(test, folder).result()
 
 
 def open_the_last_file() -> None:
-    """From now on this process may open no file beyond those that it has."""
+    """Lower the limit on open files and use it up: this process cannot open another file."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1, hard))
@@ -49,7 +49,7 @@ def made(disk: KeepingDisk, folder: Path, count: int) -> list[KeptFile]:
 
 
 def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
-    """Of many files some are open, and all can be written, read, synced, cut and reserved."""
+    """At most 3 of 20 files are open; all can be written, read, synced, cut and reserved."""
     disk = KeepingDisk(3)
     before = open_count()
     files = made(disk, tmp_path, 20)
@@ -71,7 +71,7 @@ def test_no_more_are_open_than_may_be(tmp_path: Path) -> None:
 
 
 def test_those_used_last_stay_open(tmp_path: Path) -> None:
-    """What is used all the time is never opened again."""
+    """A file that is used all the time is never closed and reopened."""
     disk = KeepingDisk(2)
     busy, *others = made(disk, tmp_path, 5)
     for file in (busy, *others):
@@ -89,7 +89,7 @@ def test_those_used_last_stay_open(tmp_path: Path) -> None:
 
 
 def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> None:
-    """A file used longer ago, but with data that no sync covers, is closed later."""
+    """A synced file is closed before an unsynced one, even if it was used more recently."""
     disk = KeepingDisk(2)
     dirty, clean = made(disk, tmp_path, 2)
     dirty.append([b"x"], 0)
@@ -105,7 +105,7 @@ def test_what_is_unsynced_stays_open_before_what_is_synced(tmp_path: Path) -> No
 def test_an_unsynced_file_is_synced_before_it_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next sync has nothing to do; and if that first one failed, says so, once."""
+    """The next sync then does nothing; if the sync before closing failed, it raises, once."""
     disk = KeepingDisk(1)
     synced: list[str] = []
     fails = False
@@ -138,7 +138,7 @@ def test_an_unsynced_file_is_synced_before_it_is_closed(
 def test_what_a_killed_process_left_is_synced_when_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is found, and closed for another before its first sync, is no synced file."""
+    """An existing file that was closed before its first sync is synced by its next sync."""
     disk = KeepingDisk(1)
     synced: list[str] = []
     monkeypatch.setattr(RealFile, "sync", lambda file: synced.append(file.path))
@@ -152,7 +152,7 @@ def test_what_a_killed_process_left_is_synced_when_asked(
 
 
 def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> None:
-    """What was put in a file's place while it was closed is neither read nor written."""
+    """A file that has replaced it on disk gets ESTALE; it is neither read nor written."""
     disk = KeepingDisk(1)
     first, _second = made(disk, tmp_path, 2)
     os.rename(first.path, f"{tmp_path}/elsewhere")
@@ -166,7 +166,7 @@ def test_another_file_of_the_same_path_is_not_taken_for_it(tmp_path: Path) -> No
 
 
 def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
-    """Whoever has closed a file cannot use it again."""
+    """Using a closed file raises EBADF; closing it twice is allowed."""
     disk = KeepingDisk(1)
     file = disk.create(f"{tmp_path}/1")
     file.close()
@@ -179,7 +179,7 @@ def test_a_closed_file_stays_closed(tmp_path: Path) -> None:
 
 
 def test_without_any_file_left_one_of_its_own_is_closed(tmp_path: Path) -> None:
-    """A new file, a folder's sync and list go on when others took all the files there are."""
+    """Creating files, and syncing and listing a folder, work at the limit of the process."""
     alone(go_on_with_two_files, tmp_path)
 
 
@@ -199,7 +199,7 @@ def go_on_with_two_files(folder: Path) -> None:
 
 
 def test_with_nothing_to_close_the_system_says_why(tmp_path: Path) -> None:
-    """Where not one file can be had, the refusal says so."""
+    """If no file can be opened, DiskError has EMFILE: too many open files."""
     alone(be_refused, tmp_path)
 
 
@@ -217,7 +217,7 @@ def be_refused(folder: Path) -> None:
 
 
 def test_threads_share_few_files(tmp_path: Path) -> None:
-    """Appends, reads and syncs from several threads never meet a file that another has closed."""
+    """Appends, reads and syncs of six threads work, though only two files may be open."""
     disk = KeepingDisk(2)
     files = made(disk, tmp_path, 6)
     wrong: list[BaseException] = []
@@ -244,7 +244,7 @@ def test_threads_share_few_files(tmp_path: Path) -> None:
 
 
 def test_many_logs_share_few_files(tmp_path: Path) -> None:
-    """Logs that append in turn, with fewer files than logs, read back all they have stored."""
+    """Ten logs with three open files store all messages and find them after a restart."""
     disk = KeepingDisk(3)
     now = Instant(1_790_000_000_000_000_000, 1)
     options = LogOptions(max_bytes_per_file=16_000)
@@ -267,8 +267,10 @@ def test_many_logs_share_few_files(tmp_path: Path) -> None:
 def test_before_a_sync_of_the_file_system_no_closing_waits_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files closed for want of room then are synced with all others; the failure of that is told,
-    and what is written later is synced as ever."""
+    """The sync of the file system covers files closed to keep the limit.
+
+    Files that are written after it are synced one by one again.
+    """
     disk = KeepingDisk(1)
     together = disk.file_system(str(tmp_path))
     if together is None:

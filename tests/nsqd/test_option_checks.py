@@ -1,4 +1,4 @@
-"""The options that nsqd refuses; tests/scenarios/starting has what a refused start prints."""
+"""The options that nsqd refuses; tests/scenarios/starting tests what nsqd prints then."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TLS = object()
     ],
 )
 def test_what_nsq_refuses_is_refused(changes: dict[str, Any], reason: str) -> None:
-    """With its text. (All of them need no certificate: a bad one is for test_tls.py.)"""
+    """Invalid values get NSQ's error text. (test_tls.py tests bad certificates.)"""
     with pytest.raises(StartError) as refusal:
         check(changed(NsqdOptions(), **changes), lambda _options: None)
 
@@ -56,7 +56,7 @@ def test_what_nsq_refuses_is_refused(changes: dict[str, Any], reason: str) -> No
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_percentile_is_a_number_in_range(value: float) -> None:
-    """Python reads these texts as numbers: they are none here."""
+    """NaN and infinity, which Python reads as floats, are refused."""
     with pytest.raises(StartError, match="invalid E2E processing latency percentile"):
         check(
             changed(NsqdOptions(), e2e_processing_latency_percentiles=(value,)),
@@ -77,12 +77,12 @@ def test_a_percentile_is_a_number_in_range(value: float) -> None:
     ],
 )
 def test_what_nsq_takes_is_taken(changes: dict[str, Any]) -> None:
-    """The bounds belong to the ranges as NSQ writes them."""
+    """Values at the bounds of NSQ's ranges are accepted."""
     assert check(changed(NsqdOptions(), **changes), lambda _options: None) is None
 
 
 def test_with_certificates_tls_may_be_required() -> None:
-    """What was made of them is handed on; it is made from these options."""
+    """`check` returns what `build` has made of these options."""
     options = changed(NsqdOptions(), tls_required="true", tls_client_auth_policy="require-verify")
     seen = []
 
@@ -95,7 +95,7 @@ def test_with_certificates_tls_may_be_required() -> None:
 
 
 def test_the_order_is_nsqs() -> None:
-    """Who fixes one thing is told of the next."""
+    """Options are checked in NSQ's order: fixing one error reveals the next one."""
     wrong: dict[str, Any] = {
         "max_deflate_level": 0,
         "id": -1,

@@ -1,4 +1,4 @@
-"""nsqd's flags have NSQ's names and defaults, save where sparq says otherwise."""
+"""nsqd's flags have NSQ's names and defaults, except for documented differences."""
 
 import re
 import socket
@@ -96,7 +96,7 @@ def options(*arguments: str) -> NsqdOptions:
 
 
 def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
-    """All of them, in one look. (TLS: 1.2 at least, docs/differences.md.)"""
+    """All defaults in one list. (TLS 1.2 is the minimum: docs/differences.md.)"""
     flags, made = flags_of(NsqdOptions), options()
 
     assert {flag.key: flag.value(made) for flag in flags} == DEFAULTS
@@ -104,7 +104,7 @@ def test_defaults_are_nsqs_except_the_sync_policy_and_old_tls() -> None:
 
 
 def test_keys_of_the_file_are_nsqs() -> None:
-    """A key is the flag with underscores, save those that NSQ names otherwise."""
+    """A key is the flag with underscores, except for four that NSQ names differently."""
     odd = {f.name: f.key for f in flags_of(NsqdOptions) if f.key != f.name.replace("-", "_")}
 
     assert odd == {
@@ -117,7 +117,7 @@ def test_keys_of_the_file_are_nsqs() -> None:
 
 @pytest.mark.behaviour("more.unknown-config-keys", "nsqd.TestConfigFlagParsing")
 def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
-    """Every key has its place; with --go-compatible, what no flag has does no harm."""
+    """NSQ's configuration file is read; with --go-compatible, unknown keys are ignored."""
     config = tmp_path / "nsqd.toml"
     config.write_text(
         'id = 7\ntls_cert = "x"\ngraphite_url = "y"\nmsg_timeout = "1m30s"\n'
@@ -133,7 +133,7 @@ def test_a_file_of_nsq_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["require", "require-verify"])
 def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
-    """A policy that clients could walk around by not speaking TLS would be none."""
+    """Without required TLS, clients could bypass the policy by not using TLS."""
     assert options(f"-tls-client-auth-policy={policy}").tls.required == "true"
     also_http = options(f"-tls-client-auth-policy={policy}", "-tls-required=tcp-https")
     assert also_http.tls.required == "tcp-https"
@@ -154,7 +154,7 @@ def test_a_policy_for_certificates_requires_tls(policy: str) -> None:
 def test_a_bad_file_ends_with_1(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, line: str, reason: str
 ) -> None:
-    """A FATAL line says what is wrong, without usage."""
+    """nsqd prints one FATAL line with the reason, without the usage text."""
     (tmp_path / "nsqd.toml").write_text(line)
     with pytest.raises(SystemExit) as end:
         options("-config", f"{tmp_path}/nsqd.toml")
@@ -166,7 +166,7 @@ def test_a_bad_file_ends_with_1(
 
 
 def test_a_file_may_say_it_in_other_types(tmp_path: Path) -> None:
-    """Bare integers are milliseconds, a text with commas is a list, booleans may be texts."""
+    """Bare integers are milliseconds, texts with commas are lists, booleans may be texts."""
     config = tmp_path / "nsqd.toml"
     config.write_text(
         'statsd_interval = 1500\nhttp_client_request_timeout = "2m0.5s"\nsnappy = "f"\n'
@@ -185,7 +185,7 @@ def test_a_file_may_say_it_in_other_types(tmp_path: Path) -> None:
 
 
 def test_default_node_ids_differ_on_one_host(tmp_path: Path) -> None:
-    """The hash is stable, in range, and another for another folder or port."""
+    """The default id is a stable hash in [0, 1024) of the data path and the TCP port."""
     here = options(f"-data-path={tmp_path}")
     ids = {
         default_node_id(changed(here, tcp_address=f"0.0.0.0:{port}")) for port in range(4150, 4170)

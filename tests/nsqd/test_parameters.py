@@ -1,4 +1,4 @@
-"""Parameters of the inspection routes: what is read, and what each error says."""
+"""Parameters of the inspection routes: accepted values and error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusal(read: Callable[[], object]) -> str:
 
 
 def test_names_are_required_and_legal() -> None:
-    """With NSQ's own codes."""
+    """A missing or malformed name gets NSQ's error code."""
     assert "t" == name_of(call("topic=t"), "topic")
     assert "MISSING_ARG_TOPIC" == refusal(lambda: name_of(call(""), "topic"))
     assert "INVALID_ARG_CHANNEL" == refusal(lambda: name_of(call("channel=a+b"), "channel"))
@@ -47,13 +47,13 @@ def test_names_are_required_and_legal() -> None:
 
 @pytest.mark.parametrize(("query", "value"), [("", 7), ("n=1", 1), ("n=20", 20)])
 def test_a_number_within_its_bounds(query: str, value: int) -> None:
-    """The bounds themselves are allowed; without the parameter its default counts."""
+    """Both bounds are allowed; without the parameter the default applies."""
     assert value == number_of(call(query), "n", 7, 20)
 
 
 @pytest.mark.parametrize("text", ["0", "21", "-1", "", "x", "1.5", "%C2%B2", "9" * 5000])
 def test_any_other_number_is_refused(text: str) -> None:
-    """Also digits of other scripts, and ones that are too long to be worth reading."""
+    """Also non-ASCII digits, and numbers with 5,000 digits."""
     assert "INVALID_ARG_N: a number from 1 to 20" == refusal(
         lambda: number_of(call(f"n={text}"), "n", 7, 20)
     )
@@ -69,12 +69,12 @@ def test_any_other_number_is_refused(text: str) -> None:
     ],
 )
 def test_how_much_of_a_body_is_shown(query: str, size: int) -> None:
-    """-1: nothing of it, not even its size's worth of zero bytes."""
+    """The limit in bytes; -1 with `bodies=false`: the answer has no `body` at all."""
     assert size == body_bytes_of(call(query))
 
 
 def test_a_place_to_go_on_from() -> None:
-    """As many numbers as the answer gave, of 64 bits each."""
+    """`after` has a fixed number of signed 64-bit numbers, separated by dots."""
     assert token_of(call(""), 2) is None
     assert [12, -3] == token_of(call("after=12.-3"), 2)
     for text in ("12", "1.2.3", "x", "", "1.", f"{1 << 63}.0", f"-{1 << 63}.0"):
@@ -83,7 +83,7 @@ def test_a_place_to_go_on_from() -> None:
 
 
 def test_a_state_is_one_of_those_allowed() -> None:
-    """By its name in small letters."""
+    """States are given by their names in lower case."""
     states = (MessageState.WAITING, MessageState.IN_FLIGHT)
 
     assert MessageState.IN_FLIGHT == state_of(call("state=in_flight"), None, *states)
@@ -94,7 +94,7 @@ def test_a_state_is_one_of_those_allowed() -> None:
 
 
 def test_criteria_of_a_search() -> None:
-    """All that are given; attempts with an operator, `=` if there is none."""
+    """All given criteria are read; `attempts` without an operator means `=`."""
     found = criteria_of(
         call("text=%C3%A4&json=a%3D1&regex=%5Ea&channel=c&state=deferred&attempts=%3E%3D3")
     )
@@ -123,12 +123,12 @@ def test_criteria_of_a_search() -> None:
     ],
 )
 def test_criteria_that_are_refused(query: str, code: str) -> None:
-    """The error names the parameter, and its limit."""
+    """The error has the name of the parameter and its limit or allowed values."""
     assert refusal(lambda: criteria_of(call(query))).startswith(code)
 
 
 def test_ids_of_messages() -> None:
-    """16 small hex digits: the node and the index in its log."""
+    """16 hexadecimal digits in lower case: the node id and the index in its log."""
     assert 0x1F == raw_id("000000000000001f")
     assert all(raw_id(text) is None for text in ("", "1f", "000000000000001F", "0" * 17))
     node = 5
@@ -158,7 +158,7 @@ def ids(body: bytes, **query: str) -> Awaitable[list[str]]:
 
 
 async def test_ids_of_a_request() -> None:
-    """One in the query, or a list in the body: in its order, each once."""
+    """One in the query, or a list in the body; the order is kept, duplicates are dropped."""
     a, b = "0" * 16, "f" * 16
 
     assert [a] == await ids(b"", id=a)
@@ -183,7 +183,7 @@ async def test_ids_of_a_request() -> None:
 async def test_ids_that_are_refused(
     body: bytes, query: dict[str, str], status: int, code: str
 ) -> None:
-    """Before anything is looked for."""
+    """Missing or malformed ids get 400, a body that is too large 413."""
     with pytest.raises(HttpError) as caught:
         await ids(body, **query)
     assert (status, code) == (caught.value.status, caught.value.code)

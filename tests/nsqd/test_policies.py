@@ -1,4 +1,4 @@
-"""`/policies` and `--policies`: read, set, refused; in force at once, after SIGHUP and kill -9."""
+"""`/policies` and `--policies`: read, set, refused; in effect after SIGHUP and kill -9, too."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATH = "/policies"
 
 
 async def put(nsqd: Daemon, body: bytes, query: str = "", kind: str = "") -> tuple[int, Any]:
-    """PUT a document; the status, and the answer read as JSON."""
+    """PUT a document; return the status and the JSON answer."""
     head = f"PUT {PATH}{query} HTTP/1.1\r\nContent-Type: {kind or 'application/json'}"
     length = f"Content-Length: {len(body)}\r\n\r\n".encode()
     status, _, answer = await nsqd.raw(head, length + body)
@@ -36,7 +36,7 @@ async def shown(nsqd: Daemon, query: str = "") -> Any:
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
 async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
-    """With the policy and the key, and what to write; nothing changes."""
+    """The error has the policy, the key and the remedy; the old policies stay in effect."""
     assert 200 == (await put(nsqd, document({"topic": "kept", "max_channels": 9})))[0]
 
     status, answer = await put(nsqd, text)
@@ -47,7 +47,7 @@ async def test_what_is_refused(nsqd: Daemon, text: bytes, why: str) -> None:
 
 
 async def test_set_shown_and_dropped(nsqd: Daemon) -> None:
-    """As TOML or JSON; `dry_run` only says what would change; what changes is answered."""
+    """PUT takes TOML or JSON; PUT and DELETE return the changes, `dry_run` without making them."""
     for channel in ("slow", "quick"):
         await nsqd.post("/topic/create?topic=clicks")
         await nsqd.post(f"/channel/create?topic=clicks&channel={channel}")
@@ -81,7 +81,7 @@ async def test_set_shown_and_dropped(nsqd: Daemon) -> None:
 
 
 async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
-    """Each setting with what has decided it; also for one that is not there."""
+    """Each setting has its value and source, also for a topic or channel that does not exist."""
     file = tmp_path / "policies.toml"
     file.write_bytes(TOML)
     (tmp_path / "data").mkdir()
@@ -113,13 +113,13 @@ async def test_what_holds_for_a_topic_and_a_channel(tmp_path: Path) -> None:
 
 
 async def test_a_document_that_is_too_large(nsqd: Daemon) -> None:
-    """It is refused as it comes."""
+    """A document above BYTES_MAX gets 413 BODY_TOO_BIG."""
     status, answer = await put(nsqd, b" " * (BYTES_MAX + 1))
     assert (413, "BODY_TOO_BIG") == (status, answer["message"])
 
 
 async def test_a_disk_that_refuses(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer says so, and nothing has changed."""
+    """If the policies cannot be written, PUT gets 500 and changes nothing."""
     (Path(nsqd.nsqd.options.data_path) / "policies.json.new").mkdir()
 
     status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
@@ -129,7 +129,7 @@ async def test_a_disk_that_refuses(nsqd: Daemon, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_metrics(tmp_path: Path) -> None:
-    """How many are in force, by where they come from."""
+    """`nsqd_policies` is the number of policies in effect, by source."""
     file = tmp_path / "policies.toml"
     file.write_bytes(TOML)
     (tmp_path / "data").mkdir()
@@ -143,7 +143,7 @@ async def test_metrics(tmp_path: Path) -> None:
 
 
 async def test_metrics_of_limits(nsqd: Daemon) -> None:
-    """What is refused, held back, given up or too old is counted; without policies nothing is."""
+    """Refused and delayed publishes and dropped and expired messages are counted."""
     for topic in ("small", "ring", "quick", "aged"):
         await nsqd.post(f"/topic/create?topic={topic}")
     await nsqd.post("/channel/create?topic=ring&channel=c")
@@ -174,7 +174,7 @@ async def test_metrics_of_limits(nsqd: Daemon) -> None:
 
 
 async def test_while_it_stops(nsqd: Daemon) -> None:
-    """As any change."""
+    """While nsqd stops, a PUT gets 503 EXITING."""
     nsqd.nsqd.exiting = True
     status, answer = await put(nsqd, document({"topic": "a", "max_channels": 1}))
     assert (503, "EXITING") == (status, answer["message"])
@@ -182,7 +182,7 @@ async def test_while_it_stops(nsqd: Daemon) -> None:
 
 
 def test_kill_and_restart(tmp_path: Path) -> None:
-    """What was set over HTTP holds after kill -9 and after an orderly stop."""
+    """Policies set over HTTP are in effect after kill -9 and after an orderly stop."""
     with spawn_nsqd(tmp_path) as server:
         wanted = document({"topic": "t", "max_topic_bytes": 1})
         assert 200 == server.request("PUT", PATH, wanted)[0]
@@ -196,7 +196,7 @@ def test_kill_and_restart(tmp_path: Path) -> None:
 
 
 def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
-    """It is read again; one that cannot be used leaves the policies, and says why."""
+    """SIGHUP reads the file again; an invalid file is logged, and the policies stay."""
     file = tmp_path / "policies.toml"
     file.write_text('[[policies]]\ntopic = "t"\nmax_topic_bytes = 1\n')
     with spawn_nsqd(tmp_path, f"--policies={file}") as server:
@@ -214,7 +214,7 @@ def test_the_file_at_the_start_and_at_sighup(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_used_at_the_start(tmp_path: Path) -> None:
-    """nsqd does not start, and names the file and what is wrong."""
+    """nsqd does not start; its error has the file and the reason."""
     file = tmp_path / "mine.toml"
     file.write_text("[[policies]]\ntopic = 1\n")
     here = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")

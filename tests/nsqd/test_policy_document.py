@@ -1,4 +1,4 @@
-"""Documents of policies: TOML and JSON, what is refused and why, the keys of the settings."""
+"""Policy documents in TOML and JSON: invalid documents, error messages, setting keys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ REFUSED = [
     (b"\xff", "invalid JSON: "),
     (b'{"policies": 1}', "not a policy document"),
     (b'{"rules": []}', "unknown key rules: write [[policies]]"),
-    (document(1), "policy 1 is not a table"),  # type: ignore[arg-type]  # that is the point
+    (document(1), "policy 1 is not a table"),  # type: ignore[arg-type]  # deliberately invalid
     (document({"max_channels": 1}), "policy 1 has no topic"),
     (document({"topic": "", "max_channels": 1}), "policy 1: topic must be a name"),
     (document({"topic": 7, "max_channels": 1}), "policy 1: topic must be a name"),
@@ -95,7 +95,7 @@ REFUSED = [
 
 
 def test_toml_and_json_are_the_same() -> None:
-    """What is shown of policies reads as the same policies."""
+    """TOML and the JSON that is shown for it give the same policies."""
     policies = read(TOML, is_toml=True)
 
     assert ENTRIES == entries(policies)
@@ -106,19 +106,19 @@ def test_toml_and_json_are_the_same() -> None:
 
 @pytest.mark.parametrize(("text", "why"), REFUSED)
 def test_a_wrong_document_is_refused(text: bytes, why: str) -> None:
-    """The error names the policy and the key, and says what to write."""
+    """The error has the policy, the key and the remedy."""
     with pytest.raises(DocumentError, match=re.escape(why)):
         read(text, is_toml=False)
 
 
 def test_a_document_has_a_maximum_size() -> None:
-    """The error has both sizes."""
+    """The error has the size and the maximum, 262144 bytes."""
     with pytest.raises(DocumentError, match="262145 bytes, the maximum is 262144"):
         read(b" " * (BYTES_MAX + 1), is_toml=True)
 
 
 def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
-    """Also if the file is missing; without a path there are no policies."""
+    """Also the error for a missing file; without a path there are no policies."""
     file = tmp_path / "mine.toml"
     with pytest.raises(DocumentError, match=r"mine\.toml: no such file or directory"):
         read_file(str(file))
@@ -132,5 +132,5 @@ def test_an_error_of_a_file_names_the_file(tmp_path: Path) -> None:
 
 
 def test_each_setting_is_an_option_of_nsqd() -> None:
-    """One declaration: a policy's key, bounds and type are those of the configuration file."""
+    """The keys of policies are the options of nsqd that may be set by policy."""
     assert sorted(FLAGS) == list(policy_document.FLAGS)

@@ -1,4 +1,4 @@
-"""Dead letters of a real nsqd: their history, as it is shown, and their way back."""
+"""Dead letters of a real nsqd: their history, how they are shown, and redriving."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BATCH = 2_000
 
 @pytest.fixture
 def nsqd(tmp_path: Path) -> Iterator[NsqdServer]:
-    """One that moves what was delivered three times."""
+    """An nsqd that moves messages to the dead-letter topic after three attempts."""
     with spawn_nsqd(tmp_path, f"--max-attempts={MOST}") as server:
         yield server
 
@@ -52,7 +52,7 @@ def fails(body: bytes) -> bool:
 
 
 def handle(nsqd: NsqdServer, until: int, *, failing: bool) -> Counter[bytes]:
-    """A consumer of `t` that finishes so many messages and, if `failing`, fails at the others."""
+    """Consume `t` until `until` messages are finished; if `failing`, requeue every 100th."""
     finished: Counter[bytes] = Counter()
     with V2Client(nsqd) as line:
         assert line.ask(sub("t", "c")) == OK
@@ -85,7 +85,7 @@ def letters(nsqd: NsqdServer) -> list[dict[str, Any]]:
 
 
 def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
-    """Exactly those are letters, each with its history; sent back, each comes back once."""
+    """Exactly those become dead letters, with their history; each is redriven exactly once."""
     wanted = {str(number) for number in range(0, COUNT, EVERY)}
     nsqd.request("POST", "/topic/create?topic=t")
     nsqd.request("POST", "/channel/create?topic=t&channel=c")
@@ -126,7 +126,7 @@ def test_one_of_a_hundred_fails(nsqd: NsqdServer) -> None:
 
 
 def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
-    """It ends there after three lost connections, though it might be delivered more often."""
+    """After three lost connections it becomes a dead letter, despite --max-attempts=50."""
     with spawn_nsqd(tmp_path, "--max-attempts=50", "--msg-timeout=500ms") as nsqd:
         nsqd.request("POST", "/topic/create?topic=t")
         nsqd.request("POST", "/channel/create?topic=t&channel=c")
@@ -147,7 +147,7 @@ def test_a_message_that_kills_its_consumer(tmp_path: Path) -> None:
 
 
 def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
-    """Messages of `t` that become letters; their ids there."""
+    """Publish messages to `t` and make them dead letters; return the ids of the dead letters."""
     nsqd.request("POST", "/topic/create?topic=t.dead")
     nsqd.request("POST", "/channel/create?topic=t.dead&channel=back")
     before = nsqd.channel("t.dead", "back")["depth"]
@@ -164,7 +164,7 @@ def dead(nsqd: NsqdServer, *bodies: bytes, channel: str = "c") -> list[str]:
 
 
 def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
-    """Its body is the message's; with `envelope`, it is as it is stored."""
+    """It is shown and searched with the message's body; `envelope` shows the stored bytes."""
     (one,) = dead(nsqd, b'{"a": 1}')
     message = get(nsqd, f"/message?topic=t.dead&id={one}&body_bytes=3")
     assert (message["body"], message["cut"], message["size"]) == ('{"a', True, 8)
@@ -183,7 +183,7 @@ def test_how_a_letter_is_shown(nsqd: NsqdServer) -> None:
 
 
 def test_what_is_refused(nsqd: NsqdServer) -> None:
-    """Each with its reason; what is refused waits as before."""
+    """A refused dead letter is listed with the reason, and still waits in its channel."""
     one, two = dead(nsqd, b"1", b"2")
     nsqd.request("POST", "/pub?topic=t.dead", b"by hand")
     ids = [m["id"] for m in get(nsqd, "/channel/messages?topic=t.dead&channel=back")["messages"]]
@@ -216,7 +216,7 @@ def test_what_is_refused(nsqd: NsqdServer) -> None:
 
 
 def test_it_survives_kill(tmp_path: Path) -> None:
-    """A letter that was sent back, and how often it was, is there after kill -9."""
+    """After kill -9, a redriven message and the number of its redrives are kept."""
     flags = (f"--max-attempts={MOST}",)
     with spawn_nsqd(tmp_path, *flags) as nsqd:
         (one,) = dead(nsqd, b"1")

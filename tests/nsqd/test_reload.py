@@ -1,4 +1,4 @@
-"""SIGHUP and `/config`: what changes while nsqd runs, and what stays."""
+"""SIGHUP and `/config`: options that can change while nsqd runs, and options that cannot."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def nodes(daemon: Nsqlookupd) -> int:
 
 
 def topics(daemon: Nsqlookupd) -> list[str]:
-    """The topics that an nsqd has there."""
+    """The topics that an nsqd has registered."""
     return [t for kind, t, _, found in daemon.registry.registrations() if kind == "topic" and found]
 
 
 @pytest.mark.behaviour("TestReconfigure", "stringy.TestUniq")
 async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
-    """One, then two, in the order given; what is left forgets this nsqd, the other stays."""
+    """Addresses keep their order, without duplicates; a removed nsqlookupd drops this nsqd."""
     first, second = map(where, two)
     reloader, peers = nsqd.reloader, nsqd.peers
     await nsqd.post("/topic/create?topic=old")
@@ -80,7 +80,7 @@ async def test_nsqlookupds_come_and_go_in_order(nsqd: Daemon, two: list[Nsqlooku
 
 
 async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
-    """Naming it again does not interrupt it, so that no consumer sees the node vanish."""
+    """Its connection is not interrupted, so that no consumer sees the node vanish."""
     nsqd.reloader.set_lookupd_addresses([where(two[0])])
     await until(lambda: nodes(two[0]) == 1)
     before = set(two[0].connections)
@@ -91,7 +91,7 @@ async def test_a_kept_nsqlookupd_keeps_its_connection(nsqd: Daemon, two: list[Ns
 
 
 async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[Nsqlookupd]) -> None:
-    """Without one a topic flows at once; with one it has the channels that are known there."""
+    """Without nsqlookupds a topic gets no channels; with one it gets the channels known there."""
     two[0].registry.create_channel("t", "known")
     two[0].registry.create_channel("late", "known")
     await nsqd.post("/topic/create?topic=t")
@@ -107,7 +107,7 @@ async def test_a_new_topic_asks_the_nsqlookupds_of_now(nsqd: Daemon, two: list[N
 
 
 async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemon) -> None:
-    """It was asked and never answered; once it is dropped, the topic flows."""
+    """A topic waits for an nsqlookupd that does not answer, until that one is removed."""
     with socket.create_server(("127.0.0.1", 0)) as hole:
         address = f"127.0.0.1:{hole.getsockname()[1]}"
         nsqd.reloader.set_lookupd_addresses([address])
@@ -120,7 +120,7 @@ async def test_a_topic_does_not_wait_for_an_nsqlookupd_that_was_left(nsqd: Daemo
 
 
 class Change:
-    """A SIGHUP in the test's own process; `wanted` is what the file says."""
+    """A SIGHUP in the test process; `wanted` has the options in the file."""
 
     def __init__(self, daemon: Daemon) -> None:
         self.daemon = daemon
@@ -148,7 +148,7 @@ class Change:
 
 @pytest.fixture
 def change(nsqd: Daemon, caplog: pytest.LogCaptureFixture) -> Change:
-    """A way to SIGHUP the daemon, whose log is kept from INFO up."""
+    """Reload the daemon as SIGHUP does, and record its log from INFO up."""
     caplog.set_level(logging.INFO)
     return Change(nsqd)
 
@@ -158,7 +158,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 
 async def test_what_can_change_does(change: Change, caplog: pytest.LogCaptureFixture) -> None:
-    """The level, the nsqlookupds, the certificates; the log says so of each."""
+    """SIGHUP changes log level, nsqlookupds and certificates, and logs each change."""
     running = change(
         log_level=logging.DEBUG, nsqlookupd_tcp_addresses=("/nowhere",), tls_cert="new.pem"
     )
@@ -177,7 +177,7 @@ async def test_what_can_change_does(change: Change, caplog: pytest.LogCaptureFix
 async def test_what_cannot_change_needs_a_restart(
     change: Change, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It stays in force as it was, and the log names it each time that the file still differs."""
+    """Other options keep their values; each SIGHUP logs a warning while the file differs."""
     for _ in range(2):
         running = change(msg_timeout=1_000_000, id=9)
 
@@ -189,7 +189,7 @@ async def test_what_cannot_change_needs_a_restart(
 
 
 async def test_a_level_set_meanwhile_gives_way_to_the_file(change: Change) -> None:
-    """After SIGHUP the file is true, whatever was set over HTTP; `verbose` is debug."""
+    """SIGHUP replaces a level set over HTTP by the file's; `verbose` means debug."""
     file = change.daemon.nsqd.options
     change.reloader.set_log_level(logging.ERROR)
     assert logging.getLogger().level == logging.ERROR
@@ -204,7 +204,7 @@ async def test_a_level_set_meanwhile_gives_way_to_the_file(change: Change) -> No
 async def test_bad_certificates_leave_the_old_ones(
     change: Change, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log says why; the rest of the file is in force."""
+    """The reason is logged; the other changes in the file take effect."""
     change.refusal = StartError("failed to build TLS config - no such file")
     running = change(tls_cert="new.pem", log_level=logging.WARNING)
     assert running.tls.cert == ""
@@ -220,7 +220,7 @@ async def test_bad_certificates_leave_the_old_ones(
 
 
 async def test_tls_begins_with_a_start(change: Change, caplog: pytest.LogCaptureFixture) -> None:
-    """An nsqd that was started without certificates listens nowhere for them."""
+    """An nsqd that was started without certificates needs a restart for TLS."""
     change.reloader.load_certificates = None
     assert change(tls_cert="new.pem").tls.cert == ""
     assert said(caplog) == [
@@ -231,7 +231,7 @@ async def test_tls_begins_with_a_start(change: Change, caplog: pytest.LogCapture
 async def test_a_broken_file_changes_nothing(
     change: Change, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error in the log, not the end."""
+    """An unreadable file is logged as an error, and nsqd continues unchanged."""
     before = change.daemon.nsqd.options
     change.wanted = FileError("failed to load config file x - no")
     change.reloader.reload()
@@ -244,7 +244,7 @@ async def test_a_broken_file_changes_nothing(
 
 
 async def test_while_it_stops_nothing_changes(change: Change) -> None:
-    """A SIGHUP behind a SIGTERM meets connections that are closed already."""
+    """A SIGHUP after a SIGTERM is ignored: the connections are closed already."""
     change.daemon.nsqd.exiting = True
     change(nsqlookupd_tcp_addresses=("/nowhere",))
 
@@ -252,14 +252,14 @@ async def test_while_it_stops_nothing_changes(change: Change) -> None:
 
 
 class Hangup:
-    """A real process with a configuration file."""
+    """Sends SIGHUP to a real process after a change of its configuration file."""
 
     def __init__(self, server: Server, config: Path) -> None:
         self.server = server
         self.config = config
 
     def __call__(self, text: str, *lines: str) -> None:
-        """Write the file, send SIGHUP, and see these lines in the log."""
+        """Write the file, send SIGHUP, and wait for these lines in the log."""
         self.config.write_text(text)
         seen = len(self.server.log_text)
         os.kill(self.server.pid, signal.SIGHUP)
@@ -271,8 +271,10 @@ class Hangup:
 
 
 def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
-    """nsqd: the level and the nsqlookupds as the file has them now, unless the command line gave
-    them; a file that is broken, or gone, leaves all as it is, and nsqd lives."""
+    """nsqd takes the log level and the nsqlookupds from the changed file.
+
+    The command line overrides the file. A broken file changes nothing, and nsqd continues.
+    """
     config = tmp_path / "nsqd.toml"
     config.write_text('msg_timeout = "1m"\n')
     with (
@@ -300,7 +302,7 @@ def test_sighup_reads_the_file_again(tmp_path: Path) -> None:
 
 
 def serial_number(port: int) -> int:
-    """Of the certificate that HTTPS shows in a new handshake."""
+    """The serial number of the certificate in a new HTTPS handshake."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with (
@@ -313,8 +315,10 @@ def serial_number(port: int) -> int:
 
 
 def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
-    """New handshakes are shown what the files have now, also under the same names; what cannot be
-    used is an error in the log, and the old certificate stays."""
+    """New handshakes use the current certificate files, also if their names are the same.
+
+    A certificate that cannot be used is logged as an error, and the old one stays.
+    """
     config, folder = tmp_path / "nsqd.toml", tmp_path / "certificates"
     text = f'tls_cert = "{folder}/server.crt"\ntls_key = "{folder}/server.key"\n'
     config.write_text(text)
@@ -341,7 +345,7 @@ def test_sighup_exchanges_the_certificates(tmp_path: Path) -> None:
 
 
 def test_sighup_of_nsqlookupd_sets_the_level(tmp_path: Path) -> None:
-    """That is what can change there; the rest is named."""
+    """Only the log level changes; a warning names each other option that has changed."""
     config = tmp_path / "nsqlookupd.toml"
     config.write_text("")
     with spawn_nsqlookupd(tmp_path, f"--config={config}") as server:

@@ -1,4 +1,4 @@
-"""nsqd's table of rights: the roles of routes and commands, and AUTH's permissions."""
+"""nsqd's table of rights: roles for routes and commands, and permissions for AUTH."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def allowed(granted: str, **arguments: str) -> set[str]:
 
 
 def test_publishers_and_consumers_get_what_their_programs_use() -> None:
-    """Over HTTP a publisher publishes; a consumer reads what it may receive anyway."""
+    """Over HTTP, `publish` allows to publish; `consume` allows the same as `bodies`."""
     find = {"GET /ping", "GET /info"}
 
     assert {*find, "POST /pub", "POST /mpub"} == allowed("publish:t*", topic="t1")
@@ -35,7 +35,7 @@ def test_publishers_and_consumers_get_what_their_programs_use() -> None:
 
 
 def test_each_stronger_role_allows_more() -> None:
-    """Reading, undoable actions, everything that is not about messages' bodies."""
+    """`read` < `operate` < `administer`, which does not allow reading bodies or publishing."""
     read, operate, administer = (allowed(role, topic="t", to="u") for role in INCLUDED)
 
     assert read < operate < administer
@@ -48,7 +48,7 @@ INCLUDED = ("read", "operate", "administer")
 
 
 def test_a_copy_needs_the_role_for_both_topics() -> None:
-    """Else a client could send messages to a topic that is not its own."""
+    """Otherwise a client could copy messages to a topic that it has no role for."""
     granted = "operate:mine*"
 
     assert "POST /message/copy" in allowed(granted, topic="mine1", to="mine2")
@@ -58,19 +58,19 @@ def test_a_copy_needs_the_role_for_both_topics() -> None:
 
 
 def test_every_command_has_a_role() -> None:
-    """A command that is missing would be refused to everybody."""
+    """A command missing from the table would be refused to every client."""
     assert set(commands.COMMANDS) == set(COMMANDS)
 
 
 def test_roles_become_auths_permissions() -> None:
-    """Only publish and consume; a role that includes one of them does not exist."""
+    """Only `publish` and `consume` give permissions: no other role includes them."""
     granted = grants.parse("publish:a*,consume,administer,register:b")
 
     assert [("a*", "publish"), ("*", "subscribe")] == permissions(granted)
 
 
 def test_checks_are_made_only_if_options_ask_for_them(tmp_path: Path) -> None:
-    """An `@FILE` is read; a file that cannot be used is no start."""
+    """Without tokens there are no checks; nsqd does not start with a missing token file."""
     file = tmp_path / "tokens"
     token, line = tokens.make("a", "read")
     file.write_text(line)

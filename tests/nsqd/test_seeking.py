@@ -1,4 +1,4 @@
-"""`/channel/seek`: the places that it takes, and what it tells of where the channel has landed."""
+"""`/channel/seek`: the positions that it accepts, and its answer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def moment(text: str) -> int:
 
 
 async def test_a_channel_is_moved(nsqd: Daemon) -> None:
-    """To the start, the end, an index, a time, a duration back: what follows is delivered."""
+    """After a seek to an end, an index, a time or a duration back, later messages arrive."""
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/mpub?topic=t", b"a\nb")
     between = time.time_ns()
@@ -51,7 +51,7 @@ async def test_a_channel_is_moved(nsqd: Daemon) -> None:
         ("2001-01-01", [b"a", b"b", b"c"]),
         ("-1h", [b"a", b"b", b"c"]),
     ):
-        # The FINs of the round before may still be on their way.
+        # nsqd may not have processed the FINs of the previous round yet.
         await until(lambda: finished(nsqd))
         landed = await seek(nsqd, to)
         assert (landed["again"], landed["waiting"]) == (len(bodies), len(bodies))
@@ -72,7 +72,7 @@ async def finished(nsqd: Daemon) -> bool:
 
 
 async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
-    """Whoever goes back a day sees how far the log reaches: it is not silently less."""
+    """A seek before the start of the log has `older_are_gone`, and the oldest index and time."""
     nsqd = await start(tmp_path, max_bytes_per_file=4096, retention_bytes=8192)
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     began = time.time()
@@ -119,7 +119,7 @@ async def test_it_tells_that_older_messages_are_gone(tmp_path: Path) -> None:
     ],
 )
 def test_places_are_read(text: str, target: object) -> None:
-    """Ends, indexes, dates, times with and without a zone (UTC), durations back from now."""
+    """Ends, indexes, dates, times with or without a zone (default UTC), durations before now."""
     assert target_of(text, NOW) == target
 
 
@@ -129,7 +129,7 @@ NO_TIMES = ["2025-13-01", "2025-02-30T00:00:00Z", "2025-01-01T25:00", "time:" + 
 
 @pytest.mark.parametrize("text", [*NO_PLACES, *NO_TIMES, None])
 def test_other_places_are_refused_with_the_forms(text: str | None) -> None:
-    """The answer names what it takes, also where `to` is missing."""
+    """The 400 answer lists the accepted forms, also if `to` is missing."""
     with pytest.raises(HttpError) as refused:
         target_of(text, NOW)
 
@@ -139,7 +139,7 @@ def test_other_places_are_refused_with_the_forms(text: str | None) -> None:
 
 @given(st.text())
 def test_any_place_is_read_or_refused(text: str) -> None:
-    """There is no third way."""
+    """Any text is either read or refused with INVALID_ARG_TO; no other exception occurs."""
     try:
         target_of(text, NOW)
         target_of(f"time:{text}", NOW)
@@ -148,7 +148,7 @@ def test_any_place_is_read_or_refused(text: str) -> None:
 
 
 async def test_a_bad_place_is_a_bad_request(nsqd: Daemon) -> None:
-    """Over HTTP, as any refusal."""
+    """Over HTTP a malformed or missing `to` gets 400 with the accepted forms."""
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")
     for query, code in (("&to=middle", "INVALID_ARG_TO"), ("", "MISSING_ARG_TO")):

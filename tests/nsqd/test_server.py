@@ -1,4 +1,4 @@
-"""One nsqd as an object: what HTTP awaits of its broker, and an orderly stop."""
+"""The Nsqd object: waiting for answers of the broker, drains, and an orderly stop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.v2_client import Closed
 
 
 async def test_a_ticket_is_answered_once() -> None:
-    """With None or the error; a later answer changes nothing, also if nobody waits any more."""
+    """The first answer, None or an error, counts; later answers and cancelled waits are ignored."""
     loop = asyncio.get_running_loop()
     good, bad, given_up = (Waiting(loop) for _ in range(3))
     good.answered(None)
@@ -34,7 +34,7 @@ async def test_a_ticket_is_answered_once() -> None:
 
 
 async def test_a_change_of_the_drains_is_told_to_their_watchers(nsqd: Daemon) -> None:
-    """Once it is on disk; then publishes are refused."""
+    """Watchers are called after the drain is on disk; a change that fails calls none."""
     path = Path(nsqd.nsqd.options.data_path) / "drain.json"
     seen: list[bool] = []
     nsqd.nsqd.drain_watchers.append(lambda: seen.append(path.exists()))
@@ -51,7 +51,7 @@ async def test_a_change_of_the_drains_is_told_to_their_watchers(nsqd: Daemon) ->
 
 
 async def test_a_stop_closes_clients_and_keeps_what_was_acknowledged(tmp_path: Path) -> None:
-    """The next start has every message, also one that was in flight."""
+    """After a restart every unfinished message is still there, also the one in flight."""
     nsqd = await start(tmp_path)
     await nsqd.post("/topic/create?topic=t")
     await nsqd.post("/channel/create?topic=t&channel=c")

@@ -1,4 +1,4 @@
-"""A start: how the files of many topics are read, and what is kept from the garbage collector."""
+"""A start: reading the files of many topics, and freezing objects for the garbage collector."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ TOPICS = 5 * BATCH_TOPICS + 3
 
 
 def read_by(seconds: float) -> tuple[list[Opening], list[int]]:
-    """Topics whose files take so long to read, all read; and the threads that have read them."""
+    """Read topics that take `seconds` each; return them and the threads that read them."""
     threads: list[int] = []
 
     def read() -> None:
@@ -28,7 +28,7 @@ def read_by(seconds: float) -> tuple[list[Opening], list[int]]:
 
 
 def test_small_topics_are_read_one_after_the_other() -> None:
-    """Threads would only wait for each other."""
+    """The first batch is read in the main thread: threads would only wait for each other."""
     openings, threads = read_by(0)
 
     assert len(threads) == TOPICS == sum(opening.error is not None for opening in openings)
@@ -36,7 +36,7 @@ def test_small_topics_are_read_one_after_the_other() -> None:
 
 
 def test_topics_that_take_long_are_read_some_at_a_time() -> None:
-    """Once it was seen that they do."""
+    """If the first batch is slow, several other threads read the rest."""
     openings, threads = read_by(SLOW_SECONDS)
 
     assert len(threads) == TOPICS == sum(opening.error is not None for opening in openings)
@@ -46,11 +46,11 @@ def test_topics_that_take_long_are_read_some_at_a_time() -> None:
 
 
 OBJECTS_MAX = 2000
-"""There are some 200 after a start, and 20,000 where a module's are among them."""
+"""About 200 objects remain after a start, 20,000 if a module's objects are among them."""
 
 
 def test_a_full_collection_does_not_go_through_what_stays(tmp_path: Path) -> None:
-    """Modules, also those of HTTP, which are loaded last: it would hold all threads up for them."""
+    """Modules, including those for HTTP, are frozen: collecting them would block all threads."""
     with spawn_nsqd(tmp_path) as nsqd:
         _, told = nsqd.request("GET", "/debug/pprof/heap")
     counts = [int(line.split()[0]) for line in told.decode().splitlines()[1:]]

@@ -1,4 +1,4 @@
-"""The token that a V2 connection shows: its permissions, and what ends them."""
+"""The token of a V2 connection: its permissions, and when they end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = tokens.end_of("2030-01-01")
 
 
 class Timer:
-    """One `call_later`, to be fired by the test."""
+    """A `call_later` that the test fires."""
 
     def __init__(self, seconds: float, call: Callable[[], None]) -> None:
         self.seconds, self.fire, self.is_cancelled = seconds, call, False
@@ -82,7 +82,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_roles_become_permissions(bench: Bench) -> None:
-    """Publish and consume, for the topics of the pattern."""
+    """A token's roles allow publishing and consuming for topics that match the pattern."""
     found = bench.take(bench.both)
 
     assert "both" == found.identity
@@ -93,7 +93,7 @@ def test_roles_become_permissions(bench: Bench) -> None:
     ("secret", "reason"), [("x" * 40, UNAUTHORISED), ("", UNAUTHORISED), ("ending", EXPIRED)]
 )
 def test_a_secret_that_is_no_valid_token(bench: Bench, secret: str, reason: str) -> None:
-    """It has no permissions; an authd may know it unless it is an expired token."""
+    """It gets no permissions; the reason is UNAUTHORISED, or EXPIRED for an expired token."""
     bench.now = END
     secret = bench.ending if secret == "ending" else secret
 
@@ -102,7 +102,7 @@ def test_a_secret_that_is_no_valid_token(bench: Bench, secret: str, reason: str)
 
 
 def test_a_token_that_expires_ends_the_connection(bench: Bench) -> None:
-    """The timer fires at its end, and every minute before: the clock may have been changed."""
+    """The expiry is checked every LOOK_SECONDS, as the clock may change, and when it is due."""
     bench.take(bench.ending)
     assert [LOOK_SECONDS] == [timer.seconds for timer in bench.timers]
     bench.now = END - 5.0
@@ -117,7 +117,7 @@ def test_a_token_that_expires_ends_the_connection(bench: Bench) -> None:
 
 
 def test_a_token_without_an_end_needs_no_timer(bench: Bench) -> None:
-    """Only a change of the file can end it."""
+    """It ends only when the token is changed in the file."""
     bench.take(bench.both)
     assert [] == bench.timers
     bench.change("both")
@@ -144,7 +144,7 @@ def test_other_roles_apply_from_the_next_command_on(bench: Bench) -> None:
 
 
 def test_a_connection_that_is_closing_is_left_alone(bench: Bench) -> None:
-    """Also one that has not shown a token."""
+    """No error is sent to a closing connection, or to one without a token."""
     bench.token.review()
     bench.take(bench.ending)
     bench.session.closing = True
@@ -157,7 +157,7 @@ def test_a_connection_that_is_closing_is_left_alone(bench: Bench) -> None:
 
 
 def test_the_reason_of_a_refusal_follows_from_the_error(bench: Bench) -> None:
-    """Where the caller does not give one."""
+    """Without a given reason, it is FORBIDDEN for E_UNAUTHORIZED, else UNAUTHORISED."""
     bench.token.refuse("E_UNAUTHORIZED", "PUB", topic="t1")
     bench.token.refuse("E_AUTH_FIRST", "SUB")
     bench.token.refuse("E_AUTH_FAILED", "AUTH", EXPIRED)

@@ -1,4 +1,4 @@
-"""nsqd's HTTP site: plain HTTP where TLS is required, and requests that need aiohttp."""
+"""nsqd's HTTP site: plain HTTP if TLS is required, and sites without the fast publish path."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def options(required: str) -> NsqdOptions:
 
 @pytest.mark.parametrize("required", ["false", "tcp-https"])
 def test_plain_http_is_open_unless_tls_is_required(required: str) -> None:
-    """`tcp-https` requires it of V2 clients alone."""
+    """`tcp-https` requires TLS for V2 clients only."""
     assert gate_of(options(required), 4152) is None
 
 
 @pytest.mark.parametrize(("port", "told"), [(4152, 4152), (-1, 0)])
 async def test_plain_http_is_refused_if_tls_is_required(port: int, told: int) -> None:
-    """403 with the HTTPS port in NSQ's form; 0 if there is none."""
+    """It gets 403 with the HTTPS port, or 0 if there is none, in NSQ's form."""
     gate = gate_of(options("true"), port)
     assert gate is not None
     answer = gate(make_mocked_request("GET", "/ping"))
@@ -52,11 +52,11 @@ async def test_plain_http_is_refused_if_tls_is_required(port: int, told: int) ->
 async def test_a_site_without_checks_has_the_fast_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A token or a time limit for requests needs aiohttp's handlers; both ways publish."""
+    """A token or a request timeout needs aiohttp's handlers; publishes work either way."""
     made: list[Path] = []
 
     class Recorded(FastPublishPath):
-        """One that is counted."""
+        """A fast path whose creation is recorded."""
 
         def __init__(self, nsqd: Nsqd, protocol: Any) -> None:
             made.append(Path(nsqd.options.data_path))

@@ -1,4 +1,4 @@
-"""How long a client may take, against a clock that the test turns."""
+"""Time limits for slow clients, tested with a manual clock."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from sparq.nsqd.slow_client_limit import GRACE_SECONDS, SlowClientLimit
 
 
 class Timer:
-    """A call that waits for its time."""
+    """A scheduled call."""
 
     def __init__(self, at: float, call: Callable[[], None]) -> None:
         self.at, self.call = at, call
@@ -18,7 +18,7 @@ class Timer:
 
 
 class Client:
-    """A connection whose bytes and states the test sets."""
+    """A connection whose received bytes and states the test sets."""
 
     def __init__(self, *, first_seconds: float = 0, rate: int = 0) -> None:
         self.seconds = 0.0
@@ -45,7 +45,7 @@ class Client:
         self.gone = True
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock and make the calls that are due."""
         self.seconds += seconds
         due = [one for one in self.timers if one.at <= self.seconds]
         self.timers = [one for one in self.timers if one.at > self.seconds]
@@ -55,7 +55,7 @@ class Client:
 
 
 def test_who_says_nothing_in_time_goes() -> None:
-    """Bytes alone are no command."""
+    """A client without a whole command in `first_seconds` is dropped, despite two bytes."""
     client = Client(first_seconds=3)
     client.limit.note(2)
     client.wait(2.9)
@@ -66,7 +66,7 @@ def test_who_says_nothing_in_time_goes() -> None:
 
 
 def test_who_has_spoken_may_be_silent() -> None:
-    """The first command ends the first deadline."""
+    """The first command cancels the deadline for it."""
     client = Client(first_seconds=3)
     client.limit.moved()
     client.wait(100)
@@ -75,11 +75,11 @@ def test_who_has_spoken_may_be_silent() -> None:
 
 
 def test_a_command_that_trickles_in_is_given_up() -> None:
-    """One byte less than the rate asks for, over the grace, is too little."""
+    """A client that is one byte below the minimum rate over GRACE_SECONDS is dropped."""
     for size, gone in ((1023, True), (1024, False)):
         client = Client(rate=1024)
         client.unfinished = True
-        client.limit.note(100)  # what begins the command does not count
+        client.limit.note(100)  # the bytes that begin the command do not count
         client.limit.note(int(1024 * (GRACE_SECONDS - 1)))
         client.limit.note(size)
         client.wait(GRACE_SECONDS)
@@ -88,7 +88,7 @@ def test_a_command_that_trickles_in_is_given_up() -> None:
 
 
 def test_each_window_is_looked_at() -> None:
-    """A quick beginning does not pay for a slow end."""
+    """A fast first window does not make up for a slow second one."""
     client = Client(rate=1024)
     client.unfinished = True
     client.limit.note(1)
@@ -101,7 +101,7 @@ def test_each_window_is_looked_at() -> None:
 
 
 def test_progress_and_a_server_that_does_not_read_are_no_fault() -> None:
-    """A finished command, and reading paused, begin a new window; a whole command ends it."""
+    """A finished command or paused reading starts a new window; no partial command, no timer."""
     client = Client(rate=1024)
     client.unfinished = True
     client.limit.note(1)
@@ -121,7 +121,7 @@ def test_progress_and_a_server_that_does_not_read_are_no_fault() -> None:
 
 
 def test_a_connection_that_ended_is_not_watched() -> None:
-    """Nothing calls back behind the end."""
+    """After `stop`, no timer drops the client."""
     client = Client(first_seconds=1, rate=1024)
     client.unfinished = True
     client.limit.note(1)

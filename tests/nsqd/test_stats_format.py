@@ -73,7 +73,7 @@ CLIENT_KEYS = [
 
 @pytest.mark.behaviour("TestHTTPgetStatusJSON")
 async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
-    """NSQ's keys in NSQ's order; memory only if it is wanted."""
+    """NSQ's keys are in NSQ's order, sparq's after them; `include_mem=false` omits memory."""
     stats = await nsqd.stats()
 
     nsqs = ["version", "health", "start_time", "topics", "memory", "producers"]
@@ -87,7 +87,7 @@ async def test_stats_of_an_empty_nsqd(nsqd: Daemon) -> None:
 
 
 async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
-    """Every key of NSQ is there with its type, in NSQ's order, sparq's own behind them."""
+    """NSQ's keys come first, in NSQ's order and with its types, then sparq's keys."""
     producer = await Consumer.introduced(nsqd, pub("t", b"hello"), pub("u", b"x"), pub("t", b"y"))
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     assert await consumer.messages(1, finish=False) == [b"hello"]
@@ -126,7 +126,7 @@ async def test_stats_of_topic_channel_and_clients(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPClientStats", "TestStats")
 async def test_filters_of_stats(nsqd: Daemon) -> None:
-    """Exact names; what is not found leaves null or nothing; clients can be left out."""
+    """Names match exactly; without a match the list is null or empty; clients can be omitted."""
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
     await nsqd.post("/topic/create?topic=u")
 
@@ -151,7 +151,7 @@ async def test_filters_of_stats(nsqd: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPgetStatusText")
 async def test_stats_as_text(nsqd: Daemon) -> None:
-    """NSQ's lines, column by column; scripts cut them."""
+    """The lines have NSQ's columns, because scripts split them by column."""
     consumer = await Consumer.introduced(nsqd, sub("t", "c"), pub("u", b"x"))
     await nsqd.post("/channel/create?topic=t&channel=a-rather-long-name-of-a-channel")
     await nsqd.post("/channel/pause?topic=t&channel=c")
@@ -192,7 +192,7 @@ async def test_stats_as_text(nsqd: Daemon) -> None:
 
 
 async def test_text_of_a_consumer_and_of_nobody(nsqd: Daemon) -> None:
-    """Without topics and producers the text says None; a consumer shows its window."""
+    """Without topics and producers the text has None; a consumer is shown with its RDY."""
     text = (await nsqd.ask("GET", "/stats?include_mem=0"))[1].decode()
     assert text.split("\n")[3:] == [
         "",

@@ -1,4 +1,4 @@
-"""statsd: what a UDP socket hears of a real nsqd, to the byte."""
+"""statsd: the exact packets that a real nsqd sends to a UDP socket."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ MEMORY = (
 
 
 class Ear:
-    """A statsd that only listens."""
+    """A statsd that only receives."""
 
     def __init__(self) -> None:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -50,7 +50,7 @@ async def reported(folder: Path, ear: Ear, **changes: Any) -> Daemon:
 
 @pytest.mark.behaviour("more.statsd-packets")
 async def test_a_report_is_exact(tmp_path: Path) -> None:
-    """Counters as deltas, gauges as they are, in NSQ's names and order, each line ended."""
+    """Counters are deltas, gauges values, with NSQ's names and order, a newline after each."""
     ear = Ear()
     nsqd = await reported(tmp_path, ear)
     consumer = await Consumer.introduced(nsqd, sub("t", "c"))
@@ -100,7 +100,7 @@ async def lines_of_a_report(nsqd: Daemon) -> list[str]:
 
 
 async def test_memory_and_percentiles(tmp_path: Path) -> None:
-    """Nine figures of memory at the end; a gauge for each quantile, without decimals."""
+    """A report ends with nine memory figures; each quantile is a gauge, named without decimals."""
     nsqd = await start(
         tmp_path, e2e_processing_latency_percentiles=(1.0, 0.995, 0.5), statsd_prefix=""
     )
@@ -110,13 +110,13 @@ async def test_memory_and_percentiles(tmp_path: Path) -> None:
 
     names = [line.split(":")[0] + "|" + line.split("|")[1] for line in lines]
     assert names[-9:] == [f"mem.{name}" for name in MEMORY]
-    # As Go's %.0f: half a percent is rounded to even.
+    # Like Go's %.0f: 99.5 is rounded to even.
     percentiles = [f"topic.t.e2e_processing_latency_{p}:0|g" for p in ("100", "100", "50")]
     assert lines[4:7] == percentiles
 
 
 async def test_ephemeral_ones_can_be_left_out(tmp_path: Path) -> None:
-    """A topic with all its channels, or that channel alone."""
+    """Ephemeral topics are left out with their channels, ephemeral channels alone."""
     nsqd = await start(tmp_path, statsd_exclude_ephemeral=True, statsd_mem_stats=False)
     for path in ("topic=a%23ephemeral", "topic=b"):
         await nsqd.post(f"/topic/create?{path}")
@@ -130,7 +130,7 @@ async def test_ephemeral_ones_can_be_left_out(tmp_path: Path) -> None:
 
 
 async def test_a_counter_that_began_anew_is_told_whole(tmp_path: Path) -> None:
-    """A topic that was deleted and made again never gives a negative delta."""
+    """A topic that was deleted and created again gives no negative delta."""
     nsqd = await start(tmp_path, statsd_mem_stats=False, statsd_prefix="p")
     reports = Statsd(nsqd.nsqd)
     await nsqd.post("/mpub?topic=t", b"1\n2\n3")
@@ -144,7 +144,7 @@ async def test_a_counter_that_began_anew_is_told_whole(tmp_path: Path) -> None:
 
 @given(st.lists(st.text("ab", max_size=40)), st.integers(1, 60))
 def test_packets_have_whole_lines(lines: list[str], size_max: int) -> None:
-    """Nothing is lost, nothing is cut; a packet is larger only if it is one line."""
+    """No line is lost or cut; a packet exceeds the limit only if it is a single line."""
     packets = packets_of(lines, size_max)
 
     assert b"".join(packets) == "".join(f"{line}\n" for line in lines).encode()
@@ -154,7 +154,7 @@ def test_packets_have_whole_lines(lines: list[str], size_max: int) -> None:
 
 
 def test_prefixes() -> None:
-    """Host and port without dots and colons; a dot at the end; an empty one stays empty."""
+    """%s is host and port, with _ for dots and colons; non-empty prefixes end with a dot."""
     assert prefix_of("nsq.%s", "a.b", 4151) == "nsq.a_b_4151."
     assert prefix_of("x.", "h", 1) == "x."
     assert prefix_of("%s.%s", "::1", 2) == "[__1]_2.[__1]_2."
@@ -164,7 +164,7 @@ def test_prefixes() -> None:
 async def test_a_statsd_that_is_not_there_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Reports are tried again, and nsqd lives."""
+    """nsqd logs a warning, tries again at the next interval, and continues to serve."""
     nsqd = await start(tmp_path, statsd_interval=1, statsd_address="127.0.0.1:no-such-port")
     reports = Statsd(nsqd.nsqd)
     reports.start()

@@ -1,4 +1,4 @@
-"""A client with very many commands, and the others' turns in between."""
+"""Clients that send many commands: they take several turns, which serve others, too."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.nsqd.daemon import Consumer, start, stop
 
 
 async def test_more_commands_than_a_turn_has_are_all_executed(tmp_path: Path) -> None:
-    """What is left over for the next turns keeps its order, and nothing of it is lost."""
+    """Commands left for later turns keep their order, and none is lost."""
     daemon = await start(tmp_path)
     client = await Consumer.introduced(daemon, sub("t", "c"))
     count = 3 * COMMANDS_PER_TURN + 7
@@ -25,7 +25,7 @@ async def test_more_commands_than_a_turn_has_are_all_executed(tmp_path: Path) ->
 
 
 async def test_others_are_served_between_the_commands_of_one(tmp_path: Path) -> None:
-    """A chunk of commands takes as many turns as it has parts; another client is in each."""
+    """10 * COMMANDS_PER_TURN commands take 10 turns or more; another client gets its OK first."""
     daemon = await start(tmp_path)
     busy = await Consumer.introduced(daemon)
     other = await Consumer.introduced(daemon)
@@ -37,7 +37,7 @@ async def test_others_are_served_between_the_commands_of_one(tmp_path: Path) -> 
         turns += 1
         take_turn()
 
-    daemon.nsqd.turns.take = counted  # type: ignore[method-assign]  # counts what passes
+    daemon.nsqd.turns.take = counted  # type: ignore[method-assign]  # counts the turns
     busy.send(nop() * (10 * COMMANDS_PER_TURN) + pub("t", b"last"))
     other.send(pub("t", b"first"))
 

@@ -1,4 +1,4 @@
-"""Durations are counted in buckets; syncs of nsqd's files are timed, also those that fail."""
+"""Durations are counted in buckets; syncs of nsqd's files are timed, even if they fail."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparq.nsqd.timings import SYNCS, DurationCounts, MeasuredDisk
 
 
 def test_a_duration_is_counted_up_to_its_bound() -> None:
-    """A bound is the last duration of its bucket; the last count is for those above all bounds."""
+    """A bound belongs to its bucket; the last count is for durations above all bounds."""
     counts = DurationCounts("a_seconds", "Help")
     for seconds in (0.0, 0.0001, 0.00011, 5.0, 5.1, 100.0):
         counts.observe(seconds)
@@ -25,7 +25,7 @@ def test_a_duration_is_counted_up_to_its_bound() -> None:
 
 
 def test_threads_lose_no_count() -> None:
-    """Several threads write and sync at the same time."""
+    """Four threads that count at the same time lose no duration."""
     counts = DurationCounts("a_seconds", "Help")
 
     def work() -> None:
@@ -43,7 +43,7 @@ def test_threads_lose_no_count() -> None:
 
 
 def test_syncs_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one that the disk refuses: it may have taken longest."""
+    """Also a sync that fails, because it may take the longest."""
     before = sum(SYNCS.counts)
     disk = MeasuredDisk()
     file = disk.create(str(tmp_path / "file"))

@@ -1,4 +1,4 @@
-"""TLS: who is let in, by which version and certificate; over TCP, unix sockets and HTTPS."""
+"""TLS: accepted versions and client certificates, over TCP, Unix sockets and HTTPS."""
 
 import asyncio
 import inspect
@@ -48,7 +48,7 @@ def run(
     tmp_path: Path,
     certificates: Certificates,
 ) -> Starter:
-    """Starts an nsqd with a certificate and these options, at a TCP port or a unix socket."""
+    """Start an nsqd with a certificate and these options, on a TCP port or a Unix socket."""
     address = {"tcp_address": str(tmp_path / "s")} if request.param == "unix" else {}
 
     async def starter(**options: Any) -> Daemon:
@@ -60,14 +60,14 @@ def run(
 
 
 async def refused(daemon: Daemon, context: ssl.SSLContext) -> None:
-    """A client with this context gets no connection."""
+    """Check that a client with this context gets no connection."""
     async with connected(daemon) as client:
         with pytest.raises((ssl.SSLError, Closed, ConnectionError)):
             await client.upgrade(context)
 
 
 async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
-    """A client with this context publishes; the facts of its handshake."""
+    """Publish as a client with this context; return the facts of its handshake."""
     async with connected(daemon) as client:
         await client.upgrade(context)
         client.send(pub("t", b"x"))
@@ -85,7 +85,7 @@ async def accepted(daemon: Daemon, context: ssl.SSLContext) -> dict[str, Any]:
 async def test_the_handshake_is_told_in_stats(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
-    """Both versions by default; cipher suite and version stand in /stats in Go's words."""
+    """TLS 1.2 and 1.3 work by default; /stats has version and cipher suite in Go's form."""
     daemon = await run()
     async with connected(daemon) as client:
         await client.upgrade(certificates.client(version=version))
@@ -100,7 +100,7 @@ async def test_the_handshake_is_told_in_stats(
 
 
 def old(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
-    """A client that speaks an old version only."""
+    """Restrict a client to one old version."""
     with pytest.warns(DeprecationWarning):
         context.minimum_version = version
     with pytest.warns(DeprecationWarning):
@@ -110,7 +110,7 @@ def old(context: ssl.SSLContext, version: ssl.TLSVersion) -> ssl.SSLContext:
 
 
 async def test_old_versions_need_the_flag(run: Starter, certificates: Certificates) -> None:
-    """TLS 1.1 is refused by default and taken with --tls-min-version=tls1.0."""
+    """TLS 1.1 is refused by default."""
     context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
     strict = await run()
     await refused(strict, context)
@@ -118,7 +118,7 @@ async def test_old_versions_need_the_flag(run: Starter, certificates: Certificat
 
 
 async def test_old_versions_are_taken_by_the_flag(run: Starter, certificates: Certificates) -> None:
-    """With --tls-min-version=tls1.0 clients of TLS 1.1 are served, and new ones too."""
+    """With --tls-min-version=tls1.0 a client may use TLS 1.1."""
     loose = await run(tls_min_version="tls1.0")
     context = old(certificates.client(), ssl.TLSVersion.TLSv1_1)
 
@@ -136,7 +136,7 @@ async def test_the_newest_version_may_be_required(run: Starter, certificates: Ce
 @pytest.mark.behaviour("TestTLSRequired", "unix.TestTLSRequired")
 @pytest.mark.parametrize("required", ["true", "tcp-https"])
 async def test_tls_can_be_required(run: Starter, certificates: Certificates, required: str) -> None:
-    """Every command but IDENTIFY is refused without TLS, before and behind an IDENTIFY."""
+    """Without TLS, SUB gets E_INVALID, before and after an IDENTIFY."""
     daemon = await run(tls_required=required)
     for identified in (False, True):
         async with connected(daemon) as client:
@@ -156,7 +156,7 @@ async def test_tls_can_be_required(run: Starter, certificates: Certificates, req
 async def test_any_certificate_will_do(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
-    """`require`: none is refused; signed by whomever, by itself, expired: taken, and nameless."""
+    """`require` accepts any certificate, even self-signed or expired, without a common name."""
     daemon = await run(tls_client_auth_policy="require")
 
     await refused(daemon, certificates.client("", version))
@@ -200,7 +200,7 @@ for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
 def test_each_python_shows_the_certificate_that_arrives(
     certificates: Certificates, python: str
 ) -> None:
-    """`require` rests on a name of `ssl` that is not public: it is tried wherever there is one."""
+    """`require` uses a private name of `ssl`, so each installed Python is tested."""
     program = shutil.which(python)
     if program is None or subprocess.run([program, "-c", ""], check=False).returncode:
         pytest.skip(f"needs {python}")
@@ -215,10 +215,10 @@ def test_each_python_shows_the_certificate_that_arrives(
 def test_a_python_that_does_not_show_it_cannot_require(
     certificates: Certificates, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """nsqd does not start, and says why, where it would refuse every client."""
+    """nsqd does not start, and prints the reason: it would refuse every client."""
     assert hasattr(ssl.SSLContext, tls.CALLBACK)
     assert "_msg_callback" == tls.CALLBACK
-    # It cannot be taken away: a class written in C, from which SSLContext comes, has it too.
+    # The attribute cannot be deleted: SSLContext's base class, written in C, has it too.
     monkeypatch.setattr(tls, "CALLBACK", "_hook_of_another_python")
     with pytest.raises(StartError, match=r"has no _hook_of_another_python.*use require-verify"):
         tls.build(changed(NsqdOptions(), **certificates.options(tls_client_auth_policy="require")))
@@ -229,7 +229,7 @@ def test_a_python_that_does_not_show_it_cannot_require(
 async def test_only_a_signed_certificate_will_do(
     run: Starter, certificates: Certificates, version: ssl.TLSVersion
 ) -> None:
-    """`require-verify`: only what the root CA has signed; its common name is believed."""
+    """`require-verify` accepts only certificates signed by the root CA, with their common name."""
     root = str(certificates.folder / "ca.pem")
     daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=root)
 
@@ -240,7 +240,7 @@ async def test_only_a_signed_certificate_will_do(
 
 
 async def test_another_policy_asks_for_nothing(run: Starter, certificates: Certificates) -> None:
-    """As with NSQ: unknown words mean no client certificate, and TLS is required all the same."""
+    """As with NSQ, an unknown policy needs no client certificate, but still requires TLS."""
     daemon = await run(tls_client_auth_policy="hubba")
 
     await accepted(daemon, certificates.client())
@@ -250,7 +250,7 @@ async def test_another_policy_asks_for_nothing(run: Starter, certificates: Certi
 
 
 async def test_without_a_certificate_tls_is_not_granted(tmp_path: Path) -> None:
-    """The client is told so and goes on in the clear."""
+    """The reply to IDENTIFY has `tls_v1: false`, and the client continues without TLS."""
     daemon = await start(tmp_path)
     async with connected(daemon) as client:
         assert (await client.identify(tls_v1=True))["tls_v1"] is False
@@ -260,7 +260,7 @@ async def test_without_a_certificate_tls_is_not_granted(tmp_path: Path) -> None:
 
 
 async def test_a_handshake_has_a_deadline(run: Starter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that asks for TLS and says nothing more is dropped; 5 seconds, shortened here."""
+    """A client that does not complete the handshake in 5 s (shortened here) is dropped."""
     assert 5.0 == HANDSHAKE_SECONDS
     monkeypatch.setattr("sparq.nsqd.tcp.HANDSHAKE_SECONDS", 0.05)
     daemon = await run()
@@ -272,7 +272,7 @@ async def test_a_handshake_has_a_deadline(run: Starter, monkeypatch: pytest.Monk
 async def test_damage_inside_tls_ends_the_connection(
     run: Starter, certificates: Certificates
 ) -> None:
-    """A record that was changed on its way is never taken for a command."""
+    """A record that was changed in transit is never executed as a command."""
     daemon = await run()
     async with connected(daemon) as client:
         await client.upgrade(certificates.client())
@@ -287,7 +287,7 @@ async def test_damage_inside_tls_ends_the_connection(
 
 
 async def test_heartbeats_go_through_tls(run: Starter, certificates: Certificates) -> None:
-    """They are sealed like everything else; a silent client is dropped after two intervals."""
+    """Heartbeats are encrypted; a client that does not reply is dropped after two intervals."""
     daemon = await run()
     async with connected(daemon) as client:
         await client.upgrade(certificates.client(), heartbeat_interval=1000)
@@ -303,7 +303,7 @@ async def test_heartbeats_go_through_tls(run: Starter, certificates: Certificate
 async def test_new_handshakes_use_new_certificates(
     run: Starter, certificates: Certificates, tmp_path: Path
 ) -> None:
-    """After a reload; open connections stay, for V2 and HTTPS alike; bad files change nothing."""
+    """A reload keeps open connections, applies to V2 and HTTPS; bad files change nothing."""
     other = tmp_path / "other"
     other.mkdir()
     newer = Certificates.make(other)
@@ -337,7 +337,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: str) -> None:
-    """The start fails, with what is the matter."""
+    """nsqd does not start; the error has the file or the reason."""
     changes, text = BAD[bad]
     folder = certificates.folder
     files = {
@@ -349,7 +349,7 @@ def test_files_that_cannot_be_used_are_named(certificates: Certificates, bad: st
 
 
 def test_no_certificate_is_no_tls() -> None:
-    """Without both flags there is nothing to build."""
+    """Without certificate options no TLS context is built."""
     assert tls.build(NsqdOptions()) is None
 
 
@@ -367,14 +367,14 @@ async def session(context: ssl.SSLContext) -> AsyncIterator[aiohttp.ClientSessio
 async def https(
     daemon: Daemon, context: ssl.SSLContext, method: str, path: str, body: bytes = b""
 ) -> tuple[int, bytes]:
-    """One request to the HTTPS port."""
+    """Send a request to the HTTPS port; return status and body."""
     url = f"https://localhost:{daemon.nsqd.https_port}{path}"
     async with session(context) as client, client.request(method, url, data=body) as answer:
         return answer.status, await answer.read()
 
 
 async def test_https_answers_as_http_does(run: Starter, certificates: Certificates) -> None:
-    """The same routes behind TLS."""
+    """HTTPS has the same routes and errors as HTTP."""
     daemon = await run()
     context = certificates.client()
 
@@ -397,7 +397,7 @@ async def plain_is_refused(daemon: Daemon) -> None:
 
 @pytest.mark.behaviour("TestHTTPSRequire", "more.tls-required-403")
 async def test_plain_http_is_sent_to_https(run: Starter, certificates: Certificates) -> None:
-    """With TLS required: 403 for every plain request, with the port of HTTPS."""
+    """If TLS is required, every plain HTTP request gets 403 with the HTTPS port."""
     daemon = await run(tls_client_auth_policy="require")
 
     await plain_is_refused(daemon)
@@ -410,7 +410,7 @@ async def test_plain_http_is_sent_to_https(run: Starter, certificates: Certifica
 
 @pytest.mark.behaviour("TestHTTPSRequireVerify")
 async def test_https_verifies_certificates(run: Starter, certificates: Certificates) -> None:
-    """The policy of client certificates holds for HTTPS, too."""
+    """The policy for client certificates applies to HTTPS, too."""
     root = str(certificates.folder / "ca.pem")
     daemon = await run(tls_client_auth_policy="require-verify", tls_root_ca_file=root)
 
@@ -425,7 +425,7 @@ async def test_https_verifies_certificates(run: Starter, certificates: Certifica
 
 @pytest.mark.behaviour("TestTLSRequireVerifyExceptHTTP")
 async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates) -> None:
-    """tcp-https: V2 clients need TLS and a certificate, plain HTTP does not."""
+    """With tcp-https, V2 clients need TLS and a certificate, plain HTTP clients neither."""
     root = str(certificates.folder / "ca.pem")
     daemon = await run(
         tls_client_auth_policy="require-verify", tls_root_ca_file=root, tls_required="tcp-https"
@@ -440,7 +440,7 @@ async def test_plain_http_may_be_let_in(run: Starter, certificates: Certificates
 
 
 def test_the_first_certificate_is_found() -> None:
-    """In the messages of both versions, cut anywhere without harm."""
+    """It is found in TLS 1.2 and 1.3 messages; a truncated message does no harm."""
     listed = b"\0\0\3abc\0\0\2de"
     older = b"\x0b\0\0\x0e" + len(listed).to_bytes(3) + listed
     newer = b"\x0b\0\0\x12\0" + len(listed).to_bytes(3) + listed
@@ -464,14 +464,14 @@ def test_the_first_certificate_is_found() -> None:
     ],
 )
 def test_cipher_suites_have_their_standard_names(openssl: str, rfc: str) -> None:
-    """OpenSSL's own spelling is nobody else's."""
+    """OpenSSL's names are translated to the names in the RFCs."""
     assert rfc == standard_name(openssl)
 
 
 async def test_a_silent_client_in_a_handshake_does_not_hold_up_the_end(
     run: Starter, certificates: Certificates
 ) -> None:
-    """nsqd stops while somebody is half way through an upgrade."""
+    """nsqd can close its connections while a client is in the middle of a TLS upgrade."""
     daemon = await run()
     async with connected(daemon) as client:
         body = json.dumps({"feature_negotiation": True, "tls_v1": True}).encode()

@@ -1,6 +1,6 @@
-"""The loop polls before it sleeps, where requests have followed each other closely.
+"""The loop polls before it sleeps if requests have arrived at short gaps.
 
-A scripted loop and a manual clock: what is counted is how often the loop would look again.
+The tests count the polls of a scripted loop with a manual clock.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ POLLS_IN_VAIN = AWAKE_NS // POLL_NS + 1
 
 
 class Loop:
-    """A loop that the test turns by hand; a turn and a poll take no time but what it is given."""
+    """A manual event loop: a poll takes POLL_NS, everything else no time."""
 
     def __init__(self) -> None:
         self.now_ns = 10**12
@@ -39,7 +39,7 @@ class Loop:
         return SimpleNamespace(cancel=lambda: None)
 
     def run(self, until_ns: int) -> int:
-        """Run what is ready, as long as there is time; how many polls that were, one a step."""
+        """Run ready calls until `until_ns`; return the number of polls."""
         polls = 0
         while self.ready and self.now_ns < until_ns:
             self.ready.popleft()()
@@ -57,7 +57,7 @@ def loop() -> Loop:
 
 @pytest.fixture
 def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
-    """Turns of an empty broker, in the scripted loop."""
+    """The turns of an empty broker in the scripted loop."""
     now = Instant(10**18, loop.now_ns)
     clock = SimpleNamespace(monotonic_ns=lambda: loop.now_ns)
     monkeypatch.setattr(turns, "time", clock)
@@ -68,7 +68,7 @@ def taken(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> Iterator[Turns]:
 
 
 def request(loop: Loop, taken: Turns, gap_ns: int) -> int:
-    """A request, and what passes until the next one; how often the loop polls meanwhile."""
+    """Make a request and let `gap_ns` pass; return the number of polls meanwhile."""
     taken.schedule()
     return loop.run(loop.now_ns + gap_ns)
 
@@ -78,7 +78,7 @@ def requests(loop: Loop, taken: Turns, count: int, gap_ns: int) -> list[int]:
 
 
 def test_requests_at_short_gaps_keep_it_awake(loop: Loop, taken: Turns) -> None:
-    """It begins after some of them, polls from one to the next, and sleeps soon after the last."""
+    """After some short gaps the loop polls between requests; it sleeps soon after the last."""
     polls = requests(loop, taken, 3 * SHORT_GAPS_MIN, SHORT_NS)
 
     assert not any(polls[:SHORT_GAPS_MIN])
@@ -88,12 +88,12 @@ def test_requests_at_short_gaps_keep_it_awake(loop: Loop, taken: Turns) -> None:
 
 
 def test_requests_at_long_gaps_cost_nothing(loop: Loop, taken: Turns) -> None:
-    """At 1,000 a second it never polls."""
+    """At 1,000 requests per second the loop never polls."""
     assert not any(requests(loop, taken, 100 * SHORT_GAPS_MIN, 1_000_000))
 
 
 def test_it_learns_that_polls_are_in_vain(loop: Loop, taken: Turns) -> None:
-    """Bursts as long as begin it, each with nothing behind it: each has to be twice as long."""
+    """Each poll without a request doubles the number of short gaps that start polling."""
     wanted = []
     for _ in range(12):
         count = 0
@@ -109,7 +109,7 @@ def test_it_learns_that_polls_are_in_vain(loop: Loop, taken: Turns) -> None:
 
 
 def test_a_poll_that_paid_makes_it_eager_again(loop: Loop, taken: Turns) -> None:
-    """A client that asks and asks is not held to what others have taught."""
+    """After many successful polls, few short gaps are enough to start polling again."""
     for _ in range(3):
         while not request(loop, taken, SHORT_NS):
             pass
