@@ -1,7 +1,7 @@
-"""A small model of channels, and a machine that compares the broker's channels with it.
+"""A simple model of channels, and a state machine that compares the broker's channels with it.
 
-The model is a dictionary per channel: index -> (place, attempts, due). Which client gets which
-message is the broker's choice; the model follows it and checks that the choice was allowed.
+The model is a dictionary per channel: index -> (place, attempts, due). The broker chooses which
+client gets which message; the model follows that choice and checks that it was allowed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ FRESH, FLYING, AGAIN, DELAYED, PENDING, DONE = (
 
 @dataclass
 class Place:
-    """Where one message stands on one channel; `deferred_ns` is until when it was published."""
+    """State of one message in one channel; `deferred_ns`: due time of a deferred publish."""
 
     where: str
     attempts: int = 0
@@ -44,18 +44,18 @@ class Place:
 
 
 class ModelChannel:
-    """What a channel should know."""
+    """The expected state of a channel."""
 
     def __init__(self) -> None:
         self.places: dict[int, Place] = {}
         self.paused = False
 
     def count(self, *where: str) -> int:
-        """How many messages are in these places."""
+        """The number of messages in these states."""
         return sum(place.where in where for place in self.places.values())
 
     def delivered(self, client: Client, message: Message, now_ns: int) -> None:
-        """A client has got this message: was that right?"""
+        """Check that this delivery was allowed, and record it."""
         place = self.places[message.index]
         assert place.where in (FRESH, AGAIN), (message, place)
         if place.where == FRESH:
@@ -66,44 +66,45 @@ class ModelChannel:
         place.due_ns, place.owner = now_ns + TIMEOUT_NS, client
 
     def pass_time(self, now_ns: int) -> None:
-        """Timeouts and delays that are due."""
+        """Make messages whose timeout or delay is over ready again."""
         for place in self.places.values():
             if place.where in (FLYING, DELAYED, PENDING) and place.due_ns <= now_ns:
                 place.where = AGAIN
 
 
 class Channels(RuleBasedStateMachine):
-    """One topic with two channels, two clients on each."""
+    """One topic with two channels, each with two clients."""
 
     @initialize(size=st.sampled_from([600, 3000, 1 << 20]))
     def begin(self, size: int) -> None:
-        """Small files, so that segments are sealed and dropped all the time."""
+        """Start a broker; with small files, segments are sealed and deleted often."""
         self.house = House(max_bytes_per_file=size)
         self.model = {name: ModelChannel() for name in CHANNELS}
         self.topic_paused = False
         self.hidden: dict[int, Place] = {}
-        # A replay of what was voided before it was due may or may not wait for that time.
+        # A deferred message that was dropped before it was due may or may not wait for its due
+        # time when it is replayed.
         self.replay_from = 0
         self.connect_all()
 
     def connect_all(self) -> None:
-        """Two clients for each channel, not ready yet."""
+        """Subscribe two clients to each channel, with RDY 0."""
         self.clients = {name: [self.connect(name), self.connect(name)] for name in CHANNELS}
         self.settle()
 
     def connect(self, name: str) -> Client:
-        """A client that has subscribed and is not ready yet."""
+        """Subscribe a client, with RDY 0."""
         client = self.house.consumer("t", name)
         assert client.answers() == [b"OK"]
         return client
 
     @property
     def now_ns(self) -> int:
-        """The model keeps time by the wall clock: it goes on over a restart."""
+        """The model uses the wall clock because it continues across a restart."""
         return self.house.clock.wall_ns
 
     def settle(self) -> None:
-        """Follow what was delivered, and see that nobody waits who need not."""
+        """Record all new deliveries in the model, and check that each was allowed."""
         for name, clients in self.clients.items():
             got = sorted(
                 ((message, client) for client in clients for message in client.messages()),
@@ -116,7 +117,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 20), size=st.integers(1, 60), defer_s=st.sampled_from([0, 0, 5, 90]))
     def publish(self, count: int, size: int, defer_s: int) -> None:
-        """Messages enter the log, and the channels unless the topic is paused."""
+        """Published messages enter the log, and the channels unless the topic is paused."""
         log = self.house.broker.topics["t"].stream.log
         first = log.end_index
         self.house.publish("t", *[b"x" * size] * count, defer_ms=1000 * defer_s)
@@ -128,7 +129,7 @@ class Channels(RuleBasedStateMachine):
         self.settle()
 
     def show(self) -> None:
-        """Let the channels see what is published, as soon as the topic is not paused."""
+        """Add the published messages to the channels unless the topic is paused."""
         if not self.topic_paused:
             for index, place in self.hidden.items():
                 for channel in self.model.values():
@@ -139,12 +140,12 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 1), count=st.integers(0, 12))
     def ready(self, name: str, which: int, count: int) -> None:
-        """RDY."""
+        """Set a client's RDY."""
         self.clients[name][which].say(commands.rdy(count))
         self.settle()
 
     def flying(self, name: str, data: st.DataObject) -> list[tuple[Client, int]]:
-        """Some messages in flight on a channel, in any order."""
+        """Some messages in flight on a channel, in random order."""
         places = self.model[name].places
         all_flying = [
             (place.owner, index)
@@ -157,12 +158,12 @@ class Channels(RuleBasedStateMachine):
         return [(owner, index) for owner, index in chosen if owner is not None]
 
     def id_of(self, index: int) -> bytes:
-        """The message id of an index."""
+        """The message id for an index."""
         return b"%016x" % (self.house.broker.node_id << 54 | index)
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def finish(self, name: str, data: st.DataObject) -> None:
-        """FIN of any messages in any order, each client its own in one run."""
+        """FIN some messages in random order; each client sends its own as one run."""
         chosen = self.flying(name, data)
         for client in self.clients[name]:
             run = [index for owner, index in chosen if owner is client]
@@ -175,7 +176,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data(), delay_s=st.sampled_from([0, 0, 7, 100]))
     def requeue(self, name: str, data: st.DataObject, delay_s: int) -> None:
-        """REQ, at once or with a delay."""
+        """REQ a message, without or with a delay."""
         for client, index in self.flying(name, data)[:5]:
             place = self.model[name].places[index]
             place.where = DELAYED if delay_s else AGAIN
@@ -186,7 +187,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def touch(self, name: str, data: st.DataObject) -> None:
-        """TOUCH gives the full timeout again."""
+        """TOUCH restarts the full timeout."""
         for client, index in self.flying(name, data)[:5]:
             self.model[name].places[index].due_ns = self.now_ns + TIMEOUT_NS
             client.say(commands.touch(self.id_of(index)))
@@ -194,7 +195,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.05, 3.0, 8.0, 61.0, 120.0]))
     def pass_time(self, seconds: float) -> None:
-        """Timeouts, delays, deferred publishes; trimming too."""
+        """Let timeouts, delays and deferred publishes become due; segments may be trimmed."""
         self.house.pass_time(seconds)
         for channel in self.model.values():
             channel.pass_time(self.now_ns)
@@ -216,7 +217,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule()
     def pause_or_resume_topic(self) -> None:
-        """While the topic is paused its channels see nothing new."""
+        """The channels of a paused topic get no new messages."""
         self.topic_paused = not self.topic_paused
         self.house.broker.pause_topic("t", self.topic_paused, self.house.clock.now())
         self.house.turn()
@@ -225,7 +226,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule()
     def empty_topic(self) -> None:
-        """Emptying a topic drops exactly what its channels do not see yet; a replay finds it."""
+        """Emptying a topic drops only what its channels do not see yet; a replay delivers it."""
         for index, place in self.hidden.items():
             if place.deferred_ns:
                 self.replay_from = index + 1
@@ -238,7 +239,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS))
     def empty_channel(self, name: str) -> None:
-        """Emptying a channel drops everything it has."""
+        """Emptying a channel drops all its messages."""
         for place in self.model[name].places.values():
             place.where = DONE
         self.house.broker.empty_channel("t", name, self.house.clock.now())
@@ -247,7 +248,7 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), data=st.data())
     def seek(self, name: str, data: st.DataObject) -> None:
-        """Replay: from an index on nothing is finished, before it everything is."""
+        """After a seek, messages before the target are finished and all others are not."""
         log = self.house.broker.topics["t"].stream.log
         places = self.model[name].places
         index = max(self.replay_from, data.draw(st.sampled_from([*sorted(places)[-30:], 0])))
@@ -259,7 +260,7 @@ class Channels(RuleBasedStateMachine):
             stored = at >= index and log.next_stored(at) == at
             place.where = FRESH if stored else DONE
             if stored and place.deferred_ns:
-                # What was deferred comes when it is due, in no promised order.
+                # Deferred messages are delivered when they are due; their order is not guaranteed.
                 place.where, place.due_ns = PENDING, place.deferred_ns
         self.model[name].pass_time(self.now_ns)
         self.house.turn()
@@ -269,14 +270,14 @@ class Channels(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 1))
     def reconnect(self, name: str, which: int) -> None:
-        """A lost connection's messages wait for their timeouts."""
+        """Messages of a lost connection wait for their timeouts."""
         self.clients[name][which].close()
         self.clients[name][which] = self.connect(name)
         self.settle()
 
     @rule(clean=st.booleans())
     def restart(self, clean: bool) -> None:
-        """Kill -9 or a clean stop: nothing finished returns, what was with a client is ready."""
+        """After a kill or a clean stop nothing finished returns; in-flight messages are ready."""
         if clean:
             self.house.restart()
         else:
@@ -287,11 +288,11 @@ class Channels(RuleBasedStateMachine):
                     place.where, place.owner = AGAIN, None
         self.connect_all()
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def the_figures_agree(self) -> None:
-        """Depth, in flight and deferred are the model's."""
+        """Depth, in-flight and deferred counts equal the model's."""
         if not hasattr(self, "house"):
             return
         for name, channel in self.model.items():
@@ -303,7 +304,7 @@ class Channels(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_in_vain(self) -> None:
-        """A ready client of a channel that is not paused has got what there is."""
+        """While an unpaused channel has messages to deliver, no client's window is open."""
         if not hasattr(self, "house"):
             return
         for name, channel in self.model.items():
@@ -314,7 +315,7 @@ class Channels(RuleBasedStateMachine):
     @precondition(lambda self: hasattr(self, "house"))
     @invariant()
     def unfinished_messages_are_stored(self) -> None:
-        """No segment goes that somebody still needs."""
+        """A message that is not finished is still in the log."""
         log = self.house.broker.topics["t"].stream.log
         for channel in self.model.values():
             for index, place in channel.places.items():

@@ -1,4 +1,4 @@
-"""The broker that most tests of this folder use."""
+"""The broker that most tests of this directory use."""
 
 import pytest
 

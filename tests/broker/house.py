@@ -1,4 +1,4 @@
-"""A broker in process, with clients that speak bytes to it and a clock that stands still."""
+"""A broker in the test's process, clients that send it bytes, and a manual clock."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Message:
 
     @property
     def index(self) -> int:
-        """Its place in the log."""
+        """Its position in the log."""
         return int(self.id, 16) & layout.INDEX_LIMIT
 
 
 def changed(options: BrokerOptions, values: Mapping[str, Any]) -> BrokerOptions:
-    """Options with other values, of which some are settings of topics and channels."""
+    """Copy the options with other values, including settings of topics and channels."""
     settings = {name: value for name, value in values.items() if name in NAMES}
     others = {name: value for name, value in values.items() if name not in NAMES}
     if settings:
@@ -52,18 +52,18 @@ def changed(options: BrokerOptions, values: Mapping[str, Any]) -> BrokerOptions:
 
 
 class Ticket:
-    """Notes how a publish was answered."""
+    """Records the answers to publishes."""
 
     def __init__(self) -> None:
         self.answers: list[RemoteError | None] = []
 
     def answered(self, error: RemoteError | None) -> None:
-        """Kept, or refused."""
+        """Record an answer: None for OK, or the error."""
         self.answers.append(error)
 
 
 class House:
-    """A broker on a disk, started, driven and crashed by a test."""
+    """A broker on a simulated disk, which a test starts, drives and crashes."""
 
     def __init__(self, disk: MemoryDisk | None = None, **options: Any) -> None:
         self.disk = MemoryDisk() if disk is None else disk
@@ -73,7 +73,7 @@ class House:
         self.start()
 
     def start(self, **options: Any) -> None:
-        """Open the data path with a broker of its own."""
+        """Start a new broker on the data path."""
         self.options = changed(self.options, options)
         self.clients: list[Client] = []
         self.tasks: list[Task] = []
@@ -82,17 +82,17 @@ class House:
         self.turn()
 
     def crash(self, **options: Any) -> None:
-        """The process dies; another one starts on what was written."""
+        """Kill the broker without a clean stop, and start another on the files it wrote."""
         self.start(**options)
 
     def restart(self) -> None:
-        """A clean stop and a start."""
+        """Stop the broker cleanly and start it again."""
         self.close()
         self.broker.closed()
         self.start()
 
     def close(self) -> None:
-        """All of a clean stop but its last step."""
+        """Do all of a clean stop but the final `Broker.closed()`."""
         for _ in range(STOPS_MAX):
             closed = self.broker.close()
             self.turn()
@@ -101,16 +101,16 @@ class House:
         raise AssertionError("the broker does not close")
 
     def end_turn(self) -> None:
-        """End a turn; the disk work that has come up waits for the next `turn`."""
+        """End a turn; its disk work waits for the next `turn`."""
         self.tasks += self.broker.end_turn(self.clock.now())
 
     def wake(self, topic: str, channel: str) -> None:
-        """Have the next turn look at a channel, as commands do."""
+        """Make the next turn process a channel, as commands do."""
         found = self.broker.topics[topic]
         self.broker.turn.wake(found, found.channels[channel])
 
     def checkpoint(self, name: str) -> None:
-        """Have a topic's ledger replaced by the state that its records have led to."""
+        """Replace a topic's ledger by a checkpoint of its state."""
         topic = self.broker.topics[name]
         assert topic.writer is not None
         work = topic.writer.checkpoint(topic.state(self.clock.now()))
@@ -120,7 +120,7 @@ class House:
         self.turn()
 
     def turn(self) -> None:
-        """Turns, until nothing is left to do."""
+        """Run turns until no work is left."""
         for _ in range(200):
             self.end_turn()
             tasks, self.tasks = self.tasks, []
@@ -137,23 +137,23 @@ class House:
         raise AssertionError("the broker does not come to rest")
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; the broker is not told."""
+        """Advance the clock without a tick of the broker."""
         self.clock.advance(int(seconds * SECOND_NS))
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass and the broker see to what is due."""
+        """Advance the clock, then let the broker process everything that is due."""
         self.advance(seconds)
         self.broker.tick(self.clock.now())
         self.turn()
 
     def connect(self) -> Client:
-        """A new client."""
+        """Connect a new client."""
         client = Client(self)
         self.clients.append(client)
         return client
 
     def consumer(self, topic: str, channel: str, rdy: int = 0, **identify: Any) -> Client:
-        """A client that has subscribed."""
+        """Connect a client and subscribe it."""
         client = self.connect()
         if identify:
             client.say(commands.identify(json.dumps(identify).encode()))
@@ -163,7 +163,7 @@ class House:
         return client
 
     def publish(self, topic: str, *bodies: bytes, defer_ms: int = 0) -> None:
-        """Publish as HTTP does, and see that it is kept."""
+        """Publish through the HTTP API's path, and check that it succeeds."""
         ticket = Ticket()
         self.broker.publish(
             topic, BodySlices.of(list(bodies)), self.clock.now(), ticket, defer_ms=defer_ms
@@ -172,14 +172,14 @@ class House:
         assert ticket.answers == [None]
 
     def topic(self, name: str) -> TopicStats:
-        """The topic's figures, with those of its channels."""
+        """The topic's stats, including its channels."""
         topic = self.broker.topics[name]
         figures = stats.of_topic(topic, self.clock.now())
         figures.channels = [self.channel(name, channel) for channel in topic.channels]
         return figures
 
     def channel(self, topic: str, name: str) -> ChannelStats:
-        """The channel's figures, with those of its clients."""
+        """The channel's stats, including its clients."""
         held = self.broker.topics[topic]
         channel = held.channels[name]
         figures = stats.of_channel(channel, held.options.mem_queue_size, self.clock.now())
@@ -188,7 +188,7 @@ class House:
 
 
 class Client:
-    """A connection: bytes in, frames out."""
+    """A client connection: bytes in, frames out."""
 
     def __init__(self, house: House) -> None:
         self.house = house
@@ -199,7 +199,7 @@ class Client:
         self.gone = False
 
     def say(self, data: bytes, *, turn: bool = True) -> None:
-        """Send bytes, and have the broker take its turn."""
+        """Send bytes; the broker executes them, and runs its turns unless `turn` is False."""
         broker, now = self.house.broker, self.house.clock.now()
         self.parser.feed(data)
         try:
@@ -212,25 +212,25 @@ class Client:
             self.house.turn()
 
     def collect(self) -> None:
-        """Take what is put out for this client."""
+        """Decode the broker's output for this client."""
         if not self.gone:
             for part in self.house.broker.take_output(self.session):
                 self.stream.feed(bytes(part))
                 self.received += self.stream.frames()
 
     def heard(self) -> list[tuple[int, bytes]]:
-        """The frames since last asked."""
+        """Return and remove all received frames."""
         received, self.received = self.received, []
         return received
 
     def answers(self) -> list[bytes]:
-        """The responses and errors since last asked; the messages stay."""
+        """Return and remove the received responses and errors; messages remain."""
         answers = [data for kind, data in self.received if kind != layout.FRAME_MESSAGE]
         self.received = [part for part in self.received if part[0] == layout.FRAME_MESSAGE]
         return answers
 
     def messages(self) -> list[Message]:
-        """The messages since last asked; answers stay."""
+        """Return and remove the received messages; answers remain."""
         found = [
             Message(*decode_message(data))
             for kind, data in self.received
@@ -240,15 +240,15 @@ class Client:
         return found
 
     def bodies(self) -> list[bytes]:
-        """The bodies of the messages since last asked."""
+        """Return the bodies of the received messages, and remove the messages."""
         return [message.body for message in self.messages()]
 
     def finish(self, messages: list[Message]) -> None:
-        """FIN, in one chunk."""
+        """FIN these messages in one chunk."""
         self.say(b"".join(commands.fin(message.id) for message in messages))
 
     def close(self) -> None:
-        """The connection is lost."""
+        """Drop the connection."""
         self.gone = True
         self.house.clients.remove(self)
         self.house.broker.disconnect(self.session, self.house.clock.now())

@@ -1,4 +1,4 @@
-"""What tests of dead letters ask a broker."""
+"""Helpers for tests of dead letters."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ MOST = 3
 
 
 def requeue(client: Client, messages: list[Message], delay_ms: int = 0) -> None:
-    """Put messages back, as a consumer that cannot process them."""
+    """REQ these messages, as a consumer that cannot process them does."""
     for message in messages:
         client.say(commands.req(message.id, delay_ms))
 
 
 def exhaust(client: Client) -> None:
-    """Have all that comes fail as often as it may be delivered."""
+    """Requeue everything the client receives, until all `MOST` attempts are used up."""
     for _ in range(MOST):
         requeue(client, client.messages())
 
 
 def histories(house: House, topic: str = "t.dead") -> list[tuple[dict[str, str], bytes]]:
-    """What a consumer that asks for envelopes is given, of all that are there."""
+    """Envelope fields and body of every dead letter, as read with `dead_letter_envelopes`."""
     reader = house.consumer(topic, "histories", dead_letter_envelopes=True)
     house.broker.seek_channel(topic, "histories", "earliest", house.clock.now())
     reader.say(commands.rdy(2_500))

@@ -1,4 +1,4 @@
-"""What tests of refused publishes ask a broker."""
+"""A helper for tests of refused publishes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.broker.house import House, Ticket
 
 
 def refusal(house: House, *bodies: bytes, topic: str = "t") -> str:
-    """Publish, all or none; why it was refused, empty if it was not."""
+    """Publish the bodies as one batch; returns the error's text, empty if it succeeds."""
     ticket = Ticket()
     house.broker.publish(topic, BodySlices.of(list(bodies)), house.clock.now(), ticket)
     house.turn()

@@ -1,4 +1,4 @@
-"""What tests of range reading ask a broker."""
+"""Helpers for tests of range reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.broker.house import Client
 
 
 def ask(client: Client, command: bytes) -> dict[str, Any]:
-    """The JSON answer to a command."""
+    """Send a command and return its JSON answer."""
     client.say(command)
     (answer,) = client.answers()
     found = json.loads(answer)
@@ -21,7 +21,7 @@ def ask(client: Client, command: bytes) -> dict[str, Any]:
 
 
 def read(client: Client, log: str, first: int, end: int, size: int) -> tuple[int, int, list[bytes]]:
-    """(next, lost, bodies of the whole batches) of a READ."""
+    """Send a READ; returns (next, lost, bodies of the complete batches)."""
     client.say(commands.read("t", log, first, end, size))
     ((kind, data),) = client.heard()
     assert kind == FRAME_RANGE, data

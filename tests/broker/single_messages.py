@@ -1,4 +1,4 @@
-"""What tests of single messages ask a broker."""
+"""Helpers for tests of actions on single messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def channel_of(house: House, name: str = "c") -> Channel:
 
 
 def act(house: House, action: str, *indexes: int, channel: str | None = "c") -> dict[int, str]:
-    """Do it, and let the turn end."""
+    """Perform the action and run the turn; returns the refused indexes with their reasons."""
     chosen = np.unique(np.array(indexes, np.int64))
     refused = house.broker.act_on_messages(action, "t", channel, chosen, house.clock.now())
     house.turn()
@@ -37,14 +37,14 @@ def stored(house: House) -> Indexes:
 
 
 def states(house: House, name: str = "c") -> list[str]:
-    """How each message of the log stands."""
+    """The state of each message in the log, in the channel."""
     indexes = stored(house)
     found = snapshot.take(channel_of(house, name), house.clock.now()).standings(indexes)
     return [found[index].state.name for index in indexes]
 
 
 def checkpoint(house: House) -> None:
-    """Have the ledger's records replaced by their state."""
+    """Replace the ledger by a checkpoint of its state."""
     house.checkpoint("t")
 
 

@@ -1,4 +1,4 @@
-"""Single messages are requeued, finished and cancelled, wherever they are, and that for good."""
+"""Requeue, finish and cancel of single messages, in any state; the effect survives restarts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.broker.single_messages import (
 
 
 def test_a_message_is_finished_ahead_of_the_cursor() -> None:
-    """It is never delivered, its neighbours are; also after a crash."""
+    """A message finished before its delivery is never delivered, even after a crash."""
     house, client = house_with(b"a", b"b", b"c", b"d")
     indexes = stored(house)
     assert act(house, "finish", indexes[1], indexes[3]) == {}
@@ -39,7 +39,7 @@ def test_a_message_is_finished_ahead_of_the_cursor() -> None:
 
 
 def test_a_replay_counts_what_was_finished_ahead_of_the_cursor() -> None:
-    """It comes again; one that was requeued since waits anyway."""
+    """A seek's `again` counts messages finished ahead of the cursor, but not requeued ones."""
     house, _ = house_with(*[b"x"] * 6)
     indexes = stored(house)
     act(house, "finish", *indexes[1:5])
@@ -52,7 +52,11 @@ def test_a_replay_counts_what_was_finished_ahead_of_the_cursor() -> None:
 
 
 def test_a_message_in_flight_is_taken_from_its_consumer() -> None:
-    """Requeued it comes again with one more attempt, finished it does not; a late FIN fails."""
+    """Requeue and finish also act on messages in flight.
+
+    A requeued one is delivered with one more attempt, a finished one is not delivered again. The
+    consumer's late FIN gets E_FIN_FAILED.
+    """
     house, client = house_with(b"a", b"b", rdy=2)
     first, second = client.messages()
     client.say(commands.rdy(0))
@@ -69,7 +73,10 @@ def test_a_message_in_flight_is_taken_from_its_consumer() -> None:
 
 
 def test_a_delayed_message_is_ready_at_once_or_dropped() -> None:
-    """REQ with a delay: requeue makes it ready, cancel and finish drop it; all for good."""
+    """A message that waits for a REQ delay can be requeued, cancelled or finished.
+
+    Requeue makes it ready immediately; cancel and finish drop it. All three survive a crash.
+    """
     house, client = house_with(b"a", b"b", b"c", rdy=3)
     messages = client.messages()
     client.say(commands.rdy(0))
@@ -89,8 +96,10 @@ def test_a_delayed_message_is_ready_at_once_or_dropped() -> None:
 
 
 def test_a_deferred_publish_leaves_one_channel_and_stays_for_the_other() -> None:
-    """Requeue and cancel of a DPUB concern their channel; the other gets it when it is due, also
-    after a crash, and not before."""
+    """Requeue and cancel of a deferred publish affect only the named channel.
+
+    The other channel delivers it when it is due, not before, also after a crash.
+    """
     house, _ = house_with()
     house.consumer("t", "other")
     house.publish("t", b"a", b"b", defer_ms=60_000)
@@ -115,7 +124,10 @@ def test_a_deferred_publish_leaves_one_channel_and_stays_for_the_other() -> None
 
 
 def test_a_deferred_publish_is_cancelled_for_all() -> None:
-    """Nobody gets it: no channel, none that is made later, not after a crash nor by a replay."""
+    """A deferred publish that is cancelled for all channels is never delivered.
+
+    This includes channels created later, crashes and replays.
+    """
     house = House()
     house.broker.create_topic("t", house.clock.now())
     house.publish("t", b"a", b"b", defer_ms=60_000)
@@ -134,7 +146,10 @@ def test_a_deferred_publish_is_cancelled_for_all() -> None:
 
 
 def test_what_is_cancelled_behind_others_is_shown_as_cancelled() -> None:
-    """It is not due yet, and the due list still has it; a page of deferred messages has it not."""
+    """A cancelled deferred publish is shown as finished, not as deferred, before its due time.
+
+    It is still in the due list then, after an entry that is due earlier.
+    """
     house, _ = house_with()
     for seconds in (1, 2, 3):
         house.publish("t", b"x", defer_ms=1000 * seconds)
@@ -153,7 +168,10 @@ def test_what_is_cancelled_behind_others_is_shown_as_cancelled() -> None:
 def test_what_is_cancelled_stays_so_behind_its_time(
     channel: str | None, by_checkpoint: bool
 ) -> None:
-    """A start that finds it due delivers it to nobody, wherever the cursor stands."""
+    """A cancelled message is not delivered by a restart after its due time.
+
+    This holds for messages before and after the cursor, with and without a checkpoint.
+    """
     house, client = house_with()
     house.publish("t", b"a", defer_ms=60_000)
     house.publish("t", b"x")
@@ -177,7 +195,11 @@ def test_what_is_cancelled_stays_so_behind_its_time(
 
 @pytest.mark.parametrize("action", ["requeue", "finish"])
 def test_what_one_channel_has_ready_is_not_cancelled_with_the_others(action: str) -> None:
-    """It was requeued there before; checkpoints and starts keep it, and it can be acted on."""
+    """Cancelling for all channels spares a channel in which the message is ready.
+
+    It was requeued there before. It survives checkpoints and restarts, and can be requeued or
+    finished.
+    """
     house, _ = house_with()
     house.consumer("t", "other")
     house.publish("t", b"a", defer_ms=60_000)
@@ -194,7 +216,10 @@ def test_what_one_channel_has_ready_is_not_cancelled_with_the_others(action: str
 
 
 def test_a_replay_counts_no_cancelled_message() -> None:
-    """Cancelled for all it does not come; cancelled for the channel it waits for its time again."""
+    """A replay does not count or deliver a message that was cancelled for all channels.
+
+    A message that was cancelled for this channel alone is deferred again.
+    """
     house, client = house_with()
     house.publish("t", b"a", b"b", defer_ms=60_000)
     house.publish("t", b"x")
@@ -217,7 +242,10 @@ def test_a_replay_counts_no_cancelled_message() -> None:
 
 @pytest.mark.parametrize("by_checkpoint", [False, True])
 def test_requeued_before_its_start_a_channel_gets_nothing_else(by_checkpoint: bool) -> None:
-    """One deferred publish comes at once; its neighbour does not, and others wait for both."""
+    """A requeue of one deferred publish before the channel's start makes only that one ready.
+
+    The channel does not get its neighbour; the other channel still waits for both.
+    """
     house, _ = house_with()
     house.consumer("t", "other")
     house.publish("t", b"a", b"b", defer_ms=60_000)
@@ -236,7 +264,10 @@ def test_requeued_before_its_start_a_channel_gets_nothing_else(by_checkpoint: bo
 
 
 def test_a_finished_message_comes_again() -> None:
-    """Behind the cursor and before the channel's start, with its attempts from 1; durably."""
+    """A finished message, before the cursor or the channel's start, can be requeued.
+
+    Its attempts start at 1 again, and the requeue survives crashes.
+    """
     house, client = house_with(b"a", b"b", b"c", rdy=9)
     client.finish(client.messages())
     first = stored(house)[0]
@@ -254,7 +285,10 @@ def test_a_finished_message_comes_again() -> None:
 
 
 def test_what_cannot_be_done_is_told() -> None:
-    """Not in the log, not to be seen yet, not deferred: each with its reason; the rest is done."""
+    """Each refused index gets its reason, and the other messages are processed.
+
+    The reasons: not in the log, not visible to the channel yet, not deferred.
+    """
     house, _ = house_with(b"a")
     house.broker.pause_topic("t", True, house.clock.now())
     house.publish("t", b"b")
@@ -265,7 +299,7 @@ def test_what_cannot_be_done_is_told() -> None:
 
 
 def test_a_range_readers_channel_is_left_alone() -> None:
-    """What it reads is between it and its commits."""
+    """All actions are refused on a channel that a range reader holds."""
     house = House()
     house.publish("t", b"a")
     house.connect().say(commands.attach("t", "c"))
@@ -275,7 +309,7 @@ def test_a_range_readers_channel_is_left_alone() -> None:
 
 
 def test_an_ephemeral_channel_is_acted_on_in_memory() -> None:
-    """It has no ledger, and needs none."""
+    """Finish and requeue work on an ephemeral channel, which has no ledger."""
     house = House()
     client = house.consumer("t", "c#ephemeral")
     house.publish("t", b"a", b"b")
@@ -288,7 +322,10 @@ def test_an_ephemeral_channel_is_acted_on_in_memory() -> None:
 
 
 def test_a_lag_limit_passes_what_was_finished_ahead() -> None:
-    """What is voided and what was finished are counted once: the depth stays what waits."""
+    """Messages finished ahead of the cursor are not counted a second time when they are dropped.
+
+    The depth stays the number of waiting messages.
+    """
     house, client = house_with(b"a", b"b", b"c", b"d", b"e")
     indexes = stored(house)
     assert act(house, "finish", *indexes[1:4]) == {}

@@ -1,4 +1,4 @@
-"""Topics of limited size: what is refused when they are full, and what goes instead."""
+"""Topics with a size limit: a full topic refuses publishes or drops its oldest messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ FULL = f"PUB failed the limit of {LIMIT} messages for topic t is reached"
 
 @pytest.mark.parametrize("has_channel", [False, True])
 def test_messages_of_a_topic(has_channel: bool) -> None:
-    """Exactly so many; others have room, a batch is taken whole or not, a crash changes nothing."""
+    """A topic takes exactly `max_topic_messages`, also after a crash.
+
+    A batch is stored as a whole or refused as a whole. Other topics have their own limit.
+    """
     house = House(max_topic_messages=LIMIT)
     if has_channel:
         house.consumer("t", "c")
@@ -41,7 +44,7 @@ def test_messages_of_a_topic(has_channel: bool) -> None:
 
 
 def test_the_log_tells_of_it_once_a_minute() -> None:
-    """How many there were since the last line."""
+    """Refusals are logged once a minute, with their number since the last line."""
     house = House(max_topic_messages=LIMIT)
     assert "" == refusal(house, *numbered(0, LIMIT))
     for _ in range(100):
@@ -54,7 +57,10 @@ def test_the_log_tells_of_it_once_a_minute() -> None:
 
 
 def test_a_finish_makes_room_at_once() -> None:
-    """For one more; what is in flight or deferred counts, and what the slowest channel has."""
+    """A FIN makes room for one more message immediately.
+
+    Messages in flight and deferred count towards the limit, and the slowest channel decides.
+    """
     house = House(max_topic_messages=LIMIT)
     quick, slow = house.consumer("t", "quick", rdy=50), house.consumer("t", "slow", rdy=50)
     house.publish("t", b"later", defer_ms=60_000)
@@ -71,7 +77,7 @@ def test_a_finish_makes_room_at_once() -> None:
 
 
 def test_what_waits_for_the_disk_counts() -> None:
-    """Many publishes of one turn are together no more than the limit."""
+    """The publishes of one turn cannot exceed the limit in total."""
     house = House(max_topic_messages=LIMIT)
     ticket = Ticket()
     for _ in range(3 * LIMIT):
@@ -81,7 +87,10 @@ def test_what_waits_for_the_disk_counts() -> None:
 
 
 def test_the_oldest_go() -> None:
-    """As many unread ones as are too many, at each channel; what is deferred or out stays."""
+    """With `drop_oldest`, each channel drops its oldest unread messages over the limit.
+
+    Messages in flight and deferred ones stay.
+    """
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     quick, slow = house.consumer("t", "quick", rdy=50), house.consumer("t", "slow", rdy=2)
     house.publish("t", b"later", defer_ms=1_000)
@@ -103,7 +112,7 @@ def test_the_oldest_go() -> None:
 
 
 def test_a_channel_with_room_loses_nothing() -> None:
-    """Only the one that has too many does."""
+    """Only a channel that holds too many messages drops some."""
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     quick = house.consumer("t", "quick", rdy=50)
     house.consumer("t", "slow").close()
@@ -121,7 +130,7 @@ def test_a_channel_with_room_loses_nothing() -> None:
 
 
 def test_nothing_goes_for_what_comes_too_fast() -> None:
-    """A publish that the rate refuses costs the topic nothing."""
+    """A publish that `max_publish_rate` refuses does not drop any message."""
     house = House(max_topic_messages=LIMIT, drop_oldest=True, max_publish_rate=1)
     house.consumer("t", "c").close()
     assert "" == refusal(house, *numbered(0, LIMIT))
@@ -130,7 +139,7 @@ def test_nothing_goes_for_what_comes_too_fast() -> None:
 
 
 def test_what_cannot_go_refuses() -> None:
-    """All is in flight: nothing is taken from whoever has it."""
+    """A publish is refused if all messages are in flight: those are never dropped."""
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     consumer = house.consumer("t", "c", rdy=50)
     assert "" == refusal(house, *numbered(0, LIMIT))
@@ -142,7 +151,10 @@ def test_what_cannot_go_refuses() -> None:
 
 @pytest.mark.parametrize("how", ["no channel", "paused"])
 def test_the_oldest_that_no_channel_sees_go(how: str) -> None:
-    """As a ring: whoever comes is given the newest."""
+    """Messages that no channel sees yet are dropped, oldest first.
+
+    A channel that is created or resumed later gets the newest ones.
+    """
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     if how == "paused":
         house.consumer("t", "c").close()
@@ -159,7 +171,7 @@ def test_the_oldest_that_no_channel_sees_go(how: str) -> None:
 
 @pytest.mark.parametrize("has_channel", [False, True])
 def test_bytes_go_in_whole_files(has_channel: bool) -> None:
-    """A topic of limited size takes whatever comes; what it holds is the newest."""
+    """With `max_topic_bytes` and `drop_oldest` every publish is stored; the newest are kept."""
     house = House(max_topic_bytes=400_000, drop_oldest=True)
     if has_channel:
         house.consumer("t", "c").close()
@@ -178,7 +190,7 @@ def test_bytes_go_in_whole_files(has_channel: bool) -> None:
 
 
 def test_the_limit_is_lowered() -> None:
-    """What is there stays until something is published; then only as much as may be."""
+    """A lower limit takes effect with the next publish, which drops the surplus."""
     house = House()
     house.consumer("t", "c").close()
     assert "" == refusal(house, *numbered(0, 100))
@@ -189,7 +201,7 @@ def test_the_limit_is_lowered() -> None:
 
 
 def test_a_batch_larger_than_the_limit() -> None:
-    """It is refused, and nothing is given up for it."""
+    """A batch larger than the limit is refused, and nothing is dropped for it."""
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     house.consumer("t", "c").close()
     assert "" == refusal(house, *numbered(0, 5))
@@ -199,7 +211,10 @@ def test_a_batch_larger_than_the_limit() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_never_more_than_the_limit(seed: int) -> None:
-    """Whatever publishers, consumers and crashes do; in order, and the newest is always there."""
+    """Depth and in-flight messages never exceed the limit; first deliveries are in order.
+
+    Publishes, consumers and crashes follow a random schedule. The newest message is never dropped.
+    """
     chosen = random.Random(seed)
     house = House(max_topic_messages=LIMIT, drop_oldest=True)
     consumer = house.consumer("t", "c", rdy=chosen.choice((1, 4)))
@@ -225,7 +240,7 @@ def test_never_more_than_the_limit(seed: int) -> None:
 
 
 def fill(house: House, topic: str) -> int:
-    """Publish until it is refused; how many messages were taken."""
+    """Publish until a publish is refused; returns the number of messages stored."""
     count = 0
     while not refusal(house, LARGE, topic=topic):
         count += 1
@@ -234,7 +249,10 @@ def fill(house: House, topic: str) -> int:
 
 
 def test_bytes_of_a_topic_without_a_channel() -> None:
-    """Nobody has finished anything: it fills, never beyond its limit, and others do not."""
+    """A topic without channels fills up to `max_topic_bytes` and then refuses publishes.
+
+    Other topics are not affected, and the refusal survives a crash.
+    """
     house = House(max_topic_bytes=TOPIC_BYTES)
 
     count = fill(house, "t")
@@ -250,7 +268,7 @@ def test_bytes_of_a_topic_without_a_channel() -> None:
 
 
 def test_bytes_that_are_finished_make_room() -> None:
-    """Bit by bit, also what lies in the file that is being written to."""
+    """Finished messages make room for others, also those in the segment being written."""
     house = House(max_topic_bytes=TOPIC_BYTES)
     consumer = house.consumer("t", "c", rdy=100)
     for _ in range(3):
@@ -263,7 +281,7 @@ def test_bytes_that_are_finished_make_room() -> None:
 
 
 def test_bytes_that_wait_for_the_disk_count() -> None:
-    """Many publishes of one turn are together no more than the limit."""
+    """The publishes of one turn cannot exceed `max_topic_bytes` in total."""
     house = House(max_topic_bytes=TOPIC_BYTES)
     ticket = Ticket()
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The broker as nsqd drives it: topics and channels by name, and sessions with output."""
+"""The broker's interface to nsqd: topics and channels by name, and sessions with output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.house import House
 
 
 def test_sessions_with_output_are_told_once(house: House) -> None:
-    """The shell asks who has output; who has none is not named."""
+    """`take_sessions` returns each session with new output once, and no other session."""
     house.broker.take_sessions()
     client, other = house.connect(), house.connect()
     client.say(commands.pub("t", b"x"))
@@ -20,7 +20,7 @@ def test_sessions_with_output_are_told_once(house: House) -> None:
 
 
 def test_writable_lets_deliveries_go_on(house: House) -> None:
-    """The shell says that a transport has room again."""
+    """`writable` resumes deliveries to a session whose transport was full."""
     consumer = house.consumer("t", "c", rdy=5)
     consumer.session.paused_writing = True
     house.publish("t", b"x")
@@ -33,7 +33,7 @@ def test_writable_lets_deliveries_go_on(house: House) -> None:
 
 @pytest.mark.behaviour("TestGetTopic", "TestGetChannel")
 def test_a_name_is_one_topic_or_channel(house: House) -> None:
-    """Who asks for the same name gets the same topic and channel, for another another."""
+    """A name always refers to the same topic or channel, different names to different ones."""
     first = house.consumer("t", "c")
     again, other = house.consumer("t", "c"), house.consumer("t", "d")
     house.consumer("u", "c")

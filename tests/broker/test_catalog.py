@@ -1,4 +1,4 @@
-"""The files of a data path outside its topics, and when its old journals are deleted."""
+"""The files of a data path outside its topics, and the deletion of old journals."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ def facts(disk: MemoryDisk) -> dict[str, object]:
 
 
 def test_a_data_path_keeps_its_node_id() -> None:
-    """Message ids must not change with a flag: the first node id stays (decision 33)."""
+    """A data path keeps its first node id; a different `node_id` option has no effect.
+
+    Message ids contain it, and must not change (decision 33).
+    """
     house = House(node_id=5)
     house.publish("t", b"x")
     (first,) = house.consumer("t", "c", rdy=1).messages()
@@ -44,7 +47,7 @@ def test_a_data_path_keeps_its_node_id() -> None:
     "text", [b"", b"[]", b'{"format": 1}', b'{"format": 2, "node_id": 1, "retired_index": "0"}']
 )
 def test_a_strange_data_path_is_refused(text: bytes) -> None:
-    """Damage or a newer format: nothing is guessed."""
+    """A damaged sparq.json, or one of a newer format, is refused."""
     house = House()
     house.disk.data(f"{PATH}/sparq.json")[:] = text
 
@@ -53,8 +56,10 @@ def test_a_strange_data_path_is_refused(text: bytes) -> None:
 
 
 def test_each_bit_of_the_facts() -> None:
-    """A flipped bit is found before it is believed, or changes nothing: a wrong node id would make
-    every FIN of a stored message fail."""
+    """A flipped bit in sparq.json is detected or has no effect.
+
+    With a wrong node id every FIN of a stored message would fail.
+    """
     house = House(node_id=513)
     text = house.disk.data(f"{PATH}/sparq.json")
     whole = bytes(text)
@@ -69,7 +74,7 @@ def test_each_bit_of_the_facts() -> None:
 
 
 def test_facts_without_a_checksum_are_believed() -> None:
-    """The first version wrote none, and its data paths are opened."""
+    """A sparq.json without a checksum, as the first version wrote it, is accepted."""
     house = House(node_id=5)
     house.disk.data(f"{PATH}/sparq.json")[:] = b'{"format": 1, "node_id": 77, "retired_index": "8"}'
     house.crash()
@@ -78,7 +83,7 @@ def test_facts_without_a_checksum_are_believed() -> None:
 
 
 def test_the_facts_are_replaced_as_a_whole() -> None:
-    """Wherever the power is cut, the old ones or the new ones are there."""
+    """After a power cut at any point, sparq.json has the old contents or the new ones."""
     for at in range(1, 12):
         disk = MemoryDisk()
         catalog = Catalog(disk, PATH, 3)
@@ -93,7 +98,10 @@ def test_the_facts_are_replaced_as_a_whole() -> None:
 
 
 def test_indexes_of_deleted_topics_are_retired() -> None:
-    """Also over a restart, with a clock that was set back: no index is given twice."""
+    """A new topic does not reuse indexes of a deleted topic of the same name.
+
+    This holds after a restart, even if the clock was set back.
+    """
     house = House()
     house.publish("t", b"x")
     (old,) = house.consumer("t", "c", rdy=1).messages()
@@ -108,7 +116,7 @@ def test_indexes_of_deleted_topics_are_retired() -> None:
 
 
 def test_what_lies_in_the_trash_goes_at_the_next_start() -> None:
-    """A removal that was cut short is finished."""
+    """An interrupted removal of a topic is completed at the next start."""
     house = House()
     house.publish("t", b"x")
     house.broker.delete_topic("t", house.clock.now())
@@ -124,8 +132,11 @@ def test_what_lies_in_the_trash_goes_at_the_next_start() -> None:
 
 
 def test_a_removal_that_fails_is_tried_again() -> None:
-    """Until it works the name is refused, lest the old files become a new topic's; then the name
-    can be used again, and nothing comes back after a restart."""
+    """A failed removal of a topic's files is retried, and the name is refused until it succeeds.
+
+    Otherwise the old files would become the new topic's. Then the name can be used again, and no
+    old message returns after a restart.
+    """
     house = House()
     house.publish("t", b"x")
     house.broker.delete_topic("t", house.clock.now())
@@ -148,7 +159,10 @@ def test_a_removal_that_fails_is_tried_again() -> None:
 
 
 def test_a_topic_whose_folder_could_not_be_synced_at_first_outlives_a_power_cut() -> None:
-    """The first publish is refused; the next one finds the folder, and syncs its name."""
+    """A publish after a failed `syncdir` syncs the topic directory's name again.
+
+    The failed publish is refused; the later one survives a power cut.
+    """
     for seed in range(8):
         house = House()
         house.disk.fail(Fault(1, operations=frozenset({"syncdir"})))
@@ -163,7 +177,10 @@ def test_a_topic_whose_folder_could_not_be_synced_at_first_outlives_a_power_cut(
 
 
 def test_a_topic_that_a_killed_nsqd_began_to_make_outlives_a_power_cut() -> None:
-    """Its folder is there, unsynced; the next start cannot tell, and syncs what it finds."""
+    """A start syncs a topic directory that it finds, since a killed nsqd may not have synced it.
+
+    A message published afterwards survives a power cut.
+    """
     for seed in range(8):
         house = House()
         house.disk.make_directory(f"{PATH}/topics/{directory_name('t')}")
@@ -179,12 +196,12 @@ TOPICS = [f"t{number}" for number in range(6)]
 
 
 def journals(house: House) -> list[str]:
-    """The files of the journal."""
+    """The journal's files."""
     return [name for name in house.disk.listdir(PATH) if name.startswith("journal-")]
 
 
 def crowd(**options: int) -> House:
-    """A broker with six topics, and journals of a few publishes."""
+    """A broker with six topics and journal files of 4,000 bytes."""
     house = House(**options)
     house.broker.journal.file_bytes = 4_000
     for topic in TOPICS:
@@ -196,7 +213,7 @@ def crowd(**options: int) -> House:
 
 
 def publish(house: House, body: bytes) -> None:
-    """To all topics, in one turn; each is answered."""
+    """Publish to all topics in one turn, and check that each gets OK."""
     client = house.connect()
     client.say(b"".join(commands.pub(topic, body) for topic in TOPICS))
     assert client.answers() == [b"OK"] * len(TOPICS)
@@ -208,12 +225,12 @@ def journaled(house: House) -> list[int]:
 
 
 def bodies(house: House, topic: str) -> list[bytes]:
-    """What the topic's channel has."""
+    """The bodies in the topic's channel."""
     return house.consumer(topic, "c", rdy=100).bodies()
 
 
 def test_a_full_journal_is_checkpointed_and_deleted() -> None:
-    """By the publishes that go to the next one."""
+    """At most two journals exist: a full one is checkpointed and deleted by later publishes."""
     house = crowd()
     seen = set()
     for number in range(12):
@@ -225,7 +242,7 @@ def test_a_full_journal_is_checkpointed_and_deleted() -> None:
 
 
 def test_a_clean_stop_leaves_no_journal() -> None:
-    """And everything where it belongs."""
+    """After a clean stop no journal is left, and every message is in its topic's log."""
     house = crowd()
     publish(house, b"second")
     assert journals(house)
@@ -236,7 +253,7 @@ def test_a_clean_stop_leaves_no_journal() -> None:
 
 
 def test_after_a_power_cut_the_journal_has_it() -> None:
-    """Each message once, in order."""
+    """After a power cut the journal restores each message once, in order."""
     house = crowd()
     publish(house, b"second")
     publish(house, b"third")
@@ -248,7 +265,7 @@ def test_after_a_power_cut_the_journal_has_it() -> None:
 
 
 def test_a_journal_that_failed_is_cleaned_up_as_well() -> None:
-    """On a full disk its bytes are wanted."""
+    """A journal whose sync failed is deleted too: a full disk needs its bytes."""
     house = crowd()
     publish(house, b"second")
     assert journals(house)
@@ -260,7 +277,10 @@ def test_a_journal_that_failed_is_cleaned_up_as_well() -> None:
 
 
 def test_a_topic_whose_file_cannot_be_synced_keeps_its_journal() -> None:
-    """It is tried again until it is done; what was acknowledged is safe meanwhile."""
+    """A journal is kept while a topic's segment cannot be synced; the sync is retried.
+
+    Acknowledged messages survive a power cut.
+    """
     house = crowd()
     publish(house, b"second")
     house.disk.fail(Fault(1, errno.EIO, frozenset({"sync", "create"}), times=1000))
@@ -281,7 +301,7 @@ def test_a_topic_whose_file_cannot_be_synced_keeps_its_journal() -> None:
 
 
 def test_a_deleted_topic_holds_no_journal_up() -> None:
-    """What it had is gone with it, also after a crash."""
+    """A deleted topic's messages do not return from the journal, even after a crash."""
     house = crowd()
     publish(house, b"second")
     house.broker.delete_topic(TOPICS[0], house.clock.now())

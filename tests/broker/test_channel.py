@@ -1,4 +1,4 @@
-"""Channels: as the model has them, whatever happens; emptied; and ephemeral ones."""
+"""Channels: compared with a model under random operations, emptied, and ephemeral."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from tests.broker.channel_model import Channels
 from tests.broker.house import House
 
 TestChannels = Channels.TestCase
-"""Each message is where the model has it, and is delivered when the model allows it, never else."""
+"""Each message has the state that the model expects; the model allows each delivery."""
 
 
 @pytest.mark.behaviour("TestChannelEmpty", "TestChannelEmptyConsumer")
 def test_emptying_a_channel(house: House) -> None:
-    """Everything goes: waiting, in flight, delayed, deferred; windows open, late FINs fail."""
+    """Emptying a channel drops waiting, in-flight, delayed and deferred messages.
+
+    The consumers' windows open again, and a late FIN gets E_FIN_FAILED.
+    """
     consumer = house.consumer("t", "c", rdy=3)
     house.publish("t", b"deferred", defer_ms=1000)
     house.publish("t", *[b"%d" % n for n in range(10)])
@@ -38,7 +41,7 @@ def test_emptying_a_channel(house: House) -> None:
 
 
 def test_an_ephemeral_channel_goes_with_its_last_consumer(house: House) -> None:
-    """Nothing of it is kept; the topic stays."""
+    """An ephemeral channel is deleted when its last consumer leaves; the topic stays."""
     one, two = (house.consumer("t", "c#ephemeral", rdy=1) for _ in range(2))
     house.publish("t", b"x")
     one.close()
@@ -54,7 +57,10 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(house: House) -> None:
 def test_a_consumer_of_a_deleted_ephemeral_channel_takes_nothing_with_it(
     house: House, topic: str, what: str
 ) -> None:
-    """Its connection ends after the channel, and a new channel of the name keeps its messages."""
+    """A consumer of a deleted ephemeral channel does not delete a new channel of the same name.
+
+    It disconnects after the new channel exists; the new channel keeps its messages.
+    """
     name = "c#ephemeral"
     old = house.consumer(topic, name)
     now = house.clock.now()
@@ -71,7 +77,7 @@ def test_a_consumer_of_a_deleted_ephemeral_channel_takes_nothing_with_it(
 
 
 def test_an_ephemeral_channel_is_gone_after_a_crash(house: House) -> None:
-    """A durable channel beside it stays."""
+    """A crash deletes an ephemeral channel but keeps a durable one."""
     house.consumer("t", "c#ephemeral")
     house.consumer("t", "d")
     house.crash()
@@ -80,7 +86,10 @@ def test_an_ephemeral_channel_is_gone_after_a_crash(house: House) -> None:
 
 
 def test_an_ephemeral_channel_is_bounded() -> None:
-    """Decision 16: it holds mem-queue-size unread messages, the newest beyond are dropped."""
+    """Decision 16: an ephemeral channel holds at most `mem_queue_size` unread messages.
+
+    Newer messages are dropped.
+    """
     house = House(mem_queue_size=10)
     consumer = house.consumer("t", "c#ephemeral")
     for n in range(0, 40, 4):
@@ -98,7 +107,7 @@ def test_an_ephemeral_channel_is_bounded() -> None:
 
 
 def test_a_queue_size_of_zero_is_a_rendezvous() -> None:
-    """What nobody is ready for is dropped, what somebody is ready for arrives."""
+    """With `mem_queue_size` 0 only messages that a consumer is ready for are delivered."""
     house = House(mem_queue_size=0)
     consumer = house.consumer("t", "c#ephemeral")
     house.publish("t", b"1")

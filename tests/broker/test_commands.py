@@ -1,4 +1,4 @@
-"""Commands and their answers, byte for byte as the wire's reference has them."""
+"""Commands and their answers, byte for byte as specified by NSQ's protocol."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.house import House
 
 
 def test_publish_deliver_finish(house: House) -> None:
-    """The road of a message: OK after it is kept, first delivery with attempts 1, FIN ends it."""
+    """A published message gets OK, is delivered with attempts 1, and FIN removes it."""
     producer = house.connect()
     producer.say(commands.pub("clicks", b"one") + commands.mpub("clicks", [b"two", b"three"]))
     assert producer.answers() == [b"OK", b"OK"]
@@ -27,7 +27,10 @@ def test_publish_deliver_finish(house: House) -> None:
 
 
 def test_nothing_is_delivered_without_rdy(house: House) -> None:
-    """The initial RDY is 0; a window counts what is in flight; RDY 0 stops deliveries."""
+    """The initial RDY is 0, RDY limits the messages in flight, and RDY 0 stops deliveries.
+
+    `RDY` without a number means 1.
+    """
     consumer = house.consumer("t", "c")
     house.publish("t", b"1", b"2", b"3", b"4")
     assert consumer.bodies() == []
@@ -44,7 +47,10 @@ def test_nothing_is_delivered_without_rdy(house: House) -> None:
 
 
 def test_errors_of_fin_req_touch(house: House) -> None:
-    """What is not in flight, or another's, is told and leaves the connection open."""
+    """FIN, REQ and TOUCH of a message not in flight, or another client's, get an error.
+
+    The connection stays open.
+    """
     house.publish("t", b"x")
     owner = house.consumer("t", "c", rdy=1)
     other = house.consumer("t", "c", rdy=1)
@@ -71,7 +77,7 @@ def test_errors_of_fin_req_touch(house: House) -> None:
 
 
 def test_an_id_of_another_node_is_not_in_flight(house: House) -> None:
-    """Only the whole id names a message: the same index of another node does not."""
+    """An id with another node's number is not in flight, even if its index is."""
     house.publish("t", b"x")
     consumer = house.consumer("t", "c", rdy=1)
     (message,) = consumer.messages()
@@ -84,7 +90,7 @@ def test_an_id_of_another_node_is_not_in_flight(house: House) -> None:
 
 
 def test_a_run_of_fins_with_a_double(house: House) -> None:
-    """A long run is freed as one; its double fails alone, by its own id."""
+    """A duplicate in a run of FINs gets one error with its id; the others succeed."""
     house.publish("t", *[b"%d" % n for n in range(50)])
     consumer = house.consumer("t", "c", rdy=100)
     messages = consumer.messages()
@@ -97,7 +103,7 @@ def test_a_run_of_fins_with_a_double(house: House) -> None:
 
 
 def test_a_fatal_error_follows_earlier_oks(house: House) -> None:
-    """The connection ends behind the error, and the error stands behind the OKs."""
+    """A fatal error is sent after the OKs of earlier commands, and then the connection closes."""
     client = house.connect()
     client.say(commands.pub("t", b"x") + b"NONSENSE\n" + commands.pub("t", b"y"))
 
@@ -108,7 +114,7 @@ def test_a_fatal_error_follows_earlier_oks(house: House) -> None:
 
 
 def test_sub_needs_heartbeats(house: House) -> None:
-    """A client without heartbeats may publish, not subscribe."""
+    """SUB by a client without heartbeats gets E_INVALID."""
     client = house.consumer("t", "c", heartbeat_interval=-1)
 
     assert client.answers() == [b"OK", b"E_INVALID cannot SUB with heartbeats disabled"]
@@ -116,7 +122,7 @@ def test_sub_needs_heartbeats(house: House) -> None:
 
 
 def test_cls_stops_deliveries_and_lets_finish(house: House) -> None:
-    """After CLOSE_WAIT nothing more is delivered; what is in flight can be finished."""
+    """After CLS nothing more is delivered; messages in flight can be finished."""
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"1", b"2")
     messages = consumer.messages()
@@ -131,7 +137,10 @@ def test_cls_stops_deliveries_and_lets_finish(house: House) -> None:
 
 
 def test_identify_reply_and_stats(house: House) -> None:
-    """IDENTIFY's facts are shown in the stats; range reading is announced."""
+    """IDENTIFY's answer announces range reading and the maximum RDY.
+
+    The client's id, host name and user agent appear in the stats.
+    """
     consumer = house.consumer(
         "t", "c", client_id="me", hostname="host", user_agent="ua/1", feature_negotiation=True
     )
@@ -146,7 +155,7 @@ def test_identify_reply_and_stats(house: House) -> None:
 
 
 def test_nothing_is_executed_behind_a_fatal_error(house: House) -> None:
-    """A session that is closing takes no command any more."""
+    """A session that is closing after a fatal error executes no further command."""
     client = house.connect()
     client.say(b"NONSENSE\n")
     house.broker.execute(client.session, commands.Nop(), house.clock.now())

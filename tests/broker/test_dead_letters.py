@@ -1,4 +1,4 @@
-"""Messages that come back too often go to the dead-letter topic once, and from there back."""
+"""Messages with too many attempts go to the dead-letter topic once, and can be redriven."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def house_with_limit(**options: int) -> House:
 
 
 def letters(house: House, topic: str = "t.dead") -> list[bytes]:
-    """What a new channel of the dead-letter topic is given."""
+    """The bodies that a new channel of the dead-letter topic delivers."""
     if topic not in house.broker.topics:
         return []
     reader = house.consumer(topic, "reader", rdy=2_500)
@@ -31,7 +31,10 @@ def letters(house: House, topic: str = "t.dead") -> list[bytes]:
 
 
 def test_after_so_many_deliveries() -> None:
-    """It is not delivered once more; it is counted, and finished for good."""
+    """After `max_attempts` deliveries a message becomes a dead letter and is finished for good.
+
+    It is not delivered again, and it is counted.
+    """
     house = house_with_limit()
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"bad", b"good")
@@ -54,7 +57,7 @@ def test_after_so_many_deliveries() -> None:
 
 
 def test_without_the_option_it_comes_for_ever() -> None:
-    """As with NSQ."""
+    """Without `max_attempts` a message is delivered without limit, as in NSQ."""
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
@@ -66,7 +69,7 @@ def test_without_the_option_it_comes_for_ever() -> None:
 
 
 def test_timeouts_and_lost_connections_count() -> None:
-    """A message that its consumers never finish, or die of, ends there too."""
+    """Timeouts and lost connections count as attempts, as requeues do."""
     house = house_with_limit()
     house.publish("t", b"bad")
     for _ in range(MOST):
@@ -83,7 +86,7 @@ def test_timeouts_and_lost_connections_count() -> None:
 
 
 def test_a_dead_letter_topic_has_none_itself() -> None:
-    """Whoever reads dead letters may fail as often as he likes."""
+    """Messages of a dead-letter topic have no attempts limit."""
     house = House()
     ticket = Ticket()
     house.broker.choose_policies([Policy("*", "", {"max_attempts": MOST})], ticket)
@@ -96,7 +99,10 @@ def test_a_dead_letter_topic_has_none_itself() -> None:
 
 
 def test_each_channel_by_itself() -> None:
-    """Of one channel it may be dead, of the other finished; both may bury it."""
+    """Each channel counts attempts for itself.
+
+    A message that fails in two channels becomes two dead letters; the third channel finishes it.
+    """
     house = house_with_limit()
     clients = [house.consumer("t", name, rdy=1) for name in ("a", "b", "c")]
     house.publish("t", b"bad")
@@ -109,7 +115,10 @@ def test_each_channel_by_itself() -> None:
 
 
 def test_a_dead_letter_topic_that_refuses() -> None:
-    """The message waits, is tried again, and the log says so once a minute."""
+    """A dead letter that its topic refuses waits and is retried.
+
+    It is not delivered meanwhile, and the refusal is logged once a minute.
+    """
     house = house_with_limit(max_topics=1)
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
@@ -129,7 +138,7 @@ def test_a_dead_letter_topic_that_refuses() -> None:
 
 
 def test_an_emptied_channel_forgets() -> None:
-    """Also what is on its way; what is published already is there."""
+    """Emptying a channel also drops its messages that wait for a refusing dead-letter topic."""
     house = house_with_limit(max_topics=1)
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
@@ -142,7 +151,10 @@ def test_an_emptied_channel_forgets() -> None:
 
 
 def test_a_lowered_limit_takes_what_waits() -> None:
-    """What has come back more often than may be is moved when it comes up."""
+    """A lower limit applies to waiting messages.
+
+    One that has reached it becomes a dead letter when its next delivery is due.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad", b"good")
@@ -156,7 +168,7 @@ def test_a_lowered_limit_takes_what_waits() -> None:
 
 
 def test_ephemeral_topics() -> None:
-    """Their dead letters are ephemeral too."""
+    """Dead letters of an ephemeral topic go to an ephemeral topic."""
     house = house_with_limit()
     consumer = house.consumer("t#ephemeral", "c", rdy=1)
     house.publish("t#ephemeral", b"bad")
@@ -165,7 +177,7 @@ def test_ephemeral_topics() -> None:
 
 
 def test_many_that_are_not_in_memory() -> None:
-    """Large bodies, in order of their indexes, each with its own."""
+    """Dead letters whose bodies must be read from disk keep their own bodies."""
     house = house_with_limit(cache_bytes=1, commit_bytes=50_000)
     consumer = house.consumer("t", "c", rdy=2_500)
     bodies = [b"%05d" % number * 400 for number in range(60)]
@@ -181,7 +193,10 @@ def test_many_that_are_not_in_memory() -> None:
 
 @pytest.mark.parametrize("seed", range(15))
 def test_none_is_lost(seed: int) -> None:
-    """Each is finished or a letter; without a crash each letter is there once."""
+    """Each message is finished or becomes a dead letter.
+
+    Without a crash, each becomes only one of the two, and a dead letter exists once.
+    """
     chosen = random.Random(seed)
     house = house_with_limit(max_bytes_per_file=chosen.choice((3_000, 1 << 20)))
     crashes = seed % 3 == 0
@@ -229,7 +244,7 @@ def test_none_is_lost(seed: int) -> None:
 def send_back(
     house: House, channel: str, messages: list[Message], to: Only, topic: str = "t"
 ) -> list[bytes]:
-    """Have letters of `t.dead`, a channel's, sent back; returns the bodies."""
+    """Redrive dead letters from a channel of `t.dead`; returns their bodies."""
     indexes = np.array(sorted(message.index for message in messages), np.int64)
     now = house.clock.now()
     assert {} == house.broker.claim("t.dead", channel, indexes, now)
@@ -243,7 +258,7 @@ def send_back(
 
 
 def test_only_who_asks_is_told_of_envelopes() -> None:
-    """IDENTIFY's answer is NSQ's for all others."""
+    """IDENTIFY's answer mentions `dead_letter_envelopes` only to clients that request them."""
     house = House()
     for asks in (False, True):
         client = house.connect()
@@ -258,7 +273,10 @@ def test_only_who_asks_is_told_of_envelopes() -> None:
 
 
 def test_it_goes_back_to_its_channel_alone() -> None:
-    """Once, with attempts from 1; the others have had it. That holds over a crash."""
+    """A redriven message is delivered only by its original channel, with attempts from 1.
+
+    This holds after a crash and after a restart.
+    """
     house = House(max_attempts=MOST)
     failing = house.consumer("t", "failing", rdy=10)
     other = house.consumer("t", "other", rdy=10)
@@ -284,7 +302,10 @@ def test_it_goes_back_to_its_channel_alone() -> None:
 
 @pytest.mark.parametrize("between", ["nothing", "crash", "checkpoint", "restart"])
 def test_it_is_told_how_often_it_went_back(between: str) -> None:
-    """By the next letter of it, whatever happens to nsqd in between."""
+    """A dead letter's history counts how often the message was redriven.
+
+    The count survives crashes, checkpoints and restarts.
+    """
     house = House(max_attempts=MOST)
     house.publish("t", b"bad")
     for times in range(1, 4):
@@ -309,7 +330,10 @@ def test_it_is_told_how_often_it_went_back(between: str) -> None:
 
 
 def test_what_cannot_be_claimed() -> None:
-    """What a consumer has, what is finished, what is not there; what is given up waits again."""
+    """Messages in flight, finished or not in the log cannot be claimed.
+
+    Claimed messages are not delivered until they are unclaimed.
+    """
     house = House(max_attempts=MOST)
     consumer = house.consumer("t.dead", "c", rdy=2)
     house.publish("t.dead", b"1", b"2", b"3", b"4")
@@ -334,7 +358,10 @@ def test_what_cannot_be_claimed() -> None:
 
 
 def test_a_channel_that_has_gone() -> None:
-    """Then all channels get it: too often is better than never."""
+    """If its channel is deleted, a redriven message is delivered by all channels.
+
+    An unwanted delivery is better than none.
+    """
     house = House(max_attempts=MOST)
     exhausted = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
@@ -350,7 +377,7 @@ def test_a_channel_that_has_gone() -> None:
 
 
 def test_a_topic_that_refuses() -> None:
-    """The letter waits where it was."""
+    """A dead letter stays in its channel if the target topic refuses it."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")

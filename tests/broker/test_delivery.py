@@ -1,4 +1,4 @@
-"""Who gets which messages: order, fairness, windows, bounds, sampling, topology."""
+"""Delivery: order, fairness, windows, output limits, sampling, topology."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.broker.house import Client, House, Message, Ticket
 
 
 def numbers(messages: list[Message]) -> list[int]:
-    """Bodies that are numbers."""
+    """The bodies as numbers."""
     return [int(message.body) for message in messages]
 
 
 def publish_numbers(house: House, count: int, first: int = 0) -> None:
-    """Messages whose bodies are first, first + 1 ..."""
+    """Publish messages with the bodies first, first + 1, ..."""
     house.publish("t", *[b"%d" % n for n in range(first, first + count)])
 
 
 def test_first_deliveries_come_in_publishing_order(house: House) -> None:
-    """P10: one consumer gets one publisher's messages in their order, over commits and windows."""
+    """P10: one consumer gets messages in publishing order, across commits and windows."""
     consumer = house.consumer("t", "c", rdy=7)
     seen: list[int] = []
     for batch in range(20):
@@ -42,7 +42,10 @@ def test_first_deliveries_come_in_publishing_order(house: House) -> None:
 
 
 def test_a_burst_is_shared_in_equal_parts(house: House) -> None:
-    """Decision 13: all ready consumers get their part of a burst, though one could take it all."""
+    """Decision 13: a burst is divided equally among all ready consumers.
+
+    This holds even if one consumer's window is large enough for the whole burst.
+    """
     consumers = [house.consumer("t", "c", rdy=1000) for _ in range(4)]
     publish_numbers(house, 400)
 
@@ -52,7 +55,7 @@ def test_a_burst_is_shared_in_equal_parts(house: House) -> None:
 
 
 def test_a_small_window_leaves_its_rest_to_the_others(house: House) -> None:
-    """What one consumer's window does not take is shared by those with room."""
+    """Messages that do not fit one consumer's window are divided among the others."""
     small = house.consumer("t", "c", rdy=5)
     large = [house.consumer("t", "c", rdy=1000) for _ in range(2)]
     publish_numbers(house, 305)
@@ -62,7 +65,7 @@ def test_a_small_window_leaves_its_rest_to_the_others(house: House) -> None:
 
 
 def test_single_messages_go_round(house: House) -> None:
-    """One message at a time: each consumer in turn, whoever waited longest first."""
+    """Single messages go to the consumers in turn, to the one waiting longest first."""
     consumers = [house.consumer("t", "c", rdy=100) for _ in range(3)]
     for number in range(9):
         publish_numbers(house, 1, number)
@@ -75,8 +78,10 @@ def test_single_messages_go_round(house: House) -> None:
 
 
 def test_requeue_zero_neither_loops_nor_starves(house: House) -> None:
-    """Decision 12: a client that puts everything back at once still sees fresh messages, by turns
-    with RDY 1."""
+    """Decision 12: a client that requeues everything without delay still gets fresh messages.
+
+    With RDY 1 it gets fresh and requeued messages alternately.
+    """
     consumer = house.consumer("t", "c", rdy=1)
     publish_numbers(house, 10)
     seen: list[tuple[int, int]] = []
@@ -91,7 +96,7 @@ def test_requeue_zero_neither_loops_nor_starves(house: House) -> None:
 
 
 def test_at_most_half_of_a_run_was_out_before(house: House) -> None:
-    """Decision 12: while there are fresh messages, a run takes at most half from the requeued."""
+    """Decision 12: while there are fresh messages, at most half of a run are redeliveries."""
     consumer = house.consumer("t", "c", rdy=20)
     publish_numbers(house, 100)
     messages = consumer.messages()
@@ -104,7 +109,10 @@ def test_at_most_half_of_a_run_was_out_before(house: House) -> None:
 
 
 def test_a_session_that_cannot_send_gets_nothing(house: House) -> None:
-    """While the shell has paused a session, its share goes to the others; then it takes part."""
+    """A session whose writing is paused gets no messages; its share goes to the others.
+
+    It gets messages again when writing resumes.
+    """
     slow = house.consumer("t", "c", rdy=100)
     quick = house.consumer("t", "c", rdy=100)
     slow.session.paused_writing = True
@@ -121,7 +129,10 @@ def test_a_session_that_cannot_send_gets_nothing(house: House) -> None:
 
 
 def test_output_of_one_session_is_bounded() -> None:
-    """Decision 13: RDY 2500 does not put out 2500 large messages; the next turn goes on."""
+    """Decision 13: a turn puts out at most `output_bytes_max` and one message per session.
+
+    The next turns deliver the rest, even with RDY 2500.
+    """
     house = House(output_bytes_max=10_000)
     consumer = house.consumer("t", "c", rdy=2500)
     consumer.answers()
@@ -140,7 +151,7 @@ def test_output_of_one_session_is_bounded() -> None:
 
 @pytest.mark.behaviour("TestPausing")
 def test_a_paused_channel_delivers_nothing(house: House) -> None:
-    """Pausing a channel stops its deliveries at once, and FIN goes on; resuming goes on."""
+    """A paused channel delivers nothing but accepts FINs; when resumed it delivers again."""
     consumer = house.consumer("t", "c", rdy=1)
     publish_numbers(house, 3)
     messages = consumer.messages()
@@ -157,7 +168,10 @@ def test_a_paused_channel_delivers_nothing(house: House) -> None:
 
 @pytest.mark.behaviour("TestSampling")
 def test_sampling_finishes_what_it_drops(house: House) -> None:
-    """Decision 15: of 10,000 messages about 43 percent are in flight, the others are finished."""
+    """Decision 15: with sample rate 42 about 43 % of the messages are delivered.
+
+    The others are finished, also after a crash.
+    """
     house.publish("t", *[b"%d" % n for n in range(10_000)])
     consumer = house.connect()
     consumer.say(commands.identify(b'{"sample_rate": 42}') + commands.sub("t", "c"))
@@ -175,7 +189,7 @@ def test_sampling_finishes_what_it_drops(house: House) -> None:
 
 
 def test_sampling_applies_to_redeliveries(house: House) -> None:
-    """A sampling client that requeues everything wears the channel down to nothing."""
+    """Sampling also drops redeliveries: requeueing everything empties the channel."""
     publish_numbers(house, 100)
     consumer = house.connect()
     consumer.say(commands.identify(b'{"sample_rate": 10}') + commands.sub("t", "c"))
@@ -188,7 +202,7 @@ def test_sampling_applies_to_redeliveries(house: House) -> None:
 
 
 def test_cold_messages_are_read_from_the_disk() -> None:
-    """A backlog that no cache holds is delivered whole and in order, redeliveries too."""
+    """An uncached backlog is delivered completely and in order, including redeliveries."""
     house = House(cache_bytes=1)
     for batch in range(30):
         publish_numbers(house, 50, 50 * batch)
@@ -207,7 +221,7 @@ def test_cold_messages_are_read_from_the_disk() -> None:
 
 
 def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel that waits for a block asks with every turn; the index is not searched again."""
+    """A channel that waits for a block searches the index once, not in every turn."""
     house = House(cache_bytes=1)
     for batch in range(4):
         publish_numbers(house, 10, 10 * batch)
@@ -232,7 +246,7 @@ def test_where_to_read_is_found_out_once(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_next_block_is_read_while_clients_are_busy() -> None:
-    """When a block is used up, the one behind it is asked for though no window is open."""
+    """After a block is used up, the next one is read ahead, even if no window is open."""
     house = House(cache_bytes=1, commit_count=10)
     for batch in range(4):
         house.publish("t", *[b"%d" % n * 30_000 for n in range(10 * batch, 10 * batch + 10)])
@@ -262,7 +276,10 @@ def received(client: Client) -> int:
 
 @pytest.mark.behaviour("TestSameZoneConsumerV2")
 def test_the_zone_first() -> None:
-    """21 messages for two clients of the zone and one of another, RDY 10 each: 20 and 1."""
+    """Consumers in nsqd's zone are served first.
+
+    Of 21 messages, two clients in the zone with RDY 10 get 20, and one in another zone gets 1.
+    """
     house = aware()
     far = house.consumer("t", "c", 10, topology_region="r2", topology_zone="z2")
     near = [house.consumer("t", "c", 10, topology_region="r", topology_zone="z") for _ in "ab"]
@@ -292,7 +309,7 @@ def test_then_the_region() -> None:
 
 
 def test_an_empty_zone_is_a_zone() -> None:
-    """Where neither side names a zone, the client is at home."""
+    """A delivery is zone-local if neither nsqd nor the client has a zone name."""
     house = House(topology_aware=True)
     house.consumer("t", "c", 1)
     house.publish("t", b"x")
@@ -301,7 +318,7 @@ def test_an_empty_zone_is_a_zone() -> None:
 
 
 def test_without_the_experiment_all_are_alike() -> None:
-    """Shares are equal and nothing is counted by place."""
+    """Without `topology_aware`, zones do not affect shares, and none is counted as zone-local."""
     house = House(topology_zone="z")
     near = house.consumer("t", "c", 10, topology_zone="z")
     far = house.consumer("t", "c", 10, topology_zone="z2")
@@ -312,7 +329,7 @@ def test_without_the_experiment_all_are_alike() -> None:
 
 
 def test_without_the_experiment_every_delivery_is_global() -> None:
-    """As Go counts: `global_msg_count` is there whether or not consumers are told apart."""
+    """Without `topology_aware`, each delivery counts in `global_msg_count`, as in Go's nsqd."""
     house = House()
     house.consumer("t", "c", rdy=10)
     house.publish("t", b"1", b"2", b"3")

@@ -1,4 +1,4 @@
-"""The contents of `drain.json`: they come back as written, and damage is refused."""
+"""`drain.json` is read back as written, and a damaged file is refused."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ DRAINS = Draining(Drain(5, "me", True), {"t": Drain(6, "she")})
 
 @pytest.mark.parametrize("draining", [NONE, DRAINS, Draining(None, {"t": Drain(6, "she")})])
 def test_drains_come_back_as_written(draining: Draining) -> None:
-    """Who asked for them, since when and for what; no drain at all comes back too."""
+    """Decoding returns the requester, time and topic of each drain, or that there is none."""
     assert draining == decode(encode(draining))
     assert (draining != NONE) == draining.is_on
 
 
 def test_no_flipped_bit_is_believed() -> None:
-    """Each bit of the file: refused, or without effect."""
+    """A flipped bit raises DrainError or has no effect."""
     whole = encode(DRAINS)
     for bit in range(8 * len(whole)):
         text = bytearray(whole)
@@ -40,13 +40,13 @@ def test_no_flipped_bit_is_believed() -> None:
     ids=["empty", "a list", "a changed name", "a later format", "an invalid topic"],
 )
 def test_other_contents_are_refused(text: bytes, why: str) -> None:
-    """The error says what is wrong: damage, a later format, or a name that no topic has."""
+    """The error gives the reason: damage, a newer format, or an invalid topic name."""
     with pytest.raises(DrainError, match=why):
         decode(text)
 
 
 def test_a_long_name_is_cut() -> None:
-    """The requester's name is shown to operators: it has a limit."""
+    """A requester's name, which operators see, is cut to `BY_MAX` characters."""
     (node, _) = decode(encode(Draining(Drain(1, "x" * (BY_MAX + 1)), {})))
     assert node is not None
     assert "x" * BY_MAX == node.by

@@ -1,4 +1,4 @@
-"""Drains on a disk that fails, in a broker that is driven by hand."""
+"""Starting and ending drains on a disk that fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.house import BEGIN_WALL_NS, House, Ticket
 
 
 def change(house: House, wanted: Draining) -> RemoteError | None:
-    """Have these drains hold; returns why not."""
+    """Change the drains; returns the error, or None."""
     ticket = Ticket()
     house.broker.drains.change(lambda _now: wanted, ticket)
     house.turn()
@@ -18,7 +18,10 @@ def change(house: House, wanted: Draining) -> RemoteError | None:
 
 
 def test_an_end_that_is_answered_is_on_the_disk() -> None:
-    """Also where the file had gone with an earlier try, whose sync has failed."""
+    """Ending a drain survives a power cut once it is answered with OK.
+
+    This holds even if an earlier attempt deleted the file but failed to sync its directory.
+    """
     house = House()
     assert change(house, Draining(Drain(BEGIN_WALL_NS, "me"), {})) is None
     house.disk.fail(Fault(1, operations=frozenset(["syncdir"])))

@@ -1,4 +1,4 @@
-"""How the last deliveries of a message ended, as its dead letter tells it."""
+"""A dead letter's history: how the last deliveries of the message ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WHO = "worker-1@east (10.0.0.1:5555)"
 
 
 def test_the_history() -> None:
-    """Where it was, which it was, how often it was delivered, to whom last, and how that ended."""
+    """A history has the origin, id, attempts, times, last consumer and reason of a dead letter."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=1, **ME)
     house.publish("t", b"bad")
@@ -42,7 +42,7 @@ def test_the_history() -> None:
 
 
 def test_a_timeout() -> None:
-    """The last consumer had it too long."""
+    """The reason is a timeout if the last consumer did not respond in time."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=1, **ME)
     house.publish("t", b"bad")
@@ -55,7 +55,10 @@ def test_a_timeout() -> None:
 
 @pytest.mark.parametrize("requeues", [False, True])
 def test_three_lost_connections(requeues: bool) -> None:
-    """A message that takes its consumers with it goes long before it has used up its attempts."""
+    """A message whose consumers lose their connection three times in a row is a dead letter.
+
+    It does not use up its attempts.
+    """
     house = House(max_attempts=100, requeue_on_disconnect=requeues)
     house.consumer("t", "c").close()
     house.publish("t", b"killer")
@@ -72,7 +75,7 @@ def test_three_lost_connections(requeues: bool) -> None:
 
 @pytest.mark.parametrize("times_out", [False, True])
 def test_lost_connections_in_between(times_out: bool) -> None:
-    """What comes back otherwise meanwhile is no killer."""
+    """Two lost connections followed by a requeue or a timeout make no dead letter."""
     house = House(max_attempts=100)
     house.consumer("t", "c").close()
     house.publish("t", b"innocent")
@@ -94,7 +97,7 @@ def test_lost_connections_in_between(times_out: bool) -> None:
 
 
 def test_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that came back last."""
+    """Only the `FATES_MAX` messages that were returned last are remembered."""
     monkeypatch.setattr(fates, "FATES_MAX", 5)
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=10)
@@ -107,7 +110,10 @@ def test_so_many_messages_are_remembered(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_restart_forgets_who_had_it() -> None:
-    """The rest is in the ledger and in the message."""
+    """After a crash the reason, the last consumer and the time of return are unknown.
+
+    Everything else is in the ledger and in the message.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"bad")
@@ -119,7 +125,7 @@ def test_a_restart_forgets_who_had_it() -> None:
 
 
 def test_what_is_remembered_goes() -> None:
-    """With FIN, and with the channel's content."""
+    """FIN and emptying the channel remove what is remembered about a message."""
     house = House(max_attempts=MOST)
     consumer = house.consumer("t", "c", rdy=2_500)
     remembered = house.broker.topics["t"].channels["c"].fates.by_index

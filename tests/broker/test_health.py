@@ -1,4 +1,4 @@
-"""The health of a disk that refuses something, and how free space on a full disk is noticed."""
+"""Health when the disk fails, and detection of free space after a full disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.broker.house import House
 
 
 def test_a_failure_that_lasts_is_noted_once() -> None:
-    """Health tells the reason; an operator is not told the same thing each turn."""
+    """A lasting failure is logged once, and health gives its reason."""
     health = Health()
     full = DiskError("write", "/x", errno.ENOSPC)
     health.fail("first", full)
@@ -30,7 +30,7 @@ KIB, MIB = 1 << 10, 1 << 20
 
 
 def fill(house: House) -> int:
-    """Publish until not even a byte is taken; how many bytes were stored."""
+    """Publish until even one byte is refused; returns the number of bytes stored."""
     producer = house.connect()
     stored = 0
     for count, size in ((50, 2000), (1, 2000), (1, 200), (1, 1)):
@@ -43,8 +43,10 @@ def fill(house: House) -> int:
 
 
 def test_health_follows_the_space() -> None:
-    """It is bad while a large publish would be refused, and good within seconds of there being
-    space for one, though nobody publishes."""
+    """Health is NOK while the disk has no space for a large publish.
+
+    It is OK seconds after there is space for one, even if nobody publishes.
+    """
     disk = MemoryDisk(capacity_bytes=20 * MIB)
     house = House(disk)
     house.consumer("t", "c")
@@ -64,7 +66,7 @@ def test_health_follows_the_space() -> None:
 
 @pytest.mark.behaviour("TestSetHealth")
 def test_other_failures_are_ended_by_a_success_only() -> None:
-    """Free space says nothing of a disk whose writes fail: a publish that works does."""
+    """After a write error health is NOK until a publish succeeds: free space proves nothing."""
     house = House()
     house.consumer("t", "c")
     house.disk.fail(Fault(1, errno.EIO, frozenset({"write"}), times=1))
@@ -80,8 +82,10 @@ def test_other_failures_are_ended_by_a_success_only() -> None:
 
 
 def test_the_reserve_outlives_starts_on_a_full_disk() -> None:
-    """What an earlier run reserved is not given to publishers by a restart while it is full, but
-    for the rest of a step that its ledgers had begun to use."""
+    """Restarts on a full disk do not give the reserve's space to publishers.
+
+    Only the unused part of one reserve step, which the ledgers had begun to use, may be lost.
+    """
     disk = MemoryDisk(capacity_bytes=8 * MIB)
     house = House(disk)
     house.consumer("t", "c")
@@ -100,7 +104,7 @@ def test_the_reserve_outlives_starts_on_a_full_disk() -> None:
 
 
 def test_a_topic_can_be_deleted_on_a_full_disk() -> None:
-    """It frees its space, and the name can be used again."""
+    """Deleting a topic on a full disk frees its space, and its name can be used again."""
     house = House(MemoryDisk(capacity_bytes=8 * MIB))
     house.consumer("t", "c")
     first = fill(house)

@@ -1,4 +1,4 @@
-"""What is in flight with whom: arrays and plain code give the same answers as a dictionary."""
+"""InFlight's arrays and its plain code give the same answers as a dictionary."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from sparq.broker.options import NEVER
 from sparq.broker.slots import PAGE_SIZE, ranges_of_few
 
 BASE = 5 * PAGE_SIZE - 40
-"""The runs of these tests cross the border of a page."""
+"""The runs of these tests cross a page boundary."""
 
 indexes_near = st.integers(BASE, BASE + 80)
 runs = st.lists(indexes_near, max_size=60)
 
 
 def plain(freed: Freed) -> tuple[Any, ...]:
-    """The same, whether ranges are lists or arrays."""
+    """The result as plain values, whether its ranges are lists or arrays."""
     return [*freed.starts], [*freed.ends], freed.freed, freed.failures
 
 
 def expected_finish(state: dict[int, int], run: list[int], owner: int) -> tuple[Any, ...]:
-    """What a dictionary index -> owner says of a run of finishes; it changes the dictionary."""
+    """The result of a run of finishes on a dictionary index -> owner, which is changed."""
     freed, failures = [], []
     for position, index in enumerate(run):
         if state.get(index) == owner:
@@ -39,7 +39,7 @@ def expected_finish(state: dict[int, int], run: list[int], owner: int) -> tuple[
 
 
 def filled(state: dict[int, int]) -> InFlight:
-    """An InFlight of that state, each delivered at its index, due a thousand later."""
+    """An InFlight with that state; each message is delivered at its index and due 1000 later."""
     in_flight = InFlight()
     for index, owner in state.items():
         in_flight.note_run(index, index + 1, owner, now_ns=index, deadline_ns=index + 1000)
@@ -54,7 +54,7 @@ states = st.dictionaries(indexes_near, st.integers(1, 2), max_size=80)
 def test_finish_array_and_list_equal_a_dictionary(
     state: dict[int, int], run_list: list[list[int]]
 ) -> None:
-    """A run of FINs frees the same messages and fails for the same ones on both paths."""
+    """A run of FINs frees and refuses the same messages as an array and as a list."""
     arrays, lists = filled(state), filled(state)
     for run in run_list:
         if not run:
@@ -71,7 +71,7 @@ def test_finish_array_and_list_equal_a_dictionary(
 def test_finish_of_a_range_equals_a_dictionary(
     state: dict[int, int], first: int, count: int
 ) -> None:
-    """A range of indexes means what the same indexes mean one by one."""
+    """A range of indexes gives the same result as its indexes one by one."""
     in_flight = filled(state)
     run = range(first, first + count)
 
@@ -82,7 +82,7 @@ def test_finish_of_a_range_equals_a_dictionary(
 
 
 def test_a_page_used_again_remembers_nothing() -> None:
-    """What stood in a page that became empty is not told of the messages that use it next."""
+    """A reused page keeps no data of the messages it held before."""
     before, after = InFlight(), InFlight()
     published = np.full(3, 7, np.int64)
     before.note_many(np.arange(3), np.full(3, 9), 1, now_ns=1, deadline_ns=2)
@@ -100,7 +100,7 @@ def test_a_page_used_again_remembers_nothing() -> None:
 
 @given(st.integers(1, 60), st.integers(0, 60), st.integers(0, 60))
 def test_consecutive_run_equals_scattered_path(count: int, skip: int, stray: int) -> None:
-    """The quick way for runs in order gives what the general way gives, also for strays in it."""
+    """The fast path for consecutive runs gives the general path's results, gaps included."""
     state = {BASE + i: 2 if i == stray else 1 for i in range(60) if i != skip}
     run = list(range(BASE, BASE + count))
     quick = filled(state).finish(np.array(run, np.int64), 1)
@@ -109,7 +109,7 @@ def test_consecutive_run_equals_scattered_path(count: int, skip: int, stray: int
 
 
 def test_a_foreign_nodes_id_is_not_in_flight() -> None:
-    """Indexes far outside of anything, negative ones too, are simply not in flight."""
+    """Indexes far out of range, including negative ones, are not in flight."""
     in_flight = filled({BASE: 1})
     strange = [-1, -(1 << 62), (1 << 62), BASE]
 
@@ -120,7 +120,7 @@ def test_a_foreign_nodes_id_is_not_in_flight() -> None:
 
 
 def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
-    """Decision 15: duplicate ids in one FIN run give one success and one failure."""
+    """Decision 15: a duplicate id in a FIN run succeeds once and fails once."""
     for run in ([BASE, BASE], np.array([BASE, BASE], np.int64)):
         freed = filled({BASE: 1}).finish(run, 1)
 
@@ -130,7 +130,7 @@ def test_a_double_in_one_run_is_freed_once_and_fails_once() -> None:
 @pytest.mark.behaviour("in_flight.TestPriorityQueue", "in_flight.TestUnsortedInsert")
 @given(states, indexes_near)
 def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> None:
-    """What is due comes back with its owner and attempts; the next deadline is not missed."""
+    """Exactly the due messages expire, with owners and attempts; the next deadline is right."""
     in_flight = filled(state)
     due = sorted(index for index in state if index <= now)
 
@@ -146,7 +146,7 @@ def test_expire_takes_exactly_what_is_due(state: dict[int, int], now: int) -> No
 
 @given(states)
 def test_release_owner_leaves_the_others(state: dict[int, int]) -> None:
-    """Taking back one owner's messages touches nobody else's."""
+    """Releasing one owner's messages does not affect other owners."""
     in_flight = filled(state)
 
     released = in_flight.release_owner(1)
@@ -156,7 +156,7 @@ def test_release_owner_leaves_the_others(state: dict[int, int]) -> None:
 
 
 def test_release_and_touch_refuse_strangers() -> None:
-    """REQ and TOUCH of somebody else's message, or of none, say which it is."""
+    """Release and touch distinguish messages of another owner from those not in flight."""
     in_flight = filled({BASE: 1})
 
     assert in_flight.release(BASE, 2) == NOT_OWNED
@@ -168,7 +168,7 @@ def test_release_and_touch_refuse_strangers() -> None:
 
 
 def test_touch_moves_the_deadline_up_to_its_cap() -> None:
-    """A touch sets the deadline anew, but never further than the cap behind the delivery."""
+    """A touch moves the deadline, but not beyond the cap after the delivery."""
     in_flight = InFlight()
     in_flight.note_run(7, 8, 1, now_ns=100, deadline_ns=200)
 
@@ -181,7 +181,10 @@ def test_touch_moves_the_deadline_up_to_its_cap() -> None:
 
 
 def test_shares_of_a_run_are_first_deliveries() -> None:
-    """Each owner has its part until its own time; attempts of earlier deliveries are forgotten."""
+    """Each owner's share of a run has its own deadline.
+
+    Attempts restart at 1, whatever an earlier message at the same place had.
+    """
     in_flight = InFlight()
     again = np.arange(100, dtype=np.int64)
     in_flight.note_many(again, np.full(100, 5), 9, now_ns=0, deadline_ns=1)
@@ -197,7 +200,7 @@ def test_shares_of_a_run_are_first_deliveries() -> None:
 
 
 def test_attempts_of_redeliveries_are_kept_apart() -> None:
-    """A page holds first deliveries and later ones side by side; a reused place starts at 1."""
+    """A page holds first deliveries and redeliveries; a reused place starts at 1 attempt."""
     in_flight = InFlight()
     in_flight.note_run(0, 4, 1, now_ns=0, deadline_ns=10)
     in_flight.note_many(
@@ -219,7 +222,7 @@ def test_attempts_of_redeliveries_are_kept_apart() -> None:
 
 
 def test_pages_go_when_nothing_is_in_flight_in_them() -> None:
-    """Memory follows what is in flight: a finished page is gone."""
+    """A page is freed when all its messages are finished."""
     in_flight = InFlight()
     in_flight.note_run(0, 3 * PAGE_SIZE, 1, now_ns=0, deadline_ns=1)
     in_flight.finish(np.arange(3 * PAGE_SIZE), 1)
@@ -237,7 +240,10 @@ places = st.lists(
 def test_messages_in_flight_as_rows(
     held: list[int], named: list[int], pages_kept: int, count: int, first: int
 ) -> None:
-    """From pages and scattered ones alike: all that is known of each, and nothing of others."""
+    """`rows_of`, `rows` and `take` return exactly the named messages with all their fields.
+
+    This holds for messages in pages and for scattered ones.
+    """
     flying = InFlight(pages_kept)
     for at, index in enumerate(held):
         now_ns, deadline_ns = 1000 + at, 2000 + at

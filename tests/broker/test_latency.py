@@ -1,4 +1,4 @@
-"""Latency from publish to FIN and to the first delivery, and how far behind a channel is."""
+"""Latency from publish to FIN and to the first delivery, and a channel's lag."""
 
 import math
 from bisect import bisect_left
@@ -30,7 +30,7 @@ latencies = st.integers(-(10**9), 10**18)
 
 @given(st.lists(latencies, max_size=50))
 def test_bins_by_array_are_those_by_hand(values: list[int]) -> None:
-    """The vectorised logarithm is the plain one, and no latency is outside the bins."""
+    """`bins_of` equals `bin_of`, and every latency has a valid bin."""
     by_array = bins_of(np.array(values, np.int64)).tolist()
 
     assert [bin_of(value) for value in values] == by_array
@@ -38,20 +38,20 @@ def test_bins_by_array_are_those_by_hand(values: list[int]) -> None:
 
 
 def is_near(value: float, exact: int) -> bool:
-    """Whether it is off by 1 % at most, and what is lost to whole nanoseconds."""
+    """Whether the value is within 1 % and 1 ns of the exact one."""
     return abs(value - exact) <= 0.01 * exact + 1
 
 
 @given(st.integers(1000, LONGEST_NS))
 @example(1577)  # 15.93 ns off
 def test_a_value_is_off_by_one_percent(latency_ns: int) -> None:
-    """What a bin stands for is within 1 % of all that falls into it."""
+    """A bin's value is within 1 % of every latency in the bin."""
     assert is_near(value_of(bin_of(latency_ns)), latency_ns)
 
 
 @given(st.lists(st.integers(1000, 10**13), min_size=1, max_size=200))
 def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
-    """The sample of rank ceil(count x quantile), as NSQ's sketch has it."""
+    """A percentile is the sample of rank ceil(count x quantile), as in NSQ."""
     window = LatencyWindow(QUANTILES, 60 * SECOND_NS)
     window.add(np.array(values, np.int64), 1)
     found = merged([window], QUANTILES, 2)
@@ -65,7 +65,7 @@ def test_percentiles_are_those_of_the_sorted_samples(values: list[int]) -> None:
 
 
 def test_a_window_forgets_by_halves() -> None:
-    """A sample counts for at least half the window and at most the whole of it."""
+    """A sample counts for at least half the window and at most the whole window."""
     window = LatencyWindow((0.5,), 10 * SECOND_NS)
     window.add(np.array([MILLISECOND_NS]), 100 * SECOND_NS)
     window.add(np.array([MILLISECOND_NS] * 20), 106 * SECOND_NS)
@@ -80,7 +80,7 @@ def test_a_window_forgets_by_halves() -> None:
 
 
 def test_no_sample_gives_zeros() -> None:
-    """Configured, but nothing finished yet: every quantile is there with 0, as NSQ has it."""
+    """Without samples every configured quantile is 0, as in NSQ."""
     found = merged([LatencyWindow((0.9, 0.5), SECOND_NS)], (0.9, 0.5), 5)
 
     assert found.count == 0
@@ -99,7 +99,10 @@ def values_of(house: House, client: Client) -> tuple[int, list[float]]:
 
 @pytest.mark.parametrize("count", [3, 100])
 def test_a_fin_is_a_sample(count: int) -> None:
-    """The time from publish to FIN, queueing and retries included; a failed FIN is none."""
+    """A FIN adds the time from publish to FIN, including waiting and retries.
+
+    A failed FIN adds no sample.
+    """
     house = measuring()
     consumer = house.consumer("t", "c", rdy=count)
     house.publish("t", *([b"x"] * count))
@@ -120,7 +123,7 @@ def test_a_fin_is_a_sample(count: int) -> None:
 
 
 def test_a_topic_is_the_sum_of_its_channels() -> None:
-    """Both channels' samples, though each has its own."""
+    """A topic's latency includes the samples of all its channels."""
     house = measuring()
     one, two = house.consumer("t", "c", rdy=9), house.consumer("t", "d", rdy=9)
     house.publish("t", b"x")
@@ -137,7 +140,7 @@ def test_a_topic_is_the_sum_of_its_channels() -> None:
 
 
 def test_off_costs_nothing() -> None:
-    """Without percentiles nothing is measured, and NSQ's empty form is told."""
+    """Without configured percentiles nothing is measured, and NSQ's empty form is reported."""
     house = House()
     consumer = house.consumer("t", "c", rdy=5)
     house.publish("t", b"x")
@@ -150,7 +153,10 @@ def test_off_costs_nothing() -> None:
 
 
 def test_publish_times_are_kept_while_in_flight() -> None:
-    """Told once for each message that is with the owner; pages that are gone are no harm."""
+    """`published` returns the publish time of each of the owner's messages in flight, once.
+
+    Indexes in pages that do not exist are ignored.
+    """
     in_flight = InFlight()
     in_flight.note_run(4090, 4100, 1, now_ns=0, deadline_ns=1)
     indexes = np.arange(4090, 9000)
@@ -162,7 +168,7 @@ def test_publish_times_are_kept_while_in_flight() -> None:
 
 
 def test_a_run_is_one_observation() -> None:
-    """Bounds belong to the bucket that they end; what is beyond all has one; no time is < 0."""
+    """A bucket includes its upper bound, the last one has none, negative times count as 0."""
     histogram = Histogram((10, 20))
     for took_ns, count in ((-5, 1), (10, 2), (11, 3), (21, 4)):
         histogram.observe(took_ns, count)
@@ -172,7 +178,7 @@ def test_a_run_is_one_observation() -> None:
 
 
 def test_first_deliveries_are_observed() -> None:
-    """The wait from publish to the first delivery; later deliveries are not counted again."""
+    """`waited` measures from publish to the first delivery; redeliveries are not counted."""
     house = House()
     house.publish("t", b"a", b"b")
     house.advance(4)
@@ -192,14 +198,14 @@ def age(house: House) -> float | None:
 
 
 def forget(house: House) -> None:
-    """Nothing is in memory any more."""
+    """Drop everything the log has cached in memory."""
     log = house.broker.topics["t"].stream.log
     log._cache._entries.clear()
     log._recent = None
 
 
 def take(client: Client) -> None:
-    """Have one message delivered, and finish it."""
+    """Deliver one message and finish it."""
     client.say(commands.rdy(1))
     messages = client.messages()
     client.say(commands.rdy(0))
@@ -207,7 +213,10 @@ def take(client: Client) -> None:
 
 
 def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
-    """Not of one in flight, finished, deferred, or ahead; a requeued one counts again."""
+    """The age is that of the oldest waiting message.
+
+    Messages in flight, finished or deferred do not count; requeued ones do.
+    """
     house = House()
     client = house.consumer("t", "c")
     assert age(house) is None
@@ -240,8 +249,11 @@ def test_the_age_is_that_of_the_oldest_message_that_waits() -> None:
 
 
 def test_without_memory_it_is_never_overstated() -> None:
-    """No disk is read: the youngest message of the same extent stands for it, unless it has been
-    known before, or begins its file."""
+    """The age of an uncached message is never too high; nothing is read from disk for it.
+
+    Unless its time is known already, or it is the first of its segment, the newest message of its
+    extent is used instead.
+    """
     house = House()
     client = house.consumer("t", "c")
     for _ in range(3):
@@ -260,7 +272,7 @@ def test_without_memory_it_is_never_overstated() -> None:
 
 
 def test_a_known_time_is_remembered() -> None:
-    """What was in memory once is exact for as long as it is the oldest."""
+    """A message's time stays exact after its eviction from memory, while it is the oldest."""
     house = House()
     client = house.consumer("t", "c", rdy=1)
     house.publish("t", b"a")
@@ -275,7 +287,7 @@ def test_a_known_time_is_remembered() -> None:
 
 
 def test_a_lost_message_has_no_age() -> None:
-    """What the log does not have does not wait."""
+    """A message that the log no longer has does not count as waiting."""
     house = House()
     house.consumer("t", "c")
     house.publish("t", b"a")
@@ -285,7 +297,10 @@ def test_a_lost_message_has_no_age() -> None:
 
 
 def test_many_holes_are_not_looked_past() -> None:
-    """The search for the oldest one ends somewhere: no look at figures may take long."""
+    """The search for the oldest message is limited: the age is None after too many skipped ranges.
+
+    Stats must not take long.
+    """
     house = House()
     house.consumer("t", "c")
     for _ in range(80):
@@ -299,7 +314,10 @@ def test_many_holes_are_not_looked_past() -> None:
 
 
 def test_the_time_to_clear_follows_the_depth() -> None:
-    """Unknown at first and while it does not fall; 0 when nothing waits."""
+    """The time to clear is unknown at first and while the depth does not fall.
+
+    It is 0 when nothing waits.
+    """
     house = House()
     client = house.consumer("t", "c")
 

@@ -12,7 +12,7 @@ from tests.broker.house import House
 
 
 def test_a_ledger_that_cannot_be_synced_refuses_new_channels(house: House) -> None:
-    """A SUB whose channel might not survive is refused and says why; later it works."""
+    """A SUB that creates a channel gets E_SUB_FAILED while the ledger cannot be synced."""
     house.publish("t", b"x")
     house.disk.fail(Fault(1, errno.EIO, frozenset({"sync"}), times=100))
     client = house.consumer("t", "c")
@@ -31,7 +31,7 @@ def test_a_ledger_that_cannot_be_synced_refuses_new_channels(house: House) -> No
 
 
 def test_a_large_ledger_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not grow with what was ever finished, and says the same afterwards."""
+    """A ledger stays below `CHECKPOINT_BYTES`: checkpoints replace its old entries."""
     monkeypatch.setattr(ledger_module, "CHECKPOINT_BYTES", 1 << 20)
     house = House()
     consumer = house.consumer("t", "c", rdy=2500)
@@ -51,8 +51,10 @@ def test_a_large_ledger_is_made_smaller(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_ledger_that_cannot_be_made_smaller_is_written_on(
     number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the next file cannot be begun everything goes on with the present one, and what was
-    asked is answered; when it can be again, the ledger is made smaller all the same."""
+    """While no new ledger file can be created, the current one is continued and FINs succeed.
+
+    The checkpoint follows once it is possible.
+    """
     monkeypatch.setattr(ledger_module, "CHECKPOINT_BYTES", 1 << 18)
     house = House()
     consumer = house.consumer("t", "c", rdy=2500)

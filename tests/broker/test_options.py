@@ -1,4 +1,4 @@
-"""Limits on the number of topics and channels (SECURITY.md, S-3), and the size of files."""
+"""Limits on the number of topics and channels (SECURITY.md, S-3), and the segment size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from tests.broker.publishes import refusal
 
 
 def test_topics() -> None:
-    """One more than may be is refused wherever it would be made; those that are there work on."""
+    """With `max_topics` reached, every command that would create a topic is refused.
+
+    Existing topics still work, and deleting one makes room.
+    """
     house = House(max_topics=2)
     house.publish("a", b"1")
     house.publish("b", b"1")
@@ -35,7 +38,10 @@ def test_topics() -> None:
 
 
 def test_channels() -> None:
-    """Of one topic; those that nsqlookupd knows of count too, and those on the disk stay."""
+    """`max_channels` limits the channels of a topic, including those nsqlookupd knows.
+
+    Channels on disk are kept even if they exceed a lower limit.
+    """
     house = House(max_channels=2, has_lookupd=True)
     house.broker.create_topic("t", house.clock.now())
     house.broker.channels_known("t", ["a", "b", "c"], house.clock.now())
@@ -56,7 +62,7 @@ def test_channels() -> None:
 
 
 def test_the_size_of_files() -> None:
-    """A topic of limited size has several, else nothing of it could go."""
+    """A size limit makes a topic's segments smaller, since only whole segments are deleted."""
     limit = 100 << 20
     assert limit == file_bytes(limit, 0)
     assert limit == file_bytes(limit, limit * FILES_OF_FULL_TOPIC)

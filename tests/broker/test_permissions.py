@@ -1,4 +1,4 @@
-"""An authd's answer: how it is read, what it allows, and for how long."""
+"""Parsing an authd's answer, what it allows, and how long it is valid."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def said(**changes: Any) -> bytes:
 
 
 def test_what_an_answer_allows() -> None:
-    """Topics by pattern; what was asked before is answered the same."""
+    """Topics and channels are matched by pattern; repeated questions get the same result."""
     permissions = read(said(identity="me", identity_url=None))
     for _ in range(2):
         assert permissions.allows("t1")
@@ -41,7 +41,7 @@ def test_what_an_answer_allows() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    """A client that asks for ever new names costs no memory; the newest are those remembered."""
+    """At most `REMEMBERED_MAX` results are remembered; the newest replace the oldest."""
     permissions = read(said())
     for number in range(REMEMBERED_MAX + 10):
         assert permissions.allows(f"t{number}")
@@ -50,7 +50,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def entries(count: int, **changes: Any) -> bytes:
-    """An answer of so many authorizations."""
+    """An answer with `count` authorizations."""
     one = {"topic": "x", "channels": [], "permissions": ["publish"], **changes}
     return said(authorizations=[one] * count)
 
@@ -74,14 +74,20 @@ def entries(count: int, **changes: Any) -> bytes:
     ids=["authorizations", "patterns", "topics", "channels"],
 )
 def test_an_answer_is_bounded(fits: bytes, does_not: bytes, why: str) -> None:
-    """In authorizations, in patterns, and in the programs that these become."""
+    """An answer is refused if it exceeds a limit.
+
+    Authorizations, patterns and the size of the compiled patterns are limited.
+    """
     assert read(fits).count
     with pytest.raises(AnswerError, match=why):
         read(does_not)
 
 
 def test_what_cannot_be_told_in_time_is_not_allowed() -> None:
-    """Behind patterns that eat up the steps of a question nothing is looked at."""
+    """Access is denied if the patterns need more than `QUESTION_STEPS_MAX` steps.
+
+    Later patterns are not tried, even if one would allow it.
+    """
     slow = {"topic": "(.?){600}b$", "channels": [".*"], "permissions": ["publish"]}
     good = {"topic": "t", "channels": [".*"], "permissions": ["publish"]}
     count = QUESTION_STEPS_MAX // (600 * 60)
@@ -92,7 +98,7 @@ def test_what_cannot_be_told_in_time_is_not_allowed() -> None:
 
 
 def test_which_questions_take_long() -> None:
-    """Those of an answer with large patterns, the first time; never those of a small one."""
+    """A question is heavy if the answer has large patterns and it is asked for the first time."""
     large, small = read(entries(1, topic="x{999}")), read(said())
     assert not small.is_heavy("t", "c")
     for channel in ("", "c", None):
@@ -103,7 +109,10 @@ def test_which_questions_take_long() -> None:
 
 
 def test_small_patterns_are_compiled_once() -> None:
-    """A bounded number of them is kept for the next client's answer, and no large one."""
+    """At most `COMPILED_MAX` small compiled patterns are cached for other answers.
+
+    Large ones are not cached.
+    """
     module._compiled.clear()
     read(entries(1, topic="^a$", channels=["b{900}", "c" * 900]))
     assert ["^a$"] == list(module._compiled)
@@ -112,7 +121,7 @@ def test_small_patterns_are_compiled_once() -> None:
 
 
 def test_the_time_to_live() -> None:
-    """From the moment on that it is told; however long, it can be counted."""
+    """An answer expires `ttl` seconds after `begin`; a huge ttl is capped at `TTL_MAX`."""
     permissions = read(said())
     permissions.begin(5)
     assert not permissions.has_expired(60 * SECOND_NS)
@@ -123,7 +132,7 @@ def test_the_time_to_live() -> None:
 
 
 def test_the_reply() -> None:
-    """Compact JSON; a text that cannot be UTF-8 is made one that can."""
+    """The reply is compact JSON; characters that UTF-8 cannot encode become `?`."""
     reply = read(said(identity="\ud800é")).reply_data()
 
     assert '{"identity":"?é","identity_url":"","permission_count":1}'.encode() == reply
@@ -137,19 +146,22 @@ def test_the_reply() -> None:
     ids=repr,
 )
 def test_what_is_no_answer(changes: dict[str, Any]) -> None:
-    """Nothing is guessed."""
+    """An invalid answer raises AnswerError."""
     with pytest.raises(AnswerError):
         read(said(**changes))
 
 
 def test_a_missing_list_allows_nothing() -> None:
-    """No authorizations, or null for them, are none."""
+    """Missing or null authorizations allow nothing."""
     for answer in (b'{"ttl":1}', said(authorizations=None)):
         assert 0 == read(answer).count
 
 
 def test_a_refusal_is_the_last_word() -> None:
-    """Behind it nothing is executed; what was asked before is answered."""
+    """E_UNAUTHORIZED closes the connection: later commands are not executed.
+
+    Earlier ones are answered.
+    """
     house = House(auth_required=True)
     client = house.connect()
     house.broker.authorize(client.session, read(said()))

@@ -1,4 +1,4 @@
-"""Policies: which of several holds, what they do while a broker runs, and after a restart."""
+"""Policies: precedence, effect at run time, and persistence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy(topic: str, channel: str = "", **settings: int) -> Policy:
 
 
 def choose(house: House, *chosen: Policy) -> RemoteError | None:
-    """Set policies at run time; why they were refused, None: they hold."""
+    """Set policies at run time; returns the error, or None if they are in effect."""
     ticket = Ticket()
     house.broker.choose_policies(chosen, ticket)
     assert [] == ticket.answers
@@ -50,7 +50,7 @@ def choose(house: House, *chosen: Policy) -> RemoteError | None:
 
 
 def why_refused(house: House, topic: str, body: bytes = BODY) -> str:
-    """Publish; why it was refused, empty if it was not."""
+    """Publish; returns the error's text, empty if it succeeds."""
     ticket = Ticket()
     house.broker.publish(topic, BodySlices.of([body]), house.clock.now(), ticket)
     house.turn()
@@ -77,14 +77,17 @@ def why_refused(house: House, topic: str, body: bytes = BODY) -> str:
     ],
 )
 def test_patterns(pattern: str, name: str, is_one: bool) -> None:
-    """A star is any text, a question mark one character, all else itself."""
+    """`*` matches any text, `?` one character, everything else itself."""
     assert is_one == fits(pattern, name)
     found = Policies(QueueSettings(), [policy(pattern, max_channels=1)]).scope(name)
     assert int(is_one) == found.topic.max_channels
 
 
 def test_the_last_policy_that_says_something_counts() -> None:
-    """Those set at run time come after the file's; what none says the flags say."""
+    """The last matching policy that contains a setting determines it.
+
+    Policies set at run time come after those of the file; flags are the default.
+    """
     found = Policies(
         QueueSettings(max_channels=7, retention_bytes=1, max_channel_lag_bytes=5),
         [policy("c*", max_channels=8, retention_bytes=2), policy("*", retention_bytes=3)],
@@ -100,7 +103,10 @@ def test_the_last_policy_that_says_something_counts() -> None:
 
 
 def test_channels_have_policies_of_their_own() -> None:
-    """One without a pattern for channels holds for all of its topics' channels."""
+    """A policy without a channel pattern applies to all channels of its topics.
+
+    One with a channel pattern applies to the matching channels.
+    """
     found = Policies(
         QueueSettings(),
         [policy("t", max_channel_lag_bytes=10, max_topic_bytes=99)],
@@ -118,7 +124,10 @@ def test_channels_have_policies_of_their_own() -> None:
 
 
 def test_what_a_change_would_mean() -> None:
-    """Each setting of each topic and channel that differs, once; a topic's not for channels."""
+    """`changes` lists each differing setting of each topic and channel once.
+
+    Topic settings are not listed for channels.
+    """
     before = Policies(QueueSettings(), [policy("t", max_channels=1)])
     after = before.with_configured([policy("*", max_channels=2, max_channel_consumers=3)])
 
@@ -149,13 +158,13 @@ def test_what_a_change_would_mean() -> None:
     ],
 )
 def test_no_policies(bad: list[Policy], text: str) -> None:
-    """What is wrong is told with the number of the policy."""
+    """The error for an invalid policy contains its number."""
     with pytest.raises(PolicyError, match=text):
         check(bad)
 
 
 def test_the_file_of_a_data_path() -> None:
-    """Reads back as it was; a file in which one byte is another is refused."""
+    """The policies file is read back as written; one with a flipped bit is refused."""
     wanted = (policy("a*", retention_time_ns=1 << 62), policy("b", "c#ephemeral"))
     text = encode(wanted)
 
@@ -178,7 +187,10 @@ def test_the_file_of_a_data_path() -> None:
 
 
 def test_a_limit_set_at_run_time_holds_at_once_and_after_a_crash() -> None:
-    """For the topics of the pattern alone; without it the next publish is taken again."""
+    """A limit set at run time takes effect immediately, and also after a crash or a restart.
+
+    It applies only to matching topics. After its removal publishes succeed again.
+    """
     house = House()
     for topic in ("small", "large"):
         house.publish(topic, *[BODY] * 20)
@@ -202,7 +214,10 @@ def test_a_limit_set_at_run_time_holds_at_once_and_after_a_crash() -> None:
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_each_setting_holds_after_a_crash(name: str) -> None:
-    """As it was set, for topics that are there and for those to come; without one it is off."""
+    """Each setting survives a crash, for existing and for new topics.
+
+    Without its policy it is off.
+    """
     house = House()
     house.publish("t", b"x")
     assert not getattr(house.broker.topics["t"].settings, name)
@@ -219,7 +234,10 @@ def test_each_setting_holds_after_a_crash(name: str) -> None:
 
 
 def test_a_limited_topic_has_small_files() -> None:
-    """So that room comes back bit by bit: from the next file on, and after a restart."""
+    """A size limit makes the topic's next segments smaller, also after a restart.
+
+    Finished messages then free space in smaller steps.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=100)
     assert choose(house, policy("t", max_topic_bytes=400_000)) is None
@@ -239,7 +257,7 @@ def test_a_limited_topic_has_small_files() -> None:
 
 
 def test_retention_of_one_topic() -> None:
-    """It keeps what would be deleted; when it goes, so do the files."""
+    """A retention policy keeps finished segments; its removal deletes them."""
     house = House(max_bytes_per_file=FILE_BYTES)
     assert choose(house, policy("kept", retention_time_ns=3600 * 10**9)) is None
     sizes = {}
@@ -261,7 +279,7 @@ def test_retention_of_one_topic() -> None:
 
 
 def test_a_lag_limit_of_one_channel() -> None:
-    """Only the channel that it is for loses something, also where the channel is new."""
+    """Only the matching channel drops messages, even if it was created after the policy."""
     house = House(max_bytes_per_file=FILE_BYTES)
     house.consumer("t", "patient")
     assert choose(house, policy("t", "slow", max_channel_lag_bytes=50_000)) is None
@@ -277,7 +295,7 @@ def test_a_lag_limit_of_one_channel() -> None:
 
 
 def test_limits_on_channels_and_consumers() -> None:
-    """Of the topics and channels that they are for."""
+    """Limits on channels and consumers apply only to matching topics and channels."""
     house = House()
     house.consumer("t", "a")
     chosen = [policy("t", max_channels=1), policy("*", "a", max_channel_consumers=1)]
@@ -297,7 +315,10 @@ def test_limits_on_channels_and_consumers() -> None:
 
 
 def test_policies_that_cannot_be_written_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever sets them is told; those before hold on, and the next try may succeed."""
+    """If policies cannot be saved, the request fails and the previous ones stay in effect.
+
+    A later attempt can succeed.
+    """
     house = House()
     assert choose(house, policy("t", max_channels=1)) is None
     catalog = house.broker._catalog
@@ -317,7 +338,10 @@ def test_policies_that_cannot_be_written_change_nothing(monkeypatch: pytest.Monk
 
 
 def test_the_files_policies_come_before_those_set_at_run_time() -> None:
-    """They may change while it runs, and are not written to the data path."""
+    """The file's policies can change at run time and are not saved in the data path.
+
+    Policies set at run time take precedence over them.
+    """
     house = House()
     house.broker.configure_policies([policy("*", max_channels=5, retention_bytes=6)])
     assert choose(house, policy("t", max_channels=7)) is None
@@ -330,7 +354,10 @@ def test_the_files_policies_come_before_those_set_at_run_time() -> None:
 
 
 def test_damaged_policies_are_not_passed_over() -> None:
-    """Without them a topic might lose what they keep: the start fails and says what to do."""
+    """nsqd does not start with a damaged policies.json; the error explains what to do.
+
+    Without its policies a topic might lose messages that they keep.
+    """
     house = House()
     assert choose(house, policy("t", retention_bytes=1)) is None
     path = f"{PATH}/{POLICIES}"

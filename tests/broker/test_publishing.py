@@ -1,4 +1,4 @@
-"""Publishes on their way to the disk: batches, bounds, the sync policy."""
+"""From a publish to the disk: batches, limits, the sync policy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.broker.house import House
 
 
 def commits(house: House) -> int:
-    """Begin what is to be begun and count the commits handed out; all tasks run."""
+    """End the turn and run its tasks; returns the number of commits among them."""
     tasks = house.broker.end_turn(house.clock.now())
     for task in tasks:
         task.work.run()
@@ -17,7 +17,10 @@ def commits(house: House) -> int:
 
 
 def test_one_commit_is_in_flight_per_topic() -> None:
-    """What arrives meanwhile is the next batch, and its OK waits for it (decision 20)."""
+    """Decision 20: a topic has at most one commit in flight.
+
+    Messages that arrive meanwhile form the next batch, whose OKs wait for it.
+    """
     house = House()
     client = house.connect()
     client.say(commands.pub("t", b"1"), turn=False)
@@ -36,7 +39,10 @@ def test_one_commit_is_in_flight_per_topic() -> None:
 
 
 def test_batches_are_closed_by_size_and_count() -> None:
-    """256 KiB or 4,096 messages; an MPUB is never split and may alone be larger."""
+    """A batch ends at `commit_bytes` or `commit_count`.
+
+    An MPUB is never split, and may exceed both.
+    """
     house = House(commit_bytes=1000, commit_count=10)
     house.publish("t", b"first")
     client = house.connect()
@@ -52,7 +58,10 @@ def test_batches_are_closed_by_size_and_count() -> None:
 
 
 def test_uncommitted_bytes_are_counted() -> None:
-    """The shell pauses reading by them (decision 20); they come down when the answer is known."""
+    """Decision 20: uncommitted bytes count until the publish is answered.
+
+    nsqd pauses reading when there are too many.
+    """
     house = House()
     client = house.connect()
     client.say(commands.mpub("t", [b"x" * 1000] * 3) + commands.pub("t", b"y"), turn=False)
@@ -64,7 +73,7 @@ def test_uncommitted_bytes_are_counted() -> None:
 
 
 def test_a_client_that_left_does_not_hold_its_publish() -> None:
-    """Its message is kept, and nobody is answered."""
+    """A publish of a client that has disconnected is still stored."""
     house = House()
     client = house.connect()
     client.say(commands.pub("t", b"x"), turn=False)
@@ -75,8 +84,10 @@ def test_a_client_that_left_does_not_hold_its_publish() -> None:
 
 
 def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
-    """Decision 10: consumers see what is written, range readers only what is synced, which it is
-    after the sync timeout at the latest."""
+    """Decision 10: consumers see written messages, range readers only synced ones.
+
+    All are synced after the sync timeout.
+    """
     house = House(sync_every=1000)
     consumer = house.consumer("t", "c", rdy=10)
     house.consumer("t", "d")
@@ -94,7 +105,7 @@ def test_a_larger_sync_every_shows_unsynced_messages_to_consumers() -> None:
 
 
 def test_a_sync_that_meets_a_commit_is_tried_again_soon() -> None:
-    """The log is synced though a commit is in flight whenever the timeout comes."""
+    """A sync timeout that occurs during a commit is retried soon after it."""
     house = House(sync_every=1000)
     house.consumer("t", "c")
     house.publish("t", b"1")
@@ -127,7 +138,7 @@ def test_closing_syncs_everything() -> None:
 
 
 def test_closing_syncs_behind_a_commit_that_does_not() -> None:
-    """Such a commit is under way when nsqd stops: a sync follows it before the stop is done."""
+    """`close` syncs after a commit in flight that does not sync itself."""
     for seed in range(5):
         house = House(sync_every=1000, sync_timeout_ns=10**15)
         house.publish("t", b"1")
@@ -149,7 +160,10 @@ def test_closing_syncs_behind_a_commit_that_does_not() -> None:
 
 
 def test_what_waits_for_a_commit_when_nsqd_stops_is_refused() -> None:
-    """There may be minutes of it: the stop waits for the commit in flight alone."""
+    """A stop waits only for the commit in flight; publishes waiting for the next are refused.
+
+    Writing all waiting publishes could take minutes.
+    """
     house = House()
     client = house.connect()
     client.say(commands.pub("t", b"1"), turn=False)
@@ -168,7 +182,10 @@ def test_what_waits_for_a_commit_when_nsqd_stops_is_refused() -> None:
 
 
 def test_what_an_ephemeral_topic_gets_at_once_is_dropped_only_beyond_what_consumers_take() -> None:
-    """A batch a turn: a consumer takes each before the next comes, and none is dropped."""
+    """Publishes to an ephemeral topic that exceed `mem_queue_size` in one turn are not dropped.
+
+    One batch enters per turn, and the consumer takes it before the next.
+    """
     house = House(mem_queue_size=10, commit_count=10, output_bytes_max=300)
     consumer = house.consumer("e#ephemeral", "c", rdy=100)
     producer = house.connect()

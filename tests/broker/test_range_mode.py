@@ -1,4 +1,4 @@
-"""Range reading: the log by index ranges, the channel as a bookmark."""
+"""Range reading: the log is read by index ranges, and the channel stores the position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tests.broker.ranges import ask, read
 
 
 def test_attach_read_commit(house: House) -> None:
-    """A reader attaches, reads what is there, commits, and the stats show its lag as depth."""
+    """A range reader attaches, reads and commits.
+
+    The depth is the number of uncommitted messages, also after a crash.
+    """
     house.publish("t", b"1", b"2")
     house.publish("t", b"3")
     reader = house.connect()
@@ -31,7 +34,10 @@ def test_attach_read_commit(house: House) -> None:
 
 
 def test_a_read_stops_at_its_size(house: House) -> None:
-    """One batch at least, and where to go on; the parts are the whole."""
+    """A READ returns at least one batch, and the index to continue from.
+
+    All parts are the whole range.
+    """
     for n in range(10):
         house.publish("t", b"%d" % n * 400)
     reader = house.connect()
@@ -49,7 +55,10 @@ def test_a_read_stops_at_its_size(house: House) -> None:
 
 
 def test_a_held_channel_refuses_sub_and_the_reverse(house: House) -> None:
-    """Decision 30: stream mode or range mode, never both; the reader's end frees the channel."""
+    """Decision 30: a channel has subscribers or a range reader, never both.
+
+    The channel is free again when the reader disconnects.
+    """
     reader = house.connect()
     ask(reader, commands.attach("t", "c"))
     refused = house.consumer("t", "c")
@@ -68,7 +77,10 @@ def test_a_held_channel_refuses_sub_and_the_reverse(house: House) -> None:
 
 
 def test_the_newest_attach_wins(house: House) -> None:
-    """An older reader's commit fails, and says why; epochs rise over a restart."""
+    """The newest ATTACH holds the channel: an older reader's COMMIT gets E_COMMIT_FAILED.
+
+    Epochs increase across a restart.
+    """
     house.publish("t", b"x")
     old, new = house.connect(), house.connect()
     first = ask(old, commands.attach("t", "c"))
@@ -91,7 +103,7 @@ def test_the_newest_attach_wins(house: House) -> None:
 
 
 def test_commit_refusals(house: House) -> None:
-    """Unknown channels, indexes outside of the log, and epochs of nobody are refused."""
+    """COMMIT is refused for unknown channels, indexes outside the log, and unknown epochs."""
     house.publish("t", b"x")
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
@@ -111,7 +123,7 @@ def test_commit_refusals(house: House) -> None:
 
 
 def test_a_commit_may_go_back(house: House) -> None:
-    """An older checkpoint moves the cursor back while the log still holds the messages."""
+    """A COMMIT can move the cursor back while the log still has the messages."""
     house.publish("t", b"1", b"2", b"3")
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
@@ -123,7 +135,10 @@ def test_a_commit_may_go_back(house: House) -> None:
 
 
 def test_ends(house: House) -> None:
-    """The ends of a log; the first index at or after a time; so many messages further on."""
+    """ENDS returns the log's first and end index.
+
+    Options add the first index at or after a time, or the index N messages further on.
+    """
     times = []
     for n in range(5):
         times.append(house.clock.wall_ns)
@@ -146,7 +161,10 @@ def test_ends(house: House) -> None:
 
 
 def test_ends_within_a_size(house: House) -> None:
-    """How far so many bytes reach: whole stretches of the log, one at least; and their size."""
+    """ENDS with a size returns how far that many bytes reach, in whole extents, at least one.
+
+    It also returns their size.
+    """
     for n in range(4):
         house.publish("t", bytes([n]) * 70_000, b"-")
     client = house.connect()
@@ -154,7 +172,7 @@ def test_ends_within_a_size(house: House) -> None:
     ends = ask(client, commands.ends("t"))
     first, end = int(ends["first"]), int(ends["end"])
     _, _, bodies = read(client, ends["log"], first, end, 1)
-    assert len(bodies) == 2  # each publish is a stretch of its own
+    assert len(bodies) == 2  # each publish is an extent of its own
 
     found = [
         ask(client, commands.ends_within("t", first + begin, size))
@@ -169,7 +187,10 @@ def test_ends_within_a_size(house: House) -> None:
 
 
 def test_attach_says_whether_it_has_created_the_channel(house: House) -> None:
-    """Only then the channel's place is no one's choice."""
+    """ATTACH reports whether it created the channel.
+
+    A new channel's position is a default, not a choice of any client.
+    """
     house.publish("t", b"1")
     reader = house.connect()
 
@@ -177,7 +198,7 @@ def test_attach_says_whether_it_has_created_the_channel(house: House) -> None:
 
 
 def test_ends_at_a_time_of_cold_messages() -> None:
-    """The answer may need the disk, and keeps its place among the replies."""
+    """An ENDS that needs the disk keeps its position among the replies."""
     house = House(cache_bytes=1)
     for n in range(50):
         house.publish("t", b"%d" % n * 100)
@@ -198,7 +219,7 @@ def test_ends_at_a_time_of_cold_messages() -> None:
 
 
 def test_read_refusals(house: House) -> None:
-    """Another log's range, and ranges that the log does not hold, are refused by name."""
+    """READ is refused for another log's id and for ranges that the log does not hold."""
     house.publish("t", b"x")
     client = house.connect()
     house.consumer("t", "c")
@@ -221,7 +242,7 @@ def test_read_refusals(house: House) -> None:
 
 
 def test_readers_see_nothing_behind_the_mark(house: House) -> None:
-    """A paused topic shows a reader nothing new: P bounds what can be read."""
+    """Range readers see messages before P only: nothing new while the topic is paused."""
     reader = house.connect()
     before = ask(reader, commands.attach("t", "c"))
     house.broker.pause_topic("t", True, house.clock.now())
@@ -236,7 +257,10 @@ def test_readers_see_nothing_behind_the_mark(house: House) -> None:
 
 
 def test_a_deferred_publish_stands_at_its_place(house: House) -> None:
-    """A range reader reads deferred publishes where they lie, due or not; then they are done."""
+    """A range reader reads deferred publishes at their position in the log, due or not.
+
+    A later subscriber does not get them again after the COMMIT.
+    """
     reader = house.connect()
     ask(reader, commands.attach("t", "c"))
     house.publish("t", b"1")
@@ -253,7 +277,7 @@ def test_a_deferred_publish_stands_at_its_place(house: House) -> None:
 
 
 def test_due_while_held_and_not_committed(house: House) -> None:
-    """What became due while a reader held the channel is not lost for a later subscriber."""
+    """A message that became due under a range reader reaches a later subscriber."""
     reader = house.connect()
     ask(reader, commands.attach("t", "c"))
     house.publish("t", b"1")
@@ -267,7 +291,7 @@ def test_due_while_held_and_not_committed(house: House) -> None:
 
 
 def test_attach_takes_over_what_a_stream_left(house: House) -> None:
-    """What subscribers left unfinished is read again: nothing is lost by changing the mode."""
+    """After a change to range mode, the messages that subscribers left unfinished are read."""
     consumer = house.consumer("t", "c", rdy=4)
     house.publish("t", *[b"%d" % n for n in range(6)])
     messages = consumer.messages()
@@ -280,7 +304,7 @@ def test_attach_takes_over_what_a_stream_left(house: House) -> None:
 
 
 def test_a_held_channel_keeps_its_segments() -> None:
-    """Nothing is dropped before it is committed, also while no reader is connected."""
+    """Segments are kept until they are committed, even while no reader is connected."""
     house = House(max_bytes_per_file=2000)
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
@@ -303,7 +327,7 @@ def test_a_held_channel_keeps_its_segments() -> None:
 
 
 def test_ephemeral_topics_have_no_log(house: House) -> None:
-    """Nothing of an ephemeral topic can be read by ranges."""
+    """ATTACH and ENDS are refused for an ephemeral topic."""
     client = house.connect()
     client.say(commands.pub("t#ephemeral", b"x"))
     client.say(commands.attach("t#ephemeral", "c") + commands.ends("t#ephemeral"))
@@ -316,8 +340,10 @@ def test_ephemeral_topics_have_no_log(house: House) -> None:
 
 
 def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
-    """A client that asks for much and takes nothing costs one answer's memory; in the end all
-    answers come, in order."""
+    """A client has one READ answer in memory; further READs wait until it has taken it.
+
+    All answers arrive in order.
+    """
     for n in range(4):
         house.publish("t", b"%d" % n * 1000)
     client = house.connect()
@@ -345,7 +371,7 @@ def test_reads_wait_for_their_answers_to_be_taken(house: House) -> None:
 
 
 def test_a_range_that_went_while_its_read_waited(house: House) -> None:
-    """It is refused in its place."""
+    """A waiting READ whose range is deleted meanwhile is refused, in its place in the replies."""
     house = House(max_bytes_per_file=2000)
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
@@ -367,7 +393,7 @@ def test_a_range_that_went_while_its_read_waited(house: House) -> None:
 
 
 def test_damage_in_a_range_is_counted() -> None:
-    """A READ across a damaged batch says how many messages it lacks."""
+    """A READ across a damaged batch reports the number of missing messages."""
     house = House(cache_bytes=1)
     for n in range(3):
         house.publish("t", b"%d-a" % n, b"%d-b" % n)
@@ -385,7 +411,10 @@ def test_damage_in_a_range_is_counted() -> None:
 
 
 def test_a_commit_behind_a_new_subscriber(house: House) -> None:
-    """The hold is gone and the channel streams again: an old bookmark must not move it."""
+    """After a new SUB, a COMMIT of the former range reader is refused.
+
+    Otherwise its old position would move the channel.
+    """
     house.publish("t", b"x")
     reader, other = house.connect(), house.connect()
     attached = ask(reader, commands.attach("t", "c"))
@@ -401,7 +430,7 @@ def test_a_commit_behind_a_new_subscriber(house: House) -> None:
 
 
 def test_deleting_a_held_channel(house: House) -> None:
-    """The reader's connection stays; its bookmark is gone."""
+    """After its channel is deleted, a range reader stays connected, but its COMMIT fails."""
     reader = house.connect()
     attached = ask(reader, commands.attach("t", "c"))
     house.broker.delete_channel("t", "c", house.clock.now())

@@ -1,4 +1,4 @@
-"""How fast may be published: what comes faster is held back, then refused; nothing is reordered."""
+"""Publish rate limits: publishes are delayed, then refused, and never reordered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHY = f"PUB failed the limit of {RATE} messages per second for topic t is reache
 
 
 def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
-    """Publish as HTTP does; the ticket."""
+    """Publish as HTTP does; returns the ticket."""
     ticket = Ticket()
     bodies = BodySlices.of([b"x"] * count)
     house.broker.publish(topic, bodies, house.clock.now(), ticket)
@@ -27,13 +27,16 @@ def publish(house: House, count: int = 1, topic: str = "t") -> Ticket:
 
 
 def say(client: Client, first: int, count: int) -> None:
-    """PUBs one by one, numbered."""
+    """Send numbered PUBs, one at a time."""
     for number in range(first, first + count):
         client.say(commands.pub("t", b"%d" % number))
 
 
 def test_a_burst_then_slower_then_refused() -> None:
-    """A second's messages at once, as many as they come due; more than that are too many."""
+    """A burst of one second's messages succeeds immediately.
+
+    The next ones are held for up to one second, and all others are refused.
+    """
     house = House(max_publish_rate=RATE)
     tickets = [publish(house) for _ in range(30)]
 
@@ -53,7 +56,7 @@ def test_a_burst_then_slower_then_refused() -> None:
 
 
 def test_others_are_not_concerned() -> None:
-    """Other topics have their own; without the option nothing is held."""
+    """Each topic has its own rate; without the option no publish is held."""
     house = House(max_publish_rate=RATE)
     for _ in range(30):
         publish(house)
@@ -64,7 +67,7 @@ def test_others_are_not_concerned() -> None:
 
 
 def test_a_large_batch_makes_the_next_wait() -> None:
-    """It is taken as a whole, and the rate holds over time."""
+    """A batch above the rate is stored as a whole; later publishes wait correspondingly."""
     house = House(max_publish_rate=RATE)
     assert [None] == publish(house, 50).answers
     assert WHY == publish(house).answers[0].text  # type: ignore[union-attr]  # it is refused
@@ -76,7 +79,10 @@ def test_a_large_batch_makes_the_next_wait() -> None:
 
 
 def test_of_one_client() -> None:
-    """The other is not slowed; each one's messages stay in their order."""
+    """`max_client_publish_rate` slows only the client that exceeds it.
+
+    Each client's messages stay in order.
+    """
     house = House(max_client_publish_rate=RATE)
     consumer = house.consumer("t", "c", rdy=2_500)
     hasty, calm = house.connect(), house.connect()
@@ -98,7 +104,7 @@ def test_of_one_client() -> None:
 
 
 def test_what_is_held_when_the_topic_goes() -> None:
-    """It is answered: refused. So is it when nsqd stops."""
+    """Held publishes are refused when their topic is deleted or nsqd stops."""
     for ends in (House.close, lambda house: house.broker.delete_topic("t", house.clock.now())):
         house = House(max_publish_rate=RATE)
         tickets = [publish(house) for _ in range(15)]
@@ -109,7 +115,10 @@ def test_what_is_held_when_the_topic_goes() -> None:
 
 
 def test_other_policies_let_go_what_is_held() -> None:
-    """So that nothing that is published under them passes it."""
+    """A change of policies releases all held publishes.
+
+    Otherwise later publishes would overtake them.
+    """
     house = House(max_client_publish_rate=RATE)
     consumer = house.consumer("t", "c", rdy=2_500)
     client = house.connect()
@@ -122,7 +131,10 @@ def test_other_policies_let_go_what_is_held() -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_the_rate_holds(seed: int) -> None:
-    """Over any time no more than it and a burst goes on; nothing waits for more than a second."""
+    """Over any period, no more than the rate plus one burst is accepted.
+
+    No publish is held for more than `HELD_NS`.
+    """
     chosen = random.Random(seed)
     rates = Rates()
     now = 0
@@ -146,7 +158,7 @@ def test_the_rate_holds(seed: int) -> None:
 
 
 def test_clients_are_forgotten() -> None:
-    """Those that publish no more cost nothing for ever."""
+    """At most `CLIENTS_KEPT` idle clients are remembered."""
     rates = Rates()
     for client in range(5 * CLIENTS_KEPT):
         rates.ready_ns(client, 1, client * SECOND, 0, RATE)

@@ -1,4 +1,4 @@
-"""Replay tells where it went: the place, what comes again, and how far back the log reaches."""
+"""A seek's result: its target, the messages delivered again, and the oldest message kept."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ MINUTE_NS = 60_000_000_000
 
 
 def seek(house: House, target: SeekTarget) -> Seek:
-    """Seek, and see to what the disk has to tell."""
+    """Seek, and run the disk work it needs."""
     found = house.broker.seek("t", "c", target, house.clock.now())
     house.turn()
     return found
 
 
 def landed(house: House, target: SeekTarget) -> Landing:
-    """Where a seek went."""
+    """The landing of a successful seek."""
     landing = seek(house, target).landing
     assert landing is not None
     return landing
@@ -33,7 +33,10 @@ def landed(house: House, target: SeekTarget) -> Landing:
 
 @pytest.mark.parametrize("cache_bytes", [1, 1 << 20], ids=["on the disk", "in memory"])
 def test_a_seek_tells_where_it_went(cache_bytes: int) -> None:
-    """The index, the time of the message there, what comes again, and what will be delivered."""
+    """A seek returns the target's index and time, and the oldest message's.
+
+    It also returns the number of messages delivered again, and of all waiting messages.
+    """
     house = House(cache_bytes=cache_bytes)
     consumer = house.consumer("t", "c", rdy=100)
     times = []
@@ -59,7 +62,7 @@ def test_a_seek_tells_where_it_went(cache_bytes: int) -> None:
 
 
 def test_a_seek_tells_that_older_messages_are_gone() -> None:
-    """What was finished and deleted does not come again, and the answer says so."""
+    """A seek to deleted messages lands on the oldest kept one, and reports `older_are_gone`."""
     house = House(max_bytes_per_file=FILE_BYTES)
     consumer = house.consumer("t", "c", rdy=100)
     for _ in range(30):
@@ -78,7 +81,7 @@ def test_a_seek_tells_that_older_messages_are_gone() -> None:
 
 
 def test_a_seek_in_an_empty_topic_lands_nowhere() -> None:
-    """There is no message, no time, and nothing has gone."""
+    """In an empty topic a seek has no time and no oldest message, and nothing is gone."""
     house = House()
     house.consumer("t", "c")
     landing = landed(house, "earliest")
@@ -92,7 +95,10 @@ def test_a_seek_in_an_empty_topic_lands_nowhere() -> None:
 
 
 def test_deferred_messages_that_were_not_due_do_not_come_again() -> None:
-    """They have not come yet, and wait for their time whatever the channel does."""
+    """Deferred messages that are not due yet are not counted as delivered again.
+
+    A seek does not change their due time.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"later", defer_ms=60_000)
@@ -104,7 +110,10 @@ def test_deferred_messages_that_were_not_due_do_not_come_again() -> None:
 
 
 def test_a_place_that_cannot_be_read_is_told() -> None:
-    """The disk refuses the look that a time needs: the channel stays, and the answer says why."""
+    """A seek to a time fails with the disk's error if the disk cannot be read.
+
+    The channel does not move.
+    """
     house = House(cache_bytes=1)
     house.consumer("t", "c")
     for number in range(20):
@@ -120,7 +129,10 @@ def test_a_place_that_cannot_be_read_is_told() -> None:
 
 @pytest.mark.parametrize("place", ["earliest", "in what is gone"])
 def test_what_is_gone_in_the_middle_of_the_log_does_not_wait(place: str) -> None:
-    """A deferred message keeps the first file, the second is deleted: it is not in the depth."""
+    """Messages of a deleted segment in the middle of the log are not in the depth.
+
+    A deferred message keeps the segment before it.
+    """
     house = House(max_bytes_per_file=FILE_BYTES)
     consumer = house.consumer("t", "c", rdy=100)
     house.publish("t", *[bytes(300)] * 5, defer_ms=600_000)
@@ -144,7 +156,10 @@ def test_what_is_gone_in_the_middle_of_the_log_does_not_wait(place: str) -> None
 
 
 def test_seek_to_each_kind_of_place(house: House) -> None:
-    """Earliest, latest, an index, a time: from there on everything is delivered again."""
+    """A seek to an end, an index or a time delivers everything from there again.
+
+    Attempts start at 1.
+    """
     consumer = house.consumer("t", "c", rdy=100)
     times = []
     for n in range(4):
@@ -171,7 +186,10 @@ def test_seek_to_each_kind_of_place(house: House) -> None:
 
 
 def test_a_replay_brings_deferred_publishes_too(house: House) -> None:
-    """Those that were due already come at once, those that are not wait for their time."""
+    """A replay delivers deferred publishes that were due already immediately.
+
+    Those not due yet are delivered at their due time.
+    """
     consumer = house.consumer("t", "c", rdy=100)
     house.publish("t", b"due", defer_ms=1000)
     house.publish("t", b"later", defer_ms=60_000)
@@ -188,7 +206,7 @@ def test_a_replay_brings_deferred_publishes_too(house: House) -> None:
 
 
 def test_seek_to_a_time_on_the_disk() -> None:
-    """The place is looked up on the disk, and the channel moves when it is known."""
+    """A seek to a time that must be looked up on disk moves the channel when it is found."""
     house = House(cache_bytes=1)
     house.consumer("t", "c")
     for n in range(20):
@@ -203,7 +221,7 @@ def test_seek_to_a_time_on_the_disk() -> None:
 
 
 def test_a_held_channel_cannot_be_moved(house: House) -> None:
-    """The range reader's bookmark is its own."""
+    """A seek of a channel that a range reader holds is refused."""
     house.publish("t", b"x")
     house.connect().say(commands.attach("t", "c"))
 

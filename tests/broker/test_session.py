@@ -1,4 +1,4 @@
-"""A session: the order of its replies and messages, its window, and what IDENTIFY sets once."""
+"""A session: the order of its replies and messages, its window, and options set once."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from tests.broker.house import House
 
 
 def new_session(**options: Any) -> V2Session:
-    """A session of a client on this host."""
+    """A new session with these broker options."""
     return V2Session(1, "10.0.0.1:5555", ManualClock().now(), BrokerOptions(**options))
 
 
 def granted(**asked: Any) -> Granted:
-    """What IDENTIFY grants to a client that asks for this."""
+    """The features that IDENTIFY grants for this request."""
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
     return negotiate(body, IdentifyLimits(), {"tls": True})
 
 
 def test_replies_keep_the_order_of_commands(house: House) -> None:
-    """An error that is known at once still waits behind the OK of an earlier publish."""
+    """An error known immediately waits for the OK of an earlier publish."""
     consumer = house.consumer("t", "c")
     consumer.answers()
     consumer.say(commands.pub("t", b"x") + commands.fin(b"0" * 16), turn=False)
@@ -45,7 +45,7 @@ def test_replies_keep_the_order_of_commands(house: House) -> None:
 
 
 def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
-    """Clients read the answer to SUB first, whatever else is on its way."""
+    """A client gets the OK of its SUB before the first message."""
     house.publish("t", b"x")
     client = house.connect()
     client.say(commands.sub("t", "c") + commands.rdy(1), turn=False)
@@ -58,7 +58,10 @@ def test_no_message_overtakes_the_ok_of_its_sub(house: House) -> None:
 
 
 def test_the_window_is_what_may_be_in_flight_in_addition() -> None:
-    """RDY less what is in flight; nothing while the output is full or the client reads slowly."""
+    """The window is RDY minus the messages in flight.
+
+    It is 0 while the output is full, writing is paused or the session is closing.
+    """
     session = new_session(output_bytes_max=100)
     session.ready_count = 5
     session.send(b"x" * 60, 60, 2)
@@ -75,7 +78,10 @@ def test_the_window_is_what_may_be_in_flight_in_addition() -> None:
 
 
 def test_a_reply_that_comes_later_keeps_its_place() -> None:
-    """Replies after it wait; a large answer leaves in the parts it has."""
+    """Replies after a pending one wait for it.
+
+    A large answer is put out in its parts, without joining them.
+    """
     session = new_session()
     slot = session.slot()
     session.reply(OK)
@@ -91,7 +97,7 @@ def test_a_reply_that_comes_later_keeps_its_place() -> None:
 
 
 def test_delivery_options_are_set_once() -> None:
-    """A second IDENTIFY changes who the client is, and not how messages are delivered to it."""
+    """A second IDENTIFY changes the client's name, but not its delivery options."""
     session = new_session()
     session.identify(granted(client_id="a", msg_timeout=2_000, sample_rate=5))
     session.identify(granted(client_id="b", msg_timeout=3_000, sample_rate=6))
@@ -101,7 +107,10 @@ def test_delivery_options_are_set_once() -> None:
 
 
 def test_a_layer_that_is_active_is_not_granted_again() -> None:
-    """TLS twice, and anything under a compression, are refused; deflate inside TLS is granted."""
+    """A second TLS layer, and any layer under an active compression, are refused.
+
+    Deflate inside TLS is granted.
+    """
     session = new_session()
     session.tls = TlsFacts("", "")
     with pytest.raises(RemoteError, match="already upgraded"):

@@ -1,4 +1,4 @@
-"""Many consumers served at once get what each of them would have got by itself."""
+"""Serving many consumers as a group gives each what it would get individually."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: tuple[dict[str, Any], ...] = (
 
 
 class Life:
-    """A channel with many consumers, to whom things happen by chance; each chance is repeatable."""
+    """A channel with many consumers and random, repeatable operations on it."""
 
     def __init__(self, seed: int, **options: Any) -> None:
         self.chance = Random(seed)
@@ -39,7 +39,7 @@ class Life:
             self.join()
 
     def join(self) -> None:
-        """A consumer more, of any kind."""
+        """Connect another consumer, of a random kind."""
         kind = self.chance.choice(KINDS)
         client = self.house.consumer("t", "c", self.chance.choice([1, 1, 1, 3, 40]), **kind)
         client.answers()
@@ -47,13 +47,13 @@ class Life:
         self.held[client] = []
 
     def publish(self) -> None:
-        """Some messages: few, many, or large ones that fill an output."""
+        """Publish few, many, or large messages that fill an output."""
         size = self.chance.choice([0, 5, 200, 70_000])
         count = self.chance.choice([1, 4, 30, 300]) if size < 1_000 else 12
         self.house.publish("t", *(b"%d." % number + bytes(size) for number in range(count)))
 
     def finish(self) -> None:
-        """Several consumers finish what they have before the turn ends."""
+        """Several consumers finish all they have in the same turn."""
         for client in self.clients:
             if self.held[client] and self.chance.random() < 0.7:
                 fins = b"".join(commands.fin(message.id) for message in self.held[client])
@@ -62,7 +62,7 @@ class Life:
         self.house.turn()
 
     def other(self) -> None:
-        """What seldom happens."""
+        """A rarer operation: requeue, RDY, reconnect or waiting."""
         client = self.chance.choice(self.clients)
         what = self.chance.randrange(4)
         if what == 0 and self.held[client]:
@@ -77,7 +77,7 @@ class Life:
             self.house.pass_time(self.chance.choice([0.5, 3.0]))
 
     def step(self) -> None:
-        """One of these, and what came of it."""
+        """Run a random operation and record the complete result."""
         self.chance.choice([self.publish, self.finish, self.finish, self.other])()
         for at, client in enumerate(self.clients):
             messages = client.messages()
@@ -95,12 +95,12 @@ class Life:
 
 
 def topic_waited(house: House) -> list[int]:
-    """How many messages were delivered for the first time."""
+    """The number of first deliveries, per latency bucket."""
     return house.broker.turn.waited.counts
 
 
 def lived(seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int) -> tuple[list[Any], int]:
-    """What a life came to, and how many messages were shared out at once."""
+    """Run a life; returns its record, and the number of messages delivered by sharing."""
     shared = 0
 
     def counted(*given: Any) -> Shares:
@@ -119,7 +119,10 @@ def lived(seed: int, monkeypatch: pytest.MonkeyPatch, sharers_min: int) -> tuple
 
 @pytest.mark.parametrize("seed", range(12))
 def test_together_as_each_by_itself(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages, their order, what is in flight until when, the counts and who is next."""
+    """With and without sharing, deliveries and the channel's state are the same.
+
+    Compared are messages, order, deadlines, counts and the next consumer.
+    """
     together, shared = lived(seed, monkeypatch, 2)
     alone, none = lived(seed, monkeypatch, NEVER_TOGETHER)
 
@@ -129,7 +132,7 @@ def test_together_as_each_by_itself(seed: int, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_share_ends_with_a_page_of_indexes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Consumers on both sides of the border each get one message."""
+    """Sharing works across a page boundary: each consumer gets one message."""
     monkeypatch.setattr(delivery, "SHARERS_MIN", 2)
     house = House()
     clients = [house.consumer("t", "c") for _ in range(8)]
@@ -152,7 +155,7 @@ def test_a_share_ends_with_a_page_of_indexes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_shared_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each message comes back when its consumer's time is over, with its own number of attempts."""
+    """Shared messages time out by their consumer's timeout and return with attempts 2."""
     house = House()
     requeues = house.consumer("t", "c", 200)
     house.publish("t", *[b"often"] * 200)
@@ -172,7 +175,7 @@ def test_what_is_shared_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("options", [{"message_ttl_ns": 10**9}, {}], ids=["ttl", "all are fresh"])
 def test_too_old_messages_are_shared_with_nobody(options: dict[str, Any]) -> None:
-    """With `message_ttl` each run is looked at."""
+    """With `message_ttl`, messages that are too old are not delivered by sharing."""
     house = House(**options)
     clients = [house.consumer("t", "c") for _ in range(8)]
     house.publish("t", b"first")
@@ -191,7 +194,7 @@ def test_too_old_messages_are_shared_with_nobody(options: dict[str, Any]) -> Non
 
 
 def test_zones_are_told_apart() -> None:
-    """With topology-aware consumption all of the zone are served before those outside."""
+    """With topology-aware consumption all consumers in the zone are served before others."""
     house = House(topology_aware=True, topology_zone="z")
     zones = ["z", "other"] * 5
     clients = [house.consumer("t", "c", topology_zone=zone) for zone in zones]

@@ -1,4 +1,4 @@
-"""Storage for messages in flight: far from each other they cost little, and are treated alike."""
+"""Storage of messages in flight: scattered ones cost little memory and behave the same."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ steps = st.lists(
 
 
 class Plain:
-    """What is in flight as a dictionary: index -> [owner, deadline, delivered at, attempts]."""
+    """Messages in flight as a dictionary: index -> [owner, deadline, delivered at, attempts]."""
 
     def __init__(self) -> None:
         self.state: dict[int, list[int]] = {}
@@ -85,7 +85,7 @@ class Plain:
 
 
 def apply(step: tuple[Any, ...], forms: list[InFlight], plain: Plain) -> tuple[Any, list[Any]]:
-    """What the dictionary says of one step, and what each form says of it."""
+    """The result of a step on the dictionary, and on each InFlight."""
     kind, *args = step
     if kind == "run":
         first, count, owner, now = args
@@ -137,7 +137,7 @@ def apply(step: tuple[Any, ...], forms: list[InFlight], plain: Plain) -> tuple[A
 
 @given(steps)
 def test_scattered_and_dense_forms_answer_as_a_dictionary(story: list[tuple[Any, ...]]) -> None:
-    """Whatever happens to messages in flight, it does not matter how they are stored."""
+    """The results do not depend on how messages in flight are stored."""
     forms = [InFlight(pages_kept=0), InFlight(pages_kept=2), InFlight(pages_kept=1 << 60)]
     plain = Plain()
     for step in story:
@@ -155,7 +155,7 @@ def test_scattered_and_dense_forms_answer_as_a_dictionary(story: list[tuple[Any,
 
 
 def bytes_of(messages: int, *, again: bool) -> float:
-    """What it costs to have this many messages in flight, each in a page of its own."""
+    """The memory in bytes for this many messages in flight, each in its own page."""
     in_flight = InFlight()
     tracemalloc.start()
     try:
@@ -175,12 +175,15 @@ def bytes_of(messages: int, *, again: bool) -> float:
 @pytest.mark.parametrize("again", [False, True], ids=["left over", "redelivered"])
 @pytest.mark.parametrize("messages", [2_000, 5_500, 11_000])
 def test_a_scattered_message_costs_at_most_200_bytes(messages: int, again: bool) -> None:
-    """Each costs 200 bytes at most, and not a page of 80 KiB, beyond the pages always kept."""
+    """A scattered message costs at most 200 bytes, apart from the pages always kept."""
     assert bytes_of(messages, again=again) <= PAGES_KEPT * PAGE_BYTES + messages * BYTES_MAX
 
 
 def test_pages_that_thin_out_are_emptied_without_a_delivery() -> None:
-    """Of a burst of which one message in each page is left, no page is left."""
+    """Pages with one message left each are emptied by FINs alone.
+
+    Only the pages always kept remain.
+    """
     in_flight = InFlight()
     pages = 4 * PAGES_KEPT
     in_flight.note_run(BASE, BASE + pages * PAGE_SIZE, 1, now_ns=0, deadline_ns=7)
@@ -194,7 +197,7 @@ def test_pages_that_thin_out_are_emptied_without_a_delivery() -> None:
 
 
 def test_memory_of_finished_scattered_messages_is_given_back() -> None:
-    """When nearly all of many scattered messages are finished, their rows are gone, too."""
+    """Finishing most scattered messages frees their rows."""
     indexes = BASE + np.arange(20_000, dtype=np.int64) * PAGE_SIZE
     in_flight = InFlight()
     in_flight.note_many(indexes, np.full(20_000, 2), 1, now_ns=0, deadline_ns=1)
@@ -206,7 +209,7 @@ def test_memory_of_finished_scattered_messages_is_given_back() -> None:
 
 
 def test_when_scattered_messages_were_published_is_known() -> None:
-    """The publish time stays with a message when its page is emptied."""
+    """A message keeps its publish time when its page is emptied."""
     in_flight = InFlight(pages_kept=0)
     in_flight.note_run(BASE, BASE + 500, 1, now_ns=0, deadline_ns=9)
     in_flight.note_published(np.arange(BASE, BASE + 500), np.arange(500))
@@ -221,7 +224,7 @@ def test_when_scattered_messages_were_published_is_known() -> None:
 
 @given(st.sets(st.integers(BASE - 40, BASE + 40)))
 def test_ranges_of_equals_its_twin(indexes: set[int]) -> None:
-    """Ranges made with arrays are those made one by one."""
+    """`ranges_of` equals `ranges_of_few`."""
     ascending = sorted(indexes)
 
     assert ranges_of(np.array(ascending, np.int64)) == ranges_of_few(ascending)

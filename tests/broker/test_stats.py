@@ -1,4 +1,4 @@
-"""The figures of topics, channels and clients: which are asked for, and what they are."""
+"""Stats of topics, channels and clients, and their filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.broker.house import House
 
 
 def test_a_client_that_published_is_a_producer(house: House) -> None:
-    """Producers are listed with how much they published where."""
+    """Producers are listed with their number of messages per topic."""
     house.connect().say(commands.mpub("a", [b"1", b"2"]) + commands.pub("b", b"3"))
 
     (producer,) = stats.producers_of(house.broker)
@@ -20,7 +20,7 @@ def test_a_client_that_published_is_a_producer(house: House) -> None:
 
 
 def test_filters_of_the_stats(house: House) -> None:
-    """A topic or channel that is not there is nothing; other topics are not shown."""
+    """The filter for a topic or channel selects only it; unknown names select nothing."""
     house.publish("a", b"x")
     house.consumer("b", "c")
 

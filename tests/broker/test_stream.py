@@ -1,4 +1,4 @@
-"""Ranges that a cursor skips, and dead letters as consumers receive them."""
+"""Ranges that a cursor skips, and the bodies of dead letters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.broker.letters import MOST, exhaust, requeue
 
 
 def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:
-    """Only those: what lies further ahead stays, and the counts follow."""
+    """A cursor jumps over a range that starts at it; ranges further ahead stay."""
     skips = Skips()
     assert (bool(skips), skips.next_start(), skips.end(4)) == (False, NEVER, 4)
     skips.add(10, 20, 5)
@@ -27,7 +27,7 @@ def test_a_cursor_jumps_ranges_that_it_stands_before() -> None:
 
 
 def test_neighbours_become_one_range() -> None:
-    """A channel that drops one batch after the other has one range of them."""
+    """Adjacent ranges are merged."""
     skips = Skips()
     skips.add(10, 20, 10)
     skips.add(20, 25, 5)
@@ -37,7 +37,7 @@ def test_neighbours_become_one_range() -> None:
 
 
 def test_ranges_behind_a_cursor_that_moved_otherwise() -> None:
-    """They are forgotten without moving it back."""
+    """Ranges before the cursor are removed, and the cursor does not move back."""
     skips = Skips()
     skips.add(10, 20, 10)
 
@@ -46,7 +46,7 @@ def test_ranges_behind_a_cursor_that_moved_otherwise() -> None:
 
 
 def test_clear() -> None:
-    """Nothing is skipped any more."""
+    """After `clear` nothing is skipped."""
     skips = Skips()
     skips.add(10, 20, 10)
     skips.clear()
@@ -59,7 +59,7 @@ indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
 
 @given(indexes, indexes, st.integers(0, 41))
 def test_single_messages_among_skipped_ranges(first: list[int], later: list[int], at: int) -> None:
-    """Ranges ascend, do not touch, and hold what was put there, in two turns."""
+    """Ranges built in two steps are ascending, disjoint and complete."""
     skips = Skips()
     skips.insert(first)
     skips.insert([index for index in later if index not in first])
@@ -82,7 +82,10 @@ def test_single_messages_among_skipped_ranges(first: list[int], later: list[int]
 
 
 def test_consumers_get_the_body() -> None:
-    """Of new messages and of those that come again, from memory and from the disk."""
+    """Consumers of a dead-letter topic get the original body, also of redeliveries.
+
+    Messages without a valid envelope are delivered unchanged.
+    """
     house = House(max_attempts=MOST, cache_bytes=1, commit_bytes=100)
     consumer = house.consumer("t", "c", rdy=10)
     bodies = [b"%03d" % number * 50 for number in range(9)]

@@ -1,4 +1,4 @@
-"""Topics: the mark P, their channels, and ephemeral topics."""
+"""Topics: the end of visible messages P, channels, and ephemeral topics."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from tests.broker.house import House
 
 
 def changes(house: House) -> list[tuple[str, str, str | None]]:
-    """What was created and deleted since last asked."""
+    """Return and clear the list of created and deleted topics and channels."""
     found = list(house.broker.changes)
     house.broker.changes.clear()
     return found
 
 
 def test_the_first_channel_gets_what_had_gathered(house: House) -> None:
-    """And each later channel what comes after it (decision 8)."""
+    """Decision 8: the first channel gets the messages published before it existed.
+
+    A later channel gets only those after its creation.
+    """
     house.publish("t", b"1", b"2")
     assert (house.topic("t").depth, house.topic("t").message_count) == (2, 2)
 
@@ -34,7 +37,10 @@ def test_the_first_channel_gets_what_had_gathered(house: House) -> None:
 
 @pytest.mark.behaviour("TestPause")
 def test_a_paused_topic_keeps_what_comes(house: House) -> None:
-    """Channels go on with what they have; a channel made meanwhile starts at the mark."""
+    """A paused topic's channels get no new messages until it resumes.
+
+    A channel created meanwhile gets them as well.
+    """
     consumer = house.consumer("t", "a", rdy=10)
     house.broker.pause_topic("t", True, house.clock.now())
     house.publish("t", b"1")
@@ -48,7 +54,10 @@ def test_a_paused_topic_keeps_what_comes(house: House) -> None:
 
 
 def test_a_new_topic_waits_for_the_lookups_channels() -> None:
-    """The first message reaches channels that exist elsewhere; ephemeral ones are not made."""
+    """A new topic delivers nothing until nsqlookupd has named its channels.
+
+    The first message then reaches all of them. Ephemeral ones are not created.
+    """
     house = House(has_lookupd=True)
     consumer = house.consumer("t", "mine", rdy=10)
     house.publish("t", b"1")
@@ -67,7 +76,10 @@ def test_a_new_topic_waits_for_the_lookups_channels() -> None:
 
 
 def test_a_lookup_that_does_not_answer_holds_nobody_for_long() -> None:
-    """After five seconds the topic flows without it; a topic of before does not wait at all."""
+    """A new topic waits at most 5 s for nsqlookupd.
+
+    A topic from before a restart does not wait.
+    """
     house = House(has_lookupd=True)
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"1")
@@ -83,7 +95,7 @@ def test_a_lookup_that_does_not_answer_holds_nobody_for_long() -> None:
 
 
 def test_emptying_a_topic_leaves_its_channels(house: House) -> None:
-    """Only what no channel sees goes, also deferred publishes among it."""
+    """Emptying a topic drops only what no channel sees, including deferred publishes."""
     consumer = house.consumer("t", "c")
     house.publish("t", b"1")
     house.broker.pause_topic("t", True, house.clock.now())
@@ -101,7 +113,7 @@ def test_emptying_a_topic_leaves_its_channels(house: House) -> None:
 
 
 def test_deleting_a_channel_ends_its_connections(house: House) -> None:
-    """Its clients are disconnected; the others go on."""
+    """Deleting a channel disconnects its clients and no others."""
     mine, other = house.consumer("t", "c", rdy=1), house.consumer("t", "d", rdy=1)
     house.publish("t", b"x")
     changes(house)
@@ -117,7 +129,7 @@ def test_deleting_a_channel_ends_its_connections(house: House) -> None:
 
 
 def test_unknown_names(house: House) -> None:
-    """What is not there is told with NSQ's codes."""
+    """Unknown topics and channels get NSQ's error codes."""
     now = house.clock.now()
     house.publish("t", b"x")
     acts: list[tuple[Callable[[], None], str]] = [
@@ -137,7 +149,7 @@ def test_unknown_names(house: House) -> None:
 
 
 def test_creating_is_idempotent(house: House) -> None:
-    """A topic or a channel that is there stays as it is."""
+    """Creating an existing topic or channel changes nothing."""
     now = house.clock.now()
     house.broker.create_topic("t", now)
     house.publish("t", b"x")
@@ -150,7 +162,7 @@ def test_creating_is_idempotent(house: House) -> None:
 
 
 def test_administration_twice_changes_nothing(house: House) -> None:
-    """Pausing what is paused, emptying what is empty."""
+    """Pausing a paused topic or channel, or emptying an empty one, changes nothing."""
     now = house.clock.now()
     house.consumer("t", "c")
     for _ in range(2):
@@ -162,11 +174,14 @@ def test_administration_twice_changes_nothing(house: House) -> None:
     assert (house.topic("t").paused, house.channel("t", "c").paused) == (True, True)
 
 
-# Ephemeral ones
+# Ephemeral topics
 
 
 def test_an_ephemeral_topic(house: House) -> None:
-    """It works like any other, in memory: no file, and gone with its last channel."""
+    """An ephemeral topic works without files.
+
+    It is deleted with its last channel.
+    """
     files = house.disk.paths()
     consumer = house.consumer("t#ephemeral", "c", rdy=10)
     producer = house.connect()
@@ -187,7 +202,10 @@ def test_an_ephemeral_topic(house: House) -> None:
 
 
 def test_an_ephemeral_topic_without_a_channel_is_bounded() -> None:
-    """It keeps the first mem-queue-size messages; the publisher gets its OK all the same."""
+    """An ephemeral topic without channels keeps the first `mem_queue_size` messages.
+
+    Publishers of dropped messages get OK.
+    """
     house = House(mem_queue_size=5)
     house.publish("t#ephemeral", *[b"%d" % n for n in range(4)])
     house.publish("t#ephemeral", *[b"%d" % n for n in range(4, 8)])
@@ -199,7 +217,7 @@ def test_an_ephemeral_topic_without_a_channel_is_bounded() -> None:
 
 
 def test_an_ephemeral_topic_is_bounded_in_bytes() -> None:
-    """Beyond its bytes new messages are dropped; finished ones make room."""
+    """Above `ephemeral_bytes_max` new messages are dropped; finished ones make room."""
     house = House(ephemeral_bytes_max=4 << 20)
     consumer = house.consumer("t#ephemeral", "c")
     for _ in range(12):

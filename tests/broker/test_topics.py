@@ -1,4 +1,4 @@
-"""All topics of a data path: opened at the start by any threads in any order, and deleted."""
+"""All topics of a data path: opened at start by any threads in any order, and deleted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOPICS = 12
 
 
 def furnish(house: House) -> House:
-    """Some topics, each with a channel and two messages of its own."""
+    """Create `TOPICS` topics, each with a channel and two messages."""
     for number in range(TOPICS):
         name = f"t{number:02}"
         house.broker.create_topic(name, house.clock.now())
@@ -31,7 +31,7 @@ def furnish(house: House) -> House:
 
 
 def bodies_of(house: House, broker: Broker) -> list[list[bytes]]:
-    """What each topic's consumer gets."""
+    """The bodies that each topic's consumer gets."""
     house.broker = broker
     return [
         [message.body for message in house.consumer(f"t{n:02}", "c", rdy=5).messages()]
@@ -40,13 +40,13 @@ def bodies_of(house: House, broker: Broker) -> list[list[bytes]]:
 
 
 def backwards(openings: Sequence[Opening]) -> None:
-    """The last topic first."""
+    """Open the topics in reverse order."""
     for opening in reversed(openings):
         opening.run()
 
 
 def test_the_order_in_which_topics_are_read_does_not_matter() -> None:
-    """Each keeps its own messages."""
+    """Topics opened in reverse order keep their own messages."""
     house = furnish(House())
     broker = Broker(house.options, house.disk, PATH, house.clock.now())
     broker.load(house.clock.now(), backwards)
@@ -57,7 +57,7 @@ def test_the_order_in_which_topics_are_read_does_not_matter() -> None:
 
 
 def test_a_topic_that_cannot_be_opened_stops_no_other() -> None:
-    """Also among works that others run: it is named, and left alone."""
+    """A topic that cannot be opened is reported and left unchanged; all others are opened."""
     house = furnish(House())
     house.disk.fail(Fault(30, errno.EACCES, frozenset({"open"})))
     broker = Broker(house.options, house.disk, PATH, house.clock.now())
@@ -69,7 +69,10 @@ def test_a_topic_that_cannot_be_opened_stops_no_other() -> None:
 
 
 def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
-    """What they share, the cache and the reserve, bears it: nobody gets another's messages."""
+    """Topics opened by several threads keep their own messages.
+
+    The threads share the cache and the reserve.
+    """
     house, disk, path = House(), RealDisk(), str(tmp_path)
     options, clock = house.options, house.clock
     house.broker = Broker(options, disk, path, clock.now())
@@ -92,7 +95,10 @@ def test_threads_read_topics_side_by_side(tmp_path: Path) -> None:
 
 
 def test_after_a_start_without_index_files_all_get_one_at_once() -> None:
-    """A second of nsqd is enough, however many segments there are; the next start scans none."""
+    """After a start without index files all segments get one within 1.5 s.
+
+    The next start scans none of them.
+    """
     house = House(max_bytes_per_file=6_000)
     house.publish("t", b"first")
     for number in range(40):
@@ -109,8 +115,10 @@ def test_after_a_start_without_index_files_all_get_one_at_once() -> None:
 
 @pytest.mark.behaviour("TestDeletes")
 def test_deleting_a_topic(house: House) -> None:
-    """Its files go, its clients are disconnected, and one of the same name begins empty, with
-    indexes that were never used."""
+    """Deleting a topic removes its files and disconnects its clients.
+
+    A new topic of the same name starts empty, and with new indexes even if the clock was set back.
+    """
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"old")
     (old,) = consumer.messages()
@@ -134,7 +142,7 @@ def test_deleting_a_topic(house: House) -> None:
 
 
 def test_timers_of_a_deleted_topic_find_nothing(house: House) -> None:
-    """Its ledger was to be synced a moment after the delete: the other topics' turns go on."""
+    """A deleted topic's pending ledger sync does not disturb the turns of other topics."""
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"x")
     consumer.finish(consumer.messages())
@@ -149,7 +157,7 @@ def test_timers_of_a_deleted_topic_find_nothing(house: House) -> None:
 
 
 def test_a_deleted_topic_is_not_synced() -> None:
-    """What was unsynced went with it: nothing is tried at its files, and the health stays good."""
+    """A deleted topic's unsynced data is not synced, and health stays OK."""
     house = House(sync_every=1000)
     house.consumer("t", "c")
     house.publish("t", b"x")
@@ -164,7 +172,10 @@ def test_a_deleted_topic_is_not_synced() -> None:
 
 
 def test_a_topic_on_its_way_out_refuses_publishes(house: House) -> None:
-    """Until its files are gone a topic cannot be made anew; what waited is told."""
+    """Publishes to a topic that is being deleted, waiting or new, are refused.
+
+    Once its files are removed, the topic can be created again.
+    """
     client = house.connect()
     client.say(commands.pub("t", b"x"))
     client.say(commands.pub("t", b"waits"), turn=False)
@@ -181,7 +192,7 @@ def test_a_topic_on_its_way_out_refuses_publishes(house: House) -> None:
 
 
 def test_deleting_waits_for_a_commit_in_flight(house: House) -> None:
-    """The commit finds its files, and its publisher is answered."""
+    """A topic's files are removed after its commit in flight, whose publisher gets OK."""
     client = house.connect()
     client.say(commands.pub("t", b"x"), turn=False)
     tasks = house.broker.end_turn(house.clock.now())
@@ -198,7 +209,10 @@ def test_deleting_waits_for_a_commit_in_flight(house: House) -> None:
 
 
 def test_a_deleted_topic_leaves_nothing_in_the_cache(house: House) -> None:
-    """Its blocks would push out those of topics that live."""
+    """A deleted topic's blocks are removed from the cache.
+
+    Otherwise they would displace those of other topics.
+    """
     for number in range(20):
         house.publish(f"t{number}", b"x" * 1000)
     cache = house.broker._topics._cache

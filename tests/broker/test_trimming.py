@@ -1,4 +1,4 @@
-"""What stays in a log for replay, and what a channel loses that falls too far behind."""
+"""Messages kept for replay, and messages that a channel with too much lag loses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.broker.house import House
 
 FILE_BYTES = 20_000
 BODY = b"x" * 6_000
-"""Three messages fill a file."""
+"""Three of these messages fill a segment."""
 
 
 def house_with(**options: int) -> House:
@@ -36,7 +36,7 @@ def segments(house: House) -> list[SegmentInfo]:
 
 
 def trimmed(house: House) -> House:
-    """After the looks at what may go, and the syncs that they wait for."""
+    """Let several trims run, and the syncs that they wait for."""
     for _ in range(5):
         house.pass_time(1.1)
     return house
@@ -49,7 +49,7 @@ def replayed(house: House) -> int:
 
 
 def test_without_retention_only_the_file_that_is_written_to_stays() -> None:
-    """What all channels have finished goes."""
+    """Without retention only the newest segment is kept once all is finished."""
     house = house_with()
     house.consumer("t", "c")
     fill(house)
@@ -59,7 +59,7 @@ def test_without_retention_only_the_file_that_is_written_to_stays() -> None:
 
 
 def test_retention_by_bytes() -> None:
-    """At least so much stays, and less than one file more."""
+    """`retention_bytes` keeps at least that many bytes, and less than two segments more."""
     house = house_with(retention_bytes=60_000)
     house.consumer("t", "c")
     fill(house)
@@ -72,7 +72,7 @@ def test_retention_by_bytes() -> None:
 
 
 def test_retention_by_time() -> None:
-    """A message can be replayed for so long; then its file goes."""
+    """`retention_time_ns` keeps a message for that time; then its segment is deleted."""
     house = house_with(retention_time_ns=100 * 10**9)
     house.consumer("t", "c")
     fill(house)
@@ -89,7 +89,7 @@ def test_retention_by_time() -> None:
 
 
 def test_either_retention_keeps() -> None:
-    """With both options what one of them would delete stays as long as the other keeps it."""
+    """With both options, a segment is kept while either one keeps it."""
     house = house_with(retention_time_ns=10 * 10**9, retention_bytes=100_000)
     house.consumer("t", "c")
     fill(house)
@@ -101,7 +101,7 @@ def test_either_retention_keeps() -> None:
 
 
 def test_retention_outlives_a_restart() -> None:
-    """What was kept is still there after a start, and goes by the same rule."""
+    """Retained messages can still be replayed after a restart."""
     house = house_with(retention_time_ns=100 * 10**9)
     house.consumer("t", "c")
     fill(house)
@@ -113,8 +113,10 @@ def test_retention_outlives_a_restart() -> None:
 
 
 def test_replay_forth_and_back_while_a_consumer_is_on() -> None:
-    """Moved under a consumer's hands, a channel delivers from its new place, and FINs of before
-    are told apart."""
+    """A seek also works while a consumer is connected.
+
+    The channel delivers from its new position, and a FIN for an earlier delivery gets E_FIN_FAILED.
+    """
     house = house_with(retention_bytes=1 << 20)
     consumer = house.consumer("t", "c", rdy=100)
     fill(house, 12)
@@ -140,7 +142,10 @@ def test_replay_forth_and_back_while_a_consumer_is_on() -> None:
 
 
 def test_a_channel_that_falls_too_far_behind_loses_its_oldest() -> None:
-    """Whole files are voided for it and counted, and are deleted; the rest is delivered."""
+    """A channel above `max_channel_lag_bytes` drops its oldest messages, in whole segments.
+
+    They are counted and the segments deleted. The rest is delivered.
+    """
     house = house_with(max_channel_lag_bytes=50_000)
     house.consumer("t", "slow")
     house.consumer("t", "quick")
@@ -156,7 +161,10 @@ def test_a_channel_that_falls_too_far_behind_loses_its_oldest() -> None:
 
 
 def test_a_lag_in_time_spares_the_file_that_is_written_to() -> None:
-    """Old unread messages go in whole files; the newest file is not touched."""
+    """`max_channel_lag_time_ns` drops old unread messages in whole segments.
+
+    The newest segment is kept.
+    """
     house = house_with(max_channel_lag_time_ns=10 * 10**9)
     house.consumer("t", "c")
     fill(house, 30)
@@ -168,7 +176,7 @@ def test_a_lag_in_time_spares_the_file_that_is_written_to() -> None:
 
 @pytest.mark.parametrize("how", ["crash", "restart"])
 def test_what_was_voided_stays_voided(how: str) -> None:
-    """Neither a crash nor a restart brings it back."""
+    """Dropped messages do not return after a crash or a restart."""
     house = house_with(max_channel_lag_bytes=50_000, sync_timeout_ns=1)
     house.consumer("t", "c")
     fill(house)
@@ -181,7 +189,7 @@ def test_what_was_voided_stays_voided(how: str) -> None:
 
 
 def test_what_is_in_flight_or_deferred_is_not_voided() -> None:
-    """A lag limit takes only what is unread: consumers may finish what they have."""
+    """A lag limit drops only unread messages, not those in flight or deferred."""
     house = house_with(max_channel_lag_bytes=50_000)
     consumer = house.consumer("t", "c", rdy=2)
     house.publish("t", b"later", defer_ms=3_600_000)
@@ -199,7 +207,10 @@ def test_what_is_in_flight_or_deferred_is_not_voided() -> None:
 
 @pytest.mark.parametrize("end", ["nothing", "crash", "restart", "checkpoint", "twice"])
 def test_what_is_deferred_is_delivered_though_its_file_is_voided(end: str) -> None:
-    """In its time, once, whatever happens to nsqd in between; what was unread stays voided."""
+    """Deferred messages in a dropped segment are delivered once, when they are due.
+
+    This holds across crashes, restarts and checkpoints. Dropped unread messages do not return.
+    """
     house = house_with(max_channel_lag_bytes=50_000)
     house.consumer("t", "c").close()
     for number in range(30):
@@ -228,7 +239,7 @@ def test_what_is_deferred_is_delivered_though_its_file_is_voided(end: str) -> No
 
 
 def test_a_deferred_message_pins_its_file_and_not_the_log() -> None:
-    """All files but the one that holds it, and the newest, go when they are finished."""
+    """A deferred message keeps only its own segment; the other finished ones are deleted."""
     house = house_with()
     house.consumer("t", "c")
     fill(house, 9)
@@ -243,7 +254,7 @@ def test_a_deferred_message_pins_its_file_and_not_the_log() -> None:
 
 
 def test_a_stopped_range_reader_is_bounded() -> None:
-    """The channel of a query that does not come back loses its oldest too (decision 32)."""
+    """Decision 32: the lag limit also applies to the channel of a range reader."""
     house = house_with(max_channel_lag_bytes=50_000)
     reader = house.connect()
     house.consumer("t", "other")
@@ -262,7 +273,10 @@ def test_a_stopped_range_reader_is_bounded() -> None:
 
 
 def test_finished_segments_go_and_a_message_pins_only_its_own() -> None:
-    """A segment with an unfinished message stays, those before and behind it go."""
+    """An unfinished message keeps its own segment.
+
+    The finished segments before and after it are deleted.
+    """
     house = House(max_bytes_per_file=2000)
     consumer = house.consumer("t", "c", rdy=100)
     for n in range(40):
@@ -282,7 +296,10 @@ def test_finished_segments_go_and_a_message_pins_only_its_own() -> None:
 
 
 def test_no_segment_goes_before_its_finishes_are_synced() -> None:
-    """Decision 11: a power cut after trimming does not bring the cursor back to nowhere."""
+    """Decision 11: a segment is deleted only after its FINs are synced.
+
+    Otherwise a power cut could move the cursor back to deleted messages.
+    """
     house = House(max_bytes_per_file=2000)
     consumer = house.consumer("t", "c", rdy=100)
     for n in range(40):
@@ -302,7 +319,7 @@ def test_no_segment_goes_before_its_finishes_are_synced() -> None:
 
 
 def test_a_deferred_publish_pins_its_segment() -> None:
-    """It is delivered when it is due, however much went by."""
+    """A deferred publish is delivered when due, after all later messages are finished."""
     house = House(max_bytes_per_file=2000)
     consumer = house.consumer("t", "c", rdy=100)
     house.publish("t", b"deferred", defer_ms=60_000)
@@ -316,7 +333,10 @@ def test_a_deferred_publish_pins_its_segment() -> None:
 
 
 def test_segments_before_the_mark_go_without_channels() -> None:
-    """What the deleted channels had seen is not kept for anybody; what gathered since is."""
+    """Without channels, messages that deleted channels had seen are deleted.
+
+    Messages published since are kept for the next channel.
+    """
     house = House(max_bytes_per_file=2000)
     house.consumer("t", "c", rdy=100)
     for n in range(40):

@@ -1,4 +1,4 @@
-"""When topics want to be looked at."""
+"""Timers: when each topic is due."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from sparq.broker.turn import STALE_MIN, Timers
 
 
 class Sleeper:
-    """Something that is due at a time."""
+    """An object with a scheduled time."""
 
     def __init__(self) -> None:
         self.scheduled_ns = NEVER
 
 
 def test_timers_fire_once_and_in_time() -> None:
-    """The earliest wish counts; a later one is asked for anew by whoever was called."""
+    """The earliest scheduled time counts; the object must reschedule itself for a later one."""
     timers: Timers[Sleeper] = Timers()
     one, two = Sleeper(), Sleeper()
     timers.schedule(one, 50)
@@ -32,7 +32,7 @@ def test_timers_fire_once_and_in_time() -> None:
 
 
 def test_timers_that_no_longer_count_do_not_pile_up() -> None:
-    """Whoever wants to be called earlier again and again costs one entry, not one for each wish."""
+    """Repeated rescheduling to an earlier time does not let the heap grow."""
     timers: Timers[Sleeper] = Timers()
     sleepers = [Sleeper() for _ in range(10)]
     for turn in range(10_000):
@@ -50,7 +50,7 @@ def test_timers_that_no_longer_count_do_not_pile_up() -> None:
 
 
 def test_who_cancels_is_not_called() -> None:
-    """What is gone is not called any more, and may be scheduled anew."""
+    """A cancelled timer does not fire, and can be scheduled again."""
     timers: Timers[Sleeper] = Timers()
     one, two = Sleeper(), Sleeper()
     timers.schedule(one, 10)

@@ -1,4 +1,4 @@
-"""Messages that wait: a channel's requeue queue and its delays, and the due list of a topic."""
+"""Waiting messages: a channel's requeue queue and delays, and a topic's due list."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparq.broker.waiting import SWEPT_PER_TAKEN, Delays, DueList, RequeueQueue,
 
 @pytest.mark.behaviour("pqueue.TestPriorityQueue", "pqueue.TestUnsortedInsert")
 def test_delays_come_in_order_of_their_time() -> None:
-    """Earliest first, whatever order they were added in; nothing before its time."""
+    """Delays end in order of their time, not before it, whatever order they were added in."""
     delays = Delays()
     delays.add(30, 1, 2)
     delays.add_all([(10, 2, 1), (20, 3, 5)])
@@ -32,7 +32,10 @@ def test_delays_come_in_order_of_their_time() -> None:
 
 
 def test_what_is_due_is_still_skipped_by_cursors() -> None:
-    """A deferred publish that is due stays in `skipped`: it has joined the ready lists."""
+    """A deferred publish that is due stays in `skipped`.
+
+    Cursors must not deliver it: the channels have it in their ready lists.
+    """
     due = DueList()
     due.add(50, 100)
     due.add(40, 107)
@@ -46,7 +49,7 @@ def test_what_is_due_is_still_skipped_by_cursors() -> None:
 
 
 def test_what_is_behind_the_mark_is_held_back() -> None:
-    """Due, but not visible: it comes once the mark has passed it, and no earlier."""
+    """A due message at or after P is held back until P has passed it."""
     due = DueList()
     due.add(5, 10)
     due.add(5, 20)
@@ -59,7 +62,7 @@ def test_what_is_behind_the_mark_is_held_back() -> None:
 
 
 def test_what_a_restart_finds_due() -> None:
-    """It is skipped by cursors; behind the mark it is held back as well."""
+    """Messages due at a restart are skipped by cursors, and held back if at or after P."""
     due = DueList()
     due.fill(np.array([3, 12]), np.array([1, 1]), np.array([True, True]), 10)
 
@@ -68,7 +71,7 @@ def test_what_a_restart_finds_due() -> None:
 
 @pytest.mark.behaviour("pqueue.TestRemove")
 def test_void_forgets_a_range() -> None:
-    """An emptied topic's deferred publishes neither come nor are skipped."""
+    """Deferred publishes in a voided range are neither delivered nor skipped."""
     due = DueList()
     for index in range(10):
         due.add(index, index)
@@ -81,7 +84,10 @@ def test_void_forgets_a_range() -> None:
 
 
 def test_compact_keeps_what_somebody_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every cursor has passed goes, unless it is pending or held back."""
+    """`compact` removes entries that every cursor has passed.
+
+    Pending and held-back ones stay.
+    """
     monkeypatch.setattr(waiting, "COMPACT_MIN", 4)
     due = DueList()
     for index in range(10):
@@ -108,7 +114,10 @@ operations = st.lists(
 
 @given(operations)
 def test_delays_come_and_go_as_from_a_plain_list(steps: list[tuple[str, Any, int]]) -> None:
-    """What was taken out comes no more, what was deferred anew comes at its new time, once."""
+    """Delays equal a plain list under random operations.
+
+    A message taken out is not delivered; one deferred again is delivered once, at its new time.
+    """
     delays = Delays()
     plain: dict[int, tuple[int, int, int]] = {}
     for number, (what, value, due_ns) in enumerate(steps):
@@ -133,7 +142,7 @@ def test_delays_come_and_go_as_from_a_plain_list(steps: list[tuple[str, Any, int
 
 
 class Unwalked(list[Any]):
-    """A list that nobody goes through."""
+    """A list that must not be iterated."""
 
     def __iter__(self) -> NoReturn:
         raise AssertionError("all entries are walked")
@@ -142,7 +151,10 @@ class Unwalked(list[Any]):
 def test_taking_out_deferred_messages_costs_what_is_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not what waits: the loop would stand still for as long as all of them take."""
+    """The cost of removing messages depends on their number, not on the number waiting.
+
+    Otherwise it would block the event loop.
+    """
     count = 20_000
     delays, due = Delays(), DueList()
     delays.add_all((count - index, index, 1) for index in range(count))
@@ -181,7 +193,7 @@ def test_taking_out_deferred_messages_costs_what_is_asked_for(
 
 
 def test_what_is_deferred_anew_comes_at_its_new_time_alone() -> None:
-    """Its old entry, which may still be there, is none of it."""
+    """A message deferred again is due at its new time only, even if its old entry remains."""
     delays = Delays()
     delays.add_all((due_ns, due_ns, 1) for due_ns in range(10, 20))
     assert delays.take({10}) == [(10, 1)]
@@ -191,7 +203,7 @@ def test_what_is_deferred_anew_comes_at_its_new_time_alone() -> None:
 
 
 def test_what_was_taken_out_leaves_memory() -> None:
-    """While others wait for long, and the same messages are deferred and taken out for ever."""
+    """Repeatedly adding and removing delays does not let memory grow."""
     delays = Delays()
     delays.add_all((NEVER - 1, index, 1) for index in range(100))
     for turn in range(1000):
@@ -205,7 +217,10 @@ def test_what_was_taken_out_leaves_memory() -> None:
 
 
 def test_who_copies_the_due_list_learns_what_was_withdrawn() -> None:
-    """Until its time has come; then it is gone, and was never due."""
+    """`entries_with_withdrawn` includes cancelled messages until their due time.
+
+    They are never due.
+    """
     due = DueList()
     for index in (1, 2, 3):
         due.add(index * 10, index)
@@ -220,7 +235,10 @@ def test_who_copies_the_due_list_learns_what_was_withdrawn() -> None:
 
 
 def test_nothing_is_due_where_all_is_withdrawn() -> None:
-    """Whatever the heap still has; a topic that is emptied forgets that, too."""
+    """If all messages are cancelled nothing is due, whatever the heap contains.
+
+    `void` removes the cancelled entries too.
+    """
     due = DueList()
     for index in range(1, 7):
         due.add(index * 10, index)
@@ -249,13 +267,13 @@ steps = st.lists(
 
 
 def arrays(of: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
-    """A burst as the arrays it comes in."""
+    """A burst as arrays of indexes and attempts."""
     return np.array([i for i, _ in of], np.int64), np.array([a for _, a in of], np.uint16)
 
 
 @given(steps)
 def test_a_requeue_queue_is_a_list(script: list[tuple[str, object]]) -> None:
-    """Whether pushed singly or in bursts, messages leave in the order in which they came."""
+    """Messages leave in the order they were added in, single ones and bursts alike."""
     queue, model = RequeueQueue(), list[tuple[int, int]]()
     for act, value in script:
         if isinstance(value, list):
@@ -286,7 +304,7 @@ indexes = st.lists(st.integers(0, 40), unique=True).map(sorted)
 
 @given(indexes, indexes, st.integers(0, 41))
 def test_deferred_publishes_are_cancelled(added: list[int], gone: list[int], at: int) -> None:
-    """What was pending is not any more, and cursors pass over it as before."""
+    """Cancelled publishes are not pending, and cursors still skip them."""
     due = DueList()
     for index in added:
         due.add(1000 - index, index)
@@ -311,7 +329,7 @@ def test_deferred_publishes_are_cancelled(added: list[int], gone: list[int], at:
 
 @given(indexes, indexes)
 def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
-    """The others stay, by when they are due."""
+    """Removing delays leaves the others, in order of their due time."""
     delays = Delays()
     for index in added:
         delays.add(100 - index, index, index + 1)
@@ -321,7 +339,7 @@ def test_delays_are_taken_out(added: list[int], gone: list[int]) -> None:
 
 @given(st.lists(indexes), indexes)
 def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> None:
-    """Those that are named, wherever they stand; the order of the others stays."""
+    """`remove` takes out the named messages; the others keep their order."""
     again = RequeueQueue()
     held: list[int] = []
     for number, chunk in enumerate(chunks):
@@ -344,6 +362,6 @@ def test_messages_leave_the_queue(chunks: list[list[int]], gone: list[int]) -> N
 
 @given(st.lists(st.integers(-5, 50)), indexes)
 def test_many_values_among_few(values: list[int], few: list[int]) -> None:
-    """As `in` has it, one by one."""
+    """`among` gives the same results as `in`."""
     found = among(np.array(values, np.int64), np.array(few, np.int64))
     assert found.tolist() == [value in few for value in values]

@@ -1,4 +1,4 @@
-"""The topic that most tests of looking share."""
+"""The topic that most tests of inspection share."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from tests.inspection.stored import house_with
 
 @pytest.fixture(scope="module")
 def house() -> House:
-    """200 messages of 6 KB, one a second, in several files of several extents."""
+    """200 messages of 6 KB, one per second, in several segments of several extents."""
     return house_with(200, 6000, every=1.0)

@@ -1,4 +1,4 @@
-"""Topics whose messages the cache does not hold."""
+"""Topics whose messages are not cached."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.broker.house import House
 
 
 def house_with(count: int, body_size: int, *, every: float, **options: Any) -> House:
-    """Messages of one size at even distances in time, which the cache does not hold."""
+    """A topic with uncached messages of one size at equal time intervals."""
     house = House(**{"cache_bytes": 1, "max_bytes_per_file": 400_000, **options})
     house.broker.create_topic("t", house.clock.now())
     for number in range(count):

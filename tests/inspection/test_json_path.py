@@ -1,4 +1,4 @@
-"""The filter language: what it reads, what it refuses with a reason, and what it matches."""
+"""The filter language: its syntax, its error messages, and what it matches."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from sparq.inspection.json_path import (
     ],
 )
 def test_filters_are_read(text: str, expected: JsonFilter) -> None:
-    """Paths of names and positions, an operator, a value as in JSON."""
+    """A filter is a path of names and positions, optionally an operator and a JSON value."""
     assert expected == parse(text)
 
 
@@ -71,7 +71,7 @@ def test_filters_are_read(text: str, expected: JsonFilter) -> None:
     ],
 )
 def test_other_texts_are_refused_with_the_reason(text: str, reason: str) -> None:
-    """Where it stands, and what was expected there."""
+    """A syntax error names its position and what was expected."""
     with pytest.raises(FilterError) as refused:
         parse(text)
     assert reason in str(refused.value)
@@ -102,7 +102,7 @@ DOCUMENT = {
     ],
 )
 def test_bodies_are_matched(text: str, expected: bool) -> None:
-    """Only what is there, of the same type, and so."""
+    """A filter matches if the path exists and its value has the same type and compares true."""
     assert expected is parse(text).matches(json.dumps(DOCUMENT).encode())
 
 
@@ -111,13 +111,19 @@ def test_bodies_are_matched(text: str, expected: bool) -> None:
     [b"", b"{", b"\xff", b'{"a":' * 5000, b"[" * 200_000, b'{"a": %s}' % (b"9" * 5000)],
 )
 def test_what_is_no_json_matches_nothing(body: bytes) -> None:
-    """Nor does what Python refuses to read: too deep, or a number of thousands of digits."""
+    """A body that is not JSON matches nothing.
+
+    The same holds for JSON that Python refuses: too deep, or with a number of thousands of digits.
+    """
     assert not parse("a").matches(body)
     assert not parse("[0]").matches(body)
 
 
 def test_large_bodies_are_not_looked_into() -> None:
-    """Parsing them would hold up everything else."""
+    """Bodies above `BODY_BYTES_MAX` match nothing.
+
+    Parsing them would block everything else.
+    """
     body = b'{"a":"%s"}'
     assert parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 8)))
     assert not parse("a").matches(body % (b"x" * (BODY_BYTES_MAX - 7)))
@@ -132,7 +138,7 @@ documents: st.SearchStrategy[Any] = st.recursive(
 
 
 def paths_of(document: Any, path: str = "") -> list[tuple[str, Any]]:
-    """Every path of a document, with what is there."""
+    """Every path of a document, with its value."""
     found = [(path, document)] if path else []
     items: Any = ()
     if isinstance(document, dict):
@@ -148,7 +154,10 @@ def paths_of(document: Any, path: str = "") -> list[tuple[str, Any]]:
 def test_each_path_of_a_document_matches_it_and_its_needle_is_there(
     document: Any, ascii_only: bool, choice: int
 ) -> None:
-    """However the document is written: a body without an escaped character has the needle."""
+    """Each path of a document matches it.
+
+    A body without escaped characters contains the filter's needle.
+    """
     body = json.dumps(document, ensure_ascii=ascii_only).encode("utf-8", "surrogatepass")
     for path, found in paths_of(document):
         if isinstance(found, list | dict):
@@ -163,7 +172,10 @@ def test_each_path_of_a_document_matches_it_and_its_needle_is_there(
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text: str) -> None:
-    """There is no third way, and what is read can be asked of any body."""
+    """Any text is parsed or raises FilterError.
+
+    A parsed filter can be applied to any body.
+    """
     try:
         condition = parse(text)
     except FilterError:
@@ -185,7 +197,7 @@ values = st.recursive(
 
 @given(values)
 def test_a_large_body_is_parsed_as_a_small_one(value: Any) -> None:
-    """To the same document: what it picks does not depend on the size."""
+    """The result does not depend on whether the body is large."""
     small = json.dumps({"value": value})
     large = json.dumps({"padding": PADDING, "value": value})
     for condition in ("value", "value = 1", 'value ~ ""', "value[0]", "value < 7", "value > 0.5"):
@@ -201,7 +213,10 @@ def test_a_large_body_is_parsed_as_a_small_one(value: Any) -> None:
     ids=["ints", "floats", "dicts"],
 )
 def test_other_threads_may_run_while_a_large_body_is_parsed(document: list[Any]) -> None:
-    """Each number and each object is a call of a Python function, where threads take turns."""
+    """Parsing a large body calls a Python function for each number and object.
+
+    Python can switch threads at each of these calls.
+    """
     body = json.dumps(document).encode()
     calls = 0
 
@@ -220,14 +235,17 @@ def test_other_threads_may_run_while_a_large_body_is_parsed(document: list[Any])
 
 
 def test_a_large_body_causes_no_garbage_collection() -> None:
-    """Its lists would cause dozens, each of which looks at all of them; then all is as before."""
+    """Parsing a large body runs no garbage collection, and leaves it enabled.
+
+    Its lists would trigger dozens, each of which visits all of them.
+    """
     body = json.dumps([[]] * 60_000).encode()
     runs: list[str] = []
 
     def note(phase: str, _details: dict[str, int]) -> None:
         runs.append(phase)
 
-    gc.collect()  # what tests before this one allocated may be one list short of a collection
+    gc.collect()  # earlier tests may have allocated almost enough for a collection
     gc.callbacks.append(note)
     try:
         assert parse("[59999]").matches(body)

@@ -1,4 +1,4 @@
-"""A search works in small pieces, however large batches and messages are, and asks after each."""
+"""A search works in small pieces, whatever the size of batches and messages."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNT = 12_000
 
 
 def looking_at(bodies: list[bytes], **options: Any) -> Looking:
-    """A log with one batch, which the cache does not hold unless the options say otherwise."""
+    """A log with one batch, which is not cached unless the options say otherwise."""
     house = House(**{"cache_bytes": 1, **options})
     house.broker.create_topic("t", house.clock.now())
     house.publish("t", *bodies)
@@ -36,7 +36,7 @@ def looking_at(bodies: list[bytes], **options: Any) -> Looking:
 
 @dataclass
 class Counter:
-    """How much was done since somebody last asked whether to go on, and the most of it."""
+    """Counts work between two calls of `going`, and its maximum."""
 
     now: int = 0
     most: int = 0
@@ -53,7 +53,7 @@ class Counter:
 
 
 def run(search: Search, counter: Counter) -> None:
-    """The whole search in one go."""
+    """Run the whole search."""
     while not search.is_over and (step := search.next_step(counter.going)) is not None:
         step.run()
 
@@ -62,7 +62,10 @@ def run(search: Search, counter: Counter) -> None:
 def test_raw_bytes_are_looked_at_a_window_at_a_time(
     cache_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A batch of a megabyte is as many questions as it has windows, on the disk and in memory."""
+    """A text search calls `going` after each window, for cached and uncached batches.
+
+    A single call of `place_of` searches about one window at most.
+    """
     looking = looking_at([b"x" * 100] * COUNT, cache_bytes=cache_bytes)
     counter = Counter()
     find = searching.place_of
@@ -82,7 +85,7 @@ def test_raw_bytes_are_looked_at_a_window_at_a_time(
 
 @dataclass(frozen=True)
 class Weighed:
-    """A condition on JSON that counts what it is asked about."""
+    """A JSON condition that counts the bytes or bodies it is applied to."""
 
     counter: Counter
     unit: int = 0
@@ -99,7 +102,10 @@ class Weighed:
 
 @pytest.mark.parametrize("size", [1, 600, 30_000])
 def test_bodies_that_are_parsed_are_bounded_between_two_questions(size: int) -> None:
-    """In bytes and in number, but that one body may be larger."""
+    """Between two calls of `going`, the parsed bodies are limited in bytes and number.
+
+    One body may exceed the limit in bytes.
+    """
     looking = looking_at([b"x" * size] * (1_200_000 // max(size, 100)))
     in_bytes, in_number = Counter(), Counter()
     for counter, unit in ((in_bytes, 0), (in_number, 1)):
@@ -111,7 +117,7 @@ def test_bodies_that_are_parsed_are_bounded_between_two_questions(size: int) -> 
 
 
 def test_a_block_is_taken_apart_in_chunks() -> None:
-    """None has more bytes than a window, but for one message that is larger."""
+    """A chunk has at most `WINDOW_BYTES`, unless it is a single larger message."""
     looking = looking_at([b"", *[b"x"] * 9999, b"y" * 300_000, *[b"z" * 999] * 200])
     part = looking.part(looking.stored_from(0, EVERYTHING, 1)[0])
     assert part is not None
@@ -129,7 +135,7 @@ def test_a_block_is_taken_apart_in_chunks() -> None:
 
 
 def test_a_step_goes_on_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped after each piece, it reads each part once and looks at each message once."""
+    """A search interrupted after each piece reads each part once and each message once."""
     bodies = [json.dumps({"n": number}).encode() for number in range(2000)]
     looking = looking_at(bodies)
     reads: list[int] = []
@@ -153,7 +159,10 @@ def test_a_step_goes_on_within_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
-    """At its end, and not across the end of the message."""
+    """Text at the end of a message larger than a window is found.
+
+    Text that crosses the end of a message is not.
+    """
     large = b"x" * (2 * searching.WINDOW_BYTES) + b"here"
     looking = looking_at([b"he", large, b"re", b"here"])
     search = Search(looking, Criteria(text=b"here"), 0, EVERYTHING, body_bytes=4)
@@ -162,7 +171,7 @@ def test_text_is_found_in_a_message_that_is_larger_than_a_window() -> None:
 
 
 def test_damage_that_leaves_nothing_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes that are not there any more hold no message: that is no search without a match."""
+    """Messages whose bytes are missing count as unsearched."""
     looking = looking_at([b"a", b"b"])
     monkeypatch.setattr(searching, "read_extent", lambda _disk, _place: b"")
     search = Search(looking, Criteria(), 0, EVERYTHING)
@@ -174,12 +183,12 @@ SMALL = 5
 
 
 def found(data: Buffer, needle: bytes, start: int, end: int, window: int) -> int:
-    """`find` with windows of another size."""
+    """`place_of` with windows of this size."""
     kept, searching.WINDOW_BYTES = searching.WINDOW_BYTES, window  # type: ignore[misc]  # a test's
     try:
         return searching.place_of(data, needle, start, end)
     finally:
-        searching.WINDOW_BYTES = kept  # type: ignore[misc]  # as it was
+        searching.WINDOW_BYTES = kept  # type: ignore[misc]  # restored
 
 
 texts = st.binary(max_size=40).map(lambda data: bytes(byte % 3 for byte in data))
@@ -189,7 +198,10 @@ texts = st.binary(max_size=40).map(lambda data: bytes(byte % 3 for byte in data)
 def test_what_is_there_is_found(
     data: bytes, needle: bytes, start: int, end: int, window: int
 ) -> None:
-    """As by one call over all of it, also across the edge of a window, and in a view."""
+    """`place_of` finds the same position as one `find` call over all the data.
+
+    This includes hits across a window's edge, and memoryviews.
+    """
     end = min(end, len(data))
     start = min(start, end)
     expected = data.find(needle, start, end)
@@ -198,7 +210,7 @@ def test_what_is_there_is_found(
 
 
 class Counted(bytes):
-    """Bytes that note how much of them each call looks at."""
+    """Bytes that record how many of them each `find` searches."""
 
     spans: list[int]
 
@@ -209,7 +221,10 @@ class Counted(bytes):
 
 
 def test_no_call_looks_at_more_than_a_window() -> None:
-    """However much there is: nothing else runs during one."""
+    """No `find` call searches more than a window and the needle.
+
+    Other threads cannot run during such a call.
+    """
     data = Counted(bytes(1 << 20))
     data.spans = []
     assert searching.place_of(data, b"needle", 0, len(data)) == -1
@@ -219,7 +234,7 @@ def test_no_call_looks_at_more_than_a_window() -> None:
 
 @pytest.mark.parametrize("gives_up", [1, 3, 1000])
 def test_a_search_reads_only_what_may_match(house: House, gives_up: int) -> None:
-    """By text: a part without a hit is not taken apart. Stopped anywhere, it goes on there."""
+    """A text search finds all hits, and continues where it was interrupted."""
     looking = looking_of(house)
     asked = 0
 
@@ -243,7 +258,7 @@ def test_a_search_reads_only_what_may_match(house: House, gives_up: int) -> None
 def test_an_answer_of_a_search_is_bounded_in_bytes(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is full before its limit."""
+    """A search stops at `FOUND_BYTES_MAX`, before its limit on results."""
     monkeypatch.setattr(searching, "FOUND_BYTES_MAX", 10)
     search = Search(looking_of(house), Criteria(), 0, EVERYTHING, body_bytes=6)
     step = search.next_step(lambda: True)

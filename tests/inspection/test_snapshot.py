@@ -1,7 +1,7 @@
-"""A channel's snapshot: taking it changes nothing, and it tells what is.
+"""A channel's snapshot: taking it changes nothing, and it is correct.
 
-A channel leads random lives. After every step its snapshot is compared with its figures and with
-what a restart finds.
+A channel gets random operations. After each one its snapshot is compared with its stats and with
+the state after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.broker.single_messages import Indexes, act, channel_of, checkpoint, s
 
 
 def fingerprint(house: House) -> list[Any]:
-    """All that looking must not change, down to the order of what is ready and of the cache."""
+    """All state that a snapshot must not change, including the order in the queue and the cache."""
     topic, channel = topic_of(house), channel_of(house)
     stream = topic.stream
     again = [column.tolist() for column in channel.requeued.all()]
@@ -44,7 +44,7 @@ def fingerprint(house: House) -> list[Any]:
 
 
 def look_at_everything(house: House) -> dict[int, MessageState]:
-    """Every question that can be asked of a channel; how each message stands."""
+    """Call every inspection function; returns the state of each message."""
     channel, now = channel_of(house), house.clock.now()
     taken = snapshot.take(channel, now)
     indexes = stored(house)
@@ -56,7 +56,7 @@ def look_at_everything(house: House) -> dict[int, MessageState]:
 
 
 def pages(house: House) -> dict[MessageState, Indexes]:
-    """What is listed, state by state."""
+    """The indexes that the pages list, by state."""
     channel = channel_of(house)
     taken = snapshot.take(channel, house.clock.now())
     fresh = snapshot.fresh_after(channel, -1, 1000)
@@ -77,7 +77,7 @@ ACTIONS = ("requeue", "finish", "cancel", "cancel_all")
 
 
 class Life:
-    """A channel that things happen to."""
+    """A channel for random operations."""
 
     def __init__(self) -> None:
         self.house = House()
@@ -87,7 +87,7 @@ class Life:
         self.paused = False
 
     def do(self, operation: str, number: int) -> None:
-        """One thing."""
+        """Perform one operation."""
         house, client = self.house, self.client
         if operation == "publish":
             house.publish("t", *[b"x"] * (1 + number % 3))
@@ -130,7 +130,7 @@ class Life:
                 act(house, operation, *chosen)
 
     def seek(self, target: SeekTarget) -> None:
-        """Move the channel; a dry run has told where it goes and what that comes to."""
+        """Move the channel; a dry run must predict the same landing."""
         house = self.house
         dry, real = (
             house.broker.seek("t", "c", target, house.clock.now(), dry_run=dry_run)
@@ -140,7 +140,7 @@ class Life:
         assert dry.landing == real.landing
 
     def begin_anew(self, operation: str) -> None:
-        """Another process: what was in flight waits, nothing else has changed."""
+        """Start another process: messages in flight are waiting then, all else is unchanged."""
         before = look_at_everything(self.house)
         if operation == "crash":
             self.house.crash()
@@ -163,11 +163,14 @@ class Life:
         max_size=25,
     )
 )
-# Cancelled and due, while its topic is paused: once it was shown as waiting until a restart.
+# Cancelled and due while its topic is paused: an earlier version showed it as waiting until a
+# restart.
 @example([("pause", 0), ("defer", 0), ("cancel", 1), ("wait", 1)])
 def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -> None:
-    """After each step: nothing has changed by looking, the states are those of the figures, the
-    pages list them, and a restart finds them again."""
+    """After each operation a snapshot changes nothing and is correct.
+
+    The states agree with the stats, the pages list them, and a restart finds the same ones.
+    """
     life = Life()
     for operation, number in steps:
         life.do(operation, number)
@@ -177,7 +180,7 @@ def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -
         assert before == fingerprint(house)
         house.broker.seek("t", "c", "earliest", house.clock.now(), dry_run=True)
         house.turn()
-        assert before[:-1] == fingerprint(house)[:-1]  # but for the cache: it reads as a seek does
+        assert before[:-1] == fingerprint(house)[:-1]  # except the cache: it reads as a seek does
 
         end = topic_of(house).stream.end
         listed = pages(house)
@@ -193,14 +196,17 @@ def test_looking_takes_nothing_and_tells_what_is(steps: list[tuple[str, int]]) -
 
 
 def test_a_picture_makes_its_columns_a_slice_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No call goes through all of what very many deferred or skipped messages are."""
+    """No NumPy call converts more than `SLICE` deferred or skipped messages.
+
+    Other threads cannot run during such a call.
+    """
     count = 3 * snapshot.SLICE + 5
     sizes: list[int] = []
 
     def noting(make: Callable[..., Any]) -> Callable[..., Any]:
         def made(values: Any, *arguments: Any, **named: Any) -> Any:
             array = make(values, *arguments, **named)
-            # What is made of arrays lets other threads run.
+            # Conversions of arrays let other threads run.
             if not isinstance(values, np.ndarray) and array.ndim:
                 sizes.append(len(array))
             return array

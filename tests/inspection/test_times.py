@@ -1,4 +1,4 @@
-"""When the messages of a log were published, in columns of time."""
+"""The publish times of a log's messages, counted per time column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERYTHING = 1 << 54
 
 
 def counts(house: House, columns: int) -> list[int]:
-    """Messages by column."""
+    """The number of messages per column."""
     work = times.columns_of(looking_of(house), columns)
     assert work is not None
     work.run()
@@ -21,7 +21,7 @@ def counts(house: House, columns: int) -> list[int]:
 
 
 def test_each_message_has_its_column(house: House) -> None:
-    """Where an extent spans several columns it is looked into."""
+    """Each message counts in its column, even if an extent spans several columns."""
     assert counts(house, 200) == [1] * 200
     assert counts(house, 4) == [50] * 4
     work = times.columns_of(looking_of(house), 4)
@@ -35,7 +35,11 @@ def test_each_message_has_its_column(house: House) -> None:
 def test_beyond_what_is_read_messages_are_spread(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None is missing or counted twice; of very many files only begin and end are known."""
+    """Above the read limits, an extent's messages are spread over its time span.
+
+    None is missing or counted twice. With too many segments only each one's first and last time is
+    used.
+    """
     monkeypatch.setattr(times, "READ_BYTES_MAX", 0)
     spread = counts(house, 40)
     assert sum(spread) == 200
@@ -49,7 +53,7 @@ def test_beyond_what_is_read_messages_are_spread(
 
 
 def test_times_without_messages_have_empty_columns() -> None:
-    """A pause shows as one; its columns' index is that of what came after it."""
+    """A column without messages has count 0 and the index of the next message."""
     house = house_with(3, 6, every=1.0, cache_bytes=1 << 20)
     house.advance(97)
     house.publish("t", b"late")
