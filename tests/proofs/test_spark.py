@@ -56,7 +56,7 @@ def test_the_archive_is_what_its_log_names(tmp_path: Path) -> None:
 
 
 def test_a_drivers_processes_are_those_of_its_session() -> None:
-    """"python" is the driver itself, "group" is every process of its session, and no other."""
+    """The name "python" means the driver itself, "group" every process of its session."""
     script = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"

@@ -1,4 +1,4 @@
-"""Daemons that tests of several tools share: each test has topics of its own."""
+"""Daemons that tests of several tools share; each test uses its own topics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def nsqds(
     tmp_path_factory: pytest.TempPathFactory, lookupd: Server
 ) -> Iterator[tuple[NsqdServer, NsqdServer]]:
-    """Two nsqds; the first one counts what is behind three messages as on disk."""
+    """Two nsqds; the first one counts messages beyond three as on disk."""
     folder = tmp_path_factory.mktemp("nsqds")
     with (
         spawn_nsqd(folder, "--mem-queue-size=3", lookupds=(lookupd,), name="first") as first,
@@ -31,5 +31,5 @@ def nsqds(
 
 @pytest.fixture(scope="session")
 def nsqd(nsqds: tuple[NsqdServer, NsqdServer]) -> NsqdServer:
-    """One of them, for whom one is enough."""
+    """The first nsqd, for tests that need only one."""
     return nsqds[0]

@@ -1,6 +1,6 @@
-"""A tool that forwards, running in the test's own loop, and a web server that it may send to.
+"""A forwarding tool in the test's event loop, and a web server that it can send to.
 
-``running(module, *words)`` is the tool told by a command line; it is stopped as by a signal.
+``running(module, *words)`` runs the tool with a command line, and stops it as a signal does.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _numbers = itertools.count()
 
 
 def new_topic() -> str:
-    """A topic that no other test has."""
+    """Return a topic that no other test uses."""
     return f"forwarded_{next(_numbers)}"
 
 
 @contextlib.contextmanager
 def log_kept() -> Iterator[None]:
-    """What a tool does to the log is undone."""
+    """Restore the log settings that a tool changes."""
     root = logging.getLogger()
     before = root.handlers[:], root.level, logging.raiseExceptions
     try:
@@ -43,8 +43,8 @@ def log_kept() -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[int]]:
-    """The tool at work; behind the block it is stopped, and its exit status is 0."""
-    # Whoever shares a busy machine may find nsqd slow to take a connection.
+    """Run the tool inside the block; then stop it and assert exit status 0."""
+    # On a busy machine nsqd may be slow to accept a connection.
     options = command_line.parse(tool.Options, tool.PROGRAM, (*words, "--wait-for-nsqd=1m"))
     stop = asyncio.Event()
     with log_kept():
@@ -57,13 +57,13 @@ async def running(tool: ModuleType, *words: str) -> AsyncIterator[asyncio.Task[i
 
 
 async def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:
-    """Publish these, in order."""
+    """Publish messages in order."""
     async with Producer(nsqd.tcp) as producer:
         await producer.multi_publish(topic, bodies)
 
 
 async def received(nsqd: NsqdServer, topic: str, count: int) -> list[bytes]:
-    """So many messages of a topic, finished."""
+    """Receive and finish `count` messages of a topic."""
     bodies = []
     async with Consumer(topic, "test", nsqd_tcp_addresses=nsqd.tcp, max_in_flight=100) as consumer:
         async with asyncio.timeout(20):
@@ -76,7 +76,7 @@ async def received(nsqd: NsqdServer, topic: str, count: int) -> list[bytes]:
 
 
 def stats(nsqd: NsqdServer, topic: str, channel: str) -> tuple[int, int, int]:
-    """(depth, in flight, requeues) of a channel; a deferred message is in none of the first two."""
+    """Return (depth, in flight, requeues) of a channel; the depth excludes deferred messages."""
     found = nsqd.channel(topic, channel)
     if not found:
         return -1, -1, -1
@@ -84,7 +84,7 @@ def stats(nsqd: NsqdServer, topic: str, channel: str) -> tuple[int, int, int]:
 
 
 async def all_finished(nsqd: NsqdServer, topic: str, channel: str, count: int) -> None:
-    """Wait until a channel has had so many messages and none is left."""
+    """Wait until a channel has had at least `count` messages and none is left."""
 
     def is_done() -> bool:
         found = nsqd.channel(topic, channel)
@@ -96,7 +96,7 @@ async def all_finished(nsqd: NsqdServer, topic: str, channel: str, count: int) -
 
 @dataclass
 class Asked:
-    """A request that the server was sent."""
+    """A request that the server received."""
 
     method: str
     path_qs: str
@@ -109,12 +109,12 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class WebServer:
-    """A web server that keeps what it is sent.
+    """A web server that keeps its requests.
 
     Attributes:
         url: its root, without a slash at the end.
-        status: what it answers with.
-        answer: how it answers, if not with ``status`` alone.
+        status: the status of its responses.
+        answer: makes the responses; without it they have only ``status``.
     """
 
     url: str = ""
@@ -124,11 +124,11 @@ class WebServer:
 
     @property
     def bodies(self) -> list[bytes]:
-        """The bodies that it was sent."""
+        """The bodies of its requests."""
         return [each.body for each in self.asked]
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Keep a request, and answer it."""
+        """Keep a request and answer it."""
         headers = dict(request.headers)
         body = await request.read()
         self.asked.append(Asked(request.method, request.raw_path, headers, body))
@@ -137,7 +137,7 @@ class WebServer:
         return web.Response(status=self.status)
 
     async def heard(self, count: int) -> None:
-        """Wait for so many requests."""
+        """Wait until it has had at least `count` requests."""
         await until(lambda: len(self.asked) >= count, 20)
 
 
@@ -145,7 +145,7 @@ class WebServer:
 async def web_server(
     context: ssl.SSLContext | None = None, port: int = 0
 ) -> AsyncIterator[WebServer]:
-    """A web server on loopback."""
+    """Run a web server on loopback."""
     server = WebServer()
     application = web.Application(client_max_size=1 << 24)
     application.router.add_route("*", "/{path:(?s:.*)}", server.handle)

@@ -1,8 +1,8 @@
-"""A tool that is killed at random moments while messages come, and started again.
+"""A tool that is killed at random moments while messages arrive, and started again.
 
-1. When a kill comes is chance with a fixed seed; each comes at most `KILL_SECONDS` after the first
-   message that the life in question finished.
-2. Who publishes never runs far ahead: there is always something to do, and little left at the end.
+1. The time of a kill is random with a fixed seed: at most `KILL_SECONDS` after the first message
+   that the running process finished.
+2. The publisher is never far ahead: there are always messages, and few are left at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SOON = tuple(
     f"--consumer-opt={name}"
     for name in ("msg_timeout,1s", "default_requeue_delay,5ms", "max_backoff_duration,0")
 )
-"""What was in flight to who was killed comes again when it has timed out; no failure delays it."""
+"""Messages that a killed tool had in flight time out after 1 s; failures cause no backoff."""
 
 
 def _main(tool: str, flags: tuple[str, ...], log: str) -> None:
@@ -41,9 +41,9 @@ def _main(tool: str, flags: tuple[str, ...], log: str) -> None:
 
 
 def start(tool: ModuleType, *flags: str, log: Path = Path(os.devnull)) -> BaseProcess:
-    """The tool as a process of its own, one that has imported everything already.
+    """Start the tool as a process in which everything is already imported.
 
-    It does not outlive this process, whatever becomes of the test.
+    It ends with this process, whatever happens in the test.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])
@@ -55,16 +55,16 @@ def start(tool: ModuleType, *flags: str, log: Path = Path(os.devnull)) -> BasePr
 
 
 def ended(process: BaseProcess) -> int | None:
-    """Wait for its end; the exit status."""
+    """Wait for the end of the process; return its exit status."""
     process.join(JOIN_SECONDS)
     return process.exitcode
 
 
 class Killer:
-    """Publishes to a topic, and kills who consumes it.
+    """Publishes to a topic, and kills its consumer.
 
     Attributes:
-        bodies: all that was published, none of them twice.
+        bodies: all published bodies, each of them unique.
     """
 
     def __init__(self, nsqd: NsqdServer, topic: str, channel: str) -> None:
@@ -88,14 +88,14 @@ class Killer:
         await self.stop()
 
     async def stop(self) -> None:
-        """Return when nothing more is published."""
+        """Stop publishing; return when the last publish is done."""
         self._stopping = True
         await self._task
 
     async def _run(self) -> None:
         while not self._stopping:
             await asyncio.to_thread(self._publish_if_few)
-            await asyncio.sleep(0.005)  # the pace of asking how many are left
+            await asyncio.sleep(0.005)  # the interval between checks
 
     def _publish_if_few(self) -> None:
         if len(self.bodies) - self.finished() >= BACKLOG:
@@ -106,17 +106,17 @@ class Killer:
         self._nsqd.post(f"/mpub?topic={self._topic}", b"\n".join(batch))
 
     def finished(self) -> int:
-        """How many messages were finished, by all lives."""
+        """Return the number of messages finished since the channel was created."""
         return int(self._nsqd.channel(self._topic, self._channel).get("finish_count", 0))
 
     async def random_moment(self) -> None:
-        """Wait for a message that is finished from now on, and a random while longer."""
+        """Wait until the next message is finished, and then for a random time."""
         before = await asyncio.to_thread(self.finished)
         await until_seen(lambda: self.finished() > before)
-        await asyncio.sleep(self.chance.uniform(0, KILL_SECONDS))  # chance is what is asked for
+        await asyncio.sleep(self.chance.uniform(0, KILL_SECONDS))  # the random time
 
     async def kill(self, process: BaseProcess, *, first: Callable[[], None] | None = None) -> None:
-        """Without warning, at a random moment of its work; `first` is done right before."""
+        """Send SIGKILL at a random moment of its work; `first` is called right before."""
         await self.random_moment()
         if first is not None:
             first()
@@ -124,7 +124,7 @@ class Killer:
         process.join()
 
     async def until_all_is_finished(self) -> None:
-        """Publish no more, and wait until the channel has nothing left."""
+        """Stop publishing, and wait until the channel is empty."""
         await self.stop()
 
         def is_done() -> bool:

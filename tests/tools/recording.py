@@ -1,4 +1,4 @@
-"""nsq_to_file for tests, in their own process; and what it has written."""
+"""nsq_to_file in the test's process, and the files that it has written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECONDS = 60.0
 
 
 def archive(*flags: str) -> Archive:
-    """What these flags ask for."""
+    """Return the archive that these flags describe."""
     options = command_line.parse(Options, PROGRAM, flags)
     check(options)
     return Archive(options)
@@ -27,7 +27,7 @@ def archive(*flags: str) -> Archive:
 
 @asynccontextmanager
 async def recording(*flags: str) -> AsyncIterator[Archive]:
-    """Record in this process; at the end it is stopped, and has to have gone well."""
+    """Record in this process until the block ends; then stop, and assert exit status 0."""
     made, stop = archive(*flags), asyncio.Event()
     running = asyncio.create_task(made.run(stop))
     try:
@@ -39,34 +39,34 @@ async def recording(*flags: str) -> AsyncIterator[Archive]:
 
 
 def publish(nsqd: NsqdServer, topic: str, bodies: Iterable[bytes]) -> None:
-    """Publish messages that have no newlines."""
+    """Publish messages, which must not contain newlines."""
     nsqd.post(f"/mpub?topic={topic}", b"\n".join(bodies))
 
 
 def finished(nsqd: NsqdServer, topic: str, channel: str = PROGRAM) -> int:
-    """How many messages of a channel were finished, from its beginning."""
+    """Return the number of messages finished since the channel was created."""
     return int(nsqd.channel(topic, channel).get("finish_count", 0))
 
 
 async def until_finished(nsqd: NsqdServer, topic: str, count: int, channel: str = PROGRAM) -> None:
-    """Wait until so many were finished."""
+    """Wait until at least `count` messages are finished."""
     await until(lambda: finished(nsqd, topic, channel) >= count, SECONDS)
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """What is in each file below a folder, unpacked as far as it is whole."""
+    """Return the content of each file below a folder, unpacked up to an incomplete gzip member."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): content(path) for path in paths}
 
 
 def content(path: Path) -> bytes:
-    """A file, unpacked as far as it is whole."""
+    """Return the content of a file, unpacked up to an incomplete gzip member."""
     data = path.read_bytes()
     return b"".join(members(data)) if path.suffix == ".gz" else data
 
 
 def members(data: bytes) -> list[bytes]:
-    """The whole members of a gzip file; a kill may have torn the last one."""
+    """Return the complete members of a gzip file; a kill may have cut the last one."""
     found = []
     while data:
         member = zlib.decompressobj(wbits=31)
@@ -79,12 +79,12 @@ def members(data: bytes) -> list[bytes]:
 
 
 def lines(folder: Path) -> list[bytes]:
-    """All lines of all files."""
+    """Return all lines of all files."""
     return [line for data in files(folder).values() for line in data.split(b"\n")[:-1]]
 
 
 def is_gzip(path: Path) -> bool:
-    """Whether gzip takes it as it is."""
+    """Whether the file is valid gzip to its end."""
     try:
         gzip.decompress(path.read_bytes())
     except (OSError, EOFError, zlib.error):
@@ -93,5 +93,5 @@ def is_gzip(path: Path) -> bool:
 
 
 def flags(nsqd: NsqdServer, topic: str, folder: Path) -> list[str]:
-    """What every run needs."""
+    """Return the flags that every run needs."""
     return [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={folder}"]

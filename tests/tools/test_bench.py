@@ -1,4 +1,4 @@
-"""`sparq bench` with a real nsqd: each flag's effect, the table, and what it leaves behind."""
+"""`sparq bench` with a real nsqd: the effect of each flag, the table, and the deleted topic."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """Each flag has a test of what it does."""
+    """Each flag has a test of its effect."""
     assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
     assert all(name in globals() for name in FLAGS.values())
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One nsqd for all; every bench has a topic of its own."""
+    """One nsqd for all tests; every bench uses its own topic."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
         yield server
 
@@ -60,14 +60,14 @@ def topics(nsqd: NsqdServer) -> list[str]:
 
 
 async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """Every flag shows in the table; the topic is gone at the end."""
+    """Every flag's value shows in the table; the topic is deleted at the end."""
     words = ("--duration=50ms", "--size=100", "--tasks=7", "--batch=30", "--backlog=600")
     asked = options(nsqd, *words, "--rate=200")
     began = time.monotonic()
 
     assert 0 == await bench(asked, asyncio.Event())
 
-    assert 4 * 0.05 < time.monotonic() - began  # what waits may be consumed before its time is up
+    assert 4 * 0.05 < time.monotonic() - began  # a part without messages may end early
     head, _, headings, *rows = capfd.readouterr().out.splitlines()
     assert f"{nsqd.tcp}, nsqd v1.3.0: messages of 100 B, 50ms each" == head
     assert "MESSAGES/S MIB/S P50 MS P95 MS P99 MS MAX MS" == " ".join(headings.split())
@@ -83,7 +83,7 @@ async def test_all_is_measured(nsqd: NsqdServer, capfd: pytest.CaptureFixture[st
 
 
 async def test_a_rate_is_kept(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """No more than was asked for, and hardly less; a busy machine may reach it later."""
+    """The rate is never above the requested 200/s, and above 100/s at least once in ten runs."""
     rates: list[float] = []
     while len(rates) < ATTEMPTS and max(rates, default=0.0) <= 100:
         asked = options(nsqd, "--part=latency", "--duration=50ms", "--rate=200")
@@ -96,7 +96,7 @@ async def test_a_rate_is_kept(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str
 
 
 async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """Those that are named, in their own order; a batch of 1 is no batch."""
+    """Named parts run in the usual order; `--batch=1` measures no batches."""
     words = ("--part=latency,publish", "--duration=20ms", "--batch=1")
 
     assert 0 == await bench(options(nsqd, *words), asyncio.Event())
@@ -114,7 +114,7 @@ async def test_only_a_part(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) 
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """`--client-opt` reaches both sides, `--max-in-flight` the consumer; a bad one is refused."""
+    """`--client-opt` applies to the client, `--max-in-flight` to the consumer; errors are shown."""
     words = ("--part=consume", "--duration=10s", "--backlog=100000", "--max-in-flight=3")
     stop = asyncio.Event()
     running = asyncio.create_task(bench(options(nsqd, *words, "--client-opt=snappy"), stop))
@@ -156,13 +156,13 @@ async def test_options_of_the_client(nsqd: NsqdServer, capfd: pytest.CaptureFixt
     ],
 )
 async def test_what_cannot_be(word: str, reason: str, nsqd: NsqdServer) -> None:
-    """Refused before anything is done, with the flag that is wrong."""
+    """The value is refused before the bench starts, with the flag's name."""
     with pytest.raises(UsageError, match=re.escape(reason)):
         await bench(options(nsqd, word), asyncio.Event())
 
 
 async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither over HTTP nor over TCP: an error that names the address; no topic is left."""
+    """The error names the address, for HTTP and TCP; no topic is left."""
     monkeypatch.setattr(module, "PUBLISH_SECONDS", 0.2)
     nobody = f"127.0.0.1:{free_port()}"
 
@@ -176,7 +176,7 @@ async def test_nobody_there(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -
 
 
 async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nsqd has counted is held against what it has acknowledged."""
+    """The bench compares nsqd's message count with the number of acknowledged messages."""
 
     async def nothing(_topic: ScratchTopic) -> int:
         return 0
@@ -190,7 +190,7 @@ async def test_addresses_of_two_nsqds(nsqd: NsqdServer, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_prints_what_there_is(nsqd: NsqdServer, number: signal.Signals) -> None:
-    """Status 0, the lines measured so far, and no topic is left behind."""
+    """It prints the lines measured so far, exits with status 0, and leaves no topic."""
     command = [sys.executable, "-m", "sparq.cli", "bench", "--duration=100ms", "--part=publish"]
     command += [f"--nsqd-tcp-address={nsqd.tcp}", f"--nsqd-http-address={nsqd.http}"]
     with subprocess.Popen(

@@ -1,6 +1,6 @@
-"""Asking nsqds for their figures: found by nsqlookupd or given; who does not answer is told.
+"""Requests to nsqds for their statistics; the nsqds are given or found through nsqlookupd.
 
-What is broken or hostile in an answer is `tests.cluster`'s and `tests.protocol`'s.
+Broken and hostile answers are tested in `tests.cluster` and `tests.protocol`.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from tests.support.servers import NsqdServer, Server, free_port, spawn_nsqd, spa
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqlookupd for all."""
+    """One nsqlookupd for all tests."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """One nsqd, with a topic `here` and its channels `one` and `two`."""
+    """One nsqd with the topic `here` and its channels `one` and `two`."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
         server.post("/topic/create?topic=here")
         for channel in ("one", "two"):
@@ -40,7 +40,7 @@ Made = AbstractAsyncContextManager[ClusterPoller]
 
 
 def cluster(nsqds: list[str], lookupds: list[str], topic: str = "", channel: str = "") -> Made:
-    """The cluster that these flags name."""
+    """Return the cluster that these flags describe."""
     words = [f"--nsqd-http-address={at}" for at in nsqds]
     words += [f"--lookupd-http-address={at}" for at in lookupds]
     words += ["--http-client-connect-timeout=1s", "--http-client-request-timeout=2s"]
@@ -55,7 +55,7 @@ def channels(stats: dict[str, Any]) -> dict[str, list[str]]:
 
 
 async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
-    """What each nsqd has, and who did not answer."""
+    """Return the channels of each nsqd, and the errors of those that did not answer."""
     async with making as asking:
         stats = await asking.stats()
         return {address: channels(each.figures) for address, each in stats.items()}, asking.errors
@@ -63,7 +63,7 @@ async def asked(making: Made) -> tuple[dict[str, dict[str, list[str]]], dict[str
 
 @pytest.mark.parametrize("by", ["host:port", "URL", "nsqlookupd", "nsqlookupd, by topic"])
 async def test_nsqds_are_found(by: str, nsqd: NsqdServer, lookupd: Server) -> None:
-    """Given or listed, each is known by one address, with all that it has."""
+    """Given or found, an nsqd has one address, and all its topics are returned."""
     asking = {
         "host:port": lambda: cluster([nsqd.http], []),
         "URL": lambda: cluster([f"http://{nsqd.http}/"], []),
@@ -75,7 +75,7 @@ async def test_nsqds_are_found(by: str, nsqd: NsqdServer, lookupd: Server) -> No
 
 
 async def test_only_what_is_asked_for(nsqd: NsqdServer, lookupd: Server) -> None:
-    """One channel; an unknown topic, of which nsqlookupd knows no nsqd."""
+    """One channel is selected; for an unknown topic nsqlookupd lists no nsqd."""
     one = cluster([nsqd.http], [], topic="here", channel="two")
     nothing = cluster([], [lookupd.http], topic="elsewhere")
 
@@ -84,7 +84,7 @@ async def test_only_what_is_asked_for(nsqd: NsqdServer, lookupd: Server) -> None
 
 
 async def test_who_does_not_answer_is_told(nsqd: NsqdServer) -> None:
-    """The others' figures are there all the same."""
+    """Its error is reported, and the others' figures are returned."""
     gone = f"127.0.0.1:{free_port()}"
     found, errors = await asked(cluster([nsqd.http, gone], []))
 
@@ -94,7 +94,7 @@ async def test_who_does_not_answer_is_told(nsqd: NsqdServer) -> None:
 
 @asynccontextmanager
 async def answering(answer: bytes) -> AsyncIterator[str]:
-    """The address of a server that says this to whoever asks, and hangs up."""
+    """Run a server that sends this answer to each request and closes; its address."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -112,7 +112,7 @@ def http(body: bytes) -> bytes:
 
 
 async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> None:
-    """Those of the last answer are asked on."""
+    """The nsqds of nsqlookupd's last answer are still asked."""
     host, port = nsqd.http.split(":")
     listed = {"producers": [{"broadcast_address": host, "http_port": int(port)}]}
     server = answering(http(json.dumps(listed).encode()))
@@ -127,7 +127,7 @@ async def test_while_no_nsqlookupd_answers_the_nsqds_stay(nsqd: NsqdServer) -> N
 
 @pytest.mark.parametrize("body", [b"[]", b"7", b"null"])
 async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
-    """It is an error of that nsqd."""
+    """It is reported as an error of that nsqd."""
     async with answering(http(body)) as address:
         assert ({}, {address: "the response is not a JSON object"}) == await asked(
             cluster([address], [])
@@ -135,7 +135,7 @@ async def test_an_answer_that_is_no_object_is_told(body: bytes) -> None:
 
 
 async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Server) -> None:
-    """An nsqlookupd given as an nsqd, the reverse, and a TCP port where HTTP is spoken."""
+    """An nsqlookupd given as nsqd or the reverse, and a TCP port given for HTTP, have hints."""
     tcp = "it speaks NSQ's TCP protocol: give the HTTP port"
     reasons = {
         (nsqd.tcp, ""): tcp,
@@ -152,5 +152,5 @@ async def test_one_port_taken_for_another_is_told(nsqd: NsqdServer, lookupd: Ser
 
 
 async def test_a_topic_that_an_nsqlookupd_does_not_know_is_no_failure(lookupd: Server) -> None:
-    """It answers 404 to that, as to a question that it does not understand."""
+    """It answers 404 to that, as to an unknown request."""
     assert ({}, {}) == await asked(cluster([], [lookupd.http], topic="nowhere"))

@@ -1,4 +1,4 @@
-"""Command lines of tools: flags, options of the client, and mistakes."""
+"""Command lines of tools: flags, client options and errors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from sparq.tools.command_line import ConsumeOptions, parse, refuse
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(ConsumeOptions):
-    """A tool's options: those of every consumer and one of its own."""
+    """A tool's options: those of every consumer and `--n`."""
 
     n: int = option(0, "how many", kind=INT)
 
 
 def test_options_of_a_consumer_come_with_the_tools_own() -> None:
-    """Each flag of the sources may be given several times."""
+    """Flags of a consumer and of the tool are parsed; address flags may be repeated."""
     words = ["-nsqd-tcp-address=a:1", "--nsqd-tcp-address", "b:2", "-n=3", "--consumer-opt=tls_v1"]
 
     options = parse(Options, "tool", words)
@@ -45,7 +45,7 @@ def test_options_of_a_consumer_come_with_the_tools_own() -> None:
 def test_a_bad_client_option_is_a_bad_command_line(
     capsys: pytest.CaptureFixture[str], given: list[str], reason: str
 ) -> None:
-    """Exit status 1, the flag and the option by name, in one line; a secret is not repeated."""
+    """Status 1, and one line that names the flag and the option; a secret is not printed."""
     with pytest.raises(SystemExit) as ended:
         parse(Options, "tool", [f"--consumer-opt={text}" for text in given])
 
@@ -58,7 +58,7 @@ def test_a_bad_client_option_is_a_bad_command_line(
 
 
 def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    """NSQ's tools pass over it and over all flags behind it, in silence."""
+    """NSQ's tools silently ignore it and all flags after it."""
     with pytest.raises(SystemExit) as ended:
         parse(Options, "tool", ["--consumer-opt=snappy", "true", "--consumer-opt=deflate"])
 
@@ -70,7 +70,7 @@ def test_a_word_that_is_no_flag_is_refused(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_refusing(capsys: pytest.CaptureFixture[str]) -> None:
-    """One line and exit status 1."""
+    """The error is one line, and the exit status is 1."""
     with pytest.raises(SystemExit) as ended:
         refuse("tool", "--topic required")
 

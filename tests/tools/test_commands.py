@@ -1,4 +1,4 @@
-"""The command lines of the tools: each command starts the module of its tool."""
+"""The commands of the tools: each starts the module of its tool."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OPTIONS = {
 def test_each_command_starts_the_module_of_its_tool(
     tool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It passes on the options, and returns the exit status of the tool."""
+    """It passes the options, and returns the tool's exit status."""
     given: list[Any] = []
 
     def start(options: Any) -> int:
@@ -51,7 +51,7 @@ def test_every_flag_is_explained(tool: str) -> None:
 def test_parts_of_the_bench_are_named_together_or_one_by_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """In the order in which they are given; for an unknown one, the one that was meant is named."""
+    """They keep the given order; the error for an unknown part lists all parts."""
     given = parse(commands.BenchOptions, "bench", ["--part=latency,publish", "--part=consume"])
 
     assert ("latency", "publish", "consume") == given.part
@@ -63,7 +63,7 @@ def test_parts_of_the_bench_are_named_together_or_one_by_one(
 def test_nsq_check_says_with_its_own_status_that_it_could_not_check(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """1 would mean that it found damage."""
+    """Status 1 would mean that it has found damage; an error is status 2."""
     with pytest.raises(SystemExit) as ended:
         commands.nsq_check(["/data", "--nope"])
 

@@ -1,4 +1,4 @@
-"""What the tools share: options of the client, sources, signals, exit status."""
+"""Code that the tools share: client options, addresses, signals, exit status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sparq.tools.common import STOPPING, check_sources, client_config, run
 
 
 def test_client_options_win_over_the_tools_flags() -> None:
-    """A key alone is true, an empty value is empty, - is _, and the agent names the tool first."""
+    """`key` is true, `key,` is empty, - means _, and the user agent starts with the tool."""
     given = ("snappy", "max-in-flight,7", "msg_timeout,1500", "hostname,", "auth_secret,a,b")
 
     config = client_config("tool", given, max_in_flight=200, max_attempts=0)
@@ -33,7 +33,7 @@ def test_client_options_win_over_the_tools_flags() -> None:
 
 
 def test_what_a_flag_may_not_be_is_named() -> None:
-    """A value of the tool's own flag and one of the client's, each by its option."""
+    """The error names the client option, or the flag that contains it."""
     with pytest.raises(UsageError, match=r"max_in_flight must be from 0 to .*, not -1"):
         client_config("tool", (), max_in_flight=-1)
     with pytest.raises(UsageError, match="--producer-opt invalid option nope"):
@@ -41,7 +41,7 @@ def test_what_a_flag_may_not_be_is_named() -> None:
 
 
 def test_one_kind_of_source() -> None:
-    """nsqds or nsqlookupds, in NSQ's words."""
+    """Either nsqds or nsqlookupds are required, not both; the errors use NSQ's wording."""
     with pytest.raises(UsageError, match="--nsqd-tcp-address or --lookupd-http-address required"):
         check_sources((), ())
     with pytest.raises(UsageError, match="not both"):
@@ -52,7 +52,7 @@ def test_one_kind_of_source() -> None:
 
 @pytest.mark.parametrize("error", [ToolError("no more"), UsageError("no more")])
 def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception) -> None:
-    """One line and exit status 1."""
+    """One line of error, and exit status 1."""
 
     async def work(stop: asyncio.Event) -> int:
         raise error
@@ -62,7 +62,7 @@ def test_a_tool_that_fails(capsys: pytest.CaptureFixture[str], error: Exception)
 
 
 def test_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1 without a word: whoever closed the pipe knows."""
+    """Exit status 1 and no message: the reader has closed the pipe on purpose."""
 
     async def work(stop: asyncio.Event) -> int:
         raise BrokenPipeError
@@ -72,7 +72,7 @@ def test_nobody_reads_its_output(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_the_first_signal_stops_a_tool() -> None:
-    """Its work goes on to its own end and says the exit status; a closed terminal is one."""
+    """The tool ends its work and returns its exit status; SIGHUP is such a signal."""
 
     async def work(stop: asyncio.Event) -> int:
         os.kill(os.getpid(), signal.SIGHUP)
@@ -88,7 +88,7 @@ def test_the_first_signal_stops_a_tool() -> None:
 
 
 def test_nohup_keeps_a_tool_from_being_hung_up() -> None:
-    """The end of a session, before and after a signal that counts, is not for it."""
+    """An ignored SIGHUP does not stop it, neither before nor after SIGTERM."""
     program = """
 import asyncio, os, signal
 from sparq.tools.common import run
@@ -109,9 +109,9 @@ raise SystemExit(run("tool", work))
 
 
 def test_the_second_signal_kills_it() -> None:
-    """Whoever is in a hurry is not made to wait for a tool that takes its time to end.
+    """A user can end a tool that is slow to stop.
 
-    But `timeout` sends each signal twice, at once: that is one.
+    `timeout` sends each signal twice in immediate succession: that counts as one.
     """
     program = """
 import asyncio, os, signal, sys
@@ -135,7 +135,7 @@ raise SystemExit(common.run("tool", work))
 
 
 def test_closed_descriptors() -> None:
-    """What is closed stays so: no connection is written to or read as if it were a standard one."""
+    """Closed descriptors stay closed: no socket is used as standard input or output."""
     program = """
 import asyncio, socket
 from sparq.tools.command_line import ToolError

@@ -1,4 +1,4 @@
-"""Output files on a real disk: their names, and that nothing leaves the folder or is replaced."""
+"""Output files on a real disk: their names; nothing is written elsewhere or replaced."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ HOST = socket.gethostname()
 
 
 def put(folder: Folder, *entries: str, data: bytes = b"data") -> None:
-    """A new file with something in it."""
+    """Create a file with some data."""
     fd = folder.create(entries)
     os.write(fd, data)
     os.close(fd)
@@ -37,7 +37,7 @@ def put(folder: Folder, *entries: str, data: bytes = b"data") -> None:
 
 @pytest.fixture
 def other_disk() -> Iterator[Path]:
-    """A folder in another file system than temporary files."""
+    """A folder in another file system than that of temporary files."""
     path = Path("/dev/shm") / f"sparq-{os.getpid()}"
     path.mkdir()
     yield path
@@ -47,7 +47,7 @@ def other_disk() -> Iterator[Path]:
 
 
 def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
-    """With the modes that NSQ uses, less the umask."""
+    """The folder and its parents have NSQ's modes, less the umask."""
     umask = os.umask(0o022)
     os.umask(umask)
     folder = Folder(str(tmp_path / "a" / "b"))
@@ -58,7 +58,7 @@ def test_it_is_made_with_all_above_it(tmp_path: Path) -> None:
 
 
 def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
-    """`create` refuses a name in use, `open` continues it at its end."""
+    """`create` refuses an existing file, `open` appends to it."""
     folder = Folder(str(tmp_path))
     put(folder, "a")
     with pytest.raises(FileExistsError):
@@ -72,7 +72,7 @@ def test_what_is_there_is_not_created_again(tmp_path: Path) -> None:
 
 
 def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
-    """Neither a folder on the way nor the file; the folder itself may be one."""
+    """Neither for a parent folder nor for the file; the output folder itself may be a link."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "file").write_bytes(b"precious")
@@ -92,7 +92,7 @@ def test_no_symbolic_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_only_files_are_written(tmp_path: Path) -> None:
-    """A pipe or a folder of that name is refused at once."""
+    """A pipe or a folder of that name is refused immediately."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     folder = Folder(str(tmp_path))
@@ -104,7 +104,7 @@ def test_only_files_are_written(tmp_path: Path) -> None:
 
 
 def test_a_file_is_moved_to_a_free_name(tmp_path: Path) -> None:
-    """It is gone from the first folder; a name in use stays with who has it."""
+    """It is removed from the first folder; an existing file of that name is not replaced."""
     work, done = Folder(str(tmp_path / "work")), Folder(str(tmp_path / "done"))
     put(work, "x", "a")
     put(done, "a", data=b"old")
@@ -122,7 +122,7 @@ def test_a_file_is_moved_to_a_free_name(tmp_path: Path) -> None:
 def test_a_file_is_moved_without_hard_links(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some file systems have none: the name is reserved first, as exclusively."""
+    """On file systems without them, the name is reserved first, just as exclusively."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise OSError(errno.EPERM, "no hard links here")
@@ -141,7 +141,7 @@ def test_a_file_is_moved_without_hard_links(
 
 
 def test_a_file_is_moved_to_another_disk(tmp_path: Path, other_disk: Path) -> None:
-    """Its bytes are copied, and the name appears when all are there; nothing else is left."""
+    """The data is copied first, then the name appears; no other file is left."""
     if other_disk.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("needs two file systems")
     work, done = Folder(str(tmp_path)), Folder(str(other_disk))
@@ -160,7 +160,7 @@ def test_a_file_is_moved_to_another_disk(tmp_path: Path, other_disk: Path) -> No
 def test_a_folder_that_cannot_be_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is refused at once, not when the first message has come; root could write anywhere."""
+    """The error appears at the start, not with the first message; tests may run as root."""
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
 
     with pytest.raises(OSError, match=rf"files cannot be created there: '{tmp_path}'"):
@@ -168,7 +168,7 @@ def test_a_folder_that_cannot_be_written_to(
 
 
 def made(filename_format: str, topic: str = "clicks", **changes: bool) -> Template:
-    """A template with a host of its own; no revision and no gzip unless asked for."""
+    """Return a template with the host `web`; revision and gzip are off by default."""
     kinds = {"is_revised": False, "is_gzip": False, **changes}
     return template(filename_format, "%H", topic, "web", **kinds)
 
@@ -186,12 +186,12 @@ def made(filename_format: str, topic: str = "clicks", **changes: bool) -> Templa
     ],
 )
 def test_dates(format_text: str, expected: str) -> None:
-    """NSQ's conversions are replaced, in English; anything else stays as it is."""
+    """NSQ's conversions are replaced, in English; other text is unchanged."""
     assert expected == strftime(format_text, WHEN)
 
 
 def test_every_place_is_filled_in_once() -> None:
-    """What was filled in is not looked through: a host that reads like a place stays."""
+    """Inserted text is not expanded again: a host named like a placeholder is kept."""
     filled = Template("<TOPIC>/<HOST>.<PID><REV>.<DATETIME>.<X>", "%Y<TOPIC>", "t", "<PID>")
 
     assert f"t/<PID>.{os.getpid()}<REV>.2026<TOPIC>.<X>" == filled.at(WHEN)
@@ -199,7 +199,7 @@ def test_every_place_is_filled_in_once() -> None:
 
 
 def test_the_host() -> None:
-    """The short host name, unless a text says otherwise."""
+    """The default is the short host name; placeholders in a given text are filled in."""
     short = HOST.partition(".")[0]
 
     assert short == host_identifier("")
@@ -207,7 +207,7 @@ def test_the_host() -> None:
 
 
 def test_the_revision_is_there_where_it_is_needed() -> None:
-    """Without its place several files could not be told apart; where there is one, it goes."""
+    """Without <REV> revised files would have one name; unrevised files lose a given <REV>."""
     assert "a<REV>" == made("a<REV>", is_revised=True).text
     assert "a.log" == made("a<REV>.log").text
     with pytest.raises(FilenameError, match="missing <REV> in --filename-format"):
@@ -215,7 +215,7 @@ def test_the_revision_is_there_where_it_is_needed() -> None:
 
 
 def test_gzip_shows_in_the_name() -> None:
-    """Once."""
+    """`.gz` is added unless the name already ends with it."""
     assert "a.log.gz" == made("a.log", is_gzip=True).text
     assert "a.gz" == made("a.gz", is_gzip=True).text
 
@@ -228,13 +228,13 @@ def test_gzip_shows_in_the_name() -> None:
     ],
 )
 def test_what_leads_elsewhere_is_refused(name: str) -> None:
-    """Out of the folder, to no file, or to what nobody could read or no file system takes."""
+    """A path out of the folder, an empty, unreadable or too long name is refused."""
     with pytest.raises(FilenameError):
         entries_of(name)
 
 
 def test_a_topic_may_not_be_the_folder_above() -> None:
-    """It is a legal name, and harmless unless it becomes a folder."""
+    """`..` is a valid topic name, and harmless unless it becomes a folder."""
     assert "...web.16" == made("<TOPIC>.<HOST>.<DATETIME>", topic="..").at(WHEN)
     with pytest.raises(FilenameError, match="leads out of its folder"):
         made("<TOPIC>/<HOST>", topic="..")
@@ -242,7 +242,7 @@ def test_a_topic_may_not_be_the_folder_above() -> None:
 
 @given(st.text(alphabet="ab./<>\0\n%TOPIC", max_size=20), st.sampled_from(["t", ".", "..", "..."]))
 def test_no_template_leads_out(filename_format: str, topic: str) -> None:
-    """Whatever a template says: its entries are plain ones, or it is refused."""
+    """Any template yields plain entries or is refused."""
     try:
         found = entries_of(made(filename_format, topic).at(WHEN))
     except FilenameError:

@@ -1,4 +1,4 @@
-"""Choosing hosts: in turn, past those that fail, or the quick ones."""
+"""The choice of a host: in turn, skipping those that fail, or preferring fast ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ["a", "b", "c"]
 
 
 def test_round_robin_asks_everybody_in_turn() -> None:
-    """Also who fails; a name that is given twice has one turn."""
+    """Failing hosts have their turn, too; a repeated name has one turn."""
     hosts = RoundRobin(["a", "b", "a", "c"])
     hosts.failed("b", 0)
 
@@ -24,7 +24,7 @@ def test_round_robin_asks_everybody_in_turn() -> None:
 
 
 def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
-    """Then it is asked once; the others go on in turn all the while."""
+    """Then it is tried once; the others are chosen in turn all the time."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
 
@@ -33,7 +33,7 @@ def test_a_host_that_failed_is_passed_over_for_30_s() -> None:
 
 
 def test_the_time_doubles_up_to_15_min() -> None:
-    """With each try that fails; further failures of the same moment do not count."""
+    """It doubles with each failed retry; further failures at the same time do not count."""
     hosts = HostPool(NAMES)
     now, waits = 0.0, []
     hosts.failed("b", now)
@@ -49,7 +49,7 @@ def test_the_time_doubles_up_to_15_min() -> None:
 
 
 def test_one_success_makes_a_host_sound() -> None:
-    """It has its turn again, and its next failure counts as its first."""
+    """It has its turn again, and its next failure counts as the first."""
     hosts = HostPool(NAMES)
     hosts.failed("b", 0)
     for now in (30, 90):
@@ -64,7 +64,7 @@ def test_one_success_makes_a_host_sound() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_when_all_have_failed_all_are_asked(mode: str) -> None:
-    """A message that nobody is asked to take would only wait for longer."""
+    """If no host were tried, the message would only be delayed."""
     hosts = hosts_of(mode, NAMES, random.Random(1))
     for name in NAMES:
         hosts.failed(name, 0)
@@ -73,12 +73,12 @@ def test_when_all_have_failed_all_are_asked(mode: str) -> None:
 
 
 def chosen(hosts: EpsilonGreedy, now: float, count: int = 3000) -> Counter[str]:
-    """Who is chosen how often."""
+    """Return how often each host is chosen."""
     return Counter(hosts.choose(now) for _ in range(count))
 
 
 def test_quick_hosts_get_more() -> None:
-    """In proportion to their speed; who was never measured counts as the quickest."""
+    """Their share is proportional to their speed; an unmeasured host counts as the fastest."""
     hosts = EpsilonGreedy(NAMES, random.Random(2))
     for _ in range(20):
         hosts.succeeded("a", 0, 0.010)
@@ -90,7 +90,7 @@ def test_quick_hosts_get_more() -> None:
 
 
 def test_old_response_times_fade() -> None:
-    """Of what was measured 5 min ago a third counts: a host that was slow gets its chance."""
+    """After 5 min a measurement counts a third, so that a slow host is chosen again."""
     hosts = EpsilonGreedy(NAMES[:2], random.Random(3))
     for _ in range(10):
         hosts.succeeded("a", 0, 1.0)
@@ -104,7 +104,7 @@ def test_old_response_times_fade() -> None:
 
 
 def test_who_explores_disregards_speed() -> None:
-    """Three in ten at first; with each of them fewer, but never none."""
+    """Three in ten choices ignore speed at first, then fewer, but never none."""
     hosts = EpsilonGreedy(NAMES[:2], random.Random(4))
     hosts.succeeded("a", 0, 0.0001)
     hosts.succeeded("b", 0, 1000.0)
@@ -116,7 +116,7 @@ def test_who_explores_disregards_speed() -> None:
 
 
 def test_the_quickest_is_passed_over_while_it_fails() -> None:
-    """And then asked again now and then."""
+    """After 30 s it is tried once."""
     hosts = EpsilonGreedy(NAMES, random.Random(5))
     hosts.succeeded("a", 0, 0.001)
     hosts.failed("a", 0)
@@ -134,7 +134,7 @@ def test_the_quickest_is_passed_over_while_it_fails() -> None:
 def test_nobody_is_asked_twice_with_one_message(
     mode: str, seed: int, story: list[tuple[str, bool, float]], tried: set[str]
 ) -> None:
-    """Whatever has been, there is a choice, and it is none of those who were tried."""
+    """After any outcomes there is a choice, and never a host that was tried with the message."""
     hosts, now = hosts_of(mode, NAMES, random.Random(seed)), 0.0
     for name, well, seconds in story:
         now += seconds
@@ -147,7 +147,7 @@ def test_nobody_is_asked_twice_with_one_message(
 
 
 def test_another_mode_is_refused() -> None:
-    """The error names those that there are."""
+    """The error lists all modes."""
     with pytest.raises(
         UsageError, match="--mode 'all' is not one of round-robin, hostpool, epsilon"
     ):

@@ -1,4 +1,4 @@
-"""nsq_check as a program: its exit status, its table, its JSON; it changes nothing."""
+"""nsq_check as a program: its exit status, table and JSON; it changes no file."""
 
 import json
 import subprocess
@@ -13,20 +13,20 @@ from tests.support.go_data import GoQueue, write_metadata
 
 
 def run(*arguments: str) -> tuple[int, str, str]:
-    """(exit status, standard output, standard error)."""
+    """Return (exit status, standard output, standard error)."""
     command = [sys.executable, "-m", "sparq.tools", "nsq_check", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     return done.returncode, done.stdout, done.stderr
 
 
 def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """All files with their bytes and when they were changed."""
+    """Return the bytes and modification time of each file."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path): (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
 
 def sparq_path(folder: Path) -> Path:
-    """A data path of sparq's: 100 messages, 30 of which the channel has finished; its log."""
+    """Write a data path with 100 messages, 30 of them finished; return the path of its log."""
     clock, disk, topic = ManualClock(), RealDisk(), folder / "topics" / "t-clicks"
     ledger, _ = Ledger.open(disk, str(topic))
     log = open_log(disk, clock, str(topic))
@@ -43,7 +43,7 @@ def sparq_path(folder: Path) -> Path:
 
 
 def test_version() -> None:
-    """In the form of NSQ's tools, and without a data path."""
+    """It has the form of NSQ's tools, and needs no data path."""
     status, out, err = run("--version")
 
     assert (0, "") == (status, err)
@@ -51,7 +51,7 @@ def test_version() -> None:
 
 
 def test_nobody_takes_its_findings(tmp_path: Path) -> None:
-    """A full disk behind standard output is no damage to the data path."""
+    """A full disk for its output is status 2, not damage to the data path."""
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     command = [sys.executable, "-m", "sparq.tools", "nsq_check", str(tmp_path)]
     with open("/dev/full", "wb") as full:
@@ -64,7 +64,7 @@ def test_nobody_takes_its_findings(tmp_path: Path) -> None:
 
 
 def test_a_sound_path_of_gos(tmp_path: Path) -> None:
-    """A row a queue, and exit status 0."""
+    """There is a row per queue, and the exit status is 0."""
     GoQueue(tmp_path, "clicks:archive").put(b"a", b"b").put(b"c", attempts=2).close()
     write_metadata(tmp_path, {"clicks": {"archive": True}})
     before = contents(tmp_path)
@@ -80,7 +80,7 @@ def test_a_sound_path_of_gos(tmp_path: Path) -> None:
 
 
 def test_a_damaged_path_of_gos(tmp_path: Path) -> None:
-    """Each damaged place is named, and the exit status is 1."""
+    """Each damaged place is listed, and the exit status is 1."""
     queue = GoQueue(tmp_path, "clicks").put(*[b"%d" % n for n in range(50)]).close()
     queue.damage_length(20)
 
@@ -94,7 +94,7 @@ def test_a_damaged_path_of_gos(tmp_path: Path) -> None:
 
 
 def test_a_path_of_sparqs(tmp_path: Path) -> None:
-    """Depth is what is not finished and not deferred; a flipped byte costs its batch."""
+    """The depth excludes finished and deferred messages; a flipped bit loses one batch."""
     log = sparq_path(tmp_path)
     before = contents(tmp_path)
 
@@ -115,7 +115,7 @@ def test_a_path_of_sparqs(tmp_path: Path) -> None:
 
 
 def test_what_it_cannot_look_at(tmp_path: Path) -> None:
-    """Exit status 2, and why: no such folder, nothing in it, a running nsqd, no data path given."""
+    """Status 2 with the reason: no such folder, a running nsqd, an empty folder, no argument."""
     held = RealDisk().lock(str(tmp_path))
     answers = [run(str(tmp_path / "none")), run(str(tmp_path))]
     held.close()

@@ -1,4 +1,4 @@
-"""nsq_stat with real nsqds: its columns to the letter, each flag's effect, and how it ends."""
+"""nsq_stat with real nsqds: its exact columns, the effect of each flag, and its end."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags (docs/daemons.md), each with a test of what it does."""
+    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
     assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
     assert all(name in globals() for name in FLAGS.values())
 
 
 def make(topic: str, *nsqds: NsqdServer) -> None:
-    """The topic and its channel `c`."""
+    """Create the topic and its channel `c`."""
     for nsqd in nsqds:
         nsqd.post(f"/topic/create?topic={topic}")
         nsqd.post(f"/channel/create?topic={topic}&channel=c")
@@ -60,7 +60,7 @@ def publish(nsqd: NsqdServer, topic: str, count: int) -> None:
 
 
 class Stat:
-    """A running nsq_stat whose lines go to a file."""
+    """A running nsq_stat that writes to a file."""
 
     def __init__(self, path: Path, *words: str) -> None:
         self.path = path / "lines"
@@ -76,13 +76,13 @@ class Stat:
 
     @property
     def rows(self) -> list[list[int]]:
-        """The figures of each row."""
+        """The numbers in each row."""
         lines = [line for line in self.text.splitlines() if line not in HEADING.splitlines()]
         return [[int(word) for word in line.replace("|", "").split()] for line in lines]
 
 
 async def test_figures_of_two_nsqds(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
-    """Each column is the sum over the nsqds, in NSQ's places."""
+    """Each column is the sum over the nsqds, at NSQ's position."""
     make("two", *nsqds)
     make("other", nsqds[0])
     publish(nsqds[0], "other", 50)
@@ -120,7 +120,7 @@ async def test_figures_of_two_nsqds(nsqds: tuple[NsqdServer, NsqdServer], tmp_pa
 
 
 async def test_rates_by_the_interval(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
-    """What came and what went between two looks, a second."""
+    """Ingress and egress are messages per second between two polls."""
     make("rates", nsqds[0])
     words = ["--topic=rates", "--interval=125ms", f"--nsqd-http-address={nsqds[0].http}"]
     running = Stat(tmp_path, *words)
@@ -137,7 +137,7 @@ async def test_rates_by_the_interval(nsqds: tuple[NsqdServer, NsqdServer], tmp_p
 
 
 async def test_a_heading_each_25_rows(nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path) -> None:
-    """As NSQ counts: the first look, which gives no row, is one of the 25."""
+    """As in NSQ, the first poll, which prints no row, is one of the 25."""
     make("rows", nsqds[0])
     words = ["--topic=rows", "--interval=1ms", "--count=26"]
     running = Stat(tmp_path, *words, f"--nsqd-http-address={nsqds[0].http}")
@@ -151,7 +151,7 @@ async def test_a_heading_each_25_rows(nsqds: tuple[NsqdServer, NsqdServer], tmp_
 async def test_one_nsqlookupd_that_answers_is_enough(
     nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
 ) -> None:
-    """The topic's nsqds are found through it; without any answer it ends."""
+    """It finds the topic's nsqds; if no nsqlookupd answers, nsq_stat ends with an error."""
     make("found", *nsqds)
     publish(nsqds[0], "found", 3)
     publish(nsqds[1], "found", 4)
@@ -172,7 +172,7 @@ async def test_one_nsqlookupd_that_answers_is_enough(
 async def test_what_cannot_be_found(
     nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server, tmp_path: Path
 ) -> None:
-    """A topic or a channel that no nsqd has."""
+    """A topic or channel that no nsqd has is an error."""
     make("there", nsqds[0])
     source = f"--nsqd-http-address={nsqds[0].http}"
     reason = r"ERROR: failed to find channel\(%s\) in stats metadata for topic\(%s\)"
@@ -188,7 +188,7 @@ async def test_what_cannot_be_found(
 async def test_an_nsqd_that_is_gone_ends_it(
     nsqds: tuple[NsqdServer, NsqdServer], tmp_path: Path
 ) -> None:
-    """A sum without it would be wrong."""
+    """A sum without it would be wrong, so nsq_stat ends with an error."""
     make("gone", nsqds[0])
     words = [f"--nsqd-http-address={nsqds[0].http}", f"--nsqd-http-address=127.0.0.1:{free_port()}"]
 
@@ -197,7 +197,7 @@ async def test_an_nsqd_that_is_gone_ends_it(
 
 
 async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
-    """A listener whose queue is full is given up in time."""
+    """The connect timeout ends the wait for a listener with a full queue."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
         waiting = [socket.socket() for _ in range(3)]
         for each in waiting:
@@ -212,7 +212,7 @@ async def test_nobody_takes_the_connection(tmp_path: Path) -> None:
 
 
 async def test_nobody_answers(tmp_path: Path) -> None:
-    """A connection on which nothing comes is given up in time."""
+    """The request timeout ends the wait on a silent connection."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         words = ["--http-client-request-timeout=50ms", "--topic=t"]
         address = f"--nsqd-http-address=127.0.0.1:{silent.getsockname()[1]}"
@@ -241,13 +241,13 @@ async def test_nobody_answers(tmp_path: Path) -> None:
     ],
 )
 async def test_what_cannot_be(tmp_path: Path, words: list[str], reason: str) -> None:
-    """In NSQ's words."""
+    """The errors use NSQ's wording."""
     with pytest.raises(UsageError, match=reason):
         await Stat(tmp_path, "--topic=t", *words).task
 
 
 def test_rates_are_cut_as_gos() -> None:
-    """Towards zero, also below it: counters start anew with their nsqd."""
+    """Rates are cut towards zero, also negative ones: counters restart with their nsqd."""
     before, now = StatSample(message_count=100, depth=7), StatSample(message_count=93, depth=7)
 
     assert "     -3      -3 | " == now.row(before, 2.0)[:18]
@@ -265,13 +265,13 @@ def test_rates_are_cut_as_gos() -> None:
     ],
 )
 def test_an_answer_of_another_form(answer: dict[str, object]) -> None:
-    """What is no nsqd's answer is said to be none."""
+    """An answer without NSQ's form is an error."""
     with pytest.raises(ValueError, match=r"in /stats|/stats does not have NSQ's form"):
         sample_of([answer], "t", "c")
 
 
 def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
     for words, status in ((["--count=x"], 1), (["--interval=3"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -282,7 +282,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
 
 
 class Guarded(NsqdServer):
-    """An nsqd that answers nothing over plain HTTP but where to ask."""
+    """An nsqd that answers plain HTTP only with 403."""
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError):
@@ -291,7 +291,7 @@ class Guarded(NsqdServer):
 
 
 def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
-    """It is asked over HTTPS, and verified by the authorities that the system trusts."""
+    """It is asked over HTTPS, and must have a certificate that the system trusts."""
     made = certificates(tmp_path / "pem")
     flags = (f"--tls-cert={made.server}", f"--tls-key={made.server}", "--tls-required")
     places = (f"--https-address=127.0.0.1:{free_port()}", f"--data-path={tmp_path}")
@@ -312,7 +312,7 @@ def test_an_nsqd_that_demands_tls(tmp_path: Path) -> None:
 
 
 def test_the_program(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
-    """A hangup, as every signal that stops it, ends it with status 0."""
+    """SIGHUP ends it with status 0, as every stopping signal does."""
     make("stat", nsqds[0])
     words = ["--topic=stat", "--channel=c", f"--nsqd-http-address={nsqds[0].http}"]
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as process:

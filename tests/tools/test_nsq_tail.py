@@ -1,4 +1,4 @@
-"""nsq_tail with real nsqds: each flag's effect, what is answered for, and how it ends."""
+"""nsq_tail with real nsqds: the effect of each flag, which messages are finished, and its end."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags (docs/daemons.md), each with a test of what it does."""
-    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
+    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
+    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
 
@@ -48,19 +48,19 @@ def publish(nsqd: NsqdServer, topic: str, *bodies: bytes) -> None:
 
 
 def only_channel(nsqd: NsqdServer, topic: str) -> dict[str, Any]:
-    """The only channel of a topic that somebody consumes; ``{}`` while there is none."""
+    """Return the only channel of a topic if it has a consumer; else ``{}``."""
     (stats,) = nsqd.get_json(f"/stats?format=json&topic={topic}")["topics"] or [{}]
     (channel,) = stats.get("channels") or [{}]
     return channel if channel.get("clients") else {}
 
 
 class Tail:
-    """A running nsq_tail whose lines go to a file."""
+    """A running nsq_tail that writes to a file."""
 
     def __init__(self, path: Path, words: tuple[str, ...]) -> None:
         self.path = path
         self.stop = asyncio.Event()
-        # Whoever shares a busy machine may find nsqd slow to take a connection.
+        # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "nsq_tail", ("--wait-for-nsqd=1m", *words))
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
         self.task = asyncio.create_task(tail(options, PipeOutput(self._descriptor), self.stop))
@@ -70,7 +70,7 @@ class Tail:
         return self.path.read_bytes().splitlines()
 
     async def until(self, condition: Callable[[], Any]) -> None:
-        """Wait for the condition, or for the end of the tail where that is a failure."""
+        """Wait for the condition; the end of nsq_tail before it is a failure."""
         await until(lambda: self.task.done() or condition())
         assert condition(), self.task
 
@@ -84,14 +84,14 @@ class Tail:
 
 @asynccontextmanager
 async def tailing(path: Path, *words: str) -> AsyncIterator[Tail]:
-    """An nsq_tail that is stopped at the end of the block, and then has exit status 0."""
+    """Run nsq_tail inside the block; then stop it and assert exit status 0."""
     running = Tail(path / "lines", words)
     yield running
     assert 0 == await running.end()
 
 
 async def test_lines_of_several_topics(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
-    """Topics found through nsqlookupd, each line with its topic; bodies are bytes, not text."""
+    """Topics are found through nsqlookupd, each line shows its topic; bodies may be any bytes."""
     publish(nsqd, "several_1", b"one", b"\xff\x00 two")
     publish(nsqd, "several_2", b"three")
     words = ["--topic=several_1", "--topic", "several_2", "-topic=several_1", "-print-topic"]
@@ -106,7 +106,7 @@ async def test_lines_of_several_topics(nsqd: NsqdServer, lookupd: Server, tmp_pa
 
 
 async def test_a_channel_of_its_own(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """It is ephemeral and has a random name; at the end it goes."""
+    """The default channel is ephemeral with a random name; it is deleted at the end."""
     nsqd.post("/topic/create?topic=own")
     async with tailing(tmp_path, "--topic=own", f"--nsqd-tcp-address={nsqd.tcp}") as running:
         await running.until(lambda: only_channel(nsqd, "own"))
@@ -122,7 +122,7 @@ async def test_a_channel_of_its_own(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """What is printed is finished; nothing comes twice, however often it is run."""
+    """Printed messages are finished: a second run does not print them again."""
     publish(nsqd, "kept", b"a")
     words = ("--topic=kept", "--channel=eyes", f"--nsqd-tcp-address={nsqd.tcp}")
     for body in (b"a", b"b"):
@@ -140,7 +140,7 @@ async def test_a_channel_that_is_kept(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """It ends by itself; what it does not print is given back at once."""
+    """It ends after -n messages; unprinted ones are requeued immediately."""
     publish(nsqd, "many", *[b"%d" % number for number in range(10)])
     words = ["--topic=many", "--channel=c", "-n=3", "-max-in-flight=50"]
     running = Tail(tmp_path / "lines", (*words, f"--nsqd-tcp-address={nsqd.tcp}"))
@@ -154,7 +154,7 @@ async def test_so_many_and_no_more(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_many_in_one_batch_of_two_topics(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """The number counts for all topics together."""
+    """The limit applies to the sum over all topics."""
     for topic in ("both_1", "both_2"):
         publish(nsqd, topic, b"a", b"b", b"c")
     words = ["--topic=both_1", "--topic=both_2", "--channel=c", "-n=4"]
@@ -168,7 +168,7 @@ async def test_many_in_one_batch_of_two_topics(nsqd: NsqdServer, tmp_path: Path)
 
 
 async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """nsqd is told so; a smaller number of messages to print bounds it, too."""
+    """RDY does not exceed --max-in-flight, nor a smaller -n."""
     nsqd.post("/topic/create?topic=flight")
     words = ("--topic=flight", f"--nsqd-tcp-address={nsqd.tcp}", "--max-in-flight=9")
     for more, ready in (((), 9), (("-n=4",), 4)):
@@ -182,7 +182,7 @@ async def test_no_more_in_flight_than_asked_for(nsqd: NsqdServer, tmp_path: Path
 
 
 async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """They reach nsqd; its user agent names the tool."""
+    """They reach nsqd; the user agent names the tool."""
     nsqd.post("/topic/create?topic=opt")
     words = ("--topic=opt", f"--nsqd-tcp-address={nsqd.tcp}")
     opts = ("--consumer-opt=snappy", "--consumer-opt=client_id,eyes")
@@ -197,7 +197,7 @@ async def test_options_of_the_client(nsqd: NsqdServer, tmp_path: Path) -> None:
 async def test_a_message_that_came_often_is_printed_all_the_same(
     nsqd: NsqdServer, tmp_path: Path
 ) -> None:
-    """No number of attempts makes it vanish unseen, unless the client's option says so."""
+    """Any number of attempts is printed, unless a client option limits it."""
     publish(nsqd, "often", b"worn")
     words = ("--topic=often", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}")
     async with requeued(nsqd, "often", times=6), tailing(tmp_path, *words) as running:
@@ -206,7 +206,7 @@ async def test_a_message_that_came_often_is_printed_all_the_same(
 
 @asynccontextmanager
 async def requeued(nsqd: NsqdServer, topic: str, times: int) -> AsyncIterator[None]:
-    """The only message of the topic's channel `c` has been delivered so often."""
+    """Have the only message of the topic's channel `c` delivered `times` times before the block."""
     from sparq.client import Consumer
 
     options = {"max_attempts": 0, "max_backoff_duration": 0.0}
@@ -220,7 +220,7 @@ async def requeued(nsqd: NsqdServer, topic: str, times: int) -> AsyncIterator[No
 
 
 async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
-    """While its output waits for a pipe, heartbeats are answered; then all lines come."""
+    """While the output waits for its pipe, heartbeats are answered; then all lines arrive."""
     bodies = [b"%06d" % number + bytes(1000) for number in range(300)]
     publish(nsqd, "paused", *bodies)
     reading, writing = os.pipe()
@@ -229,7 +229,7 @@ async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
     task = asyncio.create_task(tail(options, PipeOutput(writing), asyncio.Event()))
     await until(lambda: nsqd.channel("paused", "c").get("in_flight_count"))
     loop = asyncio.get_running_loop()
-    for _ in range(3):  # nsqd ends a connection that is silent for two heartbeats
+    for _ in range(3):  # nsqd closes a connection that is silent for two heartbeats
         begun = loop.time()
         await until(lambda begun=begun: loop.time() - begun > 0.9)
     read = b""
@@ -244,7 +244,7 @@ async def test_a_paused_reader_pauses_no_connection(nsqd: NsqdServer) -> None:
 
 
 async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
-    """A full disk is told; a reader that has gone is not. What was not written is given back."""
+    """A full disk is an error message, a closed pipe is not; unwritten messages are requeued."""
     publish(nsqd, "unwritten", b"x")
     words = ["--topic=unwritten", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
     options = parse(Options, "nsq_tail", words)
@@ -285,13 +285,13 @@ async def test_lines_that_cannot_be_written(nsqd: NsqdServer) -> None:
     ],
 )
 async def test_what_cannot_be(words: list[str], reason: str) -> None:
-    """The flag or the name is in the reason."""
+    """The error names the flag or the option."""
     with pytest.raises(UsageError, match=reason):
         await tail(parse(Options, "nsq_tail", words), PipeOutput(), asyncio.Event())
 
 
 def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    """Exit status 1 for an invalid flag or missing flags; 0 for --version."""
     for words, status in ((["--nope"], 1), (["--n=x"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
             main(words)
@@ -301,7 +301,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_program(nsqd: NsqdServer) -> None:
-    """A signal ends it with status 0; what it printed is finished."""
+    """SIGTERM ends it with status 0; printed messages are finished."""
     publish(nsqd, "program", b"a", b"b")
     words = ["--topic=program", "--channel=c", f"--nsqd-tcp-address={nsqd.tcp}"]
     with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE) as process:

@@ -1,6 +1,6 @@
-"""nsq_to_file: FIN follows the disk, nsqlookupds are asked for topics, mistakes are refused.
+"""nsq_to_file: FIN only after a sync, topics from nsqlookupds, invalid flags.
 
-tests/scenarios/archiving has the program with each of its flags.
+tests/scenarios/archiving tests the program with each of its flags.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ASKED = ("--nsqd-tcp-address=127.0.0.1:1", "--topic=t")
 
 @asynccontextmanager
 async def site(answer: web.Response | None) -> AsyncIterator[tuple[str, list[web.Request]]]:
-    """A web site with one answer, on a free port; what it was asked."""
+    """Run a web site with one answer on a free port; its address and its requests."""
     asked: list[web.Request] = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -62,25 +62,25 @@ async def site(answer: web.Response | None) -> AsyncIterator[tuple[str, list[web
 
 
 def listing(*topics: object, status: int = 200) -> web.Response:
-    """An answer that lists topics."""
+    """Return an answer that lists topics."""
     return web.json_response({"topics": list(topics)}, status=status)
 
 
 def asking(*lookupds: str, pattern: str = "", config: Config | None = None) -> TopicFinder:
-    """Asks these nsqlookupds."""
+    """Return a finder that asks these nsqlookupds."""
     timeout = ClientTimeout(total=60, connect=60)
     return TopicFinder(lookupds, Pattern(pattern), config or Config(), timeout)
 
 
 async def test_answers_are_united_and_picked() -> None:
-    """In order, each once; of both forms."""
+    """Topics of both answer formats are merged, matched and sorted."""
     old = web.json_response({"status_code": 200, "data": {"topics": ["b", "a"]}})
     async with site(listing("c", "b", "x")) as (first, _), site(old) as (second, _):
         assert ["a", "b", "c"] == await asking(first, second, pattern="^[abc]$").known()
 
 
 async def test_one_that_fails_costs_its_own_answer(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told of once, until it has answered again."""
+    """Each error is logged once until that nsqlookupd answers again."""
     async with site(listing("a")) as (good, _), site(listing(status=500)) as (bad, _):
         topics = asking(good, bad, "127.0.0.1:1")
         assert [["a"], ["a"]] == [await topics.known(), await topics.known()]
@@ -90,7 +90,7 @@ async def test_one_that_fails_costs_its_own_answer(caplog: pytest.LogCaptureFixt
 
 
 async def test_the_secret_is_shown() -> None:
-    """As consumers show it."""
+    """The secret is sent in the header that consumers use."""
     async with site(listing("a")) as (address, asked):
         await asking(address, config=Config(auth_secret="s3cr3t")).known()
 
@@ -119,7 +119,7 @@ async def test_the_secret_is_shown() -> None:
 async def test_an_answer_that_means_no_good(
     answer: web.Response, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is an error of that nsqlookupd; nothing is followed, inflated or read without end."""
+    """The error is logged; redirects, compressed data and data above the limits are refused."""
     async with site(answer) as (address, asked):
         assert [] == await asking(address).known()
 
@@ -128,7 +128,7 @@ async def test_an_answer_that_means_no_good(
 
 
 def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """And told of in one line, without what a peer wrote."""
+    """One line is logged with their number, without the names."""
     listed = ["a", "..", "a/b", "", "x" * 65, None, 7, ["b"], "e\n#ephemeral", "b#ephemeral"]
 
     assert {"a", "..", "b#ephemeral"} == topics_in({"topics": listed})
@@ -174,7 +174,7 @@ def test_what_no_topic_can_be_called_is_left_out(caplog: pytest.LogCaptureFixtur
 def test_what_cannot_be_is_refused(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], reason: str
 ) -> None:
-    """Status 1 and one line that names what is wrong, before anything is connected."""
+    """Status 1 and one line with the error, before any connection is made."""
     with pytest.raises(SystemExit) as ended:
         commands.nsq_to_file([f"--output-dir={tmp_path}", *words])
 
@@ -187,7 +187,7 @@ def test_what_cannot_be_is_refused(
 def test_a_missing_permission_is_reported_as_such(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before anything is connected; the tests may run as root, who may do anything."""
+    """The check precedes any connection; `os.access` is replaced because tests may run as root."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     with pytest.raises(SystemExit) as ended:
         commands.nsq_to_file([*ASKED, f"--output-dir={tmp_path}"])
@@ -201,13 +201,13 @@ def test_a_missing_permission_is_reported_as_such(
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One nsqd for the module; each test has topics of its own."""
+    """One nsqd for this module; each test uses its own topics."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as server:
         yield server
 
 
 async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """However often it was delivered before; NSQ's finishes it unseen behind the fifth time."""
+    """A message with nine deliveries is written; NSQ's finishes it unwritten after the fifth."""
     publish(nsqd, "often", [b"a"])
     told: dict[str, Any] = {"nsqd_tcp_addresses": nsqd.tcp, "max_attempts": 0}
     async with Consumer("often", "nsq_to_file", **told) as consumer:
@@ -222,7 +222,7 @@ async def test_no_message_is_given_up(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Nothing is written twice for an interval that is longer than the message timeout."""
+    """With a sync interval above the message timeout no message is written twice."""
     told = [SLOW, "--consumer-opt=msg_timeout,1s"]
     async with recording(*flags(nsqd, "impatient", tmp_path), *told):
         for count in (1, 2):
@@ -234,7 +234,7 @@ async def test_a_sync_comes_before_nsqd_is_impatient(nsqd: NsqdServer, tmp_path:
 
 
 async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """And so does SIGHUP, behind which the file is continued."""
+    """SIGHUP does, too; the file is continued afterwards."""
     async with recording(*flags(nsqd, "ended", tmp_path), SLOW) as archive:
         publish(nsqd, "ended", [b"0"])
         await until_finished(nsqd, "ended", 1)
@@ -253,7 +253,7 @@ async def test_the_end_finishes_what_is_held(nsqd: NsqdServer, tmp_path: Path) -
 
 
 async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """While it still finishes what is left over, nothing is connected."""
+    """While it still moves files of an earlier run, nothing is connected."""
     async with recording(*flags(nsqd, "unbegun", tmp_path), f"--work-dir={tmp_path}/w"):
         pass
 
@@ -263,7 +263,7 @@ async def test_it_may_be_stopped_before_it_has_begun(nsqd: NsqdServer, tmp_path:
 async def test_nothing_is_finished_before_the_disk_has_it(
     nsqd: NsqdServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While the sync takes its time all is in flight, and heartbeats go on."""
+    """During a slow sync all messages stay in flight, and heartbeats continue."""
     begun, go_on = threading.Event(), threading.Event()
     real = os.fdatasync
 
@@ -289,9 +289,9 @@ async def test_a_failed_sync_ends_it(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """With status 1 and the file's name, whatever the other topics do.
+    """It exits with status 1 and logs the file's name, whatever the state of other topics.
 
-    What it held is delivered again at once.
+    Its unsynced messages are delivered again.
     """
     real, broken = os.fdatasync, [True]
 

@@ -1,4 +1,4 @@
-"""nsq_to_http: its URLs, headers and single requests."""
+"""nsq_to_http: URLs, headers and single requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.tools.forwarding import web_server
 
 @pytest.fixture
 async def session() -> AsyncIterator[aiohttp.ClientSession]:
-    """What the requests are made with."""
+    """The session that makes the requests."""
     async with open_session(1.0, 1.0) as opened:
         yield opened
 
@@ -63,7 +63,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
     ],
 )
 def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
-    """At the start, with the flag; a password or a query is not shown."""
+    """Errors at the start name the flag; passwords and queries are not shown."""
     with pytest.raises(UsageError, match=re.compile(reason)) as refused:
         HttpTarget(method, text, {})
 
@@ -79,12 +79,12 @@ def test_urls_that_are_refused(method: str, text: str, reason: str) -> None:
     ],
 )
 def test_what_is_shown_of_a_url(text: str, shown: str) -> None:
-    """Host and path."""
+    """Only scheme, host, port and path are shown."""
     assert shown == HttpTarget("POST", text, {}).shown
 
 
 def test_headers_are_read() -> None:
-    """The last of a name counts, whatever its case, also over those of the tool."""
+    """The last header of a name wins in any case of letters, also over the tool's headers."""
     given = ["A:1", "a: 2 ", "X-Empty:", "host: other:8", "user-AGENT: mine"]
     found = parse_headers(given, {"User-Agent": "tool", "B": "3"})
 
@@ -109,7 +109,7 @@ def test_headers_are_read() -> None:
     ],
 )
 def test_headers_that_are_refused(text: str, reason: str) -> None:
-    """With the flag and the place; a value may be a secret."""
+    """The error names the header or its position, but not a value, which may be a secret."""
     with pytest.raises(UsageError, match=reason) as refused:
         parse_headers(["Fine: yes", text], {})
 
@@ -117,7 +117,7 @@ def test_headers_that_are_refused(text: str, reason: str) -> None:
 
 
 async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> None:
-    """There a plus sign would stay one."""
+    """A space becomes %20, because a plus sign in a path means a plus sign."""
     async with web_server() as server:
         await HttpTarget("GET", f"{server.url}/in/%s/x?y", {}).send(session, b"a b+c/d")
 
@@ -126,7 +126,7 @@ async def test_a_space_in_a_path_is_no_plus(session: aiohttp.ClientSession) -> N
 
 @pytest.mark.parametrize("body", [b"..", b".", b"a/../b", b"\\..\\", b"/.."])
 async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes) -> None:
-    """In a path; in a query it is a value like any other."""
+    """In the path it is refused; in the query it is sent."""
     async with web_server() as server:
         with pytest.raises(UnsendableError, match=r"act as \. or \.\. in the URL's path"):
             await HttpTarget("GET", f"{server.url}/in/%s", {}).send(session, body)
@@ -136,7 +136,7 @@ async def test_a_body_is_no_step_up(session: aiohttp.ClientSession, body: bytes)
 
 
 async def test_a_large_body(session: aiohttp.ClientSession) -> None:
-    """It arrives whole, with its length said before."""
+    """It arrives complete, with a Content-Length."""
     body = bytes(range(256)) * (WHOLE_BYTES_MAX // 256 + 1)
     async with web_server() as server:
         await HttpTarget("POST", server.url, {}).send(session, body)
@@ -146,7 +146,7 @@ async def test_a_large_body(session: aiohttp.ClientSession) -> None:
 
 
 async def test_nobody_there(session: aiohttp.ClientSession) -> None:
-    """Then nothing was sent, which is said."""
+    """A refused connection raises NotSentError: nothing was sent."""
     with pytest.raises(NotSentError, match=r"^http://127.0.0.1:\d+: connection refused$"):
         await HttpTarget("POST", f"http://127.0.0.1:{free_port()}", {}).send(session, b"x")
 
@@ -162,7 +162,7 @@ ODD_ANSWERS = [
 
 @pytest.mark.parametrize(("said", "reason"), ODD_ANSWERS, ids=range(len(ODD_ANSWERS)))
 async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: str) -> None:
-    """Each is a failure of this request, with its reason, in bounded memory."""
+    """Each one fails this request with a reason, in bounded memory."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -178,7 +178,7 @@ async def test_odd_answers(session: aiohttp.ClientSession, said: bytes, reason: 
 
 
 async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSession) -> None:
-    """Its status counts; its connection is closed."""
+    """Its status counts, and its connection is closed."""
     sent = 0
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -193,14 +193,14 @@ async def test_an_endless_answer_is_read_up_to_a_bound(session: aiohttp.ClientSe
         server.answer = answer
         await HttpTarget("POST", server.url, {}).send(session, b"x")
 
-    # What fits into the buffers of two sockets is sent before that shows.
+    # Up to that moment the server can fill the buffers of two sockets.
     assert ANSWER_BYTES_MAX <= sent < 16 * ANSWER_BYTES_MAX
 
 
 async def test_an_answer_that_trickles_in_counts_all_the_same(
     session: aiohttp.ClientSession,
 ) -> None:
-    """The status was there; the rest is not waited for longer than for a request."""
+    """The status decides; the wait for the rest ends with the request timeout."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -214,7 +214,7 @@ async def test_an_answer_that_trickles_in_counts_all_the_same(
 
 
 async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> None:
-    """Whatever the answer says besides its status."""
+    """It is reused for any 2xx status and body."""
     peers = []
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -231,7 +231,7 @@ async def test_a_connection_is_used_again(session: aiohttp.ClientSession) -> Non
 
 
 async def test_no_cookie_is_kept(session: aiohttp.ClientSession) -> None:
-    """What one answer sets goes with no request."""
+    """Cookies of a response are not sent with later requests."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return web.Response(headers={"Set-Cookie": "a=b; Path=/"})
@@ -265,7 +265,7 @@ asyncio.run(main())
 
 
 async def test_certificates_are_verified(tmp_path: Path) -> None:
-    """By the authorities of the system, or of SSL_CERT_FILE: host, time and signature."""
+    """Host, dates and signature are checked with the system's authorities or SSL_CERT_FILE."""
     files = certificates(tmp_path)
     ways = [files.server, files.elsewhere, files.expired, files.stranger, files.self_signed]
     urls, servers = [], []

@@ -1,4 +1,4 @@
-"""nsq_to_nsq: which messages its JSON filter lets pass, and which of their fields."""
+"""nsq_to_nsq: which messages its JSON filter passes, and which of their fields."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
 
 
 def test_without_a_filter_all_bytes_pass() -> None:
-    """Nobody looks whether they are JSON."""
+    """Without a filter the body need not be JSON."""
     assert b"\xff{" == MessageFilter().passed(b"\xff{")
 
 
 def test_a_required_field() -> None:
-    """It may have any value, null too; the body passes as it is."""
+    """Any value is accepted, even null; the body is unchanged."""
     wanted = MessageFilter(required="a")
 
     assert b'{ "a": null }' == wanted.passed(b'{ "a": null }')
@@ -34,7 +34,7 @@ def test_a_required_field() -> None:
 
 
 def test_a_required_value() -> None:
-    """Another value does not pass; no such field at all is an error."""
+    """Another value is not passed; a missing field is an error."""
     wanted = MessageFilter(required="a", value="x")
 
     assert b'{"a":"x"}' == wanted.passed(b'{"a":"x"}')
@@ -59,7 +59,7 @@ def test_a_required_value() -> None:
     ],
 )
 def test_values_that_are_equal(value: object, text: str) -> None:
-    """Strings by their characters, numbers by their value however they are written."""
+    """Strings are compared by characters, numbers by value in any notation."""
     assert equals(parsed(json.dumps({"v": value}).encode())["v"], text)
 
 
@@ -84,7 +84,7 @@ def test_values_that_are_equal(value: object, text: str) -> None:
     ],
 )
 def test_values_that_are_not(value: object, text: str) -> None:
-    """Nothing but strings and numbers equals anything."""
+    """Only strings and numbers can be equal to a text."""
     assert not equals(value, text)
 
 
@@ -104,7 +104,7 @@ def test_values_that_are_not(value: object, text: str) -> None:
     ],
 )
 def test_a_white_list(body: bytes, passed: bytes) -> None:
-    """Only listed fields, keys in order, whole numbers as integers, every character kept."""
+    """Only listed fields, sorted keys, whole numbers as integers, every character kept."""
     assert passed == MessageFilter(kept=("b", "a")).passed(body)
 
 
@@ -127,7 +127,7 @@ def test_a_white_list(body: bytes, passed: bytes) -> None:
     ],
 )
 def test_what_is_no_object_is_refused(body: bytes, reason: str) -> None:
-    """With the reason, whatever filter there is."""
+    """Any filter gives the reason."""
     for each in (MessageFilter(required="a"), MessageFilter(kept=("a",))):
         with pytest.raises(NotAnObjectError, match=reason):
             each.passed(body)
@@ -145,7 +145,7 @@ JSON = st.recursive(
 @settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from("abcde"), JSON), st.sets(st.sampled_from("abcdef")))
 def test_what_passes_is_what_was_there(fields: dict[str, Any], kept: set[str]) -> None:
-    """Each listed field with its value, whatever that is, and no other field."""
+    """Each listed field has its value, of any type; no other field passes."""
     passed = MessageFilter(kept=(*kept, "z")).passed(json.dumps(fields).encode())
 
     assert {name: value for name, value in fields.items() if name in kept} == json.loads(
@@ -155,7 +155,7 @@ def test_what_passes_is_what_was_there(fields: dict[str, Any], kept: set[str]) -
 
 @given(st.binary(max_size=40))
 def test_any_bytes_pass_or_are_refused(body: bytes) -> None:
-    """Nothing but the documented error comes out."""
+    """Only the documented error is raised."""
     try:
         passed = MessageFilter(required="a", kept=("a",)).passed(body)
     except NotAnObjectError:
