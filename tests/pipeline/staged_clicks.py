@@ -1,15 +1,17 @@
-"""Clicks read in nine steps, each a projection: what `sparq.pipeline.clicks` is held to.
+"""Clicks read with Spark SQL in nine projections, to compare `sparq.pipeline.clicks` with.
 
-It has one way for every message, ordinary or not. It was the pipeline's own until it was too slow.
+It reads every message in the same way, ordinary or not. The pipeline used it until it proved too
+slow.
 
-All of it is Spark SQL expressions, so that the executors' JVM does the reading and no row passes
-through Python. `parse` is a pure function from DataFrame to DataFrame.
+It consists of Spark SQL expressions: the executors' JVM does the work, and no row passes through
+Python. `parse` is a pure function from DataFrame to DataFrame.
 
 Invariants:
-1. Every row that goes in comes out, once. `reason` is null for a click that could be read, else it
-   says in words why not; no input raises (casts are `try_` casts, repetitions are possessive, since
-   Java's regular expressions recurse on the others and a long line would overflow the stack).
-2. `body` is handed on untouched, byte for byte, also where `parse` had to mend invalid UTF-8.
+1. Every input row comes out, once. `reason` is null for a click that could be read; otherwise it
+   says in words why not. No input raises an error: casts are `try_` casts, and repetitions are
+   possessive, since Java's regular expressions recurse on other ones and a long line would
+   overflow the stack.
+2. `body` is passed on unchanged, byte for byte, also where `parse` replaced invalid UTF-8.
 3. Nothing depends on the session's time zone: event times are UTC instants.
 """
 
@@ -23,12 +25,12 @@ from pyspark.sql import functions as F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# What `parse` adds behind the columns it is given, in this order.
+# The columns that `parse` appends, in this order.
 CLICK_COLUMNS = (
     "time",  # TIMESTAMP, event time
-    "address",  # STRING, the visitor's address as the log states it
+    "address",  # STRING, the visitor's address as written in the log
     "user",  # STRING, "-" or the authenticated user; null in JSON
-    "vhost",  # STRING, only where the log has it
+    "vhost",  # STRING, if the log has it
     "method",  # STRING; null where the request line is broken, like the two below
     "path",  # STRING, with its query
     "page",  # STRING, the path without its query
@@ -41,8 +43,8 @@ CLICK_COLUMNS = (
     "reason",  # STRING: null for a readable click
 )
 
-# JSON keys, the first that is there wins. The names are those of nginx, Apache's and Logstash's
-# common JSON formats. Values may be strings or numbers.
+# JSON keys; the first one present counts. The names are those of the common JSON formats of nginx,
+# Apache and Logstash. Values may be strings or numbers.
 JSON_KEYS: dict[str, tuple[str, ...]] = {
     "time": ("time", "timestamp", "@timestamp", "time_iso8601", "time_local", "ts"),
     "address": ("remote_addr", "ip", "address", "client_ip", "clientip"),
@@ -56,8 +58,8 @@ JSON_KEYS: dict[str, tuple[str, ...]] = {
     "vhost": ("vhost", "host"),
 }
 
-_CUT = "\u0001"  # joins captured groups for one split; a line that has it already is unreadable
-_END = "sparq_end"  # closes the array that a JSON body is wrapped in: proof that it is one value
+_CUT = "\u0001"  # joins captured groups for one split; a line that contains it is unreadable
+_END = "sparq_end"  # last element of the array around a JSON body: shows that it is one value
 
 _QUOTED = r'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _HEAD = r'^(\S++(?: [^\s"]++){2,12}?)'
@@ -77,7 +79,7 @@ _TIME_END_S = 253_402_300_800  # 10000-01-01: from there on years have five digi
 
 _BAD_STATUS = "the status is not three digits"
 
-# How far a line that does not match can be followed: the first prefix that fails names the reason.
+# Ever longer prefixes of a line: the first that does not match gives the reason.
 _PREFIXES: tuple[tuple[str, str], ...] = (
     (_HEAD, "not an access-log line and not JSON"),
     (rf"{_HEAD} \[[^\[\]]++\] ", "no time in brackets after address, identity and user"),
@@ -124,12 +126,12 @@ def readable(clicks: DataFrame) -> DataFrame:
 
 
 def rejected(clicks: DataFrame) -> DataFrame:
-    """The messages that could not be read, with their reason."""
+    """The messages that could not be read, with the reason."""
     return clicks.where(F.col("reason").isNotNull())
 
 
 def _line_groups() -> Column:
-    """The captured groups of an access-log line, by one pass of the pattern; else one string."""
+    """The groups of an access-log line, captured in one pass; else one string."""
     line = F.col("_line")
     matched = F.regexp_replace(
         line, _LINE, _CUT.join(f"${group + 1}" for group in range(_LINE_GROUPS))
@@ -139,10 +141,10 @@ def _line_groups() -> Column:
 
 
 def _json_values() -> Column:
-    """The body as an array of objects, each key's value as text, whose last element is ours.
+    """The body as an array of objects with each key's value as text; the last object is _END.
 
-    from_json reads the first value and looks no further: with ours behind it, anything else that
-    follows the object makes the whole unreadable.
+    from_json reads the first value and ignores what follows. With _END after it, anything else that
+    follows the object makes the whole array unreadable.
     """
     keys = sorted({key for names in JSON_KEYS.values() for key in names} | {_END})
     schema = f"ARRAY<STRUCT<{', '.join(f'`{key}`: STRING' for key in keys)}>>"
@@ -152,14 +154,14 @@ def _json_values() -> Column:
 
 
 def _json_object() -> Column:
-    """The one object that the body is; null where it is none."""
+    """The one object in the body; null if there is none."""
     values = F.col("_values")
     whole = (F.size(values) == 2) & (F.get(values, F.lit(1))[_END] == "1")
     return F.when(whole, F.get(values, F.lit(0)))
 
 
 def _raw_columns() -> list[Column]:
-    """The fields as text, from whichever of the two forms the row has."""
+    """The fields as text, from an access-log line or from JSON."""
     matched = F.size("_groups") == _LINE_GROUPS
     group = [F.when(matched, F.col("_groups")[at]) for at in range(_LINE_GROUPS)]
     head = F.when(group[0].contains(","), _first_of_proxies(group[0])).otherwise(group[0])
@@ -191,19 +193,19 @@ def _raw_columns() -> list[Column]:
 
 
 def _first_of_proxies(head: Column) -> Column:
-    """X-Forwarded-For in the address's place is a list: the first is the visitor."""
+    """X-Forwarded-For in place of the address is a list; its first address is the visitor's."""
     return F.regexp_replace(head, r"^([^\s,]++)(?:, [^\s,]++)++ ", "$1 ")
 
 
 def _begins_with_named_host(head: Column) -> Column:
-    """Apache's vhost_combined puts a host, mostly with a port, before the address."""
+    """Apache's vhost_combined has a host, mostly with a port, before the address."""
     return head.rlike(rf"^\S++ {_ADDRESS} \S++ \S") | head.rlike(
         r"^[0-9A-Za-z.-]++:\d{1,5} \S++ \S++ \S"
     )
 
 
 def _unquoted(quoted: Column) -> Column:
-    """The text between the quotes, escapes as written; null where there is no field."""
+    """The text between the quotes, escapes as written; null if the field is absent."""
     return F.when(quoted != "", quoted.substr(F.lit(2), F.length(quoted) - 2))
 
 
@@ -215,14 +217,14 @@ def _from_json(name: str) -> Column:
 
 
 def _request_parts() -> Column:
-    """Method, path and protocol, path without protocol, of a request line; else one string."""
+    """Method, path, protocol, and path without protocol, of a request line; else one string."""
     request = F.col("_request")
     cut = F.regexp_replace(request, _REQUEST, f"$1{_CUT}$2{_CUT}$3{_CUT}$4")
     return F.when(~request.contains(_CUT), F.split(cut, _CUT))
 
 
 def _event_time(text: Column) -> Column:
-    """An instant from CLF or ISO 8601 (UTC where no offset is named); in JSON also of the epoch."""
+    """An instant from CLF, ISO 8601 (UTC if it has no offset) or, in JSON, seconds of the epoch."""
     clf = F.try_to_timestamp(text, F.lit("dd/MMM/yyyy:HH:mm:ss Z"))
     offset = F.when(text.rlike(r"(?:Z|[+-]\d\d:?\d\d)$"), text).otherwise(
         F.concat(text, F.lit("Z"))
@@ -276,14 +278,14 @@ def _click_columns() -> list[Column]:
 
 
 def _page(path: Column) -> Column:
-    """The path without its query; of a proxy's `http://host/path` the path alone."""
+    """The path without its query, and without the scheme and host of a proxy request."""
     bare = F.substring_index(path, "?", 1)
     absolute = F.regexp_replace(bare, r"^(?i:https?)://[^/]*+", "")
     return F.when(bare.startswith("/"), bare).when(absolute == "", F.lit("/")).otherwise(absolute)
 
 
 def _first_reason() -> Column:
-    """Why a row cannot be read, the first of all that holds; null where it can."""
+    """The first reason why a row cannot be read; null if it can."""
     line = F.col("_line")
     address, size, path = F.col("address"), F.col("bytes"), F.col("path")
     unmatched: list[tuple[Column, str]] = [
@@ -306,10 +308,10 @@ def _first_reason() -> Column:
 
 
 def _line_reason(line: Column) -> Column:
-    """Of _PREFIXES the first that the line does not have.
+    """The reason of the first of _PREFIXES that the line does not match.
 
-    Written as a function over an array since few rows need it: nine more patterns in the
-    generated code made the method that reads every row too long for Java's compiler.
+    This is a function over an array because few rows need it: nine more patterns in the generated
+    code made the method that reads every row too long for Java's compiler.
     """
     steps = F.array(
         *(F.struct(F.lit(at).alias("at"), F.lit(why).alias("why")) for at, why in _PREFIXES)

@@ -8,7 +8,7 @@ from sparq.pipeline import app
 
 
 class Query:
-    """A query of which Spark says one thing after the other."""
+    """A query that reports these status messages to Spark, one after another."""
 
     lastProgress = None
 
@@ -32,7 +32,7 @@ def _at_once(monkeypatch):
 
 
 def test_a_source_that_has_come_up():
-    """Whatever the query does then."""
+    """A query whose source has started is not late, whatever it does next."""
     for message in ("Getting offsets from nsq", "Waiting for data to arrive"):
         query = Query("Initializing sources", message)
         app.wait_for_source(query)
@@ -40,7 +40,10 @@ def test_a_source_that_has_come_up():
 
 
 def test_a_source_that_was_too_late_for_spark():
-    """Any other error is one of the query, which ends the application."""
+    """Only the error of a Python worker that connected too late counts as late.
+
+    Other errors are the query's own, and end the application.
+    """
     late = Query("Initializing sources", error=Exception("Python worker failed to connect back."))
     other = Query("Initializing sources", error=Exception("--topic: there is no topic clicks"))
     for query in (late, other):
@@ -51,7 +54,7 @@ def test_a_source_that_was_too_late_for_spark():
 
 
 def test_a_query_is_started_again_three_times():
-    """A machine that is always too slow ends the application with Spark's error."""
+    """A query whose source is late is restarted three times; then Spark's error is raised."""
     late = Exception("Python worker failed to connect back.")
     begun = []
 

@@ -1,4 +1,4 @@
-"""The archive: every readable click once, by date and hour, whatever is repeated or killed."""
+"""The archive: every readable click once, by date and hour, after repeats and kills."""
 
 import pytest
 from pyspark.sql import functions as F
@@ -14,12 +14,12 @@ MERGE_AT_ONCE = compaction.Sizes(settle_s=0)
 
 
 def parquet_files(root):
-    """All that lie there, whether they count or not."""
+    """The names of all Parquet files in the folder, live or not."""
     return {path.name for path in root.rglob("*.parquet")}
 
 
 def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
-    """Read by plain Spark and by sparq, in a folder whose name has to be escaped."""
+    """Plain Spark and sparq read the same clicks, also from a folder whose name is escaped."""
     root = tmp_path / "an archive"
     sink = archive.ArchiveSink(str(root), NO_MERGES)
     assert ids(archive.frame(spark, str(root))) == []
@@ -37,7 +37,7 @@ def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_p
 
 
 def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path):
-    """Without Spark, by the log."""
+    """On a local disk, the log and Arrow read the same clicks without Spark."""
     folders = Folders(tmp_path)
     sink = archive.ArchiveSink(str(folders.archive), MERGE_AT_ONCE)
     for number, batch in enumerate(batches):
@@ -49,7 +49,7 @@ def test_a_reader_on_a_local_disk_sees_the_same(spark, query, batches, tmp_path)
 
 
 def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
-    """Also where older batches have been merged; a batch without clicks may come again as well."""
+    """A repeated batch adds no files, also if older batches were merged, or if it is empty."""
     sink = archive.ArchiveSink(str(tmp_path), MERGE_AT_ONCE)
     empty = batches[0].where("false")
     for number, batch in enumerate([*batches, empty]):
@@ -64,7 +64,7 @@ def test_a_repeated_batch_is_left_out(spark, query, batches, tmp_path):
 
 
 def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_path, monkeypatch):
-    """Its files do not count, and go when the batch is written again."""
+    """Files of a killed write do not count, and are deleted when the batch is written again."""
     sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
 
@@ -86,7 +86,7 @@ def test_a_batch_that_was_killed_before_its_commit(spark, query, batches, tmp_pa
 
 
 def test_two_drivers_with_the_same_batch(spark, query, batches, tmp_path, monkeypatch):
-    """One of them taken for dead: neither deletes what counts, or what may come to count."""
+    """Of two drivers that write a batch one commits; neither deletes files that may be live."""
     living, dead = (archive.ArchiveSink(str(tmp_path), NO_MERGES) for _ in range(2))
 
     def between_files_and_commit(sink, do):
@@ -111,7 +111,7 @@ def test_two_drivers_with_the_same_batch(spark, query, batches, tmp_path, monkey
 
 
 def test_hours_are_of_utc_whatever_the_session_says(spark, query, messages, tmp_path):
-    """A session of another time zone writes the same rows into the same hours."""
+    """A session in another time zone writes the same rows to the same hours."""
     lines = generate(200, seed=3).lines
     zone = "spark.sql.session.timeZone"
     before = spark.conf.get(zone)
@@ -132,7 +132,7 @@ def test_hours_are_of_utc_whatever_the_session_says(spark, query, messages, tmp_
 
 
 def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_path):
-    """A new checkpoint begins at batch 0 again; its batches are not taken for the old ones."""
+    """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
     sink = archive.ArchiveSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
     query("22222222-bbbb")
@@ -142,7 +142,7 @@ def test_another_query_with_the_same_batch_numbers(spark, query, batches, tmp_pa
 
 
 def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
-    """Without the query's id a repeated batch could not be told."""
+    """Outside a streaming query the sink is refused: it needs the id to find repeats."""
     with pytest.raises(
         RuntimeError, match="can only be written by foreachBatch of a streaming query"
     ):
@@ -150,7 +150,7 @@ def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
 
 
 def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
-    """The driver died after the archive's commit and before Spark's: nothing is there twice."""
+    """A driver that dies between the archive's commit and Spark's leaves no duplicates."""
     source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
     lines = generate(300, seed=4).lines
     for at in range(0, 300, 100):

@@ -1,4 +1,4 @@
-"""The archive as a Delta table: every readable click once, whatever is repeated or killed."""
+"""The archive as a Delta table: every readable click once, after repeats and kills."""
 
 import json
 from datetime import UTC, datetime
@@ -20,11 +20,11 @@ from tests.pipeline.delta_table import archived, live_files, parquet_files
 
 NO_MERGES = None
 MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
-LATER_MS = 4 * 10**12  # long after anything that these tests write
+LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
 def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_path):
-    """Read by `deltalake` and by Spark, in a folder whose name has to be escaped."""
+    """`deltalake` and Spark read the same clicks, also from a folder whose name is escaped."""
     root = tmp_path / "an archive"
     sink = DeltaSink(str(root), NO_MERGES)
     assert ids(archive_delta.frame(spark, str(root))) == []
@@ -43,7 +43,7 @@ def test_every_readable_click_once_by_date_and_hour(spark, query, batches, tmp_p
 
 
 def test_it_has_what_the_parquet_archive_has(spark, query, batches, tmp_path):
-    """The same rows, the same columns, the same types, to the last byte of each body."""
+    """The Delta archive has the same rows, columns and types as the Parquet archive."""
     parquet = archive.ArchiveSink(str(tmp_path / "parquet"), NO_MERGES)
     delta = DeltaSink(str(tmp_path / "delta"), NO_MERGES)
     for number, batch in enumerate(batches):
@@ -57,7 +57,7 @@ def test_it_has_what_the_parquet_archive_has(spark, query, batches, tmp_path):
 
 
 def test_delta_reads_types_and_bounds(query, batches, tmp_path):
-    """The table's own schema, and file statistics that leave files out for a reader of a time."""
+    """The table has its own schema, partitions, and statistics by which readers skip files."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate(batches):
         sink(batch, number)
@@ -76,7 +76,7 @@ def test_delta_reads_types_and_bounds(query, batches, tmp_path):
 
 
 def test_a_batch_is_one_commit_with_its_number(query, batches, tmp_path):
-    """The query's id is the application, the batch its version."""
+    """Each batch is one commit; its transaction has the query's id and the batch's number."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate(batches):
         sink(batch, number)
@@ -86,7 +86,7 @@ def test_a_batch_is_one_commit_with_its_number(query, batches, tmp_path):
 
 
 def test_a_repeated_batch_is_left_out(query, batches, tmp_path):
-    """Also by a driver that has just started; a batch without clicks may come again as well."""
+    """A repeated batch changes nothing, also with a new driver, or if the batch is empty."""
     empty = batches[0].where("false")
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([*batches, empty]):
@@ -100,7 +100,7 @@ def test_a_repeated_batch_is_left_out(query, batches, tmp_path):
 
 
 def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, tmp_path):
-    """The batch's number outlives the commit that it came with: checkpoints keep it."""
+    """A repeat is detected after old commits are deleted: checkpoints keep batch numbers."""
     root = str(tmp_path)
     kept = {"delta.checkpointInterval": "2", "delta.logRetentionDuration": "interval 0 seconds"}
     DeltaTable.create(root, ARCHIVE_SCHEMA, partition_by=["date", "hour"], configuration=kept)
@@ -119,7 +119,7 @@ def test_a_repeated_batch_is_found_in_a_log_that_was_shortened(query, batches, t
 
 
 def test_another_query_with_the_same_batch_numbers(query, batches, tmp_path):
-    """A new checkpoint begins at batch 0 again; its batches are not taken for the old ones."""
+    """A new checkpoint starts at batch 0; its batches are not taken for the old query's."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
     query("11111111-bbbb")
@@ -129,7 +129,7 @@ def test_another_query_with_the_same_batch_numbers(query, batches, tmp_path):
 
 
 def test_a_batch_that_was_killed_before_its_commit(query, batches, tmp_path, monkeypatch):
-    """Its files do not count, and do not stand in the way when the batch is written again."""
+    """Files of a killed write do not count and do not hinder the repeated batch."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     sink(batches[0], 0)
 
@@ -150,7 +150,7 @@ def test_a_batch_that_was_killed_before_its_commit(query, batches, tmp_path, mon
 
 
 def between_files_and_commit(monkeypatch, sink, do):
-    """Let something happen when a sink has written a batch's files and not yet committed it."""
+    """Call `do` when a sink has written a batch's files, before it commits them."""
     write = sink._write
 
     def written(*arguments):
@@ -162,7 +162,7 @@ def between_files_and_commit(monkeypatch, sink, do):
 
 
 def test_two_drivers_with_the_same_batch(query, batches, tmp_path, monkeypatch):
-    """One of them taken for dead: the second to commit finds the batch there and adds nothing."""
+    """Of two drivers that write the same batch, the second to commit adds nothing."""
     living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
     dead(batches[0], 0)
     living(batches[0], 0)
@@ -174,7 +174,7 @@ def test_two_drivers_with_the_same_batch(query, batches, tmp_path, monkeypatch):
 
 
 def test_a_driver_that_is_batches_behind(query, batches, tmp_path, monkeypatch):
-    """What it commits late is there already, and the table's newest batch stays the newest."""
+    """A late commit of an old batch adds nothing; the newest batch number stays."""
     living, dead = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
 
     def go_on():
@@ -189,7 +189,7 @@ def test_a_driver_that_is_batches_behind(query, batches, tmp_path, monkeypatch):
 
 
 def test_a_merge_and_another_query_meanwhile(spark, query, batches, tmp_path, monkeypatch):
-    """They do not disturb a batch between its files and its commit, nor are they undone."""
+    """A merge and another query's batch between a batch's files and its commit do no harm."""
     first, second = (DeltaSink(str(tmp_path), NO_MERGES) for _ in range(2))
     first(batches[0], 0)
     first(batches[0], 1)
@@ -208,7 +208,7 @@ def test_a_merge_and_another_query_meanwhile(spark, query, batches, tmp_path, mo
 
 
 def test_a_column_that_came_later(spark, query, batches, tmp_path):
-    """Rows from before have null there; readers see one table, also after a merge."""
+    """Rows written before a column was added have null in it, also after a merge."""
     without = pa.schema([field for field in ARCHIVE_SCHEMA if field.name not in ("vhost", "body")])
     table = DeltaTable.create(str(tmp_path), without, partition_by=["date", "hour"])
     clicks = batches[0].drop("vhost", "body").toPandas()
@@ -231,7 +231,7 @@ def test_a_column_that_came_later(spark, query, batches, tmp_path):
 
 
 def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
-    """One sentence names the folder, and what it has."""
+    """A table with another column type or without partitions is a ValueError."""
     other, flat = tmp_path / "other", tmp_path / "flat"
     changed = ARCHIVE_SCHEMA.set(
         ARCHIVE_SCHEMA.get_field_index("status"), pa.field("status", pa.string())
@@ -248,7 +248,7 @@ def test_a_table_of_another_form_is_refused(query, batches, tmp_path):
 
 
 def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
-    """Nothing in the folder is touched."""
+    """A folder with a Parquet archive is refused and left unchanged."""
     archive.ArchiveSink(str(tmp_path), NO_MERGES)(batches[0], 0)
     before = sorted(tmp_path.rglob("*"))
 
@@ -258,7 +258,7 @@ def test_a_parquet_archive_in_its_place_is_refused(query, batches, tmp_path):
 
 
 def test_hours_are_of_utc_whatever_the_session_says(spark, query, batches, tmp_path):
-    """A session of another time zone writes the same rows into the same hours."""
+    """A session in another time zone writes the same rows to the same hours."""
     one, two = tmp_path / "one", tmp_path / "two"
     DeltaSink(str(one), NO_MERGES)(batches[0], 0)
     zone = "spark.sql.session.timeZone"
@@ -279,7 +279,7 @@ def test_hours_are_of_utc_whatever_the_session_says(spark, query, batches, tmp_p
 
 
 def test_a_column_without_any_value(query, messages, tmp_path):
-    """Lines of the common format have no user agent: it is null, and has its type."""
+    """A column without any value has nulls of its type, such as the common format's user agent."""
     line = b'192.0.2.1 - - [02/Mar/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 1'
     DeltaSink(str(tmp_path), NO_MERGES)(archive.archived(messages([line] * 3)), 0)
     table = DeltaTable(tmp_path).to_pyarrow_table()
@@ -289,7 +289,7 @@ def test_a_column_without_any_value(query, messages, tmp_path):
 
 
 def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypatch):
-    """However many clicks a batch has."""
+    """The driver gets one row per file, however many clicks the batch has."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     rows = []
     between = sink._write
@@ -313,7 +313,7 @@ def test_the_driver_gets_a_row_a_file(spark, query, batches, tmp_path, monkeypat
 
 
 def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
-    """Without the query's id a repeated batch could not be told."""
+    """Outside a streaming query the sink is refused: it needs the id to find repeats."""
     with pytest.raises(
         RuntimeError, match="can only be written by foreachBatch of a streaming query"
     ):
@@ -321,7 +321,7 @@ def test_it_is_for_streaming_queries_alone(spark, batches, tmp_path):
 
 
 def test_a_stream_that_repeats_its_last_batch(spark, messages, tmp_path):
-    """The driver died after the table's commit and before Spark's: nothing is there twice."""
+    """A driver that dies between the table's commit and Spark's leaves no duplicates."""
     source, root, checkpoint = (tmp_path / name for name in ("in", "archive", "checkpoint"))
     lines = generate(300, seed=4).lines
     for at in range(0, 300, 100):

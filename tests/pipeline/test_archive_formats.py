@@ -1,4 +1,4 @@
-"""The archive in the chosen format: no package that it does not need, and no mix of the two."""
+"""The archive's formats: each needs only its own packages, and a folder has one of them."""
 
 import importlib
 import sys
@@ -14,7 +14,7 @@ from sparq.pipeline.settings import SettingsError
 
 @pytest.fixture
 def query(spark):
-    """Makes this thread look like a streaming query's, by its id."""
+    """Make this thread look like that of a streaming query."""
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", "11111111-aaaa")
     yield
     spark.sparkContext.setLocalProperty("sql.streaming.queryId", None)
@@ -22,7 +22,7 @@ def query(spark):
 
 @pytest.mark.parametrize("chosen", ["parquet", "delta"])
 def test_readers_find_out_the_format(spark, query, messages, tmp_path, chosen):
-    """With Spark and without; a sink of the other format refuses the folder."""
+    """Readers detect the format; a sink of the other format refuses the folder."""
     folders = Folders(tmp_path)
     root = str(folders.archive)
     clicks = archive.archived(messages(generate(100, seed=3).lines))
@@ -42,7 +42,7 @@ def test_readers_find_out_the_format(spark, query, messages, tmp_path, chosen):
 
 
 def test_how_long_replaced_files_are_kept(spark, tmp_path):
-    """A Delta table's as long as its log says; sizes are those of the setting."""
+    """A Delta table keeps replaced files for a day; other sizes are those given."""
     sink = archive_formats.sink(spark, "delta", str(tmp_path), Sizes(1, 2, 3))
 
     assert sink._sizes == Sizes(1, 2, 3, keep_s=86_400)
@@ -50,7 +50,7 @@ def test_how_long_replaced_files_are_kept(spark, tmp_path):
 
 
 def test_without_the_package(monkeypatch):
-    """One sentence says what to install; Parquet needs nothing."""
+    """Delta without its package is a SettingsError with the pip command; Parquet needs none."""
     name = "sparq.pipeline.delta_place"
     kept = importlib.import_module(name)
     monkeypatch.delitem(sys.modules, name)

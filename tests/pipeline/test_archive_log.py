@@ -1,4 +1,4 @@
-"""The archive's log: which files count, commit by commit, and one writer at a time."""
+"""The archive's log: the live files, commit by commit, with one writer at a time."""
 
 import pytest
 from hypothesis import given
@@ -21,18 +21,18 @@ statuses = st.builds(
 
 
 def status(number):
-    """Some file."""
+    """The status of file number `number`."""
     return FileStatus(f"file:/a/date=2026-03-02/hour=10/{number}.parquet", 7, 1000, 1, 512)
 
 
 @given(st.lists(statuses))
 def test_a_commit_is_read_as_it_was_written(files):
-    """Whatever the names."""
+    """A commit survives a round trip, with any file names."""
     assert decoded(encoded(files)) == files
 
 
 def test_a_commit_of_another_version_is_refused():
-    """It says which."""
+    """A commit of another version is a ValueError that names both versions."""
     with pytest.raises(
         ValueError, match="the archive's log has version v2, this sparq reads version v1"
     ):
@@ -40,7 +40,10 @@ def test_a_commit_of_another_version_is_refused():
 
 
 def test_the_newest_complete_commit_and_what_follows():
-    """Sparq's commits are all complete; Spark's own sink makes one in ten so."""
+    """A snapshot is the newest complete commit (`.compact`) and all later ones.
+
+    Sparq writes only complete commits; of those of Spark's sink every tenth is complete.
+    """
     assert parts_of([]) == []
     assert parts_of(["7.compact", "8.compact", ".8.compact.crc"]) == ["8.compact"]
     assert parts_of(["0", "1"]) == ["0", "1"]
@@ -48,7 +51,7 @@ def test_the_newest_complete_commit_and_what_follows():
 
 
 def test_a_snapshot_without_some_files_and_with_others():
-    """In the order in which they came."""
+    """A changed snapshot keeps the order of its files; added ones are last."""
     one, two, three = map(status, range(3))
 
     assert Snapshot(4, (one, two)).changed([one], [three]) == (two, three)
@@ -56,7 +59,7 @@ def test_a_snapshot_without_some_files_and_with_others():
 
 
 def test_commits_follow_each_other_and_none_is_replaced(spark, tmp_path):
-    """Of two writers that have read the same commit the second gets an error."""
+    """Of two writers that start from the same commit, the second gets a FileExistsError."""
     root = (tmp_path / "an archive").as_uri()
     log = ArchiveLog(HadoopFiles(spark), root)
     empty = log.read()
@@ -69,7 +72,7 @@ def test_commits_follow_each_other_and_none_is_replaced(spark, tmp_path):
 
 
 def test_old_commits_go(spark, tmp_path):
-    """The newest stay, for readers that are at work."""
+    """Only the newest COMMITS_KEPT commits stay, for readers that are still using them."""
     log = ArchiveLog(HadoopFiles(spark), str(tmp_path))
     snapshot = log.read()
     for number in range(COMMITS_KEPT + 3):
@@ -81,7 +84,7 @@ def test_old_commits_go(spark, tmp_path):
 
 
 def test_a_log_of_sparks_own_sink_is_continued(spark, tmp_path):
-    """And Spark reads the whole, though its commits in between are not complete."""
+    """A log of Spark's own sink can be continued, and Spark reads the result."""
     source = tmp_path / "in"
     spark.range(5).write.parquet(str(source))
     root = str(tmp_path / "archive")

@@ -1,4 +1,4 @@
-"""The audit: it holds for what is even, and says what is not."""
+"""The audit: it passes if the numbers agree, and names each difference."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ BODIES = [b"click %d" % number for number in range(10)]
 
 
 def messages(bodies: list[bytes], first_id: int = 0) -> pa.Table:
-    """Archived or rejected messages with ids of their own."""
+    """Archived or rejected messages with consecutive ids."""
     ids = [f"{first_id + number:016x}" for number in range(len(bodies))]
     return pa.table({"id": pa.array(ids, pa.string()), "body": pa.array(bodies, pa.binary())})
 
 
 def minutes(*rows: tuple[int, int, int]) -> pa.Table:
-    """(minute, revision, clicks) as rows of the metrics."""
+    """Rows of the metrics from (minute, revision, clicks)."""
     times = [datetime(2026, 3, 2, 10, minute, tzinfo=UTC) for minute, _, _ in rows]
     return pa.table(
         {
@@ -35,12 +35,12 @@ def minutes(*rows: tuple[int, int, int]) -> pa.Table:
 
 
 def late(clicks: int) -> pa.Table:
-    """Late clicks."""
+    """A table of late clicks."""
     return pa.table({"clicks": pa.array([clicks] if clicks else [], pa.int64())})
 
 
 def written(bodies: list[bytes]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Hashes as the publisher leaves them."""
+    """Hashes as the publisher writes them."""
     return np.frombuffer(hashes(bodies), np.uint64)
 
 
@@ -55,7 +55,7 @@ def held(
     acknowledged: list[bytes] = BODIES,
     resent: tuple[bytes, ...] = (),
 ) -> AuditResult:
-    """An audit that holds, but for what is changed."""
+    """The result of an audit that passes, apart from the given changes."""
     return audit(
         logged,
         messages(archived),
@@ -67,7 +67,7 @@ def held(
 
 
 def test_even_books_hold() -> None:
-    """Everything is there once."""
+    """The audit passes if every message is stored exactly once."""
     found = held()
 
     assert found.exactly_once
@@ -76,7 +76,7 @@ def test_even_books_hold() -> None:
 
 
 def test_each_rule_fails_by_itself() -> None:
-    """A lost, doubled, foreign or uncounted message is named."""
+    """A lost, duplicated, foreign or uncounted message each has its own failure."""
     assert "the logs hold 11" in held(logged=11).failures[0]
     assert "1 message ids occur more than once" in held(rejected_first_id=0).failures[0]
     assert "are missing" in held(acknowledged=[*BODIES, b"lost"]).failures[0]
@@ -85,7 +85,7 @@ def test_each_rule_fails_by_itself() -> None:
 
 
 def test_a_resent_body_may_stand_twice_and_no_oftener() -> None:
-    """A send without an answer explains one message more, or none."""
+    """A body that was re-sent once may be stored once or twice, not more often."""
     twice = [*BODIES[:9], BODIES[0]]
     even = minutes((0, 1, 9))
 
@@ -95,7 +95,7 @@ def test_a_resent_body_may_stand_twice_and_no_oftener() -> None:
 
 
 def test_the_newest_revision_counts() -> None:
-    """Whatever the order in which the revisions lie."""
+    """The newest revision of a minute counts, in any order of the rows."""
     rows = newest_rows(minutes((3, 1, 1), (2, 2, 7), (3, 3, 4), (2, 1, 9), (3, 2, 2)))
 
     assert rows["clicks"].to_pylist() == [7, 4]
@@ -107,7 +107,7 @@ def test_the_newest_revision_counts() -> None:
     st.lists(st.integers(0, 5), max_size=12),
 )
 def test_compare_equals_counting(sent: list[int], again: list[int], there: list[int]) -> None:
-    """The arrays say what plain counters say."""
+    """`compare` gives the same numbers as plain counters."""
     arrays = [np.array(part, np.uint64) for part in (sent, again, there)]
     surplus = Counter(there) - Counter(sent) - Counter(again)
 

@@ -1,4 +1,4 @@
-"""What a query's checkpoint says to its next start."""
+"""What is read from a query's checkpoint before its next start."""
 
 import pytest
 
@@ -8,14 +8,14 @@ from sparq.pipeline.hadoop_files import HadoopFiles
 
 @pytest.fixture
 def partitions(spark):
-    """Sets the session's shuffle partitions for a test."""
+    """A function that sets the session's shuffle partitions for one test."""
     before = spark.conf.get(PARTITIONS)
     yield lambda count: spark.conf.set(PARTITIONS, str(count))
     spark.conf.set(PARTITIONS, before)
 
 
 def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_path):
-    """Spark keeps them over a restart on another number of cores, and this reads which they are."""
+    """Spark keeps the shuffle partitions of the first start; they are read from the checkpoint."""
     files, checkpoint = HadoopFiles(spark), str(tmp_path / "checkpoint")
 
     def run():
@@ -38,7 +38,7 @@ def test_a_query_keeps_the_partitions_of_its_first_start(spark, partitions, tmp_
 
 @pytest.mark.parametrize("name", ["clicks", "my clicks", "10% & more"])
 def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
-    """Spark's reader of states looks for `my clicks` in `my%20clicks`; a link helps it."""
+    """The state can be read in a folder with a space or %: Spark's reader escapes its name."""
     checkpoint, words = tmp_path / name, tmp_path / "words"
     words.mkdir()
     (words / "some").write_text("one\ntwo\none\n")
@@ -55,7 +55,10 @@ def test_the_state_of_any_folder_can_be_read(spark, tmp_path, name):
 
 
 def test_a_checkpoint_of_another_form_is_refused(spark, tmp_path):
-    """The file is named: a guess would send clicks to buckets that do not hold their visitors."""
+    """An unreadable checkpoint is a ValueError with the file's name.
+
+    A guessed number of partitions would send clicks to buckets without their visitors.
+    """
     offsets = tmp_path / "checkpoint" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / "0").write_text("v9")

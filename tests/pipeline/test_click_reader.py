@@ -1,4 +1,4 @@
-"""One message read carefully: its fields, or the first thing that is wrong with it."""
+"""One message read by the careful reader: its fields, or the first error in it."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -12,7 +12,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @pytest.mark.parametrize(("line", "expected"), READ.items())
 def test_a_click_in_each_form(line, expected):
-    """Common, combined, their usual extensions, and JSON under its usual names."""
+    """The common and combined formats, their usual extensions, and JSON are read."""
     click = read(line.encode())._asdict()
     click["time"] = EPOCH + timedelta(microseconds=click["time"])
 
@@ -22,7 +22,7 @@ def test_a_click_in_each_form(line, expected):
 
 @pytest.mark.parametrize(("line", "reason"), UNREADABLE.items())
 def test_the_first_thing_that_is_wrong(line, reason):
-    """It is named, and the size is 0 where nothing could be read."""
+    """The first error is the reason; if nothing could be read, the size is 0."""
     click = read(line.encode())
 
     assert reason == click.reason
@@ -31,5 +31,5 @@ def test_the_first_thing_that_is_wrong(line, reason):
 
 
 def test_no_message_raises():
-    """Not one of a megabyte, nor one that is no UTF-8."""
+    """No message raises an error, not even 1 MB of anything or invalid UTF-8."""
     assert 2 == [read(body).reason for body in HOSTILE].count(None)

@@ -1,4 +1,4 @@
-"""Event times: one text, and a column of them, against Python's own calendar."""
+"""Event times of one text and of a column of texts, compared with Python's calendar."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -35,7 +35,7 @@ def micros(instant):
 
 
 def columns(texts, times):
-    """What a vectorised reader makes of some texts; None where it does not trust itself."""
+    """A vectorised reader's times of some texts; None where it leaves a text to `event_micros`."""
     bodies = pa.array([text.encode() for text in texts], pa.binary())
     text = Text(bodies)
     found, ok = times(text, Spans(text.starts, text.ends))
@@ -43,13 +43,13 @@ def columns(texts, times):
 
 
 def clf_column(texts):
-    """Texts of the right length, as access-log times."""
+    """Access-log times of texts of the right length."""
     return columns(texts, lambda text, spans: clf_times(text, spans.starts))
 
 
 @given(st.lists(instants, min_size=1))
 def test_access_log_times_are_those_of_pythons_calendar(found):
-    """With any offset; the column as each alone, but for whole offsets of 18 hours."""
+    """Access-log times with any offset are right; the column leaves out offsets of 18 hours."""
     texts = [f"{at:%d/%b}/{at.year:04}:{at:%H:%M:%S %z}" for at in found]
     expected = [micros(at.replace(microsecond=0)) for at in found]
 
@@ -66,7 +66,7 @@ def test_access_log_times_are_those_of_pythons_calendar(found):
     st.sampled_from(("auto", "seconds")),
 )
 def test_iso_times_are_those_of_pythons_calendar(found, between, precision):
-    """With a fraction or none; the column as each alone."""
+    """ISO 8601 times with or without a fraction are right, alone and as a column."""
     texts = [at.isoformat(between, precision) for at in found]
     expected = [micros(at if precision == "auto" else at.replace(microsecond=0)) for at in found]
 
@@ -76,7 +76,7 @@ def test_iso_times_are_those_of_pythons_calendar(found, between, precision):
 
 @pytest.mark.parametrize("text", ODD)
 def test_a_column_never_says_more_than_each_alone(text):
-    """What is no time is none; what only the careful way can tell is left to it."""
+    """A column gives the same time as each text alone, or leaves the text to that reader."""
     alone = event_micros(text, is_json=True)
 
     assert columns([text], iso_times) in ([alone], [None])
@@ -86,7 +86,7 @@ def test_a_column_never_says_more_than_each_alone(text):
 
 @given(st.lists(st.integers(0, 10**17 - 1), min_size=1))
 def test_a_number_is_seconds_milliseconds_or_microseconds(numbers):
-    """By its size, in JSON only."""
+    """A number is seconds, milliseconds or microseconds by its size, and only in JSON."""
     found, ok = epoch_times(np.array(numbers, np.int64))
     alone = [event_micros(str(number), is_json=True) for number in numbers]
 
@@ -95,7 +95,7 @@ def test_a_number_is_seconds_milliseconds_or_microseconds(numbers):
 
 
 def test_numbers_with_a_fraction():
-    """To the microsecond, half of one rounded up."""
+    """Fractions are exact to the microsecond; half a microsecond is rounded up."""
     assert event_micros("1760129736.5", True) == 1760129736_500000
     assert event_micros("1760129736.0000005", True) == 1760129736_000001
     assert event_micros("1.760129736123E12", True) == 1760129736_123000

@@ -1,4 +1,4 @@
-"""What a click is: forms that are read, lines that are not, and none that stops the query."""
+"""Parsing clicks: the readable forms, the reasons for others; no input stops a query."""
 
 import json
 import random
@@ -27,7 +27,7 @@ COMPARED = ("time", "address", "page", "status", "bytes", "referer", "user_agent
 
 
 def batch_of(bodies):
-    """A batch as it comes from Spark, with a column that has nothing to do with it."""
+    """A batch as it comes from Spark, with a column that is not part of a click."""
     return pa.record_batch(
         {"index": pa.array(range(len(bodies)), pa.int64()), "body": pa.array(bodies, pa.binary())}
     )
@@ -42,7 +42,7 @@ def parsed(bodies):
 
 
 def carefully(body):
-    """What the careful reading makes of a message, as a row."""
+    """The row that the careful reader gives for a message."""
     click = click_reader.read(body)._asdict()
     if click["time"] is not None:
         click["time"] = pa.scalar(click["time"], pa.timestamp("us", "UTC")).as_py()
@@ -50,12 +50,12 @@ def carefully(body):
 
 
 def clicks_of(rows):
-    """Rows without what is not the click's own."""
+    """The rows with the columns of a click only."""
     return [{name: row[name] for name in clicks.CLICK_COLUMNS} for row in rows]
 
 
 def test_the_forms_of_a_click():
-    """Common, combined, their usual extensions, and JSON under its usual names."""
+    """The common and combined formats, their usual extensions, and JSON are read."""
     rows = parsed([line.encode() for line in READ])
 
     for row, expected in zip(rows, READ.values(), strict=True):
@@ -64,14 +64,14 @@ def test_the_forms_of_a_click():
 
 
 def test_what_cannot_be_read_says_why():
-    """The first thing that is wrong."""
+    """An unreadable message has the first error as its reason."""
     rows = parsed([line.encode() for line in UNREADABLE])
 
     assert {row["body"].decode(): row["reason"] for row in rows} == UNREADABLE
 
 
 def test_nothing_stops_it_and_nothing_is_lost():
-    """A megabyte of anything comes back with its reason, its body as it came."""
+    """Hostile messages of up to 1 MB come back with a reason and an unchanged body."""
     rows = parsed(HOSTILE)
 
     assert [row["body"] for row in rows] == HOSTILE
@@ -79,7 +79,7 @@ def test_nothing_stops_it_and_nothing_is_lost():
 
 
 def answer(body):
-    """What plain Python reads, None where it reads nothing."""
+    """The fields that plain Python reads; None if the body is not a click."""
     try:
         found = plain.read(body)
     except plain.Unreadable:
@@ -94,7 +94,7 @@ def same_as_plain_python(rows):
 
 
 def test_it_reads_what_plain_python_reads():
-    """Thousands of lines, most of them damaged at random."""
+    """3,000 lines, most of them damaged at random, are read as by plain Python."""
     rng = random.Random(7)
     lines = generate(1500, seed=7).lines
     bodies = [damaged(line, rng) for line in lines * 2]
@@ -106,7 +106,7 @@ def test_it_reads_what_plain_python_reads():
 
 @pytest.mark.skipif(not ACCESS_LOG.exists(), reason="needs the sample log")
 def test_it_reads_a_real_log():
-    """Every line as plain Python reads it; the one whose user agent is never closed is rejected."""
+    """Every line of a real log is read as by plain Python; one has no closing quote."""
     rows = parsed(ACCESS_LOG.read_bytes().splitlines())
 
     same_as_plain_python(rows)
@@ -114,7 +114,7 @@ def test_it_reads_a_real_log():
 
 
 def test_the_ordinary_ways_give_what_the_careful_one_gives():
-    """All columns and reasons, whatever else is in the batch and wherever it begins."""
+    """Ordinary and careful readers agree in all columns, for any batch and any slice of it."""
     bodies = odd_bodies()
     random.Random(13).shuffle(bodies)
     expected = [carefully(body) for body in bodies]
@@ -129,7 +129,7 @@ def test_the_ordinary_ways_give_what_the_careful_one_gives():
 
 @st.composite
 def nearly_ordinary_bodies(draw):
-    """Ordinary messages, a few of whose bytes are lost, doubled or replaced."""
+    """Ordinary messages with up to three places removed or replaced."""
     body = bytearray(draw(st.sampled_from(ORDINARY)))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(body) - 1))
@@ -143,12 +143,12 @@ def nearly_ordinary_bodies(draw):
 @settings(max_examples=300)
 @given(st.lists(nearly_ordinary_bodies() | st.binary(max_size=30), max_size=6))
 def test_any_batch_gives_what_the_careful_way_gives(bodies):
-    """Each row alone decides what becomes of it."""
+    """A row's result does not depend on the other rows of its batch."""
     assert clicks_of(parsed(bodies)) == [carefully(body) for body in bodies]
 
 
 def test_nearly_all_messages_are_ordinary(monkeypatch):
-    """Of generated clicks only those that are damaged are read one by one."""
+    """Of generated clicks only damaged ones are read one by one."""
     careful = []
     monkeypatch.setattr(
         clicks, "read", lambda body: careful.append(body) or click_reader.read(body)
@@ -166,7 +166,10 @@ def test_nearly_all_messages_are_ordinary(monkeypatch):
 
 
 def test_only_the_columns_that_are_asked_for():
-    """In the order of CLICK_COLUMNS, behind what was there; a name that is none is named."""
+    """Requested columns follow the existing ones, in the order of CLICK_COLUMNS.
+
+    An unknown name is a ValueError that lists the columns.
+    """
     batch = batch_of(ORDINARY)
 
     assert clicks.parse_arrow(batch, ["status", "time"]).column_names == [
@@ -177,7 +180,7 @@ def test_only_the_columns_that_are_asked_for():
 
 
 def test_a_batch_without_rows_has_the_same_columns():
-    """Types and names as ever; so has a message that is null, and it is an empty one."""
+    """An empty batch has the same schema; a null body is an empty message."""
     empty = clicks.parse_arrow(batch_of([]))
 
     assert empty.schema == clicks.parse_arrow(batch_of(ORDINARY)).schema
@@ -194,9 +197,9 @@ def as_json_module_reads(body):
 
 
 def test_spark_gives_the_same_columns_as_its_own_functions(messages):
-    """Rows, types and reasons equal those of the reading in nine steps by Spark's functions.
+    """Rows, types and reasons equal those of Spark's own functions (`staged_clicks`).
 
-    But that one took a string with a bad escape or a control character as the end of an object.
+    Exception: there, a string with a bad escape or a control character ended the JSON object.
     """
     frame = messages(odd_bodies()).coalesce(1)
     found, expected = clicks.parse(frame), staged_clicks.parse(frame)
@@ -213,7 +216,7 @@ def test_spark_gives_the_same_columns_as_its_own_functions(messages):
 
 
 def test_nothing_depends_on_the_sessions_time_zone(spark, messages):
-    """Instants are the same in Kathmandu."""
+    """Event times do not depend on the session's time zone."""
     usual = {name: pool[0] for name, pool in WORDS.items()}
     frame = messages([as_line(usual | {"time": time}) for time in WORDS["time"]])
 

@@ -1,4 +1,4 @@
-"""The command line and the file of `sparq pipeline`: precedence, mistakes, what is loaded."""
+"""The command line and settings file of `sparq pipeline`: precedence, errors, imports."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ HEAVY = frozenset(
 
 @pytest.fixture
 def file(tmp_path: Path):
-    """Writes a file of settings."""
+    """A function that writes a settings file."""
 
     def write(text: str) -> Path:
         path = tmp_path / "clicks.toml"
@@ -33,7 +33,7 @@ def file(tmp_path: Path):
 
 
 def refused(*words: str) -> str:
-    """The sentence about a mistake."""
+    """The one-sentence error about these words."""
     with pytest.raises(Mistake) as raised:
         parse(words)
     sentence = str(raised.value)
@@ -42,14 +42,14 @@ def refused(*words: str) -> str:
 
 
 def test_flags_alone() -> None:
-    """Two flags are required, the others have defaults."""
+    """Two flags are required; the others have defaults."""
     expected = Settings(data="data", lookupd_http_addresses=("127.0.0.1:4161",))
 
     assert expected == parse(NEEDED)
 
 
 def test_flags_in_every_form() -> None:
-    """Values after = or as the next word, lists with commas or repeated flags, --no-publish."""
+    """Values follow = or are the next word; lists have commas or repeated flags; --no-publish."""
     settings = parse(
         [
             *("--data", "data", "--lookupd-http-address", "a:4161,b:4161"),
@@ -72,7 +72,7 @@ def test_flags_in_every_form() -> None:
 
 
 def test_a_file_alone(file) -> None:
-    """Its keys are the names of the flags, its values have TOML's types."""
+    """The file's keys are the names of the flags; its values have TOML types."""
     path = file("""
         data = "s3a://bucket/clicks"
         lookupd-http-address = ["a:4161", "b:4161"]
@@ -108,14 +108,14 @@ def test_a_file_alone(file) -> None:
     ],
 )
 def test_options_of_spark_in_a_file(text: str, file) -> None:
-    """A list, a table with long or short keys, or dotted keys at the top."""
+    """Spark options are a list, a table with long or short keys, or dotted keys at the top."""
     settings = parse([*NEEDED, f"--config={file(text)}"])
 
     assert {"spark.executor.cores": "2", "spark.speculation": "true"} == dict(settings.spark)
 
 
 def test_flags_override_the_file(file) -> None:
-    """Values and lists are replaced as a whole, options of Spark and of the source by key."""
+    """Flags replace values and whole lists; options of Spark and of the source merge by key."""
     path = file("""
         data = "elsewhere"
         lookupd-http-address = ["a:4161"]
@@ -164,7 +164,7 @@ def test_flags_override_the_file(file) -> None:
     ],
 )
 def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
-    """One sentence that names the file, the key and the nearest right word."""
+    """The one-sentence error names the file, the key and the nearest valid key."""
     path = file(text)
 
     found = refused(*NEEDED, f"--config={path}")
@@ -174,7 +174,7 @@ def test_a_mistake_in_the_file(text: str, sentence: str, file) -> None:
 
 
 def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
-    """It is missing, or it is not TOML."""
+    """A missing file and one that is not TOML are errors that name the file."""
     missing = tmp_path / "no.toml"
 
     assert f"--config: failed to load config file {missing} - open {missing}: " in refused(
@@ -202,12 +202,12 @@ def test_a_file_that_cannot_be_read(file, tmp_path: Path) -> None:
     ],
 )
 def test_a_mistake_on_the_command_line(words: list[str], sentence: str) -> None:
-    """One sentence that begins with the flag."""
+    """The one-sentence error begins with the flag."""
     assert refused(*words).startswith(sentence)
 
 
 def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """And an example with the required ones."""
+    """--help lists every flag, and has an example with the required ones."""
     with pytest.raises(SystemExit) as ended:
         main(["--help"])
 
@@ -218,7 +218,7 @@ def test_help_has_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    """In the form of NSQ's tools."""
+    """--version prints the version in the form of NSQ's tools."""
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
 
@@ -227,7 +227,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_mistake_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence on stderr, after the program's name."""
+    """An error is one sentence on stderr, after the program's name; the status is 1."""
     assert 1 == main([*NEEDED, "--trigger=soon"])
 
     assert capsys.readouterr().err.startswith("sparq pipeline: --trigger=soon is not a time")
@@ -236,7 +236,7 @@ def test_a_mistake_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_application_gets_the_settings(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its result is the exit status; a mistake or Ctrl-C ends it without a traceback."""
+    """The application's result is the exit status; an error or Ctrl-C prints no traceback."""
 
     class Application:
         ends: list[int | BaseException]
@@ -258,7 +258,7 @@ def test_the_application_gets_the_settings(
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["--no-such-flag"], [*NEEDED, "x"]])
 def test_help_and_mistakes_load_neither_spark_nor_a_loop(words: list[str]) -> None:
-    """So help and mistakes come at once."""
+    """Help and errors import neither Spark nor asyncio, so that they are fast."""
     program = (
         "import sys\nfrom sparq.cli import main\n"
         "try:\n    main(['pipeline', *sys.argv[1:]])\n"
@@ -273,7 +273,7 @@ def test_help_and_mistakes_load_neither_spark_nor_a_loop(words: list[str]) -> No
 
 
 def test_without_the_extra_it_says_what_to_install() -> None:
-    """sparq may be installed without Spark."""
+    """Without Spark installed, the error names the pip command."""
     program = (
         "import sys; sys.modules.update(pyspark=None, pyarrow=None, pandas=None);"
         "from sparq.cli import main; sys.exit(main(['pipeline', *sys.argv[1:]]))"

@@ -1,4 +1,4 @@
-"""Merging the archive's files: what is due, and that no reader sees a click twice or not at all."""
+"""Merging the archive's files: which are due, and that readers see every click exactly once."""
 
 import json
 
@@ -25,7 +25,7 @@ HOUR = "file:/a/date=2026-03-02/hour=10"
 
 
 def made(*sizes, age_s=0, hour=HOUR):
-    """Files of some sizes, written so long ago."""
+    """Files of these sizes, written `age_s` seconds ago."""
     return [
         FileStatus(f"{hour}/{at}-{size}.parquet", size, NOW_MS - age_s * 1000)
         for at, size in enumerate(sizes)
@@ -33,19 +33,19 @@ def made(*sizes, age_s=0, hour=HOUR):
 
 
 def merged(files):
-    """The sizes of what is due, a list an hour."""
+    """The sizes of the files that are due, one list per hour."""
     return [sorted(one.size for one in hour) for hour in due(files, SIZES, NOW_MS)]
 
 
 def test_an_hour_that_goes_on_waits_for_enough():
-    """Until its small files are as much as a large one should be."""
+    """In a recent hour small files wait until they add up to target_bytes."""
     assert merged(made(40, 40)) == []
     assert merged(made(40, 40, 50)) == [[40, 40, 50]]
     assert merged(made(40, 40, 50, 200)) == [[40, 40, 50]]
 
 
 def test_an_hour_that_is_over_becomes_one_file():
-    """However little it is; one file is enough."""
+    """After settle_s all small files of an hour are merged; one file is never merged alone."""
     assert merged(made(1, 2, age_s=601)) == [[1, 2]]
     assert merged(made(1, 2, age_s=599)) == []
     assert merged(made(1, age_s=10**6)) == []
@@ -53,7 +53,7 @@ def test_an_hour_that_is_over_becomes_one_file():
 
 
 def test_late_clicks_do_not_make_an_hour_anew_each_time():
-    """Beside a large file small ones wait until they are several, or much, or a day old."""
+    """Beside a large file, small ones wait until they are 4, or 64 bytes in all, or a day old."""
     assert merged(made(1, 2, 3, 200, age_s=3600)) == []
     assert merged(made(1, 2, 3, 4, 200, age_s=3600)) == [[1, 2, 3, 4]]
     assert merged(made(40, 41, 200, age_s=3600)) == [[40, 41]]
@@ -61,7 +61,7 @@ def test_late_clicks_do_not_make_an_hour_anew_each_time():
 
 
 def test_hours_are_apart_and_the_worst_comes_first():
-    """Only so much at a time."""
+    """Hours are separate, the one with the most files first; a merge is limited in bytes."""
     others = made(1, 2, 3, age_s=700, hour=HOUR.replace("10", "11"))
 
     assert merged(made(4, 5, age_s=700) + others) == [[1, 2, 3], [4, 5]]
@@ -71,7 +71,7 @@ def test_hours_are_apart_and_the_worst_comes_first():
 
 @given(st.lists(st.integers(1, 300), max_size=30), st.integers(0, 100_000))
 def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
-    """Each merge leaves fewer files; in the end a day's old hour has at most one small one."""
+    """Every merge leaves fewer files; a day-old hour ends with at most one small file."""
     files = made(*sizes, age_s=age_s)
     for _ in range(40):
         chosen = next(iter(due(files, SIZES, NOW_MS)), None)
@@ -92,7 +92,7 @@ def test_merging_what_is_due_comes_to_an_end(sizes, age_s):
 
 
 def test_the_batch_that_a_file_is_of():
-    """By its name; a merged file is of none."""
+    """A file's name gives its query and batch; a merged file belongs to none."""
 
     def of(name):
         return batch_of(FileStatus(f"{HOUR}/{name}-00000-x.parquet", 1, 1))
@@ -104,7 +104,7 @@ def test_the_batch_that_a_file_is_of():
 
 @pytest.fixture
 def archive(spark, tmp_path):
-    """An archive of three batches of one hour: its folder, its log, and what it holds."""
+    """An archive of three batches in one hour; returns its folder."""
     root = str(tmp_path / "an archive")
     files = HadoopFiles(spark)
     log = ArchiveLog(files, root)
@@ -121,22 +121,22 @@ def archive(spark, tmp_path):
 
 
 def ids(spark, root):
-    """What a reader sees, in order."""
+    """The ids that a reader sees, sorted."""
     spark.catalog.clearCache()
     return sorted(row.id for row in spark.read.parquet(root).select("id").collect())
 
 
 def parquet_files(tmp_path):
-    """All that lie there, whether they count or not."""
+    """The sorted names of all Parquet files, live or not."""
     return sorted(path.name for path in tmp_path.rglob("*.parquet"))
 
 
 SMALL = Sizes(settle_s=0, keep_s=3600)
-LATER_MS = 4 * 10**12  # long after anything that these tests write
+LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
 def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_path):
-    """A reader sees each row once, before and after; what was replaced goes later."""
+    """A merge spares the newest batch; readers see each row once; old files are deleted later."""
     before = parquet_files(tmp_path)
     merges = Compaction(spark, archive, SMALL)
     live = ArchiveLog(HadoopFiles(spark), archive)
@@ -157,7 +157,7 @@ def test_small_files_become_one_and_the_newest_batch_stays(spark, archive, tmp_p
 
 
 def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeypatch):
-    """Neither before its commit nor after it."""
+    """A merge that is killed before or after its commit loses no rows and can be cleaned up."""
     before = parquet_files(tmp_path)
     commit = ArchiveLog.commit
 
@@ -182,7 +182,7 @@ def test_a_merge_that_is_killed_leaves_nothing(spark, archive, tmp_path, monkeyp
 
 
 def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
-    """The merge looks again; it gives up where another merge was first."""
+    """A merge retries after a writer's commit, and gives up if another merge was first."""
     log = ArchiveLog(HadoopFiles(spark), archive)
     merges = Compaction(spark, archive, SMALL)
     chosen = list(log.read().files[:2])
@@ -201,7 +201,7 @@ def test_a_merge_and_a_writer_at_once(spark, archive, monkeypatch):
 
 
 def test_all_that_is_due_but_the_newest_batch(spark, archive):
-    """What `compact` does, and says."""
+    """`all_due` merges all due files but the newest batch's, and reports the numbers."""
     found = Compaction(spark, archive, SMALL).all_due(LATER_MS)
 
     assert (found.files_before, found.files_after) == (3, 2)
@@ -209,7 +209,7 @@ def test_all_that_is_due_but_the_newest_batch(spark, archive):
 
 
 def test_columns_that_came_later_are_kept(spark, archive):
-    """Where one file has them, the merged one has."""
+    """A merged file has all columns that any of its sources has."""
     files = HadoopFiles(spark)
     log = ArchiveLog(files, archive)
     hour = f"{archive}/date=2026-03-02/hour=10"
@@ -225,7 +225,7 @@ def test_columns_that_came_later_are_kept(spark, archive):
 
 
 def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
-    """It says so, and readers see what was there."""
+    """A merge with missing rows is a RuntimeError and is not committed."""
     monkeypatch.setattr(compaction.Compaction, "_made", lambda self, hour, _token: [
         one for one in self._files.list(hour) if one.name.startswith(f"{QUERY}-0-")])  # fmt: skip
     with pytest.raises(RuntimeError, match="has 10 rows instead of 20"):
@@ -235,7 +235,7 @@ def test_a_merge_that_lost_rows_does_not_count(spark, archive, monkeypatch):
 
 
 def test_the_note_names_what_is_replaced(spark, archive, tmp_path):
-    """So that a clean-up needs no other memory."""
+    """A merge's record names the files it replaces: a clean-up needs no other information."""
     newest = ArchiveLog(HadoopFiles(spark), archive).read().files[-1].modified_ms
     Compaction(spark, archive, SMALL).between_batches(f"{QUERY}-2-", newest + 1000)
 

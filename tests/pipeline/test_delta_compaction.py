@@ -1,4 +1,4 @@
-"""Merging the files of a Delta table: what becomes one file, and that no reader sees the change."""
+"""Merging the files of a Delta table: which files are merged, and that readers are unaffected."""
 
 import json
 
@@ -15,11 +15,11 @@ from tests.pipeline.delta_table import archived, live_files, parquet_files
 NO_MERGES = None
 MERGE_AT_ONCE = Sizes(settle_s=0, keep_s=86_400)
 DELETE_AT_ONCE = Sizes(settle_s=0, keep_s=0)
-LATER_MS = 4 * 10**12  # long after anything that these tests write
+LATER_MS = 4 * 10**12  # long after everything that these tests write
 
 
 def test_small_files_become_few(spark, query, batches, tmp_path):
-    """Hour by hour between batches; each row stays there once, with all its columns."""
+    """Small files are merged hour by hour between batches; every row stays, once and complete."""
     rows = archive_delta.frame
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 4):
@@ -31,7 +31,7 @@ def test_small_files_become_few(spark, query, batches, tmp_path):
     merging = DeltaSink(str(tmp_path), MERGE_AT_ONCE)
     counts = []
     for _ in range(len(hours) + 1):
-        merging(batches[0], 3)  # it is there already: nothing but a merge happens
+        merging(batches[0], 3)  # a repeated batch: only a merge happens
         counts.append(len(live_files(tmp_path)))
 
     assert counts == sorted(counts, reverse=True)
@@ -41,7 +41,7 @@ def test_small_files_become_few(spark, query, batches, tmp_path):
 
 
 def test_what_was_replaced_or_left_is_deleted(spark, query, batches, tmp_path, monkeypatch):
-    """After `keep_s`, and not before; what counts stays."""
+    """Replaced files and those of killed tasks are deleted after `keep_s`; live ones stay."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 2):
         sink(batch, number)
@@ -61,9 +61,9 @@ def test_what_was_replaced_or_left_is_deleted(spark, query, batches, tmp_path, m
 
 
 def test_two_mergers_at_once(spark, query, batches, tmp_path):
-    """The second to commit is refused; no click is lost or there twice.
+    """Of two concurrent merges the second to commit is refused; no click is lost or doubled.
 
-    `deltalake` alone would let both replace the same files.
+    `deltalake` by itself would let both replace the same files.
     """
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 3):
@@ -84,7 +84,7 @@ def test_two_mergers_at_once(spark, query, batches, tmp_path):
 
 
 def test_a_merge_says_that_it_changes_no_rows(spark, query, batches, tmp_path):
-    """Whoever follows the table as a stream sees nothing new, and is not stopped."""
+    """A merge's log entries have dataChange=false: streaming readers ignore them."""
     sink = DeltaSink(str(tmp_path), NO_MERGES)
     for number, batch in enumerate([batches[0]] * 2):
         sink(batch, number)
@@ -103,7 +103,7 @@ def test_a_merge_says_that_it_changes_no_rows(spark, query, batches, tmp_path):
 
 
 def test_which_files_become_one():
-    """All that is small, or several groups near the target; none alone."""
+    """Small files become one group, or several groups near the target size; none of one file."""
 
     def groups(*sizes):
         files = [delta_compaction.FileStatus("d/h/f", size, 0) for size in sizes]

@@ -1,4 +1,4 @@
-"""The data files that an executor writes: an hour's clicks in one, and what the log must know."""
+"""The data files that an executor writes: one per hour, with statistics for the log."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -44,18 +44,18 @@ def clicks_of(lines, first=0):
 
 @pytest.fixture
 def clicks():
-    """Some clicks of several hours."""
+    """Clicks of several hours."""
     return clicks_of(generate(400, seed=9).lines)
 
 
 def written(batches, tmp_path, **more):
-    """The rows that come back."""
+    """The rows that `write_hours` returns."""
     rows = list(write_hours(batches, TablePlace(str(tmp_path)), "0a1b2c3d-7-", **more))
     return pa.Table.from_batches(rows, ADDED_SCHEMA).to_pylist()
 
 
 def test_an_hour_a_file(clicks, tmp_path):
-    """By UTC, whatever the session's time zone; all columns with the table's types."""
+    """Each UTC hour gets one file with the table's types, whatever the session's time zone."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path)
 
     assert len({(row["date"], row["hour"]) for row in added}) == len(added) > 3
@@ -76,7 +76,7 @@ def test_an_hour_a_file(clicks, tmp_path):
 
 
 def test_no_more_than_a_buffer_is_held(clicks, tmp_path):
-    """An hour gets more files than one then; none is left out."""
+    """With a small buffer an hour gets several files, without losing rows."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path, buffer_bytes=1)
 
     assert len(added) > len({(row["date"], row["hour"]) for row in added})
@@ -84,7 +84,7 @@ def test_no_more_than_a_buffer_is_held(clicks, tmp_path):
 
 
 def test_files_of_an_hour_become_one(clicks, tmp_path):
-    """In pieces no larger than a buffer; a column that a file lacks is null there."""
+    """Files are merged in pieces of at most a buffer; a column that a file lacks becomes null."""
     added = written(clicks.to_batches(max_chunksize=50), tmp_path, buffer_bytes=1)
     folder = added[0]["path"].rpartition("/")[0]
     paths = [row["path"] for row in added if row["path"].startswith(f"{folder}/")]
@@ -104,14 +104,14 @@ def test_files_of_an_hour_become_one(clicks, tmp_path):
 
 
 def test_nothing_to_write(clicks, tmp_path):
-    """No file, and no row."""
+    """Without clicks there is no file and no row."""
     assert [] == written([], tmp_path)
     assert [] == written(clicks.slice(0, 0).to_batches(), tmp_path)
     assert [] == list(tmp_path.rglob("*.parquet"))
 
 
 def test_the_ends_of_an_hour():
-    """Its first and its last microsecond; clicks keep their order."""
+    """An hour has its first and its last microsecond; clicks keep their order."""
     times = [AT + timedelta(microseconds=1), AT, AT + timedelta(hours=1), AT]
     clicks = clicks_of(generate(4, seed=2).lines[:4])
     count = len(clicks)
@@ -125,7 +125,7 @@ def test_the_ends_of_an_hour():
 
 
 def test_what_the_log_knows_of_a_file():
-    """The number of rows, and between which ends indexes and times lie."""
+    """A file's statistics: number of rows, minima, maxima and nulls of index and times."""
     clicks = clicks_of(generate(4, seed=2).lines[:4]).cast(FILE_SCHEMA)
     times = pa.array([AT, AT, None, AT + timedelta(days=1)], pa.timestamp("us", "UTC"))
     clicks = clicks.set_column(FILE_SCHEMA.get_field_index("time"), "time", times)
@@ -151,6 +151,6 @@ def test_what_the_log_knows_of_a_file():
 
 
 def test_schemas_belong_together():
-    """What executors return has one form in Arrow and in Spark; the table adds two columns."""
+    """The DDL and the Arrow schema of the result agree; the table adds date and hour."""
     assert [part.split()[0] for part in ADDED_DDL.split(", ")] == ADDED_SCHEMA.names
     assert [*FILE_SCHEMA.names, "date", "hour"] == ARCHIVE_SCHEMA.names

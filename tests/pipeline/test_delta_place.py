@@ -1,4 +1,4 @@
-"""Where a Delta table lies: Spark's addresses and credentials, as `deltalake` wants them."""
+"""The location of a Delta table: Spark's addresses and credentials translated for `deltalake`."""
 
 import importlib
 import sys
@@ -10,7 +10,7 @@ from sparq.pipeline.delta_place import TablePlace, address_of, place_of, s3_opti
 
 
 def test_local_addresses_are_paths():
-    """Nothing is escaped in a Hadoop address, so nothing is unescaped."""
+    """A local address becomes a path, without unescaping: Hadoop addresses are not escaped."""
     assert "/data/an archive" == address_of("file:/data/an archive")
     assert "/data/50%25" == address_of("file:///data/50%25")
     assert "hdfs://nodes:8020/data" == address_of("hdfs://nodes:8020/data")
@@ -18,7 +18,10 @@ def test_local_addresses_are_paths():
 
 
 def test_what_spark_knows_of_s3_is_handed_on():
-    """A bucket's own options count more; Amazon's endpoints follow from the region."""
+    """Spark's S3 options are passed on; a bucket's own options override the general ones.
+
+    An Amazon endpoint is left out: it follows from the region.
+    """
     configured = {
         "fs.s3a.access.key": "one",
         "fs.s3a.bucket.clicks.access.key": "two",
@@ -50,21 +53,21 @@ def test_what_spark_knows_of_s3_is_handed_on():
     ],
 )
 def test_other_endpoints(endpoint, encrypted, expected):
-    """With or without a scheme; plain HTTP has to be allowed."""
+    """An S3 endpoint may have a scheme; plain HTTP needs AWS_ALLOW_HTTP."""
     configured = {"fs.s3a.endpoint": endpoint, "fs.s3a.connection.ssl.enabled": encrypted}
 
     assert expected == s3_options(configured.get, "clicks")
 
 
 def test_no_credentials_in_its_representation():
-    """It may stand in a log or in a traceback."""
+    """The representation, which may be logged, has no credentials."""
     place = TablePlace("s3a://clicks/archive", {"AWS_SECRET_ACCESS_KEY": "planted"})
 
     assert "planted" not in f"{place} {place!r}"
 
 
 def test_addresses_are_completed_as_spark_does(spark, tmp_path, monkeypatch):
-    """A relative path is one below the driver's working folder; options of one's own count more."""
+    """A relative path is in the driver's working folder; given options replace Spark's."""
     monkeypatch.chdir(tmp_path)
     root = (tmp_path / "an archive").as_uri()
 
@@ -74,7 +77,7 @@ def test_addresses_are_completed_as_spark_does(spark, tmp_path, monkeypatch):
 
 
 def test_without_the_package(monkeypatch):
-    """One sentence says what to install."""
+    """Without `deltalake`, the ImportError names the pip command."""
     monkeypatch.setitem(sys.modules, "deltalake", None)
 
     with pytest.raises(ImportError, match=r"needs the package deltalake: .*'sparq-mq\[delta\]'"):
@@ -82,7 +85,7 @@ def test_without_the_package(monkeypatch):
 
 
 def test_an_old_package():
-    """Its version is named, and the one that is needed."""
+    """An old `deltalake` is an ImportError with its version and the required one."""
     delta_place.check_version("2.0.0")
     delta_place.check_version("1.6.6")
     with pytest.raises(ImportError, match=r"deltalake 1\.6\.5 is too old, .* needs 1\.6\.6"):

@@ -1,4 +1,4 @@
-"""The check of the cluster before any query starts: what is a mistake, and what is left behind."""
+"""The check of the cluster before any query starts: which errors it finds; it changes nothing."""
 
 import time
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ def settings(address, **more):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """An nsqlookupd, and an nsqd that it knows, with the topic."""
+    """An nsqlookupd, and an nsqd with the topic that is registered there."""
     with (
         spawn_nsqlookupd(tmp_path_factory.mktemp("lookupd")) as lookupd,
         spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as nsqd,
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory):
 
 
 def test_options_of_source_and_sink():
-    """All addresses in one option, and what the setting `source` adds."""
+    """The options have all nsqlookupd addresses, and those of the setting `source`."""
     given = Settings(
         data="data",
         lookupd_http_addresses=("a:4161", "b:4161"),
@@ -41,7 +41,7 @@ def test_options_of_source_and_sink():
 
 
 def test_a_cluster_that_answers_is_left_as_it_is(cluster):
-    """One nsqlookupd of two is enough; no topic and no channel is created."""
+    """One nsqlookupd of two is enough; no topic or channel is created."""
     gone = f"127.0.0.1:{free_port()}"
     check_cluster(
         Settings(data="data", lookupd_http_addresses=(gone, cluster.lookupd.http), topic="other")
@@ -53,7 +53,7 @@ def test_a_cluster_that_answers_is_left_as_it_is(cluster):
 
 
 def test_no_nsqlookupd_answers(monkeypatch):
-    """The sentence has the flag and the reason; it comes when the time for an answer is over."""
+    """If no nsqlookupd answers in time, the error has the flag and the reason."""
     monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
     gone = f"127.0.0.1:{free_port()}"
 
@@ -62,7 +62,7 @@ def test_no_nsqlookupd_answers(monkeypatch):
 
 
 def test_an_nsqlookupd_that_is_still_starting(monkeypatch, tmp_path):
-    """It is waited for where a supervisor starts it at the same time."""
+    """The check waits for an nsqlookupd that a supervisor starts at the same time."""
     monkeypatch.setattr(first_look, "PATIENCE_SECONDS", 0.0)
     with spawn_nsqlookupd(tmp_path) as lookupd:
         lookupd.terminate()
@@ -81,6 +81,6 @@ def test_an_nsqlookupd_that_is_still_starting(monkeypatch, tmp_path):
 
 
 def test_another_daemon_at_the_address_is_named(cluster):
-    """As a mistake in that flag."""
+    """The address of an nsqd in --lookupd-http-address is an error about that flag."""
     with pytest.raises(SettingsError, match=r"^--lookupd-http-address: .*nsqd"):
         check_cluster(settings(cluster.nsqd.http))

@@ -1,4 +1,4 @@
-"""The data folder: who may clear what."""
+"""The data folder: what a run may delete."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from sparq.pipeline.folders import FolderError, Folders, write_json
 
 
 def test_what_no_run_has_made_is_not_cleared(tmp_path):
-    """A folder `archive` may be anybody's."""
+    """A folder `archive` that no run created is not deleted."""
     (tmp_path / "archive").mkdir()
 
     with pytest.raises(FolderError, match="archive, which no run created"):
@@ -16,7 +16,7 @@ def test_what_no_run_has_made_is_not_cleared(tmp_path):
 
 
 def test_a_run_clears_what_a_run_left_and_nothing_else(tmp_path):
-    """A user's own file beside it stays."""
+    """A run deletes the output of earlier runs, and keeps a user's file beside it."""
     folders = Folders(tmp_path)
     write_json(folders.run / "state.json", {})
     (folders.metrics / "batch=0").mkdir(parents=True)
@@ -27,7 +27,7 @@ def test_a_run_clears_what_a_run_left_and_nothing_else(tmp_path):
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
-    """The second is refused while the first holds it."""
+    """While a run holds a folder, a second run is refused."""
     with Folders(tmp_path).hold(), pytest.raises(FolderError, match="another run"):
         Folders(tmp_path).hold()
 
@@ -35,7 +35,7 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
 
 
 def test_the_clicks_of_up_are_never_cleared(tmp_path):
-    """A run refuses a folder in which a user's own clicks lie."""
+    """A run refuses a folder with the clicks of `sparq up`."""
     folders = Folders(tmp_path)
     write_json(tmp_path / "run" / "state.json", {"mode": "up"})
     folders.archive.mkdir()

@@ -7,12 +7,12 @@ from sparq.pipeline.hadoop_files import FileStatus, HadoopFiles
 
 @pytest.fixture
 def files(spark):
-    """Access with the session's configuration."""
+    """Access to files with the session's configuration."""
     return HadoopFiles(spark)
 
 
 def test_a_file_is_created_once(files, tmp_path):
-    """With its folder; a second one of the name is refused, and the first stays as it is."""
+    """A file is created with its folder; a second `create` is refused and changes nothing."""
     path = tmp_path / "log" / "00001"
     files.create(str(path), b"first \xff")
 
@@ -22,7 +22,7 @@ def test_a_file_is_created_once(files, tmp_path):
 
 
 def test_a_file_that_is_missing_says_so(files, tmp_path):
-    """When it is read; to delete it again is no mistake."""
+    """Reading a missing file is a FileNotFoundError; deleting it is not an error."""
     with pytest.raises(FileNotFoundError, match="nothing"):
         files.read(str(tmp_path / "nothing"))
     files.delete(str(tmp_path / "nothing"))
@@ -30,7 +30,7 @@ def test_a_file_that_is_missing_says_so(files, tmp_path):
 
 
 def test_the_files_of_a_folder(files, tmp_path):
-    """Not those of folders in it; names are escaped, and Spark's form of them is not."""
+    """A listing has the folder's own files, with escaped names, and no subfolders."""
     (tmp_path / "a file.txt").write_bytes(b"12345")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "other").touch()
@@ -44,7 +44,7 @@ def test_the_files_of_a_folder(files, tmp_path):
 
 
 def test_addresses_that_match_a_pattern(files, tmp_path):
-    """In order of their names."""
+    """A pattern's matches are sorted by name."""
     for name in ("b-2", "b-1", "c-1"):
         (tmp_path / name).touch()
 
@@ -54,7 +54,7 @@ def test_addresses_that_match_a_pattern(files, tmp_path):
 
 
 def test_files_and_folders_are_deleted(files, tmp_path):
-    """A file alone, a folder with all that it has."""
+    """`delete` removes one file, `delete_tree` a folder with its content."""
     path = tmp_path / "folder" / "file"
     files.create(str(path), b"x")
     files.create(str(tmp_path / "folder" / "deep" / "other"), b"x")
@@ -66,7 +66,7 @@ def test_files_and_folders_are_deleted(files, tmp_path):
 
 
 def test_parts_of_an_address():
-    """The last part, and what comes before it."""
+    """An address has a name and a directory."""
     status = FileStatus("s3a://bucket/date=2026-11-21/a%20b.parquet", 1, 2)
 
     assert ("a%20b.parquet", "s3a://bucket/date=2026-11-21") == (status.name, status.directory)

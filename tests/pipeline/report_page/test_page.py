@@ -1,6 +1,6 @@
 """The report as an HTML page: its sections, their order, its size.
 
-Text from clicks stays text.
+Text from clicks is shown as text, never as markup.
 """
 
 import re
@@ -117,7 +117,7 @@ def test_the_page_forbids_scripts_and_requests():
 
 
 def test_many_days_and_findings_make_no_large_page():
-    """A year of minutes and 5,000 findings give less than 1 MB; the page explains its means."""
+    """A year of minutes and 5,000 findings give less than 1 MB; the page states its limits."""
     at = made.BEGIN_MINUTE + np.arange(365 * 1_440)
     year = page(made.minutes(at, 100 + at % 97), made.findings(5_000), made.samples(1_000))
 
