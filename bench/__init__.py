@@ -1,1 +1,1 @@
-"""Speed and memory of sparq, measured: `make bench`. Figures go to docs/performance.md."""
+"""Benchmarks of sparq's speed and memory: `make bench`. Results are in docs/performance.md."""

@@ -1,16 +1,16 @@
-"""`python -m bench`: the tables of speed and memory.
+"""`python -m bench`: measure speed and memory, and print the tables.
 
-1. nsqd and its bound in turn, medians of the rounds: what sparq costs above moving the bytes.
-2. sparq beside other brokers (`bench.table`): every workload, everybody in turn.
+1. nsqd and its bound, alternating: the cost of sparq above that of moving the bytes.
+2. sparq and other brokers (`bench.table`): every workload, the brokers taking turns.
 3. Millions of messages queued (`bench.queued`): memory, restart after kill -9, drain.
-4. The client beside pynsq, gnsq and ansq (`bench.clients`): consuming and publishing.
-5. With `--parts pipeline` only: the clicks pipeline beside plain Spark (`bench.pipeline`).
+4. The client and pynsq, gnsq and ansq (`bench.clients`): consuming and publishing.
+5. With `--parts pipeline` only: the clicks pipeline and plain Spark (`bench.pipeline`).
 
-`--only` takes the lines whose name contains a text, of all five.
+`--only TEXT` selects, in all five, the lines whose name contains the text.
 
-Measures of the pipeline (`--measures`), and minutes that each takes at full size with three rounds
-(memory: two) on two idle cores. These are estimates, computed for 15,000 clicks/s and, in brackets,
-for 4,000:
+The measures of the pipeline (`--measures`), and how many minutes each takes at full size with three
+rounds (memory: two) on two idle cores. These are estimates for 15,000 clicks/s and, in brackets,
+for 4,000 clicks/s:
 
     parse     2          run     3 (5)         state    14
     sustained 13 (30)    memory  14 (48)       latency   9        all 55 (108)
@@ -59,14 +59,14 @@ def bound(request_size: int, reply_size: int, prime: int = 0) -> Iterator[Target
 
 
 def target_of(server: Server) -> Target:
-    """A running nsqd as something to measure."""
+    """The process and the port of a running nsqd."""
     return Target(server.pid, server.tcp_port)
 
 
 def compare(
     name: str, workload: Workload, moved: tuple[int, int, int], rounds: int, folder: Path
 ) -> None:
-    """One line of the table: A nsqd, B the bound, in turn."""
+    """Print one line of the table; nsqd and the bound alternate."""
     ours, theirs = Row(name), Row("bound")
     prime = moved[2]
     for number in range(rounds):
@@ -81,7 +81,7 @@ def compare(
 
 
 def channels(rounds: int, folder: Path) -> None:
-    """What twenty channels cost the publisher."""
+    """Print the publish rate to a topic with 1 channel and with 20."""
     one, many = Row("MPUB, 1 channel"), Row(f"MPUB, {CHANNELS} channels")
     for number in range(rounds):
         for row, count in ((one, 1), (many, CHANNELS)):
@@ -96,7 +96,7 @@ def channels(rounds: int, folder: Path) -> None:
 
 
 def memory(folder: Path) -> None:
-    """nsqd's memory with five million messages queued."""
+    """Print nsqd's memory with five million messages queued."""
     work = folder / "memory"
     work.mkdir()
     with spawn_nsqd(work) as server:
@@ -111,7 +111,7 @@ def memory(folder: Path) -> None:
 
 
 def bounds(rounds: int, only: str, folder: Path) -> None:
-    """nsqd beside its bound, many channels, memory."""
+    """Print nsqd and its bound, the cost of many channels, and memory."""
     mpub_size = len(load.mpub(workloads.MPUB_COUNT, SIZE))
     ok = len(load.OK)
     lines: list[tuple[str, Workload, tuple[int, int, int]]] = [
@@ -137,7 +137,7 @@ def bounds(rounds: int, only: str, folder: Path) -> None:
 
 
 def keys(text: str) -> list[str]:
-    """Names of contestants, by comma."""
+    """Comma-separated keys of contestants, as a list."""
     known = [contestant.key for contestant in CONTESTANTS]
     found = [key for key in text.split(",") if key]
     for key in found:
@@ -147,29 +147,37 @@ def keys(text: str) -> list[str]:
 
 
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What is asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         prog="bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, help="rounds of each workload (5; pipeline: 3)")
-    parser.add_argument("--only", default="", help="only lines whose name contains this")
-    parser.add_argument("--parts", default=PARTS, help="which tables, by comma")
-    parser.add_argument("--peers", type=keys, default=[], help="only these contestants, by comma")
-    parser.add_argument("--seconds", type=float, default=table.RUN_SECONDS, help="of a run")
-    parser.add_argument("--queued", type=int, default=queued.MESSAGES, help="backlog's messages")
-    parser.add_argument("--markdown", type=Path, help="write the table with peers here too")
-    parser.add_argument("--measures", default="", help="of the pipeline, by comma")
-    parser.add_argument("--clicks", type=int, help="clicks of each measure of the pipeline")
-    parser.add_argument("--log", type=Path, help="a log of a real site, for the pipeline's parse")
-    parser.add_argument("--json", type=Path, help="write the pipeline's figures here too")
+    parser.add_argument("--only", default="", help="run only lines whose name contains this text")
+    parser.add_argument("--parts", default=PARTS, help="which tables, comma-separated")
+    parser.add_argument(
+        "--peers", type=keys, default=[], help="only these contestants, comma-separated"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=table.RUN_SECONDS, help="minimum length of a run"
+    )
+    parser.add_argument(
+        "--queued", type=int, default=queued.MESSAGES, help="messages queued in the part backlog"
+    )
+    parser.add_argument(
+        "--markdown", type=Path, help="also write the table of brokers to this file"
+    )
+    parser.add_argument("--measures", default="", help="measures of the pipeline, comma-separated")
+    parser.add_argument("--clicks", type=int, help="clicks in each measure of the pipeline")
+    parser.add_argument("--log", type=Path, help="log of a real site, for the measure parse")
+    parser.add_argument("--json", type=Path, help="also write the pipeline's figures to this file")
     return parser.parse_args(arguments)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is asked for and print the tables."""
+    """Run the selected parts and print their tables."""
     options = options_of(arguments)
     asked, options.rounds = options.rounds, options.rounds or ROUNDS
-    # Servers are ended by what is below, also when somebody ends the bench.
+    # The `finally` blocks below must end the servers when the bench gets SIGTERM, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="sparq-bench-", dir=".") as name:
         folder = Path(name).resolve()
@@ -190,8 +198,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def run_pipeline(folder: Path, rounds: int | None, options: argparse.Namespace) -> None:
-    """The part `pipeline`, `rounds` of each measure; the program ends if one of them fails."""
-    from bench import pipeline  # here, since the other parts need no Spark
+    """Run the part `pipeline`; exit with status 1 if a measure fails."""
+    from bench import pipeline  # imported here: the other parts need no Spark
 
     names = [name for name in pipeline.MEASURES if options.only in name]
     if options.measures:

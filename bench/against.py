@@ -1,13 +1,13 @@
-"""This checkout against another commit of it: `python -m bench.against COMMIT`.
+"""Compare this checkout with another commit of it: `python -m bench.against COMMIT`.
 
-The lines of the table (`bench.lines`) run in turn against three nsqds: this checkout's, the other
-commit's, and the other commit's once more as a control. All three run with the packages that are
-installed here, and with sync before each OK, or with `--later` by NSQ's policy. What is off by
-default is measured by `--flag=--max-attempts=5`, which this checkout's nsqd alone is told.
+Each line of the table (`bench.lines`) runs in turn against three nsqds: this checkout's, the other
+commit's, and a second one of the other commit, as a control. All three use the installed packages
+and sync before each OK, or with `--later` by NSQ's policy. To measure an option that is off by
+default, give it to this checkout's nsqd only: `--flag=--max-attempts=5`.
 
-A figure is the median of the rounds' ratios, so that a busy minute of the machine hits both sides.
-What the control differs by, the machine does: a line counts as slower, or as dearer in CPU, only
-where the ratio and its distance from the control's are both beyond 3 %.
+A figure is the median of the rounds' ratios, so that a busy minute of the machine affects both
+sides. The control's ratio shows the noise of the machine: a line counts as slower, or as using more
+CPU, only if its ratio is beyond 3 % and differs from the control's by more than 3 %.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ Figure = Callable[[Figures], float]
 
 
 class UnknownCommitError(Exception):
-    """Git has no such commit, or this is no checkout of it."""
+    """Git does not know the commit, or this is not a git checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ratios:
-    """One figure of a line.
+    """The ratios of one figure of a line.
 
     Attributes:
-        new: this checkout's by the other commit's.
-        control: the other commit's second nsqd by its first.
+        new: this checkout's figure divided by the other commit's.
+        control: the figure of the other commit's second nsqd divided by that of its first.
     """
 
     new: float
@@ -62,10 +62,10 @@ class Ratios:
 
 
 def extract(commit: str, folder: Path) -> Path:
-    """Put a commit's `src` into a folder; returns where it is.
+    """Write a commit's `src` into a folder, and return its path.
 
     Raises:
-        UnknownCommitError: with what git says.
+        UnknownCommitError: with git's error message.
     """
     command = ["git", "-C", str(ROOT), "archive", "--format=zip", commit, "src"]
     done = subprocess.run(command, capture_output=True, check=False)
@@ -77,7 +77,7 @@ def extract(commit: str, folder: Path) -> Path:
 
 
 def nsqd_from(source: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> Callable[[Path], Peer]:
-    """Makes nsqds that run a source tree, with further flags."""
+    """A function that makes nsqds which run a source tree, with further flags."""
     flagged: type[Sparq] = type(kind.__name__, (kind,), {"flags": (*kind.flags, *flags)})
 
     def make(folder: Path) -> Peer:
@@ -101,17 +101,17 @@ def contestants(old: Path, kind: type[Sparq], flags: Sequence[str] = ()) -> list
 
 
 def rate(figures: Figures) -> float:
-    """Messages a second."""
+    """Messages per second."""
     return figures.rate
 
 
 def cpu(figures: Figures) -> float:
-    """Microseconds of nsqd's CPU a message."""
+    """Microseconds of nsqd's CPU per message."""
     return figures.server_us
 
 
 def ratios(result: Result, figure: Figure) -> Ratios:
-    """A figure of a line, by the rounds of all three."""
+    """Medians, over the rounds, of the ratios of a figure."""
     new, old, control = (
         [figure(each) for each in result.cells[key].rounds] for key in ("new", "old", "control")
     )
@@ -122,7 +122,7 @@ def ratios(result: Result, figure: Figure) -> Ratios:
 
 
 def line(result: Result) -> tuple[str, bool]:
-    """A line as text, and whether it lost nothing."""
+    """A line as text, and whether it is neither slower nor uses more CPU."""
     rates, costs = ratios(result, rate), ratios(result, cpu)
     found = [
         word
@@ -145,7 +145,7 @@ def compare(
     kind: type[Sparq] = Sparq,
     flags: Sequence[str] = (),
 ) -> bool:
-    """Measure and print; whether no line lost more than the limit.
+    """Measure and print; return whether no line lost more than the limit.
 
     Raises:
         UnknownCommitError: see `extract`.
@@ -168,18 +168,23 @@ def compare(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether any line lost."""
+    """Measure, print, and return 1 if a line lost more than the limit."""
     parser = argparse.ArgumentParser(
         prog="bench.against",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("commit", help="what to measure against")
-    parser.add_argument("--only", default="", help="only lines whose name contains this")
+    parser.add_argument("commit", help="the commit to compare with")
+    parser.add_argument("--only", default="", help="run only lines whose name contains this text")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a run, at least")
-    parser.add_argument("--later", action="store_true", help="with --sync-every=2500")
-    parser.add_argument("--flag", action="append", default=[], help="of this checkout's nsqd")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="minimum length of a run")
+    parser.add_argument("--later", action="store_true", help="run nsqd with --sync-every=2500")
+    parser.add_argument(
+        "--flag",
+        action="append",
+        default=[],
+        help="a further flag of this checkout's nsqd; repeatable",
+    )
     options = parser.parse_args(arguments)
     kind = SparqLater if options.later else Sparq
     try:
@@ -194,7 +199,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnknownCommitError as error:
         print(error, file=sys.stderr)
         return 2
-    print("no line lost more than 3 %" if holds else "LOST: see the lines that say so")
+    print("no line lost more than 3 %" if holds else "LOST: see the lines marked SLOWER or DEARER")
     return 0 if holds else 1
 
 

@@ -1,4 +1,4 @@
-"""The aims: ratios to Go's nsqd in memory, with sparq syncing before each OK; met or missed."""
+"""The aims for speed: ratios to Go's nsqd in memory, with sparq syncing before each OK."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from bench.results import REFERENCE, Cell, Result
 
 
 def rate(cell: Cell) -> float:
-    """Messages a second."""
+    """Messages per second."""
     return cell.rate
 
 
 def server_us(cell: Cell) -> float:
-    """Server CPU a message."""
+    """Server CPU per message."""
     return cell.server_us
 
 
 def median_ms(cell: Cell) -> float:
-    """The median of times."""
+    """Median latency."""
     return cell.quantile_ms(0.5)
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """A ratio on a line: at least `ratio` where `is_least`, at most otherwise."""
+    """A limit for a line's ratio to Go: at least `ratio` if `is_least`, else at most."""
 
     line: str
     figure: Callable[[Cell], float]
@@ -34,7 +34,7 @@ class Aim:
     key: str = "sparq"
 
     def verdict(self, results: Sequence[Result]) -> str:
-        """How it stands; "" when it was not measured."""
+        """The ratio and whether it meets the aim, as text; "" if it was not measured."""
         for result in results:
             if result.name == self.line and {self.key, REFERENCE} <= result.cells.keys():
                 found = self.figure(result.cells[self.key]) / self.figure(result.cells[REFERENCE])
@@ -64,6 +64,6 @@ AIMS = (
 
 
 def report(results: Sequence[Result]) -> str:
-    """Each aim that was measured, met or missed."""
+    """Each aim whose line was measured, and whether it is met; "" if none was."""
     verdicts = [verdict for aim in AIMS if (verdict := aim.verdict(results))]
     return "\n".join(["aims, as ratios to Go's nsqd in memory:", *verdicts]) if verdicts else ""

@@ -1,7 +1,7 @@
-"""Data paths with millions of messages queued, made without an nsqd: what bench.restart starts on.
+"""Makes data paths with millions of queued messages, without an nsqd, for bench.restart.
 
-They are written by sparq's own log and ledger, so every byte is as nsqd leaves it; only syncs are
-left out, and writes are gathered.
+sparq's log and ledger write them, so the files are the same as nsqd's. To save time, syncs are
+skipped and small writes are joined.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ CHANNEL: Final = "queue"
 GATHER_BYTES: Final = 1 << 20
 DAY_NS: Final = 86_400_000_000_000
 LEDGER_RANGES: Final = 1 << 14
-"""Finished ranges in one record."""
+"""Number of finished ranges in one ledger record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What is to be queued.
+    """The messages of a data path.
 
     Attributes:
-        messages: how many.
-        per_batch: messages in one commit.
-        body_bytes: of each message.
-        deferred_every: every so many is deferred by a day and all others are finished; 0: none is
-            deferred, none finished.
-        requeued: so many messages were with a consumer and requeued, each on its own.
+        messages: number of messages.
+        per_batch: messages per commit.
+        body_bytes: size of each body.
+        deferred_every: every N-th message is deferred by a day, and all others are finished;
+            0: none is deferred, none finished.
+        requeued: number of messages that were delivered and requeued; no two are neighbours.
     """
 
     messages: int
@@ -51,7 +51,7 @@ class Backlog:
 
 
 class GatheringFile:
-    """A file whose appends reach the disk a megabyte at a time, and whose syncs do nothing."""
+    """A file that writes its appends to the disk 1 MiB at a time, and whose syncs do nothing."""
 
     def __init__(self, file: File) -> None:
         self.path = file.path
@@ -61,7 +61,7 @@ class GatheringFile:
         self._at = 0
 
     def append(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Keep it, or write all that was kept."""
+        """Keep the buffers; write everything kept when it reaches GATHER_BYTES."""
         if not self._parts:
             self._at = offset
         for buffer in buffers:
@@ -76,54 +76,54 @@ class GatheringFile:
             self._parts, self._size = [], 0
 
     def overwrite(self, data: Buffer, offset: int) -> None:
-        """Change what is stored there."""
+        """Write what is kept, then overwrite."""
         self._write()
         self._file.overwrite(data, offset)
 
     def pread(self, size: int, offset: int) -> bytes:
-        """What is stored there."""
+        """Write what is kept, then read."""
         self._write()
         return self._file.pread(size, offset)
 
     def sync(self) -> None:
-        """Left out."""
+        """Do nothing."""
 
     def truncate(self, size: int) -> None:
-        """Cut the file."""
+        """Write what is kept, then truncate."""
         self._write()
         self._file.truncate(size)
 
     def reserve(self, size: int) -> None:
-        """Left out."""
+        """Do nothing."""
 
     def size(self) -> int:
-        """How large it is."""
+        """Size of the file, with what is kept."""
         self._write()
         return self._file.size()
 
     def close(self) -> None:
-        """Write the rest."""
+        """Write what is kept, then close."""
         self._write()
         self._file.close()
 
 
 class GatheringDisk(RealDisk):
-    """The real disk with gathering files."""
+    """The real disk, but its files are `GatheringFile`s."""
 
     def create(self, path: str) -> GatheringFile:
-        """A new file."""
+        """Create a file."""
         return GatheringFile(super().create(path))
 
     def open(self, path: str) -> GatheringFile:
-        """An existing file."""
+        """Open an existing file."""
         return GatheringFile(super().open(path))
 
     def sync_directory(self, path: str) -> None:
-        """Left out."""
+        """Do nothing."""
 
 
 def make(folder: Path, backlog: Backlog) -> int:
-    """Fill a new data path; returns how many bytes its log takes."""
+    """Fill a new data path, and return the size of its log in bytes."""
     disk = GatheringDisk()
     catalog = Catalog(disk, str(folder), 1)
     catalog.load()
@@ -148,7 +148,7 @@ def make(folder: Path, backlog: Backlog) -> int:
 
 
 def _publish(log: Log, backlog: Backlog, now: Instant) -> list[int]:
-    """Publish all; returns the indexes of the deferred ones."""
+    """Publish all messages, and return the indexes of the deferred ones."""
     text = body(backlog.body_bytes)
     full = [BodySlices.of([text] * backlog.per_batch)]
     every = backlog.deferred_every
@@ -171,7 +171,7 @@ def _publish(log: Log, backlog: Backlog, now: Instant) -> list[int]:
 
 
 def _finish_others(ledger: Ledger, begin: int, deferred: np.ndarray, end: int) -> None:
-    """All but the deferred ones were delivered and finished."""
+    """Record in the ledger that all messages but the deferred ones are finished."""
     starts = np.concatenate(([begin], deferred + 1))
     ends = np.append(deferred, end)
     kept = ends > starts
@@ -184,7 +184,7 @@ def _finish_others(ledger: Ledger, begin: int, deferred: np.ndarray, end: int) -
 
 
 def _requeue(ledger: Ledger, begin: int, count: int) -> None:
-    """The first messages were delivered once and requeued, every second of them."""
+    """Record that every second message, `count` in all, was delivered once and requeued."""
     indexes = begin + 2 * np.arange(count, dtype=np.int64)
     ledger.requeued(CHANNEL, indexes, np.zeros(count, np.int64), np.full(count, 2, np.uint32))
     ledger.flush()

@@ -1,8 +1,8 @@
 """The bound: a uvloop server that moves the same bytes as nsqd and does nothing else.
 
-It reads what a workload sends and answers each full request of `request_size` bytes with
-`reply_size` bytes. For deliveries the request is a FIN and the reply the next message, primed with
-one window of messages after the subscription. What nsqd costs above this is what nsqd does.
+It answers each request of `request_size` bytes with `reply_size` bytes. For deliveries, the request
+is a FIN and the reply is the next message; after RDY it sends one window of messages. The
+difference between nsqd's cost and this one is the cost of nsqd's own work.
 
 Run as `python -m bench.bound PORT REQUEST_SIZE REPLY_SIZE PRIME`.
 """
@@ -20,7 +20,7 @@ CHUNK = 4096
 
 
 class Mover(asyncio.Protocol):
-    """Bytes in, bytes out."""
+    """One connection: counts the bytes it receives, and replies."""
 
     def __init__(self, request_size: int, reply_size: int, prime: int) -> None:
         self._request_size = request_size
@@ -34,7 +34,7 @@ class Mover(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer every full request."""
+        """Answer every complete request."""
         if self._prime:
             self._primed(data)
             return

@@ -1,9 +1,9 @@
-"""The aims of the client: ratios to the best of pynsq, gnsq and ansq; met or missed.
+"""The aims for the client: ratios to the fastest of pynsq, gnsq and ansq.
 
-1. A consumer is held against the best of them consuming in any way: whoever changes over may
-   choose. A publisher is held against the best of them on its own line.
-2. Rates are what the aims are about. Beside them stands how many times as much CPU a message costs
-   the thriftiest of the others: on a busy machine that says more.
+1. A consumer is compared with the fastest of them on any consuming line, since users who switch to
+   sparq can choose how to consume. A publisher is compared with the fastest on the same line.
+2. The aims are about rates. The ratio of CPU per message, of the most economical other client to
+   sparq, is printed as well: on a busy machine it is more reliable.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONSUME = "consume"
 
 
 class Speed(NamedTuple):
-    """Medians of one client on one line: messages a second, microseconds of its CPU a message."""
+    """Medians of one client on one line: messages per second, microseconds of CPU per message."""
 
     rate: float
     cpu_us: float
@@ -29,7 +29,7 @@ Results = dict[str, dict[str, Speed]]
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """At least so many times the best peer, on the lines whose name begins with a text."""
+    """At least `ratio` times the fastest peer's rate, on lines whose name begins with `lines`."""
 
     lines: str
     ratio: float
@@ -44,7 +44,7 @@ AIMS = (
 
 
 def rivals(results: Results, line: str) -> dict[str, Speed]:
-    """Who is to be beaten on a line: each of the others where it does best."""
+    """The speeds of the other clients that count for a line; for consuming, each one's fastest."""
     kin = [name for name in results if name.startswith(CONSUME)] if line.startswith(CONSUME) else []
     found = [pair for name in kin or [line] for pair in results[name].items()]
     return {key: speed for key, speed in sorted(found, key=_rate) if key in PEERS}
@@ -55,7 +55,7 @@ def _rate(pair: tuple[str, Speed]) -> float:
 
 
 def verdicts(results: Results) -> Iterator[str]:
-    """One line for each of sparq's figures that has an aim and a rival."""
+    """One line of text for each figure of sparq that has an aim and a rival."""
     for line, speeds in results.items():
         others = rivals(results, line)
         ratio = next((aim.ratio for aim in AIMS if line.startswith(aim.lines)), 0)
@@ -73,6 +73,6 @@ def verdicts(results: Results) -> Iterator[str]:
 
 
 def report(results: Results) -> str:
-    """Each aim that was measured, met or missed; "" without any."""
+    """Each aim that was measured, and whether it is met; "" if none was."""
     found = list(verdicts(results))
     return "\n".join(["aims, as ratios to the best of the others:", *found]) if found else ""

@@ -1,8 +1,9 @@
-"""The load on a peer: connections that publish and consume until they are told to stop.
+"""The load generator for a peer: connections that publish and consume until they are stopped.
 
-1. Everything runs on one event loop, with requests built before and answers found by numpy or `re`.
-2. What it costs is measured beside what the server costs: where the generator has no time left, a
-   rate is the generator's, and is marked.
+1. Everything runs on one event loop; requests are built beforehand, and numpy or `re` finds the
+   answers.
+2. The generator's CPU time is measured as well as the server's: if the generator is busy all the
+   time, it limits the rate, and the rate is marked.
 3. An error anywhere ends the run with that error.
 """
 
@@ -21,12 +22,12 @@ from bench.peers.peer import Consuming, Peer, Publishing, Taken
 BURST_BYTES = 1 << 17
 DEADLINE_SECONDS = 60.0
 FILL_BATCHES, FILL_WINDOW = 2, 2000
-"""Requests unanswered: few, since what is on its way when the time is over must be waited for."""
+"""Maximum numbers of unanswered batches and of single publishes; small, to end quickly."""
 
 SLOW_SECONDS = 5.0
 SLOW_STEP_SECONDS = 0.05
 BUSY_SHARE = 0.9
-"""A generator that is busy for more than this part of the time may be what bounds the rate."""
+"""A generator that is busy for more than this part of the time may limit the rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What lies between two marks, and the times of single requests or deliveries, in seconds."""
+    """The differences between two marks, and times of single requests or deliveries, in seconds."""
 
     messages: float
     wall: float
@@ -51,28 +52,28 @@ class Figures:
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.messages / self.wall
 
     @property
     def server_us(self) -> float:
-        """Microseconds of server CPU a message."""
+        """Microseconds of server CPU per message."""
         return self.server / self.messages * 1e6 if self.messages else math.nan
 
     @property
     def generator_us(self) -> float:
-        """Microseconds of the generator's CPU a message."""
+        """Microseconds of the generator's CPU per message."""
         return self.generator / self.messages * 1e6 if self.messages else math.nan
 
     @property
     def generator_share(self) -> float:
-        """How much of the time the generator was busy: near 1, it is what bounds the rate."""
+        """The part of the time for which the generator was busy: near 1, it limits the rate."""
         return self.generator / self.wall
 
 
 @dataclass
 class Run:
-    """One run against a peer; `messages` says how many were moved so far."""
+    """One run against a peer; `messages` returns the number of messages moved so far."""
 
     peer: Peer
     messages: Callable[[], float]
@@ -86,23 +87,23 @@ class Run:
         self.are_closed.set()
 
     def fail(self, error: BaseException) -> None:
-        """End with this error."""
+        """End the run with this error."""
         if not self.over.done():
             self.over.set_exception(error)
 
     def finish(self) -> None:
-        """End: everything is moved."""
+        """End the run: everything is moved."""
         if not self.over.done():
             self.over.set_result(None)
 
     async def go_on(self, seconds: float) -> None:
-        """So long, or until it is over."""
+        """Wait this long, or until the run ends; raise the run's error."""
         await asyncio.wait([self.over], timeout=seconds)
         if self.over.done():
             self.over.result()
 
     async def figures(self, begin: Mark, seconds: float) -> Figures:
-        """Of the next so many seconds; of more, if nothing was moved in them."""
+        """Figures since `begin`, after `seconds`; wait up to 5 s more if nothing was moved."""
         await self.go_on(seconds)
         deadline = time.perf_counter() + SLOW_SECONDS
         while self.messages() <= begin.messages and time.perf_counter() < deadline:
@@ -110,12 +111,12 @@ class Run:
         return self.since(begin)
 
     def mark(self) -> Mark:
-        """The present moment."""
+        """The current figures."""
         server = self.peer.cpu_seconds()
         return Mark(time.perf_counter(), server, time.process_time(), self.messages())
 
     def since(self, begin: Mark) -> Figures:
-        """What happened since."""
+        """The figures from `begin` until now."""
         end = self.mark()
         return Figures(
             end.messages - begin.messages,
@@ -126,7 +127,7 @@ class Run:
         )
 
     async def close(self) -> None:
-        """Cut all connections; once they are cut, the server hears of it."""
+        """Abort all connections, and wait until they are closed."""
         if not self.over.done():
             self.over.cancel()
         for transport in self.transports:
@@ -136,7 +137,7 @@ class Run:
 
 
 class Connection(asyncio.Protocol):
-    """What publishers and consumers share: errors end the run."""
+    """The base of publishers and consumers: errors end the run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -150,17 +151,17 @@ class Connection(asyncio.Protocol):
         self.run.are_closed.clear()
 
     def data_received(self, data: bytes) -> None:
-        """Handle it."""
+        """Handle the data; an error ends the run."""
         try:
             self.received(data)
-        except Exception as error:  # the loop would log it and go on: a run must not
+        except Exception as error:  # the event loop would only log it
             self.run.fail(error)
 
     def received(self, data: bytes) -> None:
-        """What a connection does with bytes."""
+        """Handle data from the server; subclasses override this."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It must not be dropped while the run goes on."""
+        """End the run with an error if it is not over."""
         self.run.open_connections -= 1
         if not self.run.open_connections:
             self.run.are_closed.set()
@@ -168,12 +169,12 @@ class Connection(asyncio.Protocol):
 
 
 class Publisher(Connection):
-    """Keeps `window` requests unanswered, as long as it may.
+    """Keeps `window` requests unanswered until it has sent `allowed` requests.
 
     Attributes:
-        sent, answered: requests that were sent, and of these answered.
-        allowed: requests that it may send in all; raised by `allow`.
-        finishes: the run ends when all that are allowed are answered.
+        sent, answered: number of requests sent, and of those answered.
+        allowed: maximum number of requests to send in all; `allow` raises it.
+        finishes: whether the run ends when all allowed requests are answered.
     """
 
     def __init__(
@@ -197,12 +198,12 @@ class Publisher(Connection):
         self._send()
 
     def allow(self, allowed: float) -> None:
-        """It may send more."""
+        """Raise the number of allowed requests, and send."""
         self.allowed = max(self.allowed, allowed)
         self._send()
 
     def stop(self) -> None:
-        """Send no more; the run ends once all is answered."""
+        """Send no more; the run ends when every request is answered."""
         self.allowed = self.sent
         self.finishes = True
         self._check()
@@ -234,7 +235,7 @@ class Publisher(Connection):
 
 
 class Consumer(Connection):
-    """Acknowledges each message as it comes; `taken` counts them, `changed` is told."""
+    """Acknowledges each message on arrival, counts it in `taken`, and calls `changed`."""
 
     def __init__(self, run: Run, consuming: Consuming, changed: Callable[[Taken], None]) -> None:
         super().__init__(run)
@@ -247,7 +248,7 @@ class Consumer(Connection):
         self.transport.write(self._consuming.begin)
 
     def received(self, data: bytes) -> None:
-        """Acknowledge what is whole."""
+        """Acknowledge the complete messages."""
         taken = self._consuming.taker.take(data)
         if taken.reply:
             self.transport.write(taken.reply)
@@ -259,7 +260,7 @@ class Consumer(Connection):
 async def add_publisher(
     run: Run, publishing: Publishing, request: bytes, window: int, allowed: float = float("inf")
 ) -> Publisher:
-    """A publisher on its connection, not begun."""
+    """Connect a publisher; call `begin` to start it."""
     loop = asyncio.get_running_loop()
     _, publisher = await loop.create_connection(
         lambda: Publisher(run, publishing, request, window, allowed), sock=publishing.sock
@@ -270,7 +271,7 @@ async def add_publisher(
 async def add_consumer(
     run: Run, consuming: Consuming, changed: Callable[[Taken], None]
 ) -> Consumer:
-    """A consumer on its connection, not begun."""
+    """Connect a consumer; call `begin` to start it."""
     loop = asyncio.get_running_loop()
     _, consumer = await loop.create_connection(
         lambda: Consumer(run, consuming, changed), sock=consuming.sock
@@ -279,14 +280,14 @@ async def add_consumer(
 
 
 def request_of(publishing: Publishing, body: bytes, batch: int) -> bytes:
-    """One request of so many messages."""
+    """One request with `batch` messages."""
     return publishing.many(body, batch) if batch > 1 else publishing.one(body)
 
 
 async def fill(
     peer: Peer, topic: str, body: bytes, count: int, seconds: float, *, batches: int = FILL_BATCHES
 ) -> int:
-    """Publish up to `count` messages, for so long at most: how many; `batches` unanswered."""
+    """Publish up to `count` messages for up to `seconds`; return how many were published."""
     per_request = 200 if "batch" in peer.can and count >= 200 else 1
     run = Run(peer, lambda: 0)
     try:

@@ -1,11 +1,11 @@
 """`python -m bench.idle`: what idle connections cost nsqd: memory, heartbeats, throughput.
 
-1. Connections are opened in steps, each identifies itself and then only answers heartbeats.
-2. A heartbeat's lateness counts from when it was due, by the client's clock: one interval behind
-   the OK to IDENTIFY, then each an interval behind the one before.
-3. A first round counts memory alone: later ones find memory that publishing has left behind. In
-   the others a publisher is measured alone and beside the connections, in turn, so that a busy
-   machine hits both alike.
+1. Connections are opened in steps; each sends IDENTIFY and then only answers heartbeats.
+2. The first heartbeat is due one interval after the OK to IDENTIFY, each further one an interval
+   after the previous one. Lateness is measured from then, by the client's clock.
+3. The first round measures only memory: later rounds reuse memory that publishing has freed. In the
+   other rounds a publisher is measured without and with the connections, in turn, so that a busy
+   machine affects both equally.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from sparq.daemon.files import raise_limit
 from sparq.protocol.commands import identify, nop
 
 STEP = 200
-"""Connections opened at a time: the listener's queue has 1,024 places."""
+"""Connections opened at a time: the listener's backlog is 1,024."""
 
 BEATS = 2
 SETTLE_SECONDS = 0.3
@@ -40,12 +40,12 @@ SETTLE_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run came to.
+    """The results of one run.
 
     Attributes:
-        kib_each: resident memory of nsqd for one connection.
-        late_ms: how late heartbeats were: median, 99 of 100, worst.
-        alone, beside: messages a second of a publisher, without and with the connections.
+        kib_each: resident memory of nsqd per connection, in KiB.
+        late_ms: lateness of heartbeats in ms: median, p99, maximum.
+        alone, beside: a publisher's messages per second, without and with the connections.
     """
 
     connections: int
@@ -56,12 +56,12 @@ class Figures:
 
     @property
     def ratio(self) -> float:
-        """The publisher's rate beside the connections, as a part of its rate alone."""
+        """The publisher's rate with the connections, divided by its rate without them."""
         return self.beside / self.alone
 
 
 class Idler(asyncio.Protocol):
-    """A client that answers heartbeats and notes how late they are."""
+    """A client that answers heartbeats and records how late they are."""
 
     def __init__(self, interval_ms: int, late: list[float]) -> None:
         self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -73,14 +73,14 @@ class Idler(asyncio.Protocol):
         self._stream = V2Stream()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Identify."""
+        """Send IDENTIFY."""
         # uvloop's transports are not registered as asyncio's.
         self.transport = cast(asyncio.Transport, transport)
         body = json.dumps({"heartbeat_interval": int(self._interval * 1000)}).encode()
         self.transport.write(MAGIC + identify(body))
 
     def data_received(self, data: bytes) -> None:
-        """The OK, then heartbeats."""
+        """Receive the OK, then answer heartbeats."""
         now = time.perf_counter()
         self._stream.feed(data)
         for frame in self._stream.frames():
@@ -97,14 +97,14 @@ class Idler(asyncio.Protocol):
             self._due = now + self._interval
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It must not be dropped before it is told to go."""
+        """Fail the pending futures: nsqd has closed the connection too early."""
         for future in (self.ready, self.has_rested):
             if not future.done():
                 future.set_exception(ConnectionError("dropped by nsqd"))
 
 
 async def open_idlers(port: int, count: int, interval_ms: int, late: list[float]) -> list[Idler]:
-    """So many connections, all identified."""
+    """Open `count` connections, and wait until nsqd has answered each IDENTIFY."""
     loop = asyncio.get_running_loop()
     found: list[Idler] = []
     while len(found) < count:
@@ -122,17 +122,17 @@ async def open_idlers(port: int, count: int, interval_ms: int, late: list[float]
 
 
 async def publish_rate(server: NsqdServer) -> float:
-    """Messages a second of one pipelining publisher."""
+    """Messages per second of one pipelining publisher."""
     messages, meter = await workloads.mpub(Target(server.pid, server.tcp_port))
     return messages / meter.wall
 
 
 async def measure(server: NsqdServer, count: int, interval_ms: int, rounds: int) -> Figures:
-    """All figures of one nsqd; its data folder fills meanwhile."""
+    """Measure one nsqd; its data folder grows in each round."""
     alone, beside, late = [], [], list[float]()
     kib_each = 0.0
     for number in range(rounds):
-        if number:  # the first connections meet an nsqd that has no used memory to give them
+        if number:  # the first round measures memory: nothing was freed yet that could be reused
             alone.append(await publish_rate(server))
         before = memory_mib(server.pid)
         idlers = await open_idlers(server.tcp_port, count, interval_ms, late)
@@ -165,7 +165,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="bench.idle", description=__doc__)
     parser.add_argument("--connections", type=int, default=10_000)
-    parser.add_argument("--interval-ms", type=int, default=10_000, help="of heartbeats")
+    parser.add_argument("--interval-ms", type=int, default=10_000, help="interval of heartbeats")
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     raise_limit()

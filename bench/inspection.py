@@ -1,15 +1,15 @@
-"""What looking into a large topic costs: `python -m bench.inspection`.
+"""What inspecting a large topic costs: `python -m bench.inspection`.
 
-An nsqd has a topic of 5 million messages that wait on a channel. It is asked for pages, for single
-messages and for searches, each several times, and searched from end to end, while a process of its
-own sends one message after the other through another topic and waits for each.
+An nsqd has a topic with 5 million messages waiting in a channel. The bench requests pages, single
+messages and searches, each several times, and searches the whole topic. Meanwhile another process
+sends one message after the other through another topic and waits for each.
 
-A machine that others share holds up a message now and then whatever is asked. What a question costs
-comes again each time it is asked: each is asked three times, with pauses in between that are as
-long (A B A B A B), and of the three the least counts, of its answers as of the longest deliveries
-meanwhile; so it is with the pauses. The longest of all single ones are told as well, and how many
-fdatasyncs nsqd itself has counted as slow: a message whose fdatasync takes long is late whatever
-is asked.
+On a shared machine some deliveries are late without any request. The cost of a request recurs each
+time it is sent. So each is sent three times, with pauses of the same length in between (A B A B A
+B), and the lowest of the three counts: for the time to the answer, and for the longest delivery
+during the request. The same holds for deliveries in the pauses. The longest single times are
+printed too, and the number of fdatasyncs that nsqd has counted as slow: a message with a slow
+fdatasync is late with or without a request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TRIES = 3
 PAUSE_SECONDS = 0.05
 PAUSE_SECONDS_MAX = 20.0
 SLOW_SYNC = "0.025"
-"""A bucket of `nsqd_fsync_duration_seconds`: longer syncs are slow."""
+"""A bucket limit of `nsqd_fsync_duration_seconds`, in seconds: longer syncs count as slow."""
 
 Span = tuple[float, float]
 Answer = dict[str, Any]
@@ -57,13 +57,13 @@ def body_of(number: int) -> bytes:
 
 
 class Nsqd:
-    """One connection to the server, and how long its answers took."""
+    """An HTTP connection to nsqd that times its answers."""
 
     def __init__(self, server: NsqdServer) -> None:
         self._connection = http.client.HTTPConnection(server.http)
 
     def ask(self, method: str, path: str, body: bytes = b"") -> tuple[Span, Any]:
-        """When the answer was asked for and whole, and what it says."""
+        """The time span from the request to its complete answer, and the answer."""
         began = time.monotonic()
         self._connection.request(method, path, body)
         answer = self._connection.getresponse()
@@ -74,7 +74,7 @@ class Nsqd:
         return (began, ended), json.loads(told) if is_json else told
 
     def slow_syncs(self) -> int:
-        """How many syncs took longer than `SLOW_SYNC` so far."""
+        """Number of syncs so far that took longer than `SLOW_SYNC`."""
         _, text = self.ask("GET", "/metrics")
         name = b"nsqd_fsync_duration_seconds"
         counted = dict(line.rsplit(b" ", 1) for line in text.splitlines() if line.startswith(name))
@@ -83,7 +83,7 @@ class Nsqd:
 
 
 def fill(nsqd: Nsqd, count: int) -> None:
-    """Publish the messages, ten thousand at a time."""
+    """Create the topic and its channel, and publish the messages, 10,000 at a time."""
     nsqd.ask("POST", f"/topic/create?topic={TOPIC}")
     nsqd.ask("POST", f"/channel/create?topic={TOPIC}&channel=c")
     for first in range(0, count, BATCH):
@@ -95,11 +95,11 @@ def fill(nsqd: Nsqd, count: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Something that is asked.
+    """A kind of request.
 
     Attributes:
-        name: in words.
-        path: makes the path of one request, at random.
+        name: its name in the output.
+        path: returns the path of a request, for a random place in the log.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Question:
 
 
 def questions(nsqd: Nsqd, count: int, chance: random.Random) -> Iterator[Question]:
-    """What is asked, each time about another place of the log."""
+    """The kinds of requests."""
     topic = f"topic={TOPIC}"
     _, log = nsqd.ask("GET", f"/topic/messages?{topic}&limit=1")
     first, end = int(log["first_index"]), int(log["end_index"])
@@ -144,12 +144,12 @@ def questions(nsqd: Nsqd, count: int, chance: random.Random) -> Iterator[Questio
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One question, asked and not asked in turns.
+    """One request, sent several times with pauses in between.
 
     Attributes:
-        name: in words.
-        asked: when it was asked and answered.
-        paused: when nothing was asked, for as long.
+        name: its name in the output.
+        asked: the time spans of the requests.
+        paused: the time spans of the pauses, each as long as its request.
     """
 
     name: str
@@ -158,7 +158,7 @@ class Look:
 
 
 def look(name: str, ask: Callable[[], tuple[Span, Any]], syncs: SlowSyncs) -> Look:
-    """Ask, and pause for as long, in turns."""
+    """Send the request TRIES times, each time with a pause of the same length."""
     found = Look(name, [], [])
     for _ in range(TRIES):
         span, _ = ask()
@@ -170,14 +170,14 @@ def look(name: str, ask: Callable[[], tuple[Span, Any]], syncs: SlowSyncs) -> Lo
 
 
 def pause(asked: Span) -> Span:
-    """Ask nothing for about as long as something was asked."""
+    """Pause for about as long as the request took; return the pause's time span."""
     began = time.monotonic()
     time.sleep(min(max(asked[1] - asked[0], PAUSE_SECONDS), PAUSE_SECONDS_MAX))
     return began, time.monotonic()
 
 
 def search_all(nsqd: Nsqd, condition: str) -> tuple[Span, int]:
-    """One search from end to end; when, and in how many requests."""
+    """Search the whole topic; return the time span and the number of requests."""
     path = f"/topic/search?topic={TOPIC}&{condition}"
     span, answer = nsqd.ask("GET", path)
     requests = 1
@@ -189,7 +189,7 @@ def search_all(nsqd: Nsqd, condition: str) -> tuple[Span, int]:
 
 @dataclass(slots=True)
 class SlowSyncs:
-    """How many of nsqd's syncs were slow while it was asked something, and in the pauses."""
+    """Number of slow syncs of nsqd during requests, and in the pauses."""
 
     nsqd: Nsqd
     asked: int = 0
@@ -200,7 +200,7 @@ class SlowSyncs:
         self._known = self.nsqd.slow_syncs()
 
     def count(self, *, asked: bool) -> None:
-        """Those since the last count go to what was asked, or to the pause."""
+        """Add the slow syncs since the last count to `asked`, or to `paused`."""
         before, self._known = self._known, self.nsqd.slow_syncs()
         self.asked += (self._known - before) * asked
         self.paused += (self._known - before) * (not asked)
@@ -208,7 +208,7 @@ class SlowSyncs:
 
 @contextmanager
 def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
-    """A message after the other is sent through nsqd meanwhile; all their ways, at the end."""
+    """Send message after message through nsqd meanwhile; add their time spans to `ways`."""
     control, other = multiprocessing.get_context("spawn").Pipe()
     sender = multiprocessing.get_context("spawn").Process(
         target=send_and_wait, args=(server.tcp_port, other), daemon=True
@@ -221,7 +221,7 @@ def deliveries(server: NsqdServer, ways: list[Way]) -> Iterator[None]:
 
 
 def measure(count: int, rounds: int, data: Path | None = None) -> bool:
-    """Measure and print; whether the promises hold. nsqd's data go into a new folder in `data`."""
+    """Measure and print; return whether the promises hold. nsqd's data go to a folder in `data`."""
     ways: list[Way] = []
     looks: list[Look] = []
     wholes: list[Look] = []
@@ -244,17 +244,17 @@ def measure(count: int, rounds: int, data: Path | None = None) -> bool:
                 ("JSON, numbers", "json=" + quote("status > 500")),
             ):
                 search = partial(search_all, nsqd, condition)
-                wholes.append(look(f"all of it, {name}", search, syncs))
+                wholes.append(look(f"whole topic, {name}", search, syncs))
     holds = report(ways, looks, wholes)
     print(
-        f"fdatasyncs of more than {float(SLOW_SYNC) * 1000:.0f} ms: {syncs.asked} while asked,"
-        f" {syncs.paused} with nothing asked"
+        f"fdatasyncs of more than {float(SLOW_SYNC) * 1000:.0f} ms: {syncs.asked} during requests,"
+        f" {syncs.paused} in the pauses"
     )
     return holds
 
 
 def report(ways: Sequence[Way], looks: Sequence[Look], wholes: Sequence[Look]) -> bool:
-    """Print the figures; whether the promises hold."""
+    """Print the figures, and return whether the promises hold."""
     names = dict.fromkeys(found.name for found in [*looks, *wholes])
     for name in names:
         same = [found for found in [*looks, *wholes] if found.name == name]
@@ -267,7 +267,7 @@ def report(ways: Sequence[Way], looks: Sequence[Look], wholes: Sequence[Look]) -
     every = [*looks, *wholes]
     singles = {
         "answer": max(end - begin for found in looks for begin, end in found.asked),
-        "delivery while asked": longest_during(ways, [s for f in every for s in f.asked]),
+        "delivery during requests": longest_during(ways, [s for f in every for s in f.asked]),
         "delivery in the pauses": longest_during(ways, [s for f in every for s in f.paused]),
     }
     print("longest single " + ", ".join(f"{n} {s * 1000:.1f} ms" for n, s in singles.items()))
@@ -283,29 +283,31 @@ def report(ways: Sequence[Way], looks: Sequence[Look], wholes: Sequence[Look]) -
 
 
 def answers(looks: Sequence[Look]) -> list[float]:
-    """How long each took to be answered, the least of its tries, in seconds."""
+    """For each request, the shortest time to the answer of its tries, in seconds."""
     return [min(end - begin for begin, end in found.asked) for found in looks]
 
 
 def while_asked(ways: Sequence[Way], looks: Sequence[Look]) -> float:
-    """The longest delivery that came again each time the same was asked, in seconds."""
+    """The longest delivery that recurred in every try of the same request, in seconds."""
     return max(min(longest_during(ways, [span]) for span in found.asked) for found in looks)
 
 
 def while_paused(ways: Sequence[Way], looks: Sequence[Look]) -> float:
-    """The longest delivery that came again in each pause behind the same, in seconds."""
+    """The longest delivery that recurred in every pause after the same request, in seconds."""
     return max(min(longest_during(ways, [span]) for span in found.paused) for found in looks)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether the promises hold."""
+    """Measure, print, and return 1 if a promise does not hold."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--count", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=10, help="places that each is asked about")
+    parser.add_argument(
+        "--rounds", type=int, default=10, help="random places for each kind of request"
+    )
     parser.add_argument(
         "--data",
         type=Path,
-        help="where nsqd keeps the messages: in memory, no disk delays anything",
+        help="folder for nsqd's data; on a tmpfs, no disk delays the figures",
     )
     options = parser.parse_args(arguments)
     return 0 if measure(options.count, options.rounds, options.data) else 1

@@ -1,10 +1,10 @@
 """Publish-to-deliver latency: `make latency`.
 
-One publisher sends 1,000 PUBs a second, one consumer at RDY 100 finishes each, nsqd has its
-durable defaults (fdatasync before OK and before delivery). Each body carries the time at which it
-was sent; the consumer compares it with the time at which the message has reached it. Publisher and
-consumer are processes of their own with blocking sockets, so that neither waits for the other, nor
-for an event loop; the monotonic clock is the same for all processes of a machine.
+One publisher sends 1,000 PUBs per second, and one consumer at RDY 100 finishes each message. nsqd
+has its durable defaults (fdatasync before OK and before delivery). Each body contains its send
+time; the consumer subtracts it from the arrival time. Publisher and consumer are separate
+processes, so that neither waits for the other or for an event loop. The monotonic clock is the same
+for all processes of a machine.
 """
 
 import argparse
@@ -38,7 +38,7 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """How much is sent, and how it is taken."""
+    """The load: its length and rate, the consumer's RDY count, and the size of a body."""
 
     seconds: float = 10
     rate: int = 1000
@@ -47,18 +47,18 @@ class Load:
 
     @property
     def warm_up(self) -> int:
-        """So many messages come first and are not measured."""
+        """Number of messages that are sent first and not measured."""
         return int(WARM_UP_SECONDS * self.rate)
 
     @property
     def count(self) -> int:
-        """All messages, those of the warm-up too."""
+        """Number of messages, including the warm-up."""
         return self.warm_up + int(self.seconds * self.rate)
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """What one run measured; times in ms."""
+    """The results of one run; times in ms, as `quantiles` returns them."""
 
     delivered_ms: tuple[float, ...]
     answered_ms: tuple[float, ...]
@@ -67,11 +67,11 @@ class Latency:
 
     @property
     def holds(self) -> bool:
-        """Whether delivery is as quick as promised: p50 under 1 ms, p99 under 10 ms."""
+        """Whether the promise holds: publish to deliver p50 under 1 ms, p99 under 10 ms."""
         return self.delivered_ms[0] < P50_MS_MAX and self.delivered_ms[2] < P99_MS_MAX
 
     def lines(self) -> list[str]:
-        """The figures, a line each."""
+        """The figures as lines of text."""
         return [
             f"publish to deliver  {shown(self.delivered_ms)}",
             f"publish to OK       {shown(self.answered_ms)}",
@@ -91,7 +91,7 @@ def quantiles(nanoseconds: Sequence[int]) -> tuple[float, ...]:
 
 
 def publish(port: int, load: Load, results: Connection) -> None:
-    """Send at an even pace without waiting for answers; report how long each answer took."""
+    """Send at an even rate without waiting for answers; report the time to each OK in ns."""
     connection = V2Client(port).socket
     connection.setblocking(False)
     filling = bytes(load.body_size - STAMP.size)
@@ -128,7 +128,7 @@ def take_answers(
 
 
 def consume(port: int, load: Load, results: Connection) -> None:
-    """Finish everything at once; report how long after its sending each message came."""
+    """Finish each message on arrival; report the time from sending to arrival in ns."""
     connection = V2Client(port).socket
     connection.settimeout(None)
     connection.sendall(sub(TOPIC, CHANNEL) + rdy(load.ready_count))
@@ -151,7 +151,7 @@ def consume(port: int, load: Load, results: Connection) -> None:
 
 
 def sync_latency(folder: Path, count: int = 200) -> tuple[float, ...]:
-    """How long this disk takes for an appended 4 KiB and its fdatasync."""
+    """The time that this disk takes to append 4 KiB and to fdatasync it, as quantiles in ms."""
     taken_ns = []
     with (folder / "sync-latency").open("wb", buffering=0) as file:
         for _ in range(count):
@@ -163,7 +163,7 @@ def sync_latency(folder: Path, count: int = 200) -> tuple[float, ...]:
 
 
 def measure(load: Load) -> Latency:
-    """One run against an nsqd of its own, with its defaults."""
+    """Run once, against a new nsqd with its defaults."""
     with tempfile.TemporaryDirectory(prefix="sparq-latency-") as folder:
         sync_ms = sync_latency(Path(folder))
         with spawn_nsqd(Path(folder)) as server:
@@ -195,7 +195,7 @@ def measure_on(server: Server, load: Load, sync_ms: tuple[float, ...]) -> Latenc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether the promise holds."""
+    """Measure, print, and return 1 if the promise does not hold."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--seconds", type=float, default=20)
     parser.add_argument("--rate", type=int, default=1000)

@@ -1,10 +1,11 @@
-"""The lines of the table: each is a run against any peer that can do it.
+"""The lines of the table: kinds of runs, each for every peer that has the needed features.
 
-1. A run is bounded in time, not in messages: what takes part differs a thousandfold. It counts what
-   was moved between two moments, the first of which lies behind the start where a queue may be
-   filled on the way, and at the start where a full queue is emptied.
-2. Each run has a topic of its own, so that runs meet the same broker and nothing of each other.
-3. While messages are published and consumed at once, the publisher stays at most `LAG` ahead.
+1. A run is limited in time, not in messages, since rates differ by a factor of a thousand. It
+   counts the messages between two marks. If the run empties a full queue, the first mark is at the
+   start; otherwise it follows a warm-up.
+2. Each run uses a new topic, so that runs do not affect each other.
+3. If messages are published and consumed at the same time, the publisher is at most `LAG` messages
+   ahead.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ LAG = 5000
 WARM_SECONDS = 0.1
 FILL_SECONDS = 0.5
 SECONDS_A_CHANNEL = 0.02
-"""What brokers buffer for each consumer must weigh little against what they deliver."""
+"""Minimum length of a fan-out run per channel: messages that a broker has buffered for a consumer
+must be few compared with those delivered."""
 
 STAMP = struct.Struct(">q")
 _topics = itertools.count()
@@ -48,11 +50,11 @@ class Line:
     """A line of the table.
 
     Attributes:
-        name: what it says there.
-        needs: what a peer must be able to do.
-        run: one run, so many seconds long.
-        seconds: how long a run needs to be at least.
-        has_times: its runs give times of requests or deliveries.
+        name: its name in the table.
+        needs: features that a peer must have.
+        run: runs once against a peer, for a number of seconds.
+        seconds: minimum length of a run.
+        has_times: whether its runs return times of requests or deliveries.
     """
 
     name: str
@@ -68,10 +70,11 @@ class Shape:
 
     Attributes:
         size: bytes of a body.
-        batch: messages in a request; 1: a request of one message.
-        window: requests unanswered at a time on each connection.
-        over_http: by POST.
-        channels: that the topic has; `ready` each of its consumers, `consumers` of each channel.
+        batch: messages per request; 1: single publishes.
+        window: maximum number of unanswered requests per connection.
+        over_http: whether to publish by HTTP POST.
+        channels: number of channels of the topic.
+        ready: RDY count of each consumer.
     """
 
     size: int = 200
@@ -85,23 +88,23 @@ class Shape:
 
     @property
     def names(self) -> list[str]:
-        """The channels' names."""
+        """Names of the channels."""
         return [f"ch{number}" for number in range(self.channels)]
 
     def publishing(self, peer: Peer, topic: str) -> Publishing:
-        """A connection for its requests."""
+        """Open a connection for the requests."""
         if self.over_http:
             return cast(NsqPeer, peer).publishing_http(topic)
         return peer.publishing(topic, batches=self.batch > 1)
 
 
 def new_topic() -> str:
-    """A name that no run had."""
+    """A topic name that no other run has."""
     return f"bench{next(_topics)}"
 
 
 def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
-    """Publishing alone; channels, if any, are not read."""
+    """A run that only publishes; channels have no consumers."""
 
     async def measure(peer: Peer, seconds: float) -> Figures:
         topic, body = new_topic(), load.body(shape.size)
@@ -129,7 +132,7 @@ def publish(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
 def deliver(
     ready: int, consumers: int, count: int, size: int = 200
 ) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
-    """Emptying a full channel, each message acknowledged."""
+    """A run that empties a full channel and acknowledges each message."""
 
     async def measure(peer: Peer, seconds: float) -> Figures:
         topic = new_topic()
@@ -158,7 +161,7 @@ def deliver(
 
 
 def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
-    """Publishing while each channel is read; a message has counted once all channels have it."""
+    """A run that publishes while each channel is consumed; counts deliveries per channel."""
 
     async def measure(peer: Peer, seconds: float) -> Figures:
         topic, body = new_topic(), load.body(shape.size)
@@ -193,7 +196,7 @@ def at_once(shape: Shape) -> Callable[[Peer, float], Coroutine[None, None, Figur
 
 
 def latency(rate: int, ready: int) -> Callable[[Peer, float], Coroutine[None, None, Figures]]:
-    """From just before a message is sent until its consumer has it, at an even pace."""
+    """A run at an even rate that times each message from just before sending to its arrival."""
 
     async def measure(peer: Peer, seconds: float) -> Figures:
         topic = new_topic()
@@ -236,7 +239,7 @@ BATCHES, CHANNELS, HTTP = frozenset({"batch"}), frozenset({"channels"}), frozens
 
 
 def publishing_lines() -> Sequence[Line]:
-    """Publishing, over TCP and HTTP."""
+    """Lines that publish, over TCP and HTTP."""
     mpub = Shape(batch=BATCH, window=BATCH_WINDOW)
     found = [
         Line("MPUB, pipelined, 200 of 200 B", BATCHES, publish(mpub)),
@@ -267,7 +270,7 @@ def publishing_lines() -> Sequence[Line]:
 
 
 def delivering_lines() -> Sequence[Line]:
-    """Deliver and finish, and both at once."""
+    """Lines that deliver and finish, and one that also publishes meanwhile."""
     found = []
     for consumers in (1, 50):
         for ready, count in ((1, 20_000), (200, 100_000), (2500, 200_000)):
@@ -283,7 +286,7 @@ def delivering_lines() -> Sequence[Line]:
 
 
 def fan_out_lines() -> Sequence[Line]:
-    """One topic, many channels."""
+    """Lines with a topic that has several channels."""
     found = []
     for channels in (1, 10, 50):
         noun = "channel" if channels == 1 else "channels"
@@ -296,7 +299,7 @@ def fan_out_lines() -> Sequence[Line]:
 
 
 def latency_lines() -> Sequence[Line]:
-    """How long a message is on its way when there is time."""
+    """Lines that measure latency at a low rate."""
     return [
         Line(f"latency at {rate:,} msg/s, RDY 100", ANY, latency(rate, 100), 1.0, has_times=True)
         for rate in (50, 1000)

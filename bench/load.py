@@ -1,4 +1,4 @@
-"""The load: prebuilt bytes and numpy, so that the generator costs less than what it measures."""
+"""The load for nsqd; prebuilt requests and numpy keep it cheaper than the server."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ TOPIC = "bench"
 
 
 def body(size: int) -> bytes:
-    """A message body that no compressor would like."""
+    """A message body of random bytes, which does not compress."""
     return np.random.default_rng(7).integers(0, 256, size, np.uint8).tobytes()
 
 
 def mpub(count: int, size: int) -> bytes:
-    """One MPUB of equal messages."""
+    """An MPUB with `count` equal messages."""
     message = struct.pack(">i", size) + body(size)
     bodies = struct.pack(">i", count) + message * count
     return f"MPUB {TOPIC}\n".encode() + struct.pack(">i", len(bodies)) + bodies
 
 
 def pub(size: int) -> bytes:
-    """One PUB."""
+    """A PUB of one message."""
     return f"PUB {TOPIC}\n".encode() + struct.pack(">i", size) + body(size)
 
 
@@ -78,7 +78,7 @@ class Publisher(asyncio.Protocol):
 
 
 class Consumer(asyncio.Protocol):
-    """Takes `total` messages of one size and finishes each as it comes."""
+    """Receives `total` messages of one size and finishes each on arrival."""
 
     def __init__(self, channel: str, size: int, total: int, ready: int) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -90,7 +90,7 @@ class Consumer(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Subscribe; messages flow once `begin` is called."""
+        """Subscribe; messages arrive only after `begin`."""
         self._transport = transport
         transport.write(MAGIC + self._subscribe)
 
@@ -99,7 +99,7 @@ class Consumer(asyncio.Protocol):
         self._transport.write(self._ready)
 
     def data_received(self, data: bytes) -> None:
-        """Finish all whole messages of what arrived."""
+        """Finish all complete messages in the data."""
         if not self.subscribed.done():
             if not data.startswith(OK):
                 self.subscribed.set_exception(RuntimeError(data.decode(errors="replace")))
@@ -125,7 +125,7 @@ class Consumer(asyncio.Protocol):
             self.done.set_result(None)
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._transport.close()
 
 
@@ -142,7 +142,7 @@ async def publish(port: int, request: bytes, total: int, window: int, reply_size
 
 
 async def consumer(port: int, channel: str, size: int, total: int, ready: int) -> Consumer:
-    """A consumer subscribed to a channel of the topic `bench`, its window still closed."""
+    """Connect a consumer and subscribe to a channel of the topic `bench`, at RDY 0."""
     loop = asyncio.get_running_loop()
     _, protocol = await loop.create_connection(
         lambda: Consumer(channel, size, total, ready), "127.0.0.1", port

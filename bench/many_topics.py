@@ -1,7 +1,8 @@
-"""Publishes to many topics at once, each answered when synced: `python -m bench.many_topics`.
+"""Time to publish to many topics at the same time, with sync: `python -m bench.many_topics`.
 
-A round is a PUB of 200 bytes to each topic, sent in one piece, until the last OK. Two nsqds take
-turns: one whose commits share a sync in the journal, and one where each file is synced by itself.
+A round sends a PUB of 200 bytes to each topic, all in one write, and waits for the last OK. Two
+nsqds take turns: in one, commits of several topics share a sync through the journal; in the other,
+each commit syncs its topic's file.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ HEADER = f"{'topics':>7}" + "".join(
 
 
 class Publisher:
-    """A connection to one nsqd, and its rounds.
+    """A connection to one nsqd, and the results of its rounds.
 
     Attributes:
-        seconds: of each round.
-        cpu: of nsqd, in all rounds, in seconds.
+        seconds: length of each round.
+        cpu: CPU time of nsqd in all rounds, in seconds.
     """
 
     def __init__(self, server: NsqdServer, topics: list[str]) -> None:
@@ -49,7 +50,7 @@ class Publisher:
         self._publish()
 
     def round(self) -> None:
-        """Publish to every topic, and take the time."""
+        """Publish to every topic, and measure the time and nsqd's CPU."""
         before, began = cpu_seconds(self._server.pid), time.perf_counter()
         self._publish()
         self.seconds.append(time.perf_counter() - began)
@@ -62,12 +63,12 @@ class Publisher:
             raise AssertionError(answers[:200])
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._client.close()
 
 
 def compare(servers: dict[str, NsqdServer], count: int, rounds: int) -> str:
-    """Rounds with so many topics, in turns; a line of the table."""
+    """Run rounds with `count` topics, the nsqds taking turns; return a line of the table."""
     topics = [f"many-{count}-{number}" for number in range(count)]
     publishers = [Publisher(server, topics) for server in servers.values()]
     for _ in range(rounds):
@@ -84,10 +85,10 @@ def compare(servers: dict[str, NsqdServer], count: int, rounds: int) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The table."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--topics", type=int, nargs="*", default=[1, 4, 10, 100, 1000])
-    parser.add_argument("--rounds", type=int, default=200, help="of each number of topics")
+    parser.add_argument("--rounds", type=int, default=200, help="rounds for each number of topics")
     given = parser.parse_args(arguments)
     folder = Path(tempfile.mkdtemp(prefix="sparq-many-topics-"))
     servers: dict[str, NsqdServer] = {}

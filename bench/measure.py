@@ -1,4 +1,4 @@
-"""What a run costs: CPU of another process, its memory, and medians over rounds."""
+"""CPU time and memory of another process, and medians over rounds."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 CPUCLOCK_SCHED = 2
-"""Linux: the id of another process's CPU clock is made of its pid and this."""
+"""On Linux, the id of another process's CPU clock consists of its pid and this number."""
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time of a process, ended threads too: its own clock, in the scheduler's nanoseconds."""
+    """CPU time of a process in seconds, from its CPU clock; includes threads that have ended."""
     return time.clock_gettime((~pid << 3) | CPUCLOCK_SCHED)
 
 
@@ -33,13 +33,13 @@ class Meter:
     cpu: float = 0.0
 
     def start(self) -> Meter:
-        """Begin to count."""
+        """Start to measure."""
         self.cpu = cpu_seconds(self.pid)
         self.wall = time.perf_counter()
         return self
 
     def stop(self) -> Meter:
-        """Hold the figures of the time since `start`."""
+        """Stop: `wall` and `cpu` then hold the seconds since `start`."""
         self.wall = time.perf_counter() - self.wall
         self.cpu = cpu_seconds(self.pid) - self.cpu
         return self
@@ -47,29 +47,29 @@ class Meter:
 
 @dataclass
 class Row:
-    """One workload's rounds: messages a second and server CPU a message."""
+    """One workload's rounds: messages per second and server CPU per message."""
 
     name: str
     rates: list[float] = field(default_factory=list)
     cpu_us: list[float] = field(default_factory=list)
 
     def add(self, messages: int, meter: Meter) -> None:
-        """Take one round in."""
+        """Add a round."""
         self.rates.append(messages / meter.wall)
         self.cpu_us.append(meter.cpu / messages * 1e6)
 
     @property
     def rate(self) -> float:
-        """Median messages a second."""
+        """Median messages per second."""
         return statistics.median(self.rates)
 
     @property
     def cpu(self) -> float:
-        """Median microseconds of server CPU a message."""
+        """Median microseconds of server CPU per message."""
         return statistics.median(self.cpu_us)
 
     def line(self, bound: Row | None) -> str:
-        """The row as a line of the table, beside the bound of the same run."""
+        """The row as a line of the table, with the bound's figures if there are any."""
         text = f"{self.name:<34}{self.rate:>12,.0f}{self.cpu:>10.2f}"
         if bound is not None and bound.rates:
             text += f"{bound.rate:>14,.0f}{bound.cpu:>10.2f}{self.rate / bound.rate:>10.2f}"

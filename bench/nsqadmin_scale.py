@@ -1,10 +1,10 @@
-"""What watching a large cluster costs: `python -m bench.nsqadmin_scale`.
+"""What it costs nsqadmin to watch a large cluster: `python -m bench.nsqadmin_scale`.
 
-Nodes that are none serve `/stats` of 1,000 topics with 10 channels each, an nsqlookupd that is none
-lists them. Told are the time of the first page and of others, the memory of nsqadmin, its time on
-the processor for a round, and how many requests came while 50 viewers looked beside one.
-The nodes run in processes of their own and send an answer that was made before, so that the figures
-are the watcher's.
+Simulated nodes serve `/stats` with 1,000 topics of 10 channels each, and a simulated nsqlookupd
+lists the nodes. The bench prints the time of the first page and of others, nsqadmin's memory, its
+CPU time per round, and the number of requests that the nodes get per round with 1 viewer and with
+50. The nodes run in other processes and send prepared answers, so the figures are those of nsqadmin
+alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ HEAD = (
 
 
 def channel(name: str, number: random.Random) -> dict[str, Any]:
-    """A channel as sparq's nsqd tells of it."""
+    """A channel, with the fields of sparq's `/stats`."""
     counts = ("depth", "in_flight_count", "deferred_count", "requeue_count", "timeout_count")
     return {
         "channel_name": name,
@@ -63,7 +63,7 @@ def channel(name: str, number: random.Random) -> dict[str, Any]:
 
 
 def stats(topics: range, channels: int) -> bytes:
-    """A node's `/stats`."""
+    """The `/stats` of a node, as JSON."""
     number = random.Random(1)
     listed = [
         {
@@ -94,7 +94,7 @@ ONE_TOPIC = stats(range(1, 2), 10)
 
 
 class Answers(asyncio.Protocol):
-    """Sends the same answer to each request, and counts them."""
+    """Sends a prepared answer to each request, and counts the requests of the process."""
 
     count = 0
 
@@ -103,12 +103,12 @@ class Answers(asyncio.Protocol):
         self._one = HEAD % len(ONE_TOPIC) + ONE_TOPIC
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the way back."""
+        """Keep the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """One request, whole: they are short."""
+        """Answer each request; requests are short, so each arrives complete."""
         for request in data.split(b"\r\n\r\n")[:-1]:
             Answers.count += 1
             is_one = b"topic=" in request.partition(b"\r\n")[0]
@@ -116,7 +116,7 @@ class Answers(asyncio.Protocol):
 
 
 def serve(control: Connection, answers: Sequence[bytes]) -> None:
-    """Be some nodes: tell their ports, and at each question how many requests there were."""
+    """Run some nodes: send their ports, and the number of requests whenever asked."""
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ def serve(control: Connection, answers: Sequence[bytes]) -> None:
 
 
 class Nodes:
-    """The processes that are the nodes, and one that is the nsqlookupd."""
+    """The processes with the simulated nodes, and one with the nsqlookupd."""
 
     def __init__(self, nodes: int, topics: int, channels: int, spread: bool) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -177,25 +177,25 @@ class Nodes:
         self.ports += control.recv()
 
     def requests(self) -> int:
-        """How many requests came so far, the nsqlookupd's among them."""
+        """Number of requests so far, including those to the nsqlookupd."""
         for control in self._controls:
             control.send(True)
         return sum(control.recv() for control in self._controls)
 
     def close(self) -> None:
-        """End them."""
+        """Kill the processes."""
         for process in self._processes:
             process.kill()
 
 
 def memory_bytes() -> int:
-    """This process's memory now."""
+    """Resident memory of this process."""
     with open("/proc/self/statm", encoding="ascii") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def fetch(session: aiohttp.ClientSession, url: str) -> tuple[float, str]:
-    """How long an answer took, and what it says."""
+    """The seconds until the answer, and its text."""
     began = time.monotonic()
     async with session.get(url) as answer:
         text = await answer.text()
@@ -204,7 +204,7 @@ async def fetch(session: aiohttp.ClientSession, url: str) -> tuple[float, str]:
 
 
 async def view(session: aiohttp.ClientSession, url: str, rounds: int) -> None:
-    """Look at some pictures one after the other, as an open page does."""
+    """Request `rounds` successive overviews, as an open page does."""
     number = 0
     for _ in range(rounds + 1):
         _, text = await fetch(session, f"{url}/api/v2/overview?after={number}")
@@ -212,7 +212,7 @@ async def view(session: aiohttp.ClientSession, url: str, rounds: int) -> None:
 
 
 async def first_picture(session: aiohttp.ClientSession, url: str, nodes: int) -> str:
-    """Wait until all nodes have answered, and tell what there is."""
+    """Wait until nsqadmin has the answers of all nodes; return the cluster's size as text."""
     while True:
         _, text = await fetch(session, f"{url}/api/v2/overview")
         totals = json.loads(text)["totals"]
@@ -225,7 +225,7 @@ async def first_picture(session: aiohttp.ClientSession, url: str, nodes: int) ->
 
 
 async def measure(nodes: Nodes, rounds: int) -> bool:
-    """Measure and print; whether the promises hold."""
+    """Measure and print; return whether the promises hold."""
     base = memory_bytes()
     options = NsqadminOptions(http_address="127.0.0.1:0", lookupd_http_addresses=(nodes.lookupd,))
     admin = Nsqadmin(options)
@@ -242,7 +242,7 @@ async def measure(nodes: Nodes, rounds: int) -> bool:
             f"first page: {page * 1000:.0f} ms; with all figures {first:.2f} s after the start, ",
             end="",
         )
-        print(f"for which the processor had {time.process_time() - cpu:.2f} s")
+        print(f"with {time.process_time() - cpu:.2f} s of CPU time")
         for path in ("/topics", "/topics?view=channels", "/nodes", "/topics/topic00001"):
             took, text = await fetch(session, f"{url}{path}")
             print(f"{path:<24} {took * 1000:4.0f} ms, {len(text) / 1e3:.0f} kB")
@@ -253,32 +253,33 @@ async def measure(nodes: Nodes, rounds: int) -> bool:
             cpu = (time.process_time() - cpu) / made
             per_viewers[viewers] = (await asyncio.to_thread(nodes.requests) - asked) / made
             print(f"{viewers} viewers: {per_viewers[viewers]:.1f} requests a round, ", end="")
-            print(f"{made} rounds, processor {cpu:.2f} s a round")
+            print(f"{made} rounds, CPU {cpu:.2f} s a round")
     history = watch.history
     rest = history.size_bytes * (360 - history.steps) // max(1, history.steps)
     await admin.stop()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"memory: {base >> 20} MiB before, {most >> 20} MiB at most, ", end="")
-    print(f"{(most + rest) >> 20} MiB when the history has its hour")
+    print(f"{(most + rest) >> 20} MiB when the history holds a full hour")
     holds = page <= FIRST_SECONDS_MAX and most + rest <= MEMORY_MAX
     return holds and per_viewers[VIEWERS] <= per_viewers[1] * 1.2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether the promises hold."""
+    """Measure, print, and return 1 if a promise does not hold."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--nodes", type=int, default=20)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--channels", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=6)
-    parser.add_argument("--spread", action="store_true", help="each topic at one node only")
+    parser.add_argument("--spread", action="store_true", help="each topic is on one node only")
     options = parser.parse_args(arguments)
     nodes = Nodes(options.nodes, options.topics, options.channels, options.spread)
     try:
         holds = asyncio.run(measure(nodes, options.rounds))
     finally:
         nodes.close()
-    print(f"under 1 s, under 300 MiB, no more requests for 50: {'holds' if holds else 'FAILS'}")
+    verdict = "holds" if holds else "FAILS"
+    print(f"page under 1 s, under 300 MiB, no more requests for {VIEWERS} viewers: {verdict}")
     return 0 if holds else 1
 
 

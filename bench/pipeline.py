@@ -1,23 +1,23 @@
-"""The part `pipeline` of the bench: the clicks pipeline beside plain Spark on the same clicks.
+"""The part `pipeline` of the bench: the clicks pipeline and plain Spark on the same clicks.
 
-- parse      `clicks.parse` and one `regexp_replace` over the same lines, from Parquet into noop, in
-             turn: generated clicks, then the lines of `--log PATH`, a log of a real site
-- sustained  the reference (`pipeline_reference`: three batch jobs of plain Spark from Parquet) and
-             the three queries side by side, draining the same clicks from two nsqds, in turn
-- run        `sparq run` from its start to its report, and to its first click archived
-- memory     the driver's memory over many clicks and visitors and over a tenth of both, in turn
-- state      a batch of 5,000 clicks with 500,000 visitors open and with 10,000, in turn
-- latency    from a click's publishing to its minute and to its finding, at 1,000 clicks a second
+- parse      `clicks.parse` and one `regexp_replace` over the same lines, from Parquet to the sink
+             noop, alternating: generated clicks, then the lines of `--log PATH`, a real site's log
+- sustained  three batch jobs of plain Spark from Parquet (the reference, `pipeline_reference`) and
+             the three queries together, draining the same clicks from two nsqds, alternating
+- run        `sparq run` from its start to its report, and to its first archived click
+- memory     the driver's memory with many clicks and visitors and with a tenth of both, alternating
+- state      a batch of 5,000 clicks with 500,000 open visitors and with 10,000, alternating
+- latency    from publishing a click to its minute and to its finding, at 1,000 clicks per second
 
     make bench ARGS="--parts pipeline --log access.log --json figures.json"
     make bench ARGS="--parts pipeline --measures parse,state --clicks 50000 --rounds 1"
 
-1. Everything runs on two cores of the machine, nsqds and publishers included.
-2. `--measures` picks measures by name. `--clicks N` gives each of them N clicks in place of its own
-   number (visitors and seconds in proportion): to see that everything works, not for the aims.
-3. Each step is noted on standard error with the time (UTC). The figures of a measure and its aims
-   are printed when it ends; a table of all aims, with the commit, comes last.
-4. A measure that fails is named and the others go on; then the exit status is 1.
+1. Everything runs on two cores of the machine, including nsqds and publishers.
+2. `--measures` selects measures by name. `--clicks N` sets the number of clicks of each measure,
+   and visitors and seconds in proportion: to check that everything works, not for the aims.
+3. Each step is logged to standard error with the time (UTC). The figures of a measure and its aims
+   are printed when it ends, and a table of all aims, with the commit, at the end.
+4. If a measure fails, its error is printed and the others still run; the exit status is then 1.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ROUNDS, MEMORY_ROUNDS = 3, 2
 WARM_UP_CLICKS = 100_000
 CORES = 2
 JVM_SECONDS = 60.0
-# What an engineer sets for three batch jobs on two cores.
+# Settings that an engineer would choose for three batch jobs on two cores.
 BATCH_SETTINGS = {"spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "8"}
 
 
@@ -67,11 +67,11 @@ class Bench:
     """One run of the part.
 
     Attributes:
-        folder: for everything that is written.
-        rounds: of each measure.
-        clicks: of each measure, in place of its own number; None: its own.
-        log: a log of a real site, for `parse`; None: there is none.
-        figures: by name, as far as they are measured.
+        folder: the folder for all files.
+        rounds: number of rounds of each measure.
+        clicks: number of clicks of each measure; None: the measure's default.
+        log: a log of a real site, for `parse`; None: not given.
+        figures: the figures measured so far, by name.
     """
 
     folder: Path
@@ -83,28 +83,28 @@ class Bench:
     _works: int = 0
 
     def each_round(self, most: int | None = None) -> Iterator[int]:
-        """The numbers of a measure's rounds, from 1, each noted as it begins; `most`: not more."""
+        """The numbers of a measure's rounds, from 1; each is logged. `most`: maximum of rounds."""
         rounds = self.rounds if most is None else min(self.rounds, most)
         for number in range(1, rounds + 1):
             note(f"round {number} of {rounds}")
             yield number
 
     def sized(self, size: int) -> int:
-        """The number of clicks of a measure whose own number is `size`."""
+        """The number of clicks of a measure whose default is `size`."""
         return size if self.clicks is None else max(LEAST, self.clicks)
 
     def note(self, name: str, unit: str, value: float) -> None:
-        """Take in one round of a figure."""
+        """Add one round of a figure, and log it."""
         self.figures.setdefault(name, Figure(name, unit)).rounds.append(value)
         note(f"{name}: {value:,.2f} {unit}")
 
     def ratio(self, name: str, over: str, under: str) -> None:
-        """A figure that is the ratio of two others' medians."""
+        """Add a figure that is the ratio of two others' medians."""
         self.note(name, "", self.figures[over].value / self.figures[under].value)
 
     @contextmanager
     def work(self, name: str) -> Iterator[Path]:
-        """A folder that is not yet there, and is gone afterwards: a round leaves gigabytes."""
+        """The path of a new folder, which is deleted afterwards: a round leaves gigabytes."""
         self._works += 1
         folder = self.folder / f"{name}-{self._works}"
         try:
@@ -113,12 +113,12 @@ class Bench:
             shutil.rmtree(folder, ignore_errors=True)
 
     def day(self, size: int) -> Path:
-        """A file with a generated day."""
+        """A file with a generated day of clicks."""
         note(f"generating {size:,} clicks")
         return pipeline_clicks.day_file(self.folder / "days", size)
 
     def plain_spark(self) -> Any:
-        """A session for what runs in this process, with the settings of an engineer."""
+        """A Spark session in this process, with BATCH_SETTINGS."""
         if self.spark is None:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,29 +128,29 @@ class Bench:
         return self.spark
 
     def stop_spark(self) -> None:
-        """End the session and its JVM, so that their memory is free for what comes next."""
+        """End the session and its JVM, to free their memory for the next step."""
         spark, self.spark = self.spark, None
         if spark is not None:
             context = type(spark.sparkContext)
             gateway = spark.sparkContext._gateway
             spark.stop()
             gateway.shutdown()
-            gateway.proc.stdin.close()  # which ends the JVM
+            gateway.proc.stdin.close()  # this ends the JVM
             gateway.proc.wait(JVM_SECONDS)
-            context._gateway = context._jvm = None  # so that the next session starts another one
+            context._gateway = context._jvm = None  # the next session starts another JVM
 
 
 def parse(bench: Bench) -> None:
-    """`parse` beside one look at the text: of generated clicks, then of a log's lines."""
+    """`clicks.parse` and one pass over the text: generated clicks, then a log's lines."""
     size = bench.sized(PARSED)
     _parse_lines(bench, aims.GENERATED, pipeline_clicks.lines_of(bench.day(size)), size)
     if bench.log is None:
-        note("parse: no --log PATH is given, so no line of a real log is measured")
+        note("parse: without --log PATH, no lines of a real log are measured")
         return
     lines = list(pipeline_clicks.lines_of(bench.log))
     if not lines:
         raise BenchError(f"--log={bench.log} has no lines")
-    note(f"{bench.log}: {len(lines):,} lines, again and again until there are {size:,}")
+    note(f"{bench.log}: {len(lines):,} lines, repeated up to {size:,}")
     _parse_lines(bench, aims.LOGGED, islice(cycle(lines), size), size)
 
 
@@ -168,7 +168,7 @@ def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) ->
             ours: Side("parse", lambda: click.parse(messages()), size, jvm),
             one_pass: Side("pass", lambda: reference.one_pass(messages()), size, jvm),
         }
-        for name, side in sides.items():  # not counted: the JVM compiles what it runs
+        for name, side in sides.items():  # not counted: the JVM compiles the code now
             note(f"warming up: {name}")
             side.run()
         for _ in bench.each_round():
@@ -180,7 +180,7 @@ def _parse_lines(bench: Bench, which: str, lines: Iterable[bytes], size: int) ->
 
 
 def sustained(bench: Bench) -> None:
-    """Plain Spark's three jobs and the three queries side by side, in turn."""
+    """Plain Spark's three jobs and the three queries together, alternating."""
     size = bench.sized(SUSTAINED)
     lines = bench.day(size)
     with bench.work("clicks") as files, bench.work("few") as few:
@@ -197,7 +197,7 @@ def sustained(bench: Bench) -> None:
 
 
 def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
-    """The three jobs of plain Spark, in a JVM that has done them once for a few clicks."""
+    """Time the three jobs of plain Spark, after a warm-up with a few clicks."""
     with bench.work("reference") as folder:
         spark = bench.plain_spark()
         note("reference: warming up")
@@ -211,7 +211,7 @@ def _reference_round(bench: Bench, few: Path, files: Path, size: int) -> None:
 
 
 def run(bench: Bench) -> None:
-    """`sparq run`, from its start."""
+    """`sparq run` from its start to its first archived click and to its report."""
     for _ in bench.each_round():
         with bench.work("run") as folder:
             took = pipeline_measures.make_run(folder, bench.sized(RUN))
@@ -220,7 +220,7 @@ def run(bench: Bench) -> None:
 
 
 def memory(bench: Bench) -> None:
-    """The driver's memory over a tenth of the clicks and over all of them, in turn."""
+    """The driver's memory with a tenth of the clicks and with all of them, alternating."""
     size = bench.sized(MEMORY)
     few, many = max(LEAST, size // TENTH), size
     peak, live = "driver's peak memory, {:,} clicks", "driver's live heap and Python, {:,} clicks"
@@ -236,7 +236,7 @@ def memory(bench: Bench) -> None:
 
 
 def state(bench: Bench) -> None:
-    """The time of a batch with few visitors open and with many, in turn."""
+    """The time of a batch with few open visitors and with many, alternating."""
     clicks = bench.sized(OPEN_VISITORS * pipeline_measures.OPEN_CLICKS)
     many = clicks // pipeline_measures.OPEN_CLICKS
     few = max(1, many // FEW_PART)
@@ -251,7 +251,7 @@ def state(bench: Bench) -> None:
 
 
 def click_latency(bench: Bench) -> None:
-    """From publishing to what a reader finds."""
+    """The time from publishing a click to its minute and to its finding."""
     seconds = max(LATENCY_SECONDS_MIN, bench.sized(LATENCY_CLICKS) / PER_SECOND)
     for _ in bench.each_round():
         with bench.work("latency") as folder:
@@ -276,7 +276,7 @@ MEASURES: dict[str, Callable[[Bench], None]] = {
 
 
 def measured(bench: Bench, names: Sequence[str]) -> Iterator[tuple[str, list[Figure], str]]:
-    """Each measure that was asked for: its name, its figures, why it failed ("": it did not)."""
+    """For each selected measure: its name, its figures, and its error ("" if it succeeded)."""
     for name, measure in MEASURES.items():
         if name in names:
             before, failure = set(bench.figures), ""
@@ -299,14 +299,14 @@ def main(
     *,
     log: Path | None = None,
 ) -> int:
-    """Measure and print, each measure as it ends, then all aims.
+    """Take the measures, print each when it ends, and then all aims.
 
     Args:
-        folder: for everything that is written.
-        rounds: of each measure; of memory two at most.
-        clicks: of each measure, in place of its own number.
-        names: which measures.
-        to: a JSON file, written again after each measure.
+        folder: the folder for all files.
+        rounds: number of rounds of each measure; memory has at most two.
+        clicks: number of clicks of each measure; None: the measure's default.
+        names: the selected measures.
+        to: a JSON file, rewritten after each measure.
         log: a log of a real site, for `parse`.
 
     Returns:
@@ -335,7 +335,7 @@ def main(
 
 @contextmanager
 def two_cores() -> Iterator[int]:
-    """This process and all that it starts run on two cores; how many there are."""
+    """Run this process and its children on at most two cores; yields their number."""
     allowed = os.sched_getaffinity(0)
     chosen = sorted(allowed)[:CORES]
     os.sched_setaffinity(0, chosen)
@@ -346,7 +346,7 @@ def two_cores() -> Iterator[int]:
 
 
 def conditions() -> dict[str, Any]:
-    """What the figures depend on: the commit (with + if files differ from it), time, load."""
+    """The commit (with + if files differ from it), time, load, and Python's version."""
     name = git("rev-parse", "--short", "HEAD") or "unknown"
     changed = git("status", "--porcelain", "--untracked-files=no")
     return {
@@ -358,7 +358,7 @@ def conditions() -> dict[str, Any]:
 
 
 def git(*words: str) -> str:
-    """The answer of git about this tree; "" where there is none."""
+    """The output of a git command in this tree; "" if git is missing."""
     with suppress(OSError):
         root = Path(__file__).parent
         found = subprocess.run(

@@ -1,6 +1,7 @@
-"""The table of the pipeline's bench: its figures, what each must be and should be.
+"""The table of the pipeline's bench: its figures, and for each a limit and an aim.
 
-A figure is the median of its rounds. A ratio is of two medians of one run, whose sides took turns.
+A figure is the median of its rounds. A ratio is that of two medians of one run, whose sides were
+measured in turn.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ class Figure:
         return median(self.rounds)
 
     def line(self) -> str:
-        """As it stands in the table, with all rounds where there are several."""
+        """The line of the table; with several rounds, their values too."""
         places = 0 if self.value >= 1_000 else 2
         text = f"{self.name:<62}{self.value:>14,.{places}f}  {self.unit}"
         more = ", ".join(f"{value:,.{places}f}" for value in self.rounds)
         return f"{text}  ({more})" if len(self.rounds) > 1 else text
 
     def as_json(self) -> dict[str, Any]:
-        """For a JSON file, where what never came is null."""
+        """The figure as JSON; an infinite value, of something that never arrived, is null."""
         rounds = [value if math.isfinite(value) else None for value in self.rounds]
         value = self.value if math.isfinite(self.value) else None
         return {"figure": self.name, "unit": self.unit, "median": value, "rounds": rounds}
@@ -43,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """What one figure must be, and should be: at least where `is_least`, at most otherwise."""
+    """A figure's limit (`must`) and its aim; lower bounds if `is_least`, else upper bounds."""
 
     figure: str
     must: float
@@ -51,14 +52,14 @@ class Aim:
     is_least: bool = False
 
     def grade(self, value: float) -> str:
-        """How a value stands: "aim met", "must met" or "MISSED"."""
+        """The grade of a value: "aim met", "must met" or "MISSED"."""
         for name, limit in (("aim met", self.aim), ("must met", self.must)):
             if value >= limit if self.is_least else value <= limit:
                 return name
         return "MISSED"
 
     def line(self, value: float) -> str:
-        """The verdict as it is printed."""
+        """The figure, its bounds and its grade, as text."""
         side = "at least" if self.is_least else "at most"
         bounds = f"{side} {self.must:g}" + f", aim {self.aim:g}" * (self.aim != self.must)
         return f"  {self.figure:<62}{value:>12,.2f}  {bounds}: {self.grade(value)}"
@@ -68,7 +69,7 @@ PARSE = "parse, all columns, from Parquet into noop, {}"
 ONE_PASS = "one regexp_replace, from Parquet into noop, {}"
 PARSE_RATIO = "parse : one regexp_replace, {}"
 GENERATED, LOGGED = "generated clicks", "lines of --log"
-"""Which lines: a figure's name has one of the two in place of the braces."""
+"""The two kinds of lines; one of them replaces the braces in a figure's name."""
 
 REFERENCE = "reference: three batch jobs from Parquet"
 SUSTAINED = "three queries side by side, sustained"
@@ -84,7 +85,7 @@ FINDING_50, FINDING_99 = "click to readable finding, p50", "click to readable fi
 AIMS = (
     Aim(PARSE.format(GENERATED), 110_000, 110_000, is_least=True),
     Aim(PARSE_RATIO.format(GENERATED), 0.6, 0.8, is_least=True),
-    # The 0.2 that these aims began at was measured on lines such as these.
+    # When these aims were set, the ratio was 0.2, on lines such as these.
     Aim(PARSE.format(LOGGED), 110_000, 110_000, is_least=True),
     Aim(PARSE_RATIO.format(LOGGED), 0.6, 0.8, is_least=True),
     Aim(SUSTAINED, 15_000, 30_000, is_least=True),
@@ -102,13 +103,13 @@ AIMS = (
 
 
 def verdicts(figures: Sequence[Figure]) -> list[str]:
-    """A line for each aim whose figure is among these."""
+    """A line for each aim whose figure was measured."""
     values = {figure.name: figure.value for figure in figures if figure.rounds}
     return [aim.line(values[aim.figure]) for aim in AIMS if aim.figure in values]
 
 
 def report(figures: Sequence[Figure], commit: str) -> str:
-    """The table of all aims whose figures were measured, at a commit; "" without any."""
+    """The table of all aims whose figures were measured, with the commit; "" if none was."""
     found = verdicts(figures)
     return "\n".join([f"aims at commit {commit}:", *found]) if found else ""
 

@@ -1,10 +1,10 @@
 """The clicks of the pipeline's bench: lines in order of time, in files, in Parquet, on nsqds.
 
-1. `day_file` is the generator's day of a site, with its planted robots: speed is measured on it. It
-   is made by a process of its own, so that its memory is free again when Spark starts.
-2. `Crowd` is an even stream of a chosen number of visitors at a chosen rate of event time: state,
-   memory and latency are measured with it. No visitor of a crowd is a robot by any rule.
-3. Neither depends on anything but its arguments.
+1. `day_file` is the generator's day of a site, with its planted robots, for measuring speed. A
+   separate process makes it, so that its memory is free again when Spark starts.
+2. `Crowd` is an even stream from a chosen number of visitors at a chosen rate in event time, for
+   measuring state and memory, and as the crowd around robots. No rule flags a visitor of a crowd.
+3. Both are deterministic: they depend only on their arguments.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ FILES = 4
 ROW_GROUP = 100_000
 PAGES = 2_000
 PAGE_STEP = 7_919
-"""A prime: neighbouring clicks ask for pages far apart, and all pages are asked for."""
+"""A prime, so that neighbouring clicks request pages far apart, and every page is requested."""
 
 PAGE_EVERY = 4
-"""Every fourth click of a visitor asks for a page, the others for what a page is made of."""
+"""Every fourth click of a visitor requests a page, the others request parts of a page."""
 
 JSON_EVERY = 5
-"""Every fifth line is JSON, the others are of the combined format."""
+"""Every fifth line is JSON, the others are in the combined format."""
 
 BATCH = 500
 UNDER_WAY = 8
 PUBLISH_SECONDS = 60.0
 
-# As the source `nsq` gives them.
+# The columns of the source `nsq`.
 SCHEMA = pa.schema(
     [
         ("nsqd", pa.string()),
@@ -56,7 +56,7 @@ SCHEMA = pa.schema(
 
 
 def day_file(folder: Path, size: int, seed: int = 1) -> Path:
-    """A file with a generated day, a click on each line; made only if it is not there."""
+    """A file with a generated day, one click per line; made only if it does not exist."""
     path = folder / f"day-{seed}-{size}.log"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ def _write_day(path: Path, size: int, seed: int) -> None:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    """The lines of a file, without their ends."""
+    """The lines of a file, without their newlines."""
     with path.open("rb") as file:
         for text in file:
             yield text.rstrip(b"\n")
@@ -85,13 +85,13 @@ def lines_of(path: Path) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Visitors who click in turn: all have come once before the first comes again.
+    """Visitors who click in turn: each clicks once before the first clicks again.
 
-    The first click of each asks for a page, so every visitor has a visit with a page in it.
+    The first click of each visitor requests a page, so every visitor has a visit with a page.
 
     Attributes:
-        visitors: how many.
-        per_second: clicks in a second of event time.
+        visitors: number of visitors.
+        per_second: clicks per second of event time.
         start: event time of the first click.
     """
 
@@ -100,7 +100,7 @@ class Crowd:
     start: datetime = DAY
 
     def lines(self, size: int, first: int = 0) -> Iterator[bytes]:
-        """Clicks number `first` and on."""
+        """`size` clicks, from number `first` on."""
         for number in range(first, first + size):
             at = self.start + timedelta(seconds=number // self.per_second)
             yield line(number, number % self.visitors, at, self._path(number))
@@ -113,12 +113,12 @@ class Crowd:
 
 
 def address(visitor: int) -> str:
-    """The address of a visitor, of which there are 16 million."""
+    """The address of a visitor; there are 16 million different ones."""
     return f"10.{visitor >> 16 & 255}.{visitor >> 8 & 255}.{visitor & 255}"
 
 
 def line(number: int, visitor: int, at: datetime, path: str) -> bytes:
-    """One click, in the form that its number says."""
+    """One click; its number determines whether it is JSON or in the combined format."""
     agent = website.BROWSERS[visitor % len(website.BROWSERS)]
     size = 300 + number % 40_000
     if number % JSON_EVERY:
@@ -142,7 +142,7 @@ def _written(at: datetime) -> str:
 
 
 def write_parquet(lines: Iterable[bytes], size: int, folder: Path) -> None:
-    """Write `size` lines as messages to FILES files, in their order."""
+    """Write the first `size` lines as messages to FILES files, in order."""
     folder.mkdir(parents=True)
     rest, index = iter(lines), 0
     for number in range(FILES):
@@ -169,7 +169,7 @@ def _messages(bodies: list[bytes], first: int) -> pa.Table:
 
 
 def publish(lines: Iterable[bytes], nsqds: list[str]) -> int:
-    """Publish lines to nsqds, by their TCP addresses, until all are acknowledged; how many."""
+    """Publish lines to nsqds (TCP addresses); return their number when all are acknowledged."""
     return asyncio.run(_publish(lines, nsqds))
 
 
@@ -189,7 +189,7 @@ async def _publish(lines: Iterable[bytes], nsqds: list[str]) -> int:
 
 
 def publish_at_once(bodies: list[bytes], nsqd: str) -> None:
-    """Publish some bodies as one MPUB, so that one batch of Spark takes all of them."""
+    """Publish bodies as one MPUB, so that one batch of Spark contains all of them."""
     asyncio.run(_publish_at_once(bodies, nsqd))
 
 

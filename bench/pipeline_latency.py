@@ -1,15 +1,15 @@
-"""From a click's publishing until a reader finds it: in its minute, and in a finding.
+"""The time from publishing a click until a reader sees it: in its minute, and in a finding.
 
-Clicks are published at an even rate to one nsqd, with event times of now, in a batch each TICK
-seconds. Batches come to Spark in that order:
+Clicks are published at an even rate to one nsqd, one batch every TICK seconds, with the current
+time as event time. Batches reach Spark in that order:
 
-- a click is in its minute when the newest revisions of all minutes count as many clicks as were
-  published up to it;
-- each second a robot of its own opens 20 pages at once, a burst: they are in a finding when a row
-  with its address is readable.
+- a click is in its minute when the newest revisions of all minutes count at least as many clicks as
+  were published up to it;
+- every second a new robot requests 20 pages at the same time, a burst: it is found when a row with
+  its address is readable.
 
-The clock begins just before a batch is sent, so the time of publishing counts. What was published
-while everything was warming up does not count, and what never comes counts as for ever.
+The clock starts just before a batch is sent, so the time of publishing counts. Clicks of the
+warm-up do not count. A click that never appears has an infinite time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ROBOT_EVERY = round(1 / TICK)
 WARM_UP_SECONDS = 20.0
 LOOK_SECONDS = 0.25
 QUIET_SECONDS = 60.0
-"""How long after the last news the bench waits for what has not come."""
+"""Maximum time between two new results; after that the bench gives up on missing ones."""
 
 PEOPLE = 5_000
 ROBOTS_FROM = 1 << 20
@@ -47,12 +47,12 @@ FIRST_CLICKS = 200
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A batch of clicks that was published.
+    """A published batch of clicks.
 
     Attributes:
-        sent_s: when, in seconds since 1970.
-        total: clicks published so far, these included.
-        robot: the address of the robot among them.
+        sent_s: time of sending, in seconds since 1970.
+        total: number of clicks published so far, including these.
+        robot: address of the robot in the batch; None: no robot.
     """
 
     sent_s: float
@@ -62,18 +62,18 @@ class Tick:
 
 @dataclass
 class Seen:
-    """What a reader has seen.
+    """The results that a reader has seen, with the times (seconds since 1970) they were readable.
 
     Attributes:
-        counted: (clicks in all minutes, since when in seconds since 1970), ascending.
-        robots: address -> since when there is a finding of it.
+        counted: (number of clicks in all minutes, time), ascending.
+        robots: address -> time of its first finding.
     """
 
     counted: list[tuple[int, float]] = field(default_factory=list)
     robots: dict[str, float] = field(default_factory=dict)
 
     def minutes(self, ticks: Sequence[Tick]) -> list[float]:
-        """Seconds from sending to the minute, of each tick."""
+        """For each tick, the seconds from sending until the minutes include it."""
         totals = [total for total, _ in self.counted]
         found = [bisect_left(totals, tick.total) for tick in ticks]
         return [
@@ -82,12 +82,12 @@ class Seen:
         ]
 
     def findings(self, ticks: Sequence[Tick]) -> list[float]:
-        """Seconds from sending to the finding, of each robot."""
+        """For each robot, the seconds from sending until its finding."""
         return [self.robots.get(tick.robot, math.inf) - tick.sent_s for tick in ticks if tick.robot]
 
 
 class Reader:
-    """Looks at the output of `metrics` and `spam_analysis`."""
+    """Reads the output of `metrics` and `spam_analysis`."""
 
     def __init__(self, data: Path) -> None:
         self.seen = Seen()
@@ -96,7 +96,7 @@ class Reader:
         self._clicks = ClicksByMinute()
 
     def look(self) -> bool:
-        """Take in what is new; whether anything was."""
+        """Read new batches; return whether there were any."""
         minutes, findings = self._minutes.new(), self._findings.new()
         for batch in minutes:
             self.seen.counted.append((self._clicks.add(batch), batch.readable_s))
@@ -107,7 +107,7 @@ class Reader:
 
 
 def people(first: int, size: int) -> list[bytes]:
-    """Clicks number `first` and on, of now, by people in turn."""
+    """`size` clicks of people, from number `first` on, at the current time."""
     now = datetime.now(UTC)
     numbers = range(first, first + size)
     return [line(number, number % PEOPLE, now, _path(number)) for number in numbers]
@@ -121,7 +121,7 @@ def _path(number: int) -> str:
 
 
 def robot(number: int) -> tuple[str, list[bytes]]:
-    """The address of a robot, and its pages of now."""
+    """The address of a robot, and its clicks at the current time."""
     visitor, now = ROBOTS_FROM + number, datetime.now(UTC)
     pages = [line(1, visitor, now, f"/articles/{page}") for page in range(BURST_PAGES)]
     return address(visitor), pages
@@ -131,10 +131,10 @@ class Publishing(threading.Thread):
     """Publishes at an even rate for a while.
 
     Args:
-        nsqd: its TCP address.
-        seconds: for how long.
-        before: clicks that were published before.
-        per_second: clicks of people; the robots' come on top.
+        nsqd: TCP address of the nsqd.
+        seconds: length of the publishing.
+        before: number of clicks published before.
+        per_second: clicks of people per second, without those of robots.
     """
 
     def __init__(
@@ -150,14 +150,14 @@ class Publishing(threading.Thread):
         self._size = max(1, round(per_second * TICK))
 
     def run(self) -> None:
-        """The thread."""
+        """Publish; runs in the thread."""
         try:
             asyncio.run(self._publish())
         except Exception as error:
             self.failure = error
 
     def end(self) -> None:
-        """Publish no more, and wait for what is under way."""
+        """Stop publishing, and wait for the current batch."""
         self._ended.set()
         self.join(QUIET_SECONDS)
 
@@ -180,14 +180,14 @@ class Publishing(threading.Thread):
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Seconds from sending: of each tick to its minute, of each robot to its finding."""
+    """Seconds from sending: for each tick to its minute, for each robot to its finding."""
 
     minutes: list[float]
     findings: list[float]
 
 
 def latency(folder: Path, seconds: float, flags: Sequence[str] = ()) -> Latencies:
-    """Publish at PER_SECOND for a while after a warm-up; when it was readable."""
+    """Publish PER_SECOND clicks per second for a warm-up and `seconds`; return the latencies."""
     with Running(folder, flags=flags) as running:
         reader = Reader(running.data)
         running.start()
@@ -208,7 +208,7 @@ def latency(folder: Path, seconds: float, flags: Sequence[str] = ()) -> Latencie
 
 
 def _watch(running: Running, reader: Reader, publishing: Publishing) -> None:
-    """Look at the output until everything that was published is there, or nothing more comes."""
+    """Read the output until it has every published click, or nothing new for QUIET_SECONDS."""
     news = noted = time.monotonic()
     while True:
         running.check()
@@ -231,5 +231,5 @@ def _is_all(seen: Seen, ticks: Sequence[Tick]) -> bool:
 
 
 def quantile(seconds: list[float], part: float) -> float:
-    """A quantile of times, one of them; infinite where too many never came."""
+    """A quantile of times, without interpolation; infinite if too many never arrived."""
     return float(np.quantile(seconds, part, method="higher")) if seconds else math.nan

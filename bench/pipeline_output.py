@@ -1,11 +1,11 @@
-"""What the queries leave on disk, as a reader sees it, and when each batch was there.
+"""Reads the output of the queries on disk, and when each batch became readable.
 
-    <place>/batch=12/_SUCCESS         the batch is readable from the time of this file on
+    <place>/batch=12/_SUCCESS         its modification time: the batch is readable from then on
     <checkpoint>/offsets/12           written when Spark begins the batch; its last line: the offset
     <checkpoint>/commits/12           written when the batch is done
     archive/_spark_metadata/3.compact the archive's log: a line "v1", then a line for each file
 
-The times are those of the files, so looking seldom makes no figure worse.
+Times are modification times of files, so they do not depend on how often the bench polls.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MARK = "_SUCCESS"
 
 
 def first_archived(archive: Path) -> float | None:
-    """When the first click was readable in the archive, in seconds since 1970; None: not yet."""
+    """Time at which the archive first had a click, in seconds since 1970; None: not yet."""
     log = archive / "_spark_metadata"
     commits = [path for path in log.glob("[0-9]*")] if log.is_dir() else []
     times = [path.stat().st_mtime for path in commits if len(path.read_bytes().splitlines()) > 1]
@@ -30,12 +30,12 @@ def first_archived(archive: Path) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch that is readable.
+    """A readable batch.
 
     Attributes:
-        number: Spark's.
-        readable_s: since when, in seconds since 1970.
-        rows: the columns that were asked for.
+        number: Spark's number of the batch.
+        readable_s: time at which it became readable, in seconds since 1970.
+        rows: its rows, with the requested columns.
     """
 
     number: int
@@ -48,8 +48,8 @@ class BatchFolders:
     """The batches of one place, each read once.
 
     Attributes:
-        place: a folder that has a folder for each batch.
-        columns: to read of each.
+        place: the folder with one folder per batch.
+        columns: the columns to read.
     """
 
     place: Path
@@ -57,7 +57,7 @@ class BatchFolders:
     _seen: set[int] = field(default_factory=set)
 
     def new(self) -> list[Batch]:
-        """The batches that have become readable since the last look, by their numbers."""
+        """The batches that have become readable since the last call, ordered by number."""
         found = []
         for mark in self.place.glob(f"batch=*/{MARK}"):
             number = int(mark.parent.name.partition("=")[2])
@@ -74,12 +74,12 @@ class BatchFolders:
 
 @dataclass
 class ClicksByMinute:
-    """How many clicks the newest revisions of all minutes count."""
+    """Counts clicks by the newest revision of each minute."""
 
     _minutes: dict[Any, tuple[int, int]] = field(default_factory=dict)
 
     def add(self, batch: Batch) -> int:
-        """Take in the next batch (minute, revision, clicks); the clicks of all minutes now."""
+        """Add a batch (minute, revision, clicks); return the number of clicks in all minutes."""
         for row in batch.rows.to_pylist():
             known = self._minutes.get(row["minute"], (-1, 0))
             self._minutes[row["minute"]] = max(known, (row["revision"], row["clicks"]))
@@ -88,10 +88,10 @@ class ClicksByMinute:
 
 @dataclass(frozen=True, slots=True)
 class BatchTime:
-    """How long a batch took, from its offset to its commit.
+    """The length of a batch, from writing its offset to writing its commit.
 
     Attributes:
-        has_rows: its offset is not that of the batch before.
+        has_rows: whether its offset differs from that of the previous batch.
     """
 
     seconds: float
@@ -99,7 +99,7 @@ class BatchTime:
 
 
 def batch_times(checkpoint: Path) -> dict[int, BatchTime]:
-    """The batches of a query that are done; Spark keeps the last hundred."""
+    """The completed batches of a query, by number; Spark keeps the last hundred."""
     offsets = {number: path for number, path in _numbered(checkpoint / "offsets")}
     found = {}
     for number, commit in _numbered(checkpoint / "commits"):

@@ -1,17 +1,17 @@
 """The reference of the pipeline's bench: plain Spark on the same clicks, from Parquet files.
 
-Three batch jobs as an engineer who knows Spark would write them for these logs alone: a line is
-taken apart by one pass of one regular expression, JSON by `from_json`. Nothing is checked beyond
-that, no line gets a reason why it cannot be read, and nothing goes on from one run to the next. So
-it is the least that the three queries must do, without a stream.
+Three batch jobs as an experienced Spark engineer would write them for these logs only: one regular
+expression parses a line in one pass, `from_json` parses JSON. There are no further checks, no
+reasons for unreadable lines, and no state that one run passes to the next. So the jobs do the
+minimum of the three queries' work, without streaming.
 
 1. archive: parse, and write Parquet by date and hour.
 2. metrics: parse, and count by minute, with the exact number of visitors.
 3. visitors: parse, and collect each visitor's clicks in order of time.
 
-Clicks that cannot be read have no time, and are a partition, a minute and a visitor of their own. A
-filter on the time would cost the regular expression twice: Spark evaluates it in the filter, which
-it moves below the projection, and again in the projection.
+Unreadable clicks have no time; they are a separate partition, minute and visitor. They are not
+filtered out by time, since Spark would then evaluate the regular expression twice: in the filter,
+which it moves below the projection, and in the projection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CLF_TIME = "dd/MMM/yyyy:HH:mm:ss Z"
 
 
 def one_pass(messages: DataFrame) -> DataFrame:
-    """One `regexp_replace` over the lines, and nothing else: the cost of reading the text once."""
+    """Only one `regexp_replace` over the lines: the cost of reading the text once."""
     return messages.select(_groups(F.col("body").cast("string")).alias("groups"))
 
 
@@ -50,7 +50,7 @@ def _groups(line: Column) -> Column:
 
 
 def parsed(messages: DataFrame) -> DataFrame:
-    """The messages as clicks; one that cannot be read has no time."""
+    """The messages as clicks; an unreadable one has no time."""
     line = F.col("body").cast("string")
     is_json = line.startswith("{")
     held = messages.select(
@@ -82,14 +82,14 @@ def parsed(messages: DataFrame) -> DataFrame:
 
 
 def archive(messages: DataFrame, folder: str) -> None:
-    """The first job."""
+    """Write the clicks as Parquet, by date and hour."""
     day, hour = F.date_format("time", "yyyy-MM-dd"), F.date_format("time", "HH")
     clicks = parsed(messages).withColumns({"date": day, "hour": hour})
     clicks.write.partitionBy("date", "hour").mode("overwrite").parquet(folder)
 
 
 def metrics(messages: DataFrame, folder: str) -> None:
-    """The second job."""
+    """Write clicks, visitors and bytes per minute."""
     minutes = parsed(messages).groupBy(F.date_trunc("minute", "time").alias("minute"))
     counted = minutes.agg(
         F.count("*").alias("clicks"),
@@ -100,7 +100,7 @@ def metrics(messages: DataFrame, folder: str) -> None:
 
 
 def visitors(messages: DataFrame, folder: str) -> None:
-    """The third job."""
+    """Write each visitor's clicks in order of time."""
     clicks = parsed(messages).groupBy("address", "user_agent")
     held = clicks.agg(F.sort_array(F.collect_list(F.struct("time", "path", "id"))).alias("clicks"))
     held.write.mode("overwrite").parquet(folder)
@@ -110,7 +110,7 @@ JOBS: tuple[Callable[[DataFrame, str], None], ...] = (archive, metrics, visitors
 
 
 def seconds(spark: Any, clicks: Path, folder: Path) -> dict[str, float]:
-    """Run the three jobs one after the other; how long each took."""
+    """Run the three jobs one after the other; return the seconds of each."""
     took = {}
     for job in JOBS:
         begun = time.perf_counter()

@@ -1,7 +1,7 @@
-"""Millions of messages queued, with peers: memory, a restart after kill -9, how fast they drain.
+"""Brokers with millions of queued messages: memory, restart after kill -9, drain rate.
 
-One contestant after the other, each alone on the machine, once. Who publishes too slowly to queue
-them all in time goes on with what it has; the table says how many that were.
+Each contestant runs once, alone on the machine. If it cannot queue all messages within
+FILL_SECONDS, the run continues with those that it has; the table shows their number.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ RESTART_AIM_SECONDS, MEMORY_AIM_MIB = 2.0, 200.0
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """What one contestant showed.
+    """The results of one contestant.
 
     Attributes:
-        messages: queued.
-        fill_rate: messages a second while they were.
-        memory_mib: resident then, and once it runs again.
-        restart_seconds: from its start after kill -9 to the first delivery.
-        drain: deliveries with FIN behind that.
+        messages: number of queued messages.
+        fill_rate: messages per second while filling.
+        memory_mib: resident memory after filling, and after the restart.
+        restart_seconds: from the start after kill -9 to the first delivery.
+        drain: deliveries with FIN after that.
     """
 
     label: str
@@ -53,7 +53,7 @@ class Queued:
     drain: Figures
 
     def line(self) -> str:
-        """As a row."""
+        """The row of the table."""
         before, after = self.memory_mib
         return (
             f"  {self.label:<42}{self.messages:>12,}{self.fill_rate:>12,.0f}{before:>10,.0f}"
@@ -69,9 +69,9 @@ HEADER = (
 
 
 async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
-    """Time to the first delivery since `began`, memory then, and how the rest goes.
+    """Return the time from `began` to the first delivery, memory then, and the drain's figures.
 
-    The time is infinite where nothing came: what was queued is lost.
+    The time is infinite if nothing was delivered: the queued messages are lost.
     """
     first: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
@@ -96,7 +96,7 @@ async def drain(peer: Peer, began: float) -> tuple[float, float, Figures]:
 
 
 def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
-    """Fill, kill, start again, drain."""
+    """Fill the queue, kill -9, restart, drain."""
     peer = contestant.make(folder / contestant.key)
     try:
         peer.start()
@@ -116,7 +116,7 @@ def measure(contestant: Contestant, folder: Path, wanted: int) -> Queued:
 
 
 def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> list[Queued]:
-    """All of them, printed as they come."""
+    """Measure all contestants; print each when it is done."""
     print(HEADER)
     found = []
     for contestant in contestants:
@@ -129,7 +129,7 @@ def run(folder: Path, wanted: int, contestants: Sequence[Contestant]) -> list[Qu
 
 
 def verdict(queued: Queued) -> str:
-    """sparq's aims."""
+    """Whether sparq meets its aims, as text."""
     seconds, memory = queued.restart_seconds, max(queued.memory_mib)
     return (
         f"  aims: restart under {RESTART_AIM_SECONDS:g} s: "

@@ -1,8 +1,8 @@
-"""What a large backlog costs a restart: `python -m bench.restart`.
+"""How long nsqd takes to start with a large backlog: `python -m bench.restart`.
 
-For each backlog a data path is made, an nsqd started on it, and the time taken until a consumer has
-its first message; then again after a clean stop, and after kill -9. Told are also the memory at
-that moment and its peak, beside those of an nsqd without a message.
+For each backlog, the bench makes a data path, starts an nsqd on it, and measures the time until a
+consumer has its first message; then again after a clean stop, and after kill -9. It also prints the
+memory at that moment and its peak. An nsqd without messages is measured for comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sparq.protocol.commands import pub, rdy, sub
 DEADLINE_SECONDS = 60.0
 POLL_SECONDS = 0.005
 REST_SECONDS = 4.0
-"""Between a start and its end: what nsqd does behind a start is done by then."""
+"""Time between a first message and the stop: nsqd's work after a start is done by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,11 @@ class Start:
     """One start of nsqd.
 
     Attributes:
-        name: after what.
-        ready_seconds: until it answered a connection.
-        delivery_seconds: until a consumer had a message; that of a publish where none is queued.
-        cpu_seconds: what nsqd had computed by then; on a busy machine the better figure.
-        memory_mib, peak_mib: resident at that moment, and at most so far.
+        name: the backlog, and how nsqd was stopped before.
+        ready_seconds: until nsqd accepted a connection.
+        delivery_seconds: until a consumer had a message; if none is queued, one is published.
+        cpu_seconds: nsqd's CPU time until then; more reliable on a busy machine.
+        memory_mib, peak_mib: resident memory at that moment, and its maximum so far.
     """
 
     name: str
@@ -61,7 +61,7 @@ HEADER = f"{'start':<44}{'ready s':>10}{'delivery s':>14}{'CPU s':>9}{'memory Mi
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory that a process has had resident, in MiB."""
+    """Peak resident memory of a process in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 1024
@@ -69,7 +69,7 @@ def peak_mib(pid: int) -> float:
 
 
 def connect(server: NsqdServer) -> V2Client:
-    """A connection to nsqd, as soon as it takes one."""
+    """Connect to nsqd as soon as it accepts connections."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while True:
         try:
@@ -82,7 +82,7 @@ def connect(server: NsqdServer) -> V2Client:
 
 
 def first_message(client: V2Client, *, publish: bool) -> None:
-    """Subscribe, and return when a message has come."""
+    """Subscribe, and wait for the first message."""
     client.send(sub(TOPIC, CHANNEL) + rdy(1))
     if publish:
         client.send(pub(TOPIC, b"hello"))
@@ -91,7 +91,7 @@ def first_message(client: V2Client, *, publish: bool) -> None:
 
 
 def measure(server: NsqdServer, name: str, *, publish: bool = False) -> Start:
-    """Start nsqd and wait for the first message; it runs on."""
+    """Start nsqd and wait for the first message; nsqd keeps running."""
     began = time.perf_counter()
     server.launch()
     with connect(server) as client:
@@ -105,14 +105,14 @@ def measure(server: NsqdServer, name: str, *, publish: bool = False) -> Start:
 def restarts(
     folder: Path, wanted: Backlog, name: str, rest_seconds: float = REST_SECONDS
 ) -> list[Start]:
-    """Make a data path, and start on it three times."""
+    """Make a data path, and start nsqd on it three times."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     if wanted.messages:
         backlog.make(folder, wanted)
     flags = (f"--data-path={folder}", "--broadcast-address=127.0.0.1", "--msg-timeout=10m")
     server = NsqdServer("sparq.nsqd", folder, flags)
-    # Where nothing is queued, or all that is not deferred is finished, something is published.
+    # If no message is ready (none queued, or all but the deferred ones finished), publish one.
     publish = not wanted.messages or wanted.deferred_every > 0
     found = []
     with server:
@@ -125,11 +125,15 @@ def restarts(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the program; the exit status."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="python -m bench.restart", description=__doc__)
     parser.add_argument("--messages", type=int, default=1_000_000)
-    parser.add_argument("--only", default="", help="parts of the names of those to run, by comma")
-    parser.add_argument("--folder", type=Path, help="where the data paths are made")
+    parser.add_argument(
+        "--only",
+        default="",
+        help="comma-separated texts: run only backlogs whose name contains one",
+    )
+    parser.add_argument("--folder", type=Path, help="folder for the data paths")
     options = parser.parse_args(arguments)
     base = Backlog(options.messages)
     chosen = {

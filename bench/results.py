@@ -1,6 +1,6 @@
-"""What the table holds: figures of runs, their medians, and how they are shown.
+"""The results of runs, their medians, and the table as text and Markdown.
 
-Ratios are to Go's nsqd in memory, its best case, of the same run.
+Ratios are to Go's nsqd in memory, its best case, in the same run.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ REFERENCE = "go"
 
 @dataclass
 class Cell:
-    """All rounds of one line with one contestant."""
+    """All rounds of one contestant on one line."""
 
     label: str
     rounds: list[Figures] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
-        """Median messages a second."""
+        """Median messages per second."""
         return statistics.median(each.rate for each in self.rounds)
 
     @property
     def server_us(self) -> float:
-        """Median microseconds of server CPU a message."""
+        """Median microseconds of server CPU per message."""
         return statistics.median(each.server_us for each in self.rounds)
 
     @property
     def generator_us(self) -> float:
-        """Median microseconds of the generator's CPU a message."""
+        """Median microseconds of the generator's CPU per message."""
         return statistics.median(each.generator_us for each in self.rounds)
 
     @property
@@ -44,21 +44,21 @@ class Cell:
         return statistics.median(each.generator_share for each in self.rounds)
 
     def quantile_ms(self, part: float) -> float:
-        """Of the times of all rounds together, in ms."""
+        """A quantile of the times of all rounds, in ms."""
         times = [second for each in self.rounds for second in each.times]
         return float(np.quantile(times, part)) * 1e3 if times else float("nan")
 
 
 @dataclass
 class Result:
-    """One line of the table: a cell for each contestant that took part, by its key."""
+    """One line of the table: a cell for each contestant that took part, by key."""
 
     name: str
     has_times: bool
     cells: dict[str, Cell] = field(default_factory=dict)
 
     def columns(self, key: str) -> list[str]:
-        """A cell's figures as they stand in the table."""
+        """A cell's figures, formatted for the table."""
         cell, go = self.cells[key], self.cells.get(REFERENCE)
         mark = "*" if cell.generator_share > BUSY_SHARE else ""
         found = [
@@ -85,11 +85,11 @@ HEADINGS = (
     "p99 ms",
 )
 WIDTHS = (12, 10, 9, 10, 10, 10, 10, 10)
-NOTE = "* the load generator had no time left: the server may be faster than this"
+NOTE = "* the load generator was busy all the time: the server may be faster than this"
 
 
 def text(result: Result) -> str:
-    """A line with its contestants, for a terminal."""
+    """A line and its contestants, for a terminal."""
     headings = HEADINGS if result.has_times else HEADINGS[:6]
     lines = [f"{result.name:<44}" + padded(headings)]
     lines += [
@@ -106,7 +106,7 @@ def padded(columns: Sequence[str]) -> str:
 
 
 def markdown(results: Sequence[Result]) -> str:
-    """All lines as one table of a document."""
+    """All lines as a Markdown table."""
     rows: list[tuple[str, ...]] = [("", *HEADINGS)]
     for result in results:
         rows.append((f"**{result.name}**", *[""] * len(HEADINGS)))

@@ -1,12 +1,12 @@
-"""Reading a topic into Spark against Spark reading the same rows from Parquet.
+"""Compares reading a topic into Spark with Spark reading the same rows from Parquet.
 
     python -m bench.spark_reader [--rows 2000000] [--rounds 5]
 
-nsqd holds the rows, published as MPUBs of 200 messages of 200 bytes. They are copied once to
-Parquet, with all columns. Then both are read into the sink `noop`, in turn (A B A B), in one
-session of two tasks, the first reading of each not counted. nsqd shares the machine's cores with
-Spark, so its CPU time counts too: "us" is the CPU time a row costs Spark, its Python workers and
-nsqd together. A ratio of 1.0 means as fast as Parquet files.
+nsqd stores the rows, published as MPUBs of 200 messages of 200 bytes. They are copied once to
+Parquet, with all columns. Then both are read into the sink `noop`, alternating (A B A B), in one
+session of two tasks; the first read of each is not counted. nsqd shares the machine's cores with
+Spark, so its CPU time counts too: "us" is the CPU time per row of Spark, its Python workers and
+nsqd. A ratio of 1.0 means as fast as Parquet files.
 """
 
 import argparse
@@ -33,7 +33,7 @@ GOAL = 0.8
 
 
 def publish(address: str, rows: int) -> None:
-    """Fills the topic; the bodies are random, so that Parquet has nothing to compress."""
+    """Fill the topic; the bodies are random, so that Parquet cannot compress them."""
     connection = BlockingConnection(address)
     window = 0
     for _ in range(rows // MPUB_MESSAGES):
@@ -50,7 +50,7 @@ def publish(address: str, rows: int) -> None:
 
 
 def session(folder: Path) -> Any:
-    """A local session of two tasks."""
+    """A local Spark session with two tasks."""
     ensure_java()
     use_this_python()
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def session(folder: Path) -> Any:
 
 
 def cpu_seconds(*roots: int) -> float:
-    """CPU time of processes and all that descend from them."""
+    """CPU time of processes and all their descendants, in seconds."""
     parents: dict[int, int] = {}
     ticks: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
@@ -73,7 +73,7 @@ def cpu_seconds(*roots: int) -> float:
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
         except OSError:
-            continue  # it has just ended; what it used is its parent's by now
+            continue  # it has just ended; its parent's figures now include its CPU time
         parents[int(folder.name)] = int(fields[1])
         ticks[int(folder.name)] = sum(map(int, fields[11:15]))
     counted = set(roots)
@@ -83,7 +83,7 @@ def cpu_seconds(*roots: int) -> float:
 
 
 class Side:
-    """One of the two that are compared."""
+    """One of the two sides of the comparison."""
 
     def __init__(self, name: str, read: Callable[[], Any], rows: int, *pids: int) -> None:
         self.name = name
@@ -92,19 +92,19 @@ class Side:
         self._read, self._rows, self._pids = read, rows, pids
 
     def run(self) -> None:
-        """Reads everything and throws it away."""
+        """Read everything into the sink `noop`, and record the figures."""
         cpu, begun = cpu_seconds(*self._pids), time.perf_counter()
         self._read().write.format("noop").mode("overwrite").save()
         self.rates.append(self._rows / (time.perf_counter() - begun))
         self.cpu_us.append((cpu_seconds(*self._pids) - cpu) / self._rows * 1e6)
 
     def line(self, figure: Callable[[list[float]], float]) -> str:
-        """Its figures: of all rounds, of the last."""
+        """The side's rate and CPU time as text; `figure` selects from the rounds' values."""
         return f"{self.name} {figure(self.rates):>10,.0f} rows/s {figure(self.cpu_us):5.2f} us"
 
 
 def measure(rows: int, rounds: int, folder: Path) -> float:
-    """Prints each round's rates and returns the ratio of the medians."""
+    """Print each round's figures, and return the ratio of the median rates."""
     with spawn_nsqd(folder) as nsqd:
         nsqd.post(f"/topic/create?topic={TOPIC}")
         nsqd.post(f"/channel/create?topic={TOPIC}&channel=held")
@@ -121,7 +121,7 @@ def measure(rows: int, rounds: int, folder: Path) -> float:
         for number in range(rounds + 1):
             for side in (ours, theirs):
                 side.run()
-                if not number:  # not counted: the JVM has just compiled what it runs
+                if not number:  # not counted: the JVM was still compiling the code
                     side.rates.clear(), side.cpu_us.clear()
             if number:
                 lines = (side.line(lambda figures: figures[-1]) for side in (ours, theirs))
@@ -134,10 +134,10 @@ def measure(rows: int, rounds: int, folder: Path) -> float:
 
 
 def main() -> int:
-    """Measures; the exit status says whether the goal was met."""
+    """Measure; return 0 if the goal was met."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_000_000, help="messages in the topic")
-    parser.add_argument("--rounds", type=int, default=5, help="how often each is read")
+    parser.add_argument("--rounds", type=int, default=5, help="number of counted reads of each")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sparq-bench-") as folder:
         ratio = measure(arguments.rows, arguments.rounds, Path(folder))

@@ -1,9 +1,9 @@
-"""What looking at many topics costs: `python -m bench.stats_scale`.
+"""The cost of `/stats` and `/metrics` with many topics: `python -m bench.stats_scale`.
 
-An nsqd with 1,000 topics of 5 channels is asked for `/stats` and `/metrics` over and over, while
-a process of its own sends one message after the other through it and waits for each. Told are how
-long the answers took, and the longest way of a message while one was made, beside the longest while
-none was: what the disk and the machine cost anyway.
+The bench requests `/stats` and `/metrics` repeatedly from an nsqd with 1,000 topics of 5 channels.
+Meanwhile another process sends one message after the other through nsqd and waits for each. The
+bench prints the time to each answer, the longest delivery during a request, and for comparison the
+longest delivery without requests, which is due to the disk and the machine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PAUSE_SECONDS = 0.3
 DELIVERY_SECONDS = 60.0
 
 Way = tuple[float, float]
-"""When a message was sent and when it had arrived, on the machine's monotonic clock."""
+"""The times at which a message was sent and arrived, on the machine's monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class Found:
     """Figures of one path, in seconds.
 
     Attributes:
-        answers: how long each answer took.
-        size_bytes: of the last one.
-        longest: of all messages under way while an answer was made.
+        answers: time to each answer.
+        size_bytes: size of the last answer.
+        longest: longest delivery that overlaps a request.
     """
 
     path: str
@@ -82,7 +82,7 @@ def make(server: Server, topics: int, channels: int) -> None:
 
 
 def send_and_wait(port: int, control: Connection) -> None:
-    """One message after the other until something is said; then tell all their ways."""
+    """Send message after message until `control` has input; then send back all their times."""
     ways: list[Way] = []
     publish = pub(TOPIC, b"body")
     with V2Client(port, seconds=DELIVERY_SECONDS, answers_heartbeats=True) as client:
@@ -99,7 +99,7 @@ def send_and_wait(port: int, control: Connection) -> None:
 
 
 def ask(server: Server, path: str) -> tuple[float, float, int]:
-    """When the answer was asked for, when it was whole, its size."""
+    """The time of the request, the time at which its answer was complete, and its size."""
     connection = http.client.HTTPConnection(server.http)
     began = time.monotonic()
     connection.request("GET", path)
@@ -111,7 +111,7 @@ def ask(server: Server, path: str) -> tuple[float, float, int]:
 
 
 def longest_during(ways: Sequence[Way], spans: Sequence[tuple[float, float]]) -> float:
-    """The longest way of a message that overlaps one of the spans."""
+    """The longest delivery that overlaps one of the spans, in seconds."""
     return max(
         (end - begin for begin, end in ways for start, stop in spans if begin < stop > start < end),
         default=0.0,
@@ -119,7 +119,7 @@ def longest_during(ways: Sequence[Way], spans: Sequence[tuple[float, float]]) ->
 
 
 def measure(topics: int, channels: int, rounds: int) -> tuple[list[Found], float]:
-    """The figures of each path, and the longest delivery while nothing was asked."""
+    """Measure; return the figures of each path, and the longest delivery without requests."""
     with (
         tempfile.TemporaryDirectory(prefix="sparq-stats-") as folder,
         spawn_nsqd(Path(folder)) as server,
@@ -153,7 +153,7 @@ def measure(topics: int, channels: int, rounds: int) -> tuple[list[Found], float
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print, and say whether the promise holds."""
+    """Measure, print, and return 1 if the promise does not hold."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--topics", type=int, default=1000)
     parser.add_argument("--channels", type=int, default=5)
@@ -161,13 +161,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     found, quiet = measure(options.topics, options.channels, options.rounds)
     print(f"{options.topics} topics x {options.channels} channels")
-    print(f"longest delivery while nothing is asked: {quiet * 1000:.1f} ms")
+    print(f"longest delivery without requests: {quiet * 1000:.1f} ms")
     for figures in found:
         print(figures.line())
     holds = all(
         max(f.answers) < ANSWER_SECONDS_MAX and f.longest < STALL_SECONDS_MAX for f in found
     )
-    print(f"under 1 s, no delivery held up for 50 ms: {'holds' if holds else 'DOES NOT HOLD'}")
+    print(f"answers under 1 s, deliveries under 50 ms: {'holds' if holds else 'DOES NOT HOLD'}")
     return 0 if holds else 1
 
 

@@ -1,10 +1,10 @@
-"""The table with peers: every line against everybody who is there, in turn, medians of rounds.
+"""The table of brokers: every line with every installed broker, in turn, medians of rounds.
 
-1. All servers are started once and live through the whole table; whoever is not measured rests.
-   Between two runs everything is synced and all servers must have come to rest, so that nobody pays
-   for what another left behind.
-2. Within a line the contestants take turns (A B C, A B C, ...): a busy minute of the machine hits
-   all alike.
+1. All servers are started once and run until the table is complete; those not being measured are
+   idle. Before each run the disks are synced and the servers must become idle, so that no run is
+   slowed by work left over from an earlier one.
+2. Within a line the contestants take turns (A B C, A B C, ...), so that a busy minute of the
+   machine affects all equally.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RESTLESS_SECONDS = 3.0
 
 
 class House:
-    """The servers: started when they are first asked for, ended together."""
+    """The servers: each is started at its first use, and all are ended by `close`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._peers: dict[str, Peer] = {}
 
     def peer(self, contestant: Contestant) -> Peer:
-        """A running server."""
+        """The contestant's server, running."""
         if contestant.key not in self._peers:
             peer = contestant.make(self._folder / contestant.key)
             self._peers[contestant.key] = peer
@@ -45,7 +45,7 @@ class House:
         return self._peers[contestant.key]
 
     def rest(self) -> None:
-        """Wait until everything is on disk and all servers are idle."""
+        """Sync the disks, and wait up to RESTLESS_SECONDS until all servers are idle."""
         os.sync()
         deadline = time.monotonic() + RESTLESS_SECONDS
         while time.monotonic() < deadline:
@@ -58,7 +58,7 @@ class House:
         return sum(peer.cpu_seconds() for peer in self._peers.values())
 
     def close(self) -> None:
-        """End them all."""
+        """End all servers."""
         for peer in self._peers.values():
             peer.close()
 
@@ -66,7 +66,7 @@ class House:
 def measure(
     line: Line, contestants: Sequence[Contestant], house: House, rounds: int, seconds: float
 ) -> Result:
-    """One line, everybody in turn."""
+    """Measure one line, the contestants taking turns."""
     result = Result(line.name, line.has_times)
     able = [each for each in contestants if line.needs <= house.peer(each).can]
     for contestant in able:
@@ -82,7 +82,7 @@ def measure(
 def run(
     folder: Path, options: argparse.Namespace, contestants: Sequence[Contestant]
 ) -> list[Result]:
-    """The lines that are asked for, printed as they come."""
+    """Measure the selected lines; print each when it is done, and then the aims."""
     lines = [line for line in LINES if options.only in line.name]
     if not lines:
         return []

@@ -1,9 +1,9 @@
-"""What a turn costs in process: `python -m bench.turns`.
+"""The time of a turn of the broker, measured in process: `python -m bench.turns`.
 
-A broker on a real disk is driven as nsqd drives it, without sockets, loops and other processes, and
-without a sync before each OK. What else a busy machine does only makes a turn longer: the median
-hides the few that it disturbs, so that two checkouts, run in turn, can be compared on any machine.
-The lowest mean, which such a machine raises, also has what is done only every so many turns.
+The bench drives a broker on a real disk as nsqd does, but without sockets, event loop or other
+processes, and without a sync before each OK. Other load on the machine lengthens a few turns; the
+median ignores them, so that two checkouts, run alternately, can be compared on any machine. The
+lowest mean is affected by other load, but includes work that is done only every N turns.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from sparq.protocol.parser import CommandParser
 SIZE = 200
 LARGE = 1024
 MANY = 200
-"""Messages of an MPUB, and of a large RDY."""
+"""Messages per MPUB, and the large RDY count."""
 WARM_UP = 100
 FILLINGS = 100
 WINDOW_SECONDS = 0.015
-"""A mean is over turns that together take about this long: short enough to be undisturbed now and
-then, long enough for what is done only every so many turns."""
+"""Total length of the turns of one mean: short enough that some means are free of other load, long
+enough to include work that is done only every N turns."""
 
 
 def now() -> Instant:
-    """This moment."""
+    """The current time."""
     return Instant(time.time_ns(), time.monotonic_ns())
 
 
@@ -56,7 +56,7 @@ class Line:
         self.parser = CommandParser(self.broker.limits)
 
     def say(self, data: bytes) -> bytes:
-        """Send bytes; returns what nsqd answers in the turn that follows."""
+        """Send bytes, and return the broker's output of the turn that follows."""
         self.parser.feed(data)
         at = now()
         while not self.parser.is_waiting and (command := self.parser.next()) is not None:
@@ -73,7 +73,7 @@ class Line:
 
 
 def fins(answer: bytes) -> bytes:
-    """The FINs of the messages in an answer, of SIZE bytes each; it ends with them."""
+    """FINs for the messages of SIZE bytes at the end of an output."""
     size = FRAME_OVERHEAD + SIZE
     count = len(answer) // size
     frames = np.frombuffer(answer, np.uint8)[len(answer) - count * size :].reshape(count, size)
@@ -83,7 +83,7 @@ def fins(answer: bytes) -> bytes:
 
 
 def publishing(line: Line, request: bytes) -> Iterator[float]:
-    """Turns that each take one request: the seconds of each."""
+    """Run turns that each process one request; yield the seconds of each."""
     while True:
         began = time.perf_counter()
         answer = line.say(request)
@@ -92,7 +92,7 @@ def publishing(line: Line, request: bytes) -> Iterator[float]:
 
 
 def delivering(line: Line, window: int) -> Iterator[float]:
-    """Turns that each take the FINs of a window and deliver the next: the seconds of each."""
+    """Run turns that process a window's FINs and deliver the next; yield the seconds of each."""
     filling = commands.mpub("t", [bytes(SIZE)] * MANY)
     line.say(filling)
     line.say(commands.sub("t", "c"))
@@ -100,7 +100,7 @@ def delivering(line: Line, window: int) -> Iterator[float]:
     waiting = MANY - window
     while True:
         if waiting < window:
-            # Seldom, and many at once: what a turn finds in the caches is what the last one left.
+            # Rarely, and many at a time: filling changes the CPU caches that the next turn finds.
             for _ in range(FILLINGS):
                 line.say(filling)
             waiting += FILLINGS * MANY
@@ -113,7 +113,7 @@ def delivering(line: Line, window: int) -> Iterator[float]:
 
 
 class Kind(NamedTuple):
-    """A kind of turn, and how many messages one moves."""
+    """A kind of turn, and the number of messages per turn."""
 
     name: str
     messages: int
@@ -121,7 +121,7 @@ class Kind(NamedTuple):
 
 
 def mpub(size: int) -> Callable[[Line], Iterator[float]]:
-    """Turns that each take an MPUB of bodies of this size."""
+    """Turns that each process an MPUB with bodies of `size` bytes."""
     return partial(publishing, request=commands.mpub("t", [bytes(size)] * MANY))
 
 
@@ -135,7 +135,7 @@ KINDS = (
 
 
 def measure(kind: Kind, folder: Path, rounds: int) -> tuple[float, float]:
-    """The seconds of a turn: the median, and the lowest mean of a round of WINDOW_SECONDS."""
+    """The median seconds of a turn, and the lowest mean of the rounds."""
     turns = kind.turns(Line(folder))
     usual = statistics.median(islice(turns, WARM_UP))
     count = max(1, int(WINDOW_SECONDS / usual))
@@ -144,10 +144,10 @@ def measure(kind: Kind, folder: Path, rounds: int) -> tuple[float, float]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The table."""
+    """Measure and print the table."""
     parser = argparse.ArgumentParser(prog="bench.turns", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="of each kind of turn")
-    parser.add_argument("--only", default="", help="only kinds whose name contains this")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of each kind of turn")
+    parser.add_argument("--only", default="", help="only kinds whose name contains this text")
     given = parser.parse_args(arguments)
     print(f"{'us':<32}{'median':>10}{'a message':>12}{'lowest mean':>14}")
     for kind in KINDS:

@@ -1,4 +1,4 @@
-"""The workloads: each is a function that runs once against a server and says what it moved."""
+"""The workloads: each runs once against a server and returns the number of messages moved."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MPUB_COUNT = 200
 MPUB_TOTAL = 2_000
 PUB_TOTAL = 100_000
 HOT_TOTAL = 200_000
-"""Fits nsqd's cache of 64 MiB: what a consumer that keeps up reads."""
+"""Fits nsqd's cache of 64 MiB, as for a consumer that keeps up."""
 
 COLD_TOTAL = 2_000_000
-"""Seven times that cache: what a consumer that comes back after a while reads."""
+"""Seven times that cache, as for a consumer that returns after a while."""
 
 FILL_WINDOW = 16
 
@@ -34,7 +34,7 @@ Workload = Callable[[Target], Awaitable[tuple[int, Meter]]]
 
 
 async def mpub(target: Target) -> tuple[int, Meter]:
-    """MPUB of 200 messages, 16 unanswered at a time."""
+    """MPUBs of 200 messages, 16 unanswered at a time."""
     request = load.mpub(MPUB_COUNT, SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, MPUB_TOTAL, FILL_WINDOW)
@@ -42,7 +42,7 @@ async def mpub(target: Target) -> tuple[int, Meter]:
 
 
 async def pub(target: Target) -> tuple[int, Meter]:
-    """PUB, 2,000 unanswered at a time."""
+    """PUBs, 2,000 unanswered at a time."""
     request = load.pub(SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, PUB_TOTAL, 2_000)
@@ -50,7 +50,7 @@ async def pub(target: Target) -> tuple[int, Meter]:
 
 
 async def pub_one_at_a_time(target: Target) -> tuple[int, Meter]:
-    """PUB, each after the last one's OK."""
+    """PUBs, each after the previous one's OK."""
     request = load.pub(SIZE)
     meter = Meter(target.pid).start()
     await load.publish(target.port, request, 3_000, 1)
@@ -58,7 +58,7 @@ async def pub_one_at_a_time(target: Target) -> tuple[int, Meter]:
 
 
 def deliver(ready: int, total: int = HOT_TOTAL, *, filled: bool = True) -> Workload:
-    """Delivery with FIN to one consumer at this RDY count, from a full channel."""
+    """A workload: deliver a full channel with FINs to one consumer at this RDY count."""
 
     async def run(target: Target) -> tuple[int, Meter]:
         consumer = await load.consumer(target.port, "ch", SIZE, total, ready)
@@ -76,7 +76,7 @@ def deliver(ready: int, total: int = HOT_TOTAL, *, filled: bool = True) -> Workl
 
 
 async def make_channels(target: Target, count: int) -> None:
-    """Give a topic channels that nobody reads."""
+    """Create channels without consumers."""
     for number in range(count):
         consumer = await load.consumer(target.port, f"ch{number}", SIZE, 0, 0)
         consumer.close()

@@ -1,6 +1,6 @@
-"""docs/behaviours.md: NSQ's own tests, and the tests here that assert the same behaviour.
+"""Writes docs/behaviours.md: NSQ's own tests, and the tests here that assert the same.
 
-`make docs` writes it from the marks of the tests (`tests.support.behaviours`).
+`make docs` generates the page from the marks of the tests (`tests.support.behaviours`).
 """
 
 from __future__ import annotations

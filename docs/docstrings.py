@@ -1,7 +1,8 @@
-"""Docstrings as Markdown.
+"""Converts docstrings to Markdown.
 
-The form is the one that the code keeps: prose, indented examples behind `::`, and the sections
-Args, Returns, Raises and Attributes, whose entries are `name: text` with deeper continuation lines.
+The format is that of sparq's code: prose, indented examples after `::`, and the sections Args,
+Returns, Yields, Raises and Attributes. Their entries are `name: text`, with continuation lines that
+are indented deeper.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 END = "Returns:"
-"""Stands behind the last line, so that what comes before it is taken in."""
+"""Added after the last line, so that the last section is processed like the others."""
 SECTIONS = ("Args", "Returns", "Yields", "Raises", "Attributes")
 HEAD = re.compile(rf"^({'|'.join(SECTIONS)}):$")
 ENTRY = re.compile(r"^(\*{0,2}[\w., ]+): (.*)$")
@@ -21,18 +22,18 @@ ENTRY = re.compile(r"^(\*{0,2}[\w., ]+): (.*)$")
 
 @dataclass
 class Docstring:
-    """A docstring, taken apart.
+    """The parts of a docstring.
 
     Attributes:
-        prose: what stands before the sections, as Markdown.
-        sections: by name, the entries of each as (name, text); without a name: plain text.
+        prose: the text before the sections, as Markdown.
+        sections: for each section its entries as (name, text); "" as name for plain text.
     """
 
     prose: str
     sections: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
 
     def markdown(self, *, without: tuple[str, ...] = ()) -> str:
-        """All of it, but for some sections."""
+        """The docstring as Markdown, without some sections."""
         parts = [self.prose]
         for name, entries in self.sections.items():
             if name not in without:
@@ -41,12 +42,12 @@ class Docstring:
 
 
 def bullet(name: str, text: str) -> str:
-    """An entry as a line of a list."""
+    """An entry as a list item."""
     return f"- `{name}`: {text}" if name else f"- {text}"
 
 
 def read(text: str) -> Docstring:
-    """Take a docstring apart."""
+    """Parse a docstring."""
     found = Docstring("")
     block: list[str] = []
     section = ""
@@ -64,7 +65,7 @@ def read(text: str) -> Docstring:
 
 
 def entries(lines: list[str]) -> Iterator[tuple[str, str]]:
-    """The entries of a section: an entry begins where a line is not indented deeper."""
+    """The entries of a section: each begins at a line without further indentation."""
     block = textwrap.dedent("\n".join(lines)).strip()
     for text in re.split(r"\n(?=\S)", block):
         joined = " ".join(text.split())
@@ -73,7 +74,7 @@ def entries(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def prose(lines: list[str]) -> str:
-    """Paragraphs, and what is indented behind `::` as Python code."""
+    """Paragraphs, with the indented text after `::` as Python code."""
     parts: list[str] = []
     for part in re.split(r"\n{2,}(?=\S)", "\n".join(lines).strip()):
         text, mark, example = part.partition("::\n\n")
@@ -89,5 +90,5 @@ def fenced(example: str) -> str:
 
 
 def code(text: str) -> str:
-    """Code quotes as Markdown has them."""
+    """Replace the double backticks of code by Markdown's single ones."""
     return text.replace("``", "`")

@@ -1,10 +1,10 @@
-"""Writes the reference pages from the code: `make docs`.
+"""Generates the reference pages from the code: `make docs`.
 
-- api.md     the classes and functions of `sparq` and `sparq.client`, from their docstrings
-- tools.md   the programs beside the daemons and their flags, from their options
-- behaviours.md   NSQ's tests, and the tests here that assert the same, from the marks of the tests
+- api.md         classes and functions of `sparq` and `sparq.client`, from their docstrings
+- tools.md       the tools and their flags, from their options
+- behaviours.md  NSQ's tests, and the tests here that assert the same, from the tests' marks
 
-A test checks that the pages are current.
+A test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ MODULES = ("sparq", "sparq.client", "sparq.client.telemetry", "sparq.client.rang
 WIDTH = 96
 MADE = "Written by `make docs` from {}; changes belong there."
 FIELDS_LISTED = 8
-"""A dataclass with more fields is a table of options."""
+"""A dataclass with more fields than this is shown as a table of options."""
 
 
 def page_of_the_api() -> str:
-    """docs/api.md."""
+    """The text of docs/api.md."""
     parts = ["# The API of the client", MADE.format("the docstrings")]
     parts.append("[The guide](guide.md) shows how it is used.")
     for name in MODULES:
@@ -48,7 +48,7 @@ def page_of_the_api() -> str:
 
 
 def public(module: ModuleType) -> list[str]:
-    """The names that a module is used by: its `__all__`, or the public classes made in it."""
+    """The public names of a module: its `__all__`, or the public classes defined in it."""
     if hasattr(module, "__all__"):
         return list(module.__all__)
     own = [name for name, value in vars(module).items() if inspect.isclass(value)]
@@ -56,14 +56,14 @@ def public(module: ModuleType) -> list[str]:
 
 
 def described(name: str, value: Any) -> str:
-    """A class or a function."""
+    """A class or a function, as Markdown."""
     if inspect.isclass(value):
         return of_class(name, value)
     return "\n\n".join([f"### `{name}`", *of_function(name, value)])
 
 
 def of_class(name: str, value: type) -> str:
-    """A class with what it has, its own and what it takes over from classes of sparq's."""
+    """A class and its members, including those inherited from other classes of sparq."""
     doc = read(value.__doc__ or "")
     options = list(dataclasses.fields(value)) if dataclasses.is_dataclass(value) else []
     many = len(options) > FIELDS_LISTED
@@ -80,12 +80,12 @@ def of_class(name: str, value: type) -> str:
 
 
 def is_protocol(value: type) -> bool:
-    """Whether a class only says what others have to have."""
+    """Whether a class is a `typing.Protocol`."""
     return bool(getattr(value, "_is_protocol", False))
 
 
 def members(value: type) -> Iterator[tuple[str, Any]]:
-    """The public methods and properties with their docstrings, in the order of the text."""
+    """The public methods and properties by name, in the order of the source."""
     seen = set()
     for owner in value.__mro__:
         if not owner.__module__.startswith("sparq"):
@@ -99,7 +99,7 @@ def members(value: type) -> Iterator[tuple[str, Any]]:
 
 
 def of_member(name: str, attribute: Any) -> str:
-    """A method or a property."""
+    """A method or a property, as Markdown."""
     if isinstance(attribute, property):
         settable = " (can be set)" if attribute.fset else ""
         said = read(attribute.__doc__ or "").markdown()
@@ -109,12 +109,12 @@ def of_member(name: str, attribute: Any) -> str:
 
 
 def of_function(name: str, function: Any) -> list[str]:
-    """Its signature and what its docstring says."""
+    """A function's signature and docstring, as Markdown."""
     return [signature(name, function), read(function.__doc__ or "").markdown()]
 
 
 def signature(name: str, function: Any) -> str:
-    """How it is called, as the source has it, without `self`."""
+    """The signature as written in the source, without `self`."""
     node = ast.parse(textwrap.dedent(inspect.getsource(inspect.unwrap(function)))).body[0]
     assert isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     arguments = node.args
@@ -132,7 +132,7 @@ def signature(name: str, function: Any) -> str:
 
 
 def each_argument(arguments: ast.arguments) -> list[str]:
-    """The arguments one by one, with the marks between them."""
+    """The arguments one by one, including the separators `/` and `*`."""
     text = ast.unparse(arguments)
     found, depth, start = [], 0, 0
     for at, sign in enumerate(text):
@@ -146,7 +146,7 @@ def each_argument(arguments: ast.arguments) -> list[str]:
 
 
 def table_of_options(value: type, options: list[dataclasses.Field[Any]]) -> str:
-    """A dataclass of many options: each with its default, its limits and what it does."""
+    """A table of a dataclass' options: default, limits and meaning of each."""
     meanings: dict[str, str] = {}
     for owner in reversed(value.__mro__):
         meanings.update(documented(read(owner.__doc__ or "")))
@@ -161,7 +161,7 @@ def table_of_options(value: type, options: list[dataclasses.Field[Any]]) -> str:
 
 
 def documented(doc: Docstring) -> dict[str, str]:
-    """The attributes that a docstring explains; one entry may name several."""
+    """The attributes in a docstring, with their texts; an entry may name several."""
     found = {}
     for names, text in doc.sections.get("Attributes", []):
         for name in names.split(","):
@@ -170,7 +170,7 @@ def documented(doc: Docstring) -> dict[str, str]:
 
 
 def page_of_the_tools() -> str:
-    """docs/tools.md."""
+    """The text of docs/tools.md."""
     parts = ["# Tools", MADE.format("the programs' options")]
     modules = [importlib.import_module(f"sparq.tools.{name}") for name in tools()]
     for module in sorted(modules, key=lambda module: str(module.PROGRAM)):
@@ -180,7 +180,7 @@ def page_of_the_tools() -> str:
 
 
 def parts_of_admin() -> Iterator[str]:
-    """`sparq admin`: its verbs, the flags of all, and those of one."""
+    """`sparq admin`: its verbs, the flags of every verb, and the flags of some."""
     yield f"## {admin.PROGRAM}"
     yield read(importlib.import_module("sparq.tools.admin").__doc__ or "").prose
     lines = ["| verb | does |", "|---|---|"]
@@ -205,7 +205,7 @@ def parts_of_admin() -> Iterator[str]:
 
 
 def tools() -> list[str]:
-    """The programs whose flags are declared options, in alphabetical order."""
+    """The modules of the tools that declare their flags in `Options`, in alphabetical order."""
     folder = HERE.parent / "src" / "sparq" / "tools"
     return sorted(
         path.stem
@@ -215,7 +215,7 @@ def tools() -> list[str]:
 
 
 def names_in(path: Path) -> set[str]:
-    """What a module defines or imports at its top."""
+    """The functions and classes that a module defines or imports at top level."""
     found: set[str] = set()
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -226,7 +226,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def table_of_flags(options_class: type) -> str:
-    """A line a flag; a default that is this machine's own is not shown."""
+    """A table with a row per flag; defaults that depend on the machine are left out."""
     computed = {
         field.name
         for field in dataclasses.fields(options_class)
@@ -241,14 +241,14 @@ def table_of_flags(options_class: type) -> str:
 
 
 def shown(flag: Flag) -> str:
-    """A flag's default; "" where it says nothing."""
+    """A flag's default as text; "" if it is empty or None."""
     values = flag.default if flag.repeated else (flag.default,)
     text = ", ".join(flag.kind.show(value) for value in values if value is not None)
     return f"`{text}`".replace("\n", r"\n") if text else ""
 
 
 def cell(text: str) -> str:
-    """A text that may stand in a table."""
+    """A text with `|` escaped for a table."""
     return code(text).replace("|", "\\|")
 
 
@@ -260,7 +260,7 @@ PAGES = {
 
 
 def main() -> int:
-    """Write the pages; the exit status."""
+    """Write the pages."""
     for name, page in PAGES.items():
         (HERE / name).write_text(page(), encoding="utf-8")
         print(f"docs/{name}")

@@ -1,11 +1,11 @@
 """Builds the documentation as a site with search: `make site`; open build/site/html/index.html.
 
-The pages are those of the repository, copied where MkDocs wants them: below one folder, with their
-links to each other as they are. A link to anything else, such as a source file, becomes its text,
-since the site does not have that file. A warning of MkDocs is an error.
+The pages of the repository are copied to one folder, as MkDocs requires. Links between pages stay;
+a link to another file, such as a source file, is replaced by its text, since the site does not have
+that file. A warning of MkDocs is an error.
 
-MkDocs and its theme are no part of sparq's environment: pip installs what
-docs/requirements-site.txt pins into .venvs/site.
+MkDocs and its theme are not in sparq's environment: pip installs the versions pinned in
+docs/requirements-site.txt into .venvs/site.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#\s]*)(#[^)\s]*)?\)")
 
 
 def assemble(target: Path) -> list[Path]:
-    """Copy the pages and pictures below `target`, which is emptied; returns the pages."""
+    """Empty `target`, copy the pages and pictures to it, and return the pages."""
     shutil.rmtree(target, ignore_errors=True)
     pages: list[Path] = []
     for pattern in PAGES:
@@ -45,7 +45,7 @@ def assemble(target: Path) -> list[Path]:
 
 
 def page_of(source: Path) -> str:
-    """A page's text, in which links lead only to pages and pictures of the site."""
+    """A page's text, with links only to pages and pictures of the site and to other sites."""
 
     def link(found: re.Match[str]) -> str:
         where = found[3]
@@ -57,29 +57,29 @@ def page_of(source: Path) -> str:
 
 
 def is_in_site(path: Path) -> bool:
-    """Whether the site has a file of the repository."""
+    """Whether the site contains a file of the repository."""
     return path.is_file() and any(path in ROOT.glob(pattern) for pattern in PAGES)
 
 
 def environment() -> Path:
-    """The environment of MkDocs; see `locks/environment.py`."""
+    """The path of MkDocs' virtual environment; see `locks/environment.py`."""
     return environments.environment("site", LOCK)
 
 
 def build(mkdocs: Path, config: Path) -> tuple[int, str]:
-    """Run MkDocs; returns its exit status, not 0 after a warning, and what it printed.
+    """Run MkDocs; return its exit status, which is not 0 after a warning, and its output.
 
-    Not with `--quiet`, with which MkDocs does not count warnings, so that `--strict` says nothing.
+    With `--quiet` MkDocs does not count warnings, and `--strict` has no effect.
     """
     command = [str(mkdocs), "build", "--strict", "-f", str(config)]
-    # The theme prints news about itself, above which a warning would be overlooked.
+    # Otherwise the theme prints news about itself, and a warning would be easy to miss.
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "NO_COLOR": "1"}
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     return ran.returncode, ran.stdout + ran.stderr
 
 
 def main() -> int:
-    """Build the site; returns MkDocs' exit status."""
+    """Build the site; return MkDocs' exit status."""
     mkdocs = environment() / "bin" / "mkdocs"
     assemble(BUILD / "pages")
     status, said = build(mkdocs, HERE / "mkdocs.yml")

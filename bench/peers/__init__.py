@@ -1,7 +1,7 @@
-"""Who takes part in the bench: sparq, Go's nsqd, and the brokers that Debian packages.
+"""The brokers of the bench: sparq, Go's nsqd, and brokers that Debian packages.
 
-A file each; `CONTESTANTS` is all of them with their settings, in the order of the table. Those that
-the machine lacks are named as absent.
+One module per broker. `CONTESTANTS` lists the brokers with their settings, in the order of the
+table. Brokers that are not installed are printed as absent.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from bench.peers.peer import Peer, needs
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A broker under a setting.
+    """A broker with its settings.
 
     Attributes:
-        key: names it on the command line.
-        label: names it in the table.
-        make: makes it, with its data in a new folder.
-        missing: why it cannot run here; "" if it can.
-        parts: of "speed" and "backlog": where it takes part.
+        key: its name on the command line.
+        label: its name in the table.
+        make: makes the broker; its data go to a new folder.
+        missing: returns why it cannot run here; "" if it can.
+        parts: the parts of the bench, "speed" or "backlog", in which it takes part.
     """
 
     key: str
@@ -37,7 +37,7 @@ SPEED, BACKLOG = frozenset({"speed"}), frozenset({"backlog"})
 
 
 def there() -> str:
-    """sparq is always there."""
+    """Return "": sparq is always available."""
     return ""
 
 
@@ -64,7 +64,7 @@ CONTESTANTS: tuple[Contestant, ...] = (
 
 
 def chosen(part: str, keys: Sequence[str]) -> tuple[Contestant, ...]:
-    """Those of a part of the bench, or only some of them; absent ones too."""
+    """The contestants of a part of the bench, or only those with these keys, installed or not."""
     return tuple(
         contestant
         for contestant in CONTESTANTS
@@ -73,7 +73,7 @@ def chosen(part: str, keys: Sequence[str]) -> tuple[Contestant, ...]:
 
 
 def present(contestants: Sequence[Contestant]) -> list[Contestant]:
-    """Those that can run here; the others are named."""
+    """The contestants that can run here; print the others, with the reason."""
     found = []
     for contestant in contestants:
         reason = contestant.missing()

@@ -1,8 +1,8 @@
 """beanstalkd: put, reserve and delete, with its log on (`-b`).
 
-It has neither batches nor channels. A consumer sends a few reserves ahead; each job is deleted by
-itself, and the next reserve goes with the delete. More reserves ahead would be read before the
-first delete, and the last of a queue would count as done without theirs.
+It has no batches and no channels. A consumer sends a few reserves in advance, deletes each job
+separately, and sends the next reserve with the delete. beanstalkd would process more reserves
+before the first delete, and the last jobs of a queue would count without their deletes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ RESERVES_AHEAD = 4
 
 
 def answers(data: bytes) -> int:
-    """Counts INSERTED lines.
+    """Count INSERTED lines.
 
     Raises:
-        RefusedError: another answer.
+        RefusedError: beanstalkd has sent an error.
     """
     lines = data.count(b"\r\n")
     if lines != data.count(b"INSERTED") and any(
@@ -32,12 +32,12 @@ def answers(data: bytes) -> int:
 
 
 def put(body: bytes) -> bytes:
-    """A put."""
+    """A put command."""
     return b"put 0 0 %d %d\r\n%s\r\n" % (TIME_TO_RUN_SECONDS, len(body), body)
 
 
 class BeanstalkTaker:
-    """Reserved jobs into their deletes, each with the next reserve."""
+    """Turns reserved jobs into deletes, each followed by the next reserve."""
 
     is_stamped = False
 
@@ -47,7 +47,7 @@ class BeanstalkTaker:
         self._rest = b""
 
     def take(self, data: bytes) -> Taken:
-        """Delete whole jobs."""
+        """Delete the complete jobs."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         self._rest = data[found[-1].end() :] if found else data
@@ -62,18 +62,18 @@ class Beanstalkd(Peer):
     sync: Sequence[str] = ("-f0",)
 
     def make_program(self) -> Program:
-        """Its log in the folder."""
+        """beanstalkd, with its log in the folder."""
         place = ["-l", "127.0.0.1", "-p", str(self.port), "-b", str(self.folder)]
         return Program(["beanstalkd", *place, *self.sync], self.folder, self.port)
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """A tube comes with its first job."""
+        """Do nothing: a tube is created with its first job."""
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """A tube goes with its last job; jobs that are left stay."""
+        """Do nothing: a tube is deleted with its last job; remaining jobs stay."""
 
     def hello(self, *commands: str) -> Dialogue:
-        """A connection, with a line of answer to each command."""
+        """Connect, send commands, and read a line of answer to each."""
         dialogue = Dialogue(self.port)
         for text in commands:
             dialogue.send(f"{text}\r\n".encode())
@@ -81,11 +81,11 @@ class Beanstalkd(Peer):
         return dialogue
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """Puts into the topic's tube."""
+        """Publish by put, to the topic's tube."""
         return Publishing(self.hello(f"use {topic}").done(), answers, put)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """A few reserves ahead."""
+        """Consume with up to RESERVES_AHEAD reserves in advance."""
         dialogue = self.hello(f"watch {topic}", "ignore default")
         return Consuming(
             dialogue.done(), b"reserve\r\n" * min(ready, RESERVES_AHEAD), BeanstalkTaker(size)

@@ -1,8 +1,8 @@
-"""Go's nsqd, where there is one: NSQD_GO names it, or `nsqd` on the PATH that is not sparq's.
+"""Go's nsqd, if installed: the path in NSQD_GO, or an `nsqd` on the PATH that is not sparq's.
 
-In memory is its best case, and so what the aims are measured against. With `--mem-queue-size=0` and
-`--sync-every=1` it comes as near to durable as it can: it answers before it syncs, but takes the
-next message only then.
+Its best case is in memory, so the aims are ratios to that. `--mem-queue-size=0` and
+`--sync-every=1` make it as durable as it can be: it sends OK before it syncs, but processes the
+next message only after the sync.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from bench.peers.nsq import NsqPeer
 from bench.peers.peer import Program
 
 MEMORY_MESSAGES = 600_000
-"""More than any line queues, and not so much that its collector has empty queues to go through."""
+"""More than any line queues, but not so many that Go's garbage collector scans empty queues."""
 
 
 @functools.cache
 def path() -> str:
-    """Where the program is; "" if there is none."""
+    """Path of Go's nsqd; "" if there is none."""
     for candidate in (os.environ.get("NSQD_GO", ""), shutil.which("nsqd") or ""):
         if candidate and Path(candidate).is_file():
             said = subprocess.run([candidate, "--version"], capture_output=True, check=False)
@@ -32,7 +32,7 @@ def path() -> str:
 
 
 def missing() -> str:
-    """Why it cannot run."""
+    """Why it cannot run; "" if it can."""
     return "" if path() else "needs Go's nsqd (NSQD_GO=path)"
 
 
@@ -40,24 +40,24 @@ class GoNsqd(NsqPeer):
     """Go's nsqd with its defaults: 10,000 messages in memory, the others in files."""
 
     def make_program(self) -> Program:
-        """Found when it is made."""
+        """Go's nsqd; its path is determined only now."""
         self.command = (path(), "--log-level=error")
         return super().make_program()
 
 
 class GoInMemory(GoNsqd):
-    """Nothing written."""
+    """Go's nsqd, which writes nothing to disk."""
 
     flags = (f"--mem-queue-size={MEMORY_MESSAGES}",)
 
 
 class GoOnDisk(GoNsqd):
-    """Everything written, synced by NSQ's policy: every 2,500 messages and every 2 seconds."""
+    """Go's nsqd, which writes everything and syncs every 2,500 messages and every 2 seconds."""
 
     flags = ("--mem-queue-size=0",)
 
 
 class GoSynced(GoNsqd):
-    """Everything written, and synced."""
+    """Go's nsqd, which writes everything and syncs after each message."""
 
     flags = ("--mem-queue-size=0", "--sync-every=1")

@@ -1,7 +1,7 @@
 """NATS JetStream: a stream in a file, a push consumer for each channel, explicit acknowledgement.
 
-It has its default sync interval (two minutes) and no batches: a publisher pipelines. A consumer's
-RDY count is the channel's `max_ack_pending`.
+It syncs at its default interval, every two minutes. It has no batches, so a publisher pipelines. A
+consumer's RDY count is the channel's `max_ack_pending`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ HELLO = b'CONNECT {"verbose":false,"pedantic":false,"headers":false}\r\nPING\r\n
 
 
 def publish(subject: bytes, body: bytes, reply: bytes) -> bytes:
-    """A PUB that asks for an answer."""
+    """A PUB that requests an answer on the subject `reply`."""
     return b"PUB %s %s %d\r\n%s\r\n" % (subject, reply, len(body), body)
 
 
 def answers(data: bytes) -> int:
-    """Counts acknowledgements of the stream.
+    """Count acknowledgements of the stream.
 
     Raises:
-        RefusedError: an error among them.
+        RefusedError: the server has sent an error.
     """
     if b'"error"' in data or b"-ERR" in data:
         raise RefusedError(data.decode(errors="replace")[:200])
@@ -33,7 +33,7 @@ def answers(data: bytes) -> int:
 
 
 class NatsTaker:
-    """Deliveries into an empty answer to each, which acknowledges it."""
+    """Acknowledges each delivery by an empty answer."""
 
     is_stamped = False
 
@@ -43,7 +43,7 @@ class NatsTaker:
         self._rest = b""
 
     def take(self, data: bytes) -> Taken:
-        """Acknowledge whole messages."""
+        """Acknowledge the complete messages."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         self._rest = data[found[-1].end() :] if found else data
@@ -58,12 +58,12 @@ class Nats(Peer):
     can = frozenset({"channels"})
 
     def make_program(self) -> Program:
-        """Its store in the folder."""
+        """nats-server, with its store in the folder."""
         place = ["-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder)]
         return Program(["nats-server", *place], self.folder, self.port)
 
     def hello(self) -> Dialogue:
-        """A connection that is told who we are."""
+        """Open a connection and send CONNECT."""
         dialogue = Dialogue(self.port)
         dialogue.line()
         dialogue.send(HELLO)
@@ -71,16 +71,16 @@ class Nats(Peer):
         return dialogue
 
     def inbox(self, dialogue: Dialogue) -> bytes:
-        """Where answers to this connection go, and to no other."""
+        """Subscribe to a subject for answers to this connection only; return it."""
         name = b"answers.%d" % dialogue.sock.getsockname()[1]
         dialogue.send(b"SUB %s 1\r\n" % name)
         return name
 
     def ask(self, subject: str, question: dict[str, Any]) -> None:
-        """One request to JetStream's API.
+        """Send a request to JetStream's API.
 
         Raises:
-            RefusedError: its answer is an error.
+            RefusedError: the answer is an error.
         """
         dialogue = self.hello()
         body = json.dumps(question).encode()
@@ -93,7 +93,7 @@ class Nats(Peer):
             raise RefusedError(f"{subject}: {answer['error']}")
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """A stream and its durable consumers."""
+        """Create a stream and its durable consumers."""
         stream = {"name": topic, "subjects": [topic], "storage": "file", "retention": "limits"}
         self.ask(f"STREAM.CREATE.{topic}", stream)
         for channel in channels:
@@ -109,16 +109,16 @@ class Nats(Peer):
             self.ask(f"CONSUMER.DURABLE.CREATE.{topic}.{channel}", question)
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """The stream with its consumers."""
+        """Delete the stream and its consumers."""
         self.ask(f"STREAM.DELETE.{topic}", {})
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """PUB, each answered by the stream."""
+        """Publish by PUB; the stream answers each."""
         dialogue = self.hello()
         inbox, subject = self.inbox(dialogue), topic.encode()
         return Publishing(dialogue.done(), answers, lambda body: publish(subject, body, inbox))
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """The consumer's subject, shared with the channel's other consumers."""
+        """Consume from the channel's subject, which its consumers share."""
         begin = f"SUB to.{topic}.{channel} group 1\r\n".encode()
         return Consuming(self.hello().done(), begin, NatsTaker(size))

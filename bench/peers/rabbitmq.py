@@ -1,8 +1,8 @@
 """RabbitMQ: durable classic queues, persistent messages, publisher confirms, AMQP 0-9-1.
 
-A topic is a fanout exchange, a channel a queue bound to it, a RDY count the prefetch of a consumer.
-A topic without channels has one queue all the same: an exchange without queues drops messages. The
-Erlang port mapper that a node needs is the peer's own too.
+A topic is a fanout exchange, a channel is a queue bound to it, and a RDY count is a consumer's
+prefetch. A topic without channels has one queue, since an exchange without queues drops messages.
+The Erlang port mapper that a node needs is started by the bench, too.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ TAG = "c"
 
 
 def short(text: str) -> bytes:
-    """A short string."""
+    """A short string of AMQP: its length in one byte, then the text."""
     return bytes([len(text)]) + text.encode()
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """A frame of any kind."""
+    """A frame."""
     return HEAD.pack(kind, channel, len(payload)) + payload + END
 
 
 def method(channel: int, numbers: tuple[int, int], arguments: bytes = b"") -> bytes:
-    """A method's frame."""
+    """A method frame."""
     return frame(METHOD, channel, struct.pack(">HH", *numbers) + arguments)
 
 
 class Confirms:
-    """Counts publishes that basic.ack confirms, one by one or all up to a tag."""
+    """Counts publishes that basic.ack confirms, singly or all up to a tag."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -61,10 +61,10 @@ class Confirms:
         self._alone: set[int] = set()
 
     def __call__(self, data: bytes) -> int:
-        """How many became confirmed.
+        """Return the number of publishes confirmed by this data.
 
         Raises:
-            RefusedError: anything else than a basic.ack.
+            RefusedError: a frame is not a basic.ack.
         """
         data = self._rest + data
         whole = len(data) // ACK_BYTES * ACK_BYTES
@@ -90,7 +90,7 @@ class Confirms:
 
 
 class AmqpTaker:
-    """Deliveries of one size into a basic.ack for each."""
+    """Turns deliveries of one size into one basic.ack each."""
 
     is_stamped = False
 
@@ -104,7 +104,7 @@ class AmqpTaker:
         self._rest = b""
 
     def take(self, data: bytes) -> Taken:
-        """Acknowledge whole deliveries."""
+        """Acknowledge the complete deliveries."""
         data = self._rest + data
         count = len(data) // self._width
         self._rest = data[count * self._width :]
@@ -119,12 +119,12 @@ class AmqpTaker:
 
 
 class Rabbitmq(Peer):
-    """A node of its own, with its own port mapper."""
+    """A RabbitMQ node with its own port mapper."""
 
     can = frozenset({"channels"})
 
     def make_program(self) -> Program:
-        """Nothing of a node that the machine may run is touched."""
+        """The node; its settings keep it apart from any other node on the machine."""
         mapper_port = free_port()
         command = ["epmd", "-address", "127.0.0.1", "-port", str(mapper_port)]
         self._mapper = Program(command, self.folder, mapper_port)
@@ -149,9 +149,9 @@ class Rabbitmq(Peer):
         return Program([str(SERVER)], self.folder, self.port, environment)
 
     def start(self) -> None:
-        """The mapper, since a node that finds none starts one that stays; then the node itself.
+        """Start the mapper, then the node, and wait until a login succeeds.
 
-        It is there once somebody may log in.
+        A node without a mapper would start one that keeps running after the node's end.
         """
         self._mapper.start()
         super().start()
@@ -165,17 +165,17 @@ class Rabbitmq(Peer):
                 time.sleep(0.1)
 
     def kill(self) -> None:
-        """The node, then the mapper."""
+        """Kill the node, then the mapper."""
         super().kill()
         self._mapper.kill()
 
     def close(self) -> None:
-        """Both, and the data."""
+        """End the node and the mapper, and delete the data."""
         self.kill()
         super().close()
 
     def answer(self, dialogue: Dialogue, wanted: tuple[int, int]) -> bytes:
-        """The next frame, which must be this method: its arguments."""
+        """Read the next frame, which must be the wanted method; return its arguments."""
         kind, _, size = HEAD.unpack(dialogue.exactly(HEAD.size))
         payload = dialogue.exactly(size + 1)[:-1]
         numbers = struct.unpack_from(">HH", payload)
@@ -184,12 +184,12 @@ class Rabbitmq(Peer):
         return payload[4:]
 
     def ask(self, dialogue: Dialogue, numbers: tuple[int, int], arguments: bytes = b"") -> None:
-        """A method on channel 1 whose answer has the next number."""
+        """Call a method on channel 1; its answer must have the next method number."""
         dialogue.send(method(1, numbers, arguments))
         self.answer(dialogue, (numbers[0], numbers[1] + 1))
 
     def hello(self) -> Dialogue:
-        """Logged in as guest, channel 1 open, no heartbeats."""
+        """Open a connection: logged in as guest, channel 1 open, no heartbeats."""
         dialogue = Dialogue(self.port)
         dialogue.send(b"AMQP\x00\x00\x09\x01")
         self.answer(dialogue, (10, 10))
@@ -200,11 +200,11 @@ class Rabbitmq(Peer):
         dialogue.send(method(0, (10, 40), short("/") + b"\0\0"))
         self.answer(dialogue, (10, 41))
         self.ask(dialogue, (20, 10), b"\0")
-        # channel.open-ok carries a long string; the arguments are not looked at.
+        # channel.open-ok contains a long string, which is ignored.
         return dialogue
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """A durable exchange, and a durable queue for each channel."""
+        """Create a durable exchange, and a durable queue for each channel."""
         dialogue = self.hello()
         exchange = b"\0\0" + short(topic) + short("fanout") + b"\x02" + bytes(4)
         self.ask(dialogue, (40, 10), exchange)
@@ -215,7 +215,7 @@ class Rabbitmq(Peer):
         dialogue.close()
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """The queues and the exchange."""
+        """Delete the queues and the exchange."""
         dialogue = self.hello()
         for channel in channels or (ALONE,):
             self.ask(dialogue, (50, 40), b"\0\0" + short(f"{topic}.{channel}") + b"\0")
@@ -223,7 +223,7 @@ class Rabbitmq(Peer):
         dialogue.close()
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """basic.publish, its header and its body, in confirm mode."""
+        """Publish by basic.publish with header and body, in confirm mode."""
         dialogue = self.hello()
         self.ask(dialogue, (85, 10), b"\0")
         head = method(1, (60, 40), b"\0\0" + short(topic) + short("") + b"\0")
@@ -235,7 +235,7 @@ class Rabbitmq(Peer):
         return Publishing(dialogue.done(), Confirms(), one)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """Prefetch now, basic.consume without an answer to begin."""
+        """Set the prefetch now; basic.consume, without an answer, starts the deliveries."""
         dialogue = self.hello()
         self.ask(dialogue, (60, 10), struct.pack(">IHB", 0, ready, 0))
         queue = short(f"{topic}.{channel}")
@@ -244,5 +244,5 @@ class Rabbitmq(Peer):
 
 
 def missing() -> str:
-    """Why it cannot run."""
+    """Why it cannot run; "" if it can."""
     return needs("epmd")() if SERVER.is_file() else "needs rabbitmq-server"

@@ -1,7 +1,7 @@
 """Redis Streams: XADD to publish, a consumer group for each channel, XREADGROUP and XACK.
 
-A batch is a MULTI of XADDs, which is what MPUB is: all or nothing, in one answer. A consumer keeps
-two reads under way, each for half of what it may hold.
+A batch is a MULTI of XADDs, which corresponds to MPUB: all or nothing, with one answer. A consumer
+has two pending reads, each for half of its RDY count.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ FIELD = b"b"
 
 
 def command(*words: bytes) -> bytes:
-    """A command as Redis reads it."""
+    """A command in Redis' protocol."""
     parts = [b"*%d\r\n" % len(words)]
     parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in words]
     return b"".join(parts)
 
 
 class Answers:
-    """Counts answers of one kind: to XADD an id (`$`), to a MULTI the array of its EXEC (`*`)."""
+    """Counts answers by their first byte: `$` for XADD (an id), `*` for EXEC (an array)."""
 
     def __init__(self, mark: bytes) -> None:
         self._mark = mark
 
     def __call__(self, data: bytes) -> int:
-        """How many began.
+        """Return the number of answers that start in this data.
 
         Raises:
-            RefusedError: an error among them.
+            RefusedError: Redis has sent an error.
         """
         if b"-" in data and (b"-ERR" in data or b"-EXEC" in data or b"-MISCONF" in data):
             raise RefusedError(data.decode(errors="replace")[:200])
@@ -39,7 +39,7 @@ class Answers:
 
 
 class RedisTaker:
-    """Entries into one XACK for each read, and the next XREADGROUP for each that is whole."""
+    """Turns entries into XACKs, and adds an XREADGROUP for each completed read."""
 
     is_stamped = False
 
@@ -53,7 +53,7 @@ class RedisTaker:
         self._due = 0
 
     def take(self, data: bytes) -> Taken:
-        """Acknowledge whole entries; read again where a read was answered in full."""
+        """Acknowledge the complete entries; start a new read for each completed one."""
         data = self._rest + data
         found = list(self._pattern.finditer(data))
         if not found:
@@ -85,7 +85,7 @@ class Redis(Peer):
     sync = "always"
 
     def make_program(self) -> Program:
-        """Told everything by flags."""
+        """Redis, configured by flags only."""
         flags = {
             "bind": "127.0.0.1",
             "port": str(self.port),
@@ -100,7 +100,11 @@ class Redis(Peer):
         return Program(["redis-server", *words], self.folder, self.port)
 
     def ask(self, *words: bytes) -> None:
-        """One command."""
+        """Send a command, and check the answer.
+
+        Raises:
+            RefusedError: the answer is an error.
+        """
         dialogue = Dialogue(self.port)
         dialogue.send(command(*words))
         answer = dialogue.line()
@@ -109,7 +113,7 @@ class Redis(Peer):
             raise RefusedError(answer.decode())
 
     def start(self) -> None:
-        """Once it has loaded its file, which it does while it listens."""
+        """Start, and wait until it has loaded its file; it listens before that."""
         super().start()
         while True:
             try:
@@ -119,17 +123,17 @@ class Redis(Peer):
                     raise
 
     def prepare(self, topic: str, channels: Sequence[str], ready: int) -> None:
-        """A stream with groups; one without groups comes with its first message."""
+        """Create a stream with groups; one without groups is created with its first message."""
         for channel in channels:
             words = (b"XGROUP", b"CREATE", topic.encode(), channel.encode(), b"0", b"MKSTREAM")
             self.ask(*words)
 
     def drop(self, topic: str, channels: Sequence[str]) -> None:
-        """Freed beside the loop."""
+        """Delete the stream; UNLINK frees its memory in another thread."""
         self.ask(b"UNLINK", topic.encode())
 
     def publishing(self, topic: str, *, batches: bool) -> Publishing:
-        """XADD, or XADDs in a MULTI."""
+        """Publish by XADD, or by XADDs in a MULTI."""
 
         def one(body: bytes) -> bytes:
             return command(b"XADD", topic.encode(), b"*", FIELD, body)
@@ -140,7 +144,7 @@ class Redis(Peer):
         return Publishing(Dialogue(self.port).done(), Answers(b"*" if batches else b"$"), one, many)
 
     def consuming(self, topic: str, channel: str, size: int, ready: int) -> Consuming:
-        """XREADGROUP that waits when there is nothing."""
+        """Consume by XREADGROUP, which blocks while there are no entries."""
         dialogue = Dialogue(self.port)
         name = b"consumer-%d" % dialogue.sock.getsockname()[1]
         names = topic.encode(), channel.encode()

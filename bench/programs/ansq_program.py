@@ -1,6 +1,6 @@
-"""ansq at work: a reader that is iterated over, and a writer that tasks share.
+"""The work with ansq: iterate over a reader, or publish with a writer that tasks share.
 
-Its reader leaves RDY at 1: the connections under it are told to take more.
+ansq's reader leaves RDY at 1, so the program sets RDY on its connections.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""What awaiting an OK costs at least: a bare protocol on uvloop that knows PUB and nothing else.
+"""The lower bound for awaiting an OK: a minimal protocol on uvloop that only knows PUB.
 
-It checks nothing, survives nothing and fails silently: no client can be quicker on this loop, and
-what nsqd and the way there and back cost is all that is left.
+It has no checks and no error handling, so no client can be faster on this event loop. The remaining
+time is that of nsqd and the network.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""gnsq at work: a Consumer with a handler, and a Producer that greenlets share."""
+"""The work with gnsq: a Consumer with a handler, or a Producer that greenlets share."""
 
 import gevent
 import gnsq
@@ -9,7 +9,7 @@ count = begun = 0
 
 
 def counted():
-    global count  # noqa: PLW0603 - a program of one purpose, whose callbacks have no object
+    global count  # noqa: PLW0603 - a small program; its callbacks have no object
     count += 1
     if count >= laps.next:
         laps.reached(count)
@@ -21,7 +21,7 @@ def handle(_consumer, message):
 
 
 def publish():
-    global begun  # noqa: PLW0603 - as above: greenlets without an object
+    global begun  # noqa: PLW0603 - as above: its greenlets have no object
     while begun < JOB["total"]:
         begun += 1
         producer.publish(JOB["topic"], BODY)

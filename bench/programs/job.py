@@ -1,20 +1,20 @@
-"""What every program here is told, and what it says: JSON as its one argument, lines of JSON out.
+"""Input and output of every program here: JSON as the only argument, lines of JSON on stdout.
 
 The argument is the job:
 
     nsqd           address, host:port
-    topic, channel where to publish to and consume from
-    way            iterate | handler | batches | blocking: how to consume; publish
-    total          how many messages there are in all
-    warm_up        how many of them come before the measured part
-    in_flight      how many messages may be with the consumer at a time
-    tasks          how many publishes may await their OK at a time, each in a task of its own
-    body_size      bytes of each message to publish
-    batch_size     messages of a batch, at most
-    uvloop         whether to run on uvloop, where the program can
+    topic, channel to publish to and to consume from
+    way            iterate | handler | batches | blocking: how to consume; or publish
+    total          number of messages in all
+    warm_up        number of messages before the measured part
+    in_flight      maximum number of messages in flight
+    tasks          number of tasks that publish; each awaits an OK before its next publish
+    body_size      bytes of each published message
+    batch_size     maximum number of messages in a batch
+    uvloop         whether to run on uvloop, if the program can
 
-A program says `ready` with the versions of what it is made of, then `begin` and `end` around the
-measured part, and goes on until it is killed: what it has sent must reach nsqd.
+A program prints `ready` with the versions of its packages, then `begin` and `end` at the borders of
+the measured part. It runs until it is killed, so that everything it has sent reaches nsqd.
 """
 
 import json
@@ -29,25 +29,25 @@ BODY = bytes(range(256)) * (JOB["body_size"] // 256) + bytes(JOB["body_size"] % 
 
 
 def say(event, **facts):
-    """One line to whoever started this."""
+    """Print a line of JSON with an event."""
     sys.stdout.write(json.dumps({"event": event, **facts}) + "\n")
     sys.stdout.flush()
 
 
 def ready(*packages):
-    """Which packages, of which versions, are at work here."""
+    """Print `ready` with the versions of Python and of these packages."""
     say("ready", python=platform.python_version(), packages={p: version(p) for p in packages})
 
 
 class Laps:
-    """The measured part: whoever has counted to `next` calls `reached`."""
+    """Times the measured part: the program calls `reached` when its count reaches `next`."""
 
     def __init__(self):
         self.next = JOB["warm_up"]
         self._begun = None
 
     def reached(self, count):
-        """The first time the measured part begins, the second time it ends."""
+        """Begin the measured part at the first call, and end it at the second."""
         if self._begun is None:
             self.next = JOB["total"]
             say("begin")

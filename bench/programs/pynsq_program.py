@@ -1,7 +1,7 @@
-"""pynsq at work: a Reader with a handler, and a Writer whose callbacks publish the next message.
+"""The work with pynsq: a Reader with a handler, or a Writer whose callbacks publish again.
 
-Its `pub` returns a future of the socket, not of nsqd's OK: the callback is how its documentation
-awaits that.
+The future that `pub` returns is that of the write to the socket, not of nsqd's OK. To await the OK,
+its documentation uses the callback.
 """
 
 import nsq
@@ -18,7 +18,7 @@ def handle(_message):
 
 
 def counted():
-    global count  # noqa: PLW0603 - a program of one purpose, whose callbacks have no object
+    global count  # noqa: PLW0603 - a small program; its callbacks have no object
     count += 1
     if count >= laps.next:
         laps.reached(count)
@@ -33,7 +33,7 @@ def publish_when_connected():
 
 
 def publish():
-    global begun  # noqa: PLW0603 - as above: callbacks without an object
+    global begun  # noqa: PLW0603 - as above: its callbacks have no object
     if begun < JOB["total"]:
         begun += 1
         writer.pub(JOB["topic"], BODY, published)

@@ -1,6 +1,6 @@
-"""sparq.client at work: by iteration, with a handler, in batches, and publishing from tasks.
+"""The work with sparq.client: by iteration, with a handler, in batches, or publishing from tasks.
 
-In the way `blocking` it is the face for scripts, with the same work on a thread of its own.
+The way `blocking` uses the blocking API, which runs the same client in a background thread.
 """
 
 import asyncio
