@@ -1,6 +1,6 @@
-"""The programs of a page, and what each is to print.
+"""The programs of a page of docs/, and the output of each.
 
-A program is a block of Python; the plain block behind it is its output.
+A program is a block of Python; the plain block after it is its output.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BLOCK = re.compile(
 )
 PYTHON = re.compile(r"^```python$", re.M)
 SHOWS_A_FAILURE = ("raise ValueError", '127.0.0.1:1"')
-"""What a program does whose log may speak of it on stderr."""
+"""Text of programs that show a failure, and therefore may write log lines to stderr."""
 DAEMONS = ("nsqd", "nsqlookupd")
 AT_A_TIME = 4
 
@@ -33,7 +33,7 @@ class Example:
     """A program of a page.
 
     Attributes:
-        title: the heading that it stands under, and its number in the page.
+        title: its heading, and its number in the page.
         text: the program.
         output: what it prints.
     """
@@ -44,12 +44,12 @@ class Example:
 
     @property
     def may_complain(self) -> bool:
-        """Whether it shows a failure, of which the log speaks."""
+        """Whether the program shows a failure, which the log reports."""
         return any(word in self.text for word in SHOWS_A_FAILURE)
 
 
 def examples(page: str) -> list[Example]:
-    """The programs of a page, in their order."""
+    """The programs of a page, in order."""
     found: list[Example] = []
     title = ""
     for block in BLOCK.finditer((DOCS / page).read_text(encoding="utf-8")):
@@ -61,14 +61,14 @@ def examples(page: str) -> list[Example]:
 
 
 def count_of_programs(page: str) -> int:
-    """How many blocks of Python a page has, with an output or without."""
+    """The number of blocks of Python in a page, with an output or without."""
     return len(PYTHON.findall((DOCS / page).read_text(encoding="utf-8")))
 
 
 def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Ran]:
-    """Run each program of the page, several at a time; what came of it, by title.
+    """Run each program of the page, several at the same time; returns the results by title.
 
-    Their addresses are exchanged for those of the daemons here.
+    The addresses in the programs are replaced by those of the test's daemons.
     """
 
     def ran(example: Example) -> Ran:
@@ -86,13 +86,13 @@ def run_all(page: str, addresses: dict[str, str], folder: Path) -> dict[str, Ran
 
 
 def command_lines(page: str) -> dict[str, list[str]]:
-    """The command lines of tools in a page, by tool: indented, without input and output."""
+    """The indented command lines of tools in a page, by tool, without redirections."""
     text = (DOCS / page).read_text(encoding="utf-8")
     found = re.findall(r"^    (?:sparq )?(\w+) (--[^<>\n]*)", text, re.M)
     return {name: shlex.split(words) for name, words in found if name not in DAEMONS}
 
 
 def is_taken(name: str, words: list[str]) -> bool:
-    """Whether a tool takes these flags."""
+    """Whether a tool accepts these flags."""
     tool = importlib.import_module(f"sparq.tools.{name}")
     return isinstance(parse(tool.Options, tool.PROGRAM, words), tool.Options)

@@ -1,9 +1,9 @@
-"""docs/pipeline.md: its blocks, and how its programs are run.
+"""docs/pipeline.md: its blocks of code, and how its programs are run.
 
-1. A block is found by the heading that it stands under, its language and its number there.
-2. A program runs as a process of its own in a folder of its own, as a reader would run it; only
-   addresses are others.
-3. Programs need Java, and Spark's workers this interpreter: `environment` has both.
+1. A block is found by its heading, its language and its number under that heading.
+2. A program runs as a separate process in a separate folder, as a reader would run it; only its
+   addresses are changed.
+3. Programs need Java, and Spark's workers need this interpreter: `environment` has both.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ CONNECT = {
     "google.rpc": "googleapis-common-protos",
     "zstandard": "zstandard",
 }
-"""What Spark Connect needs: packages by the modules that they bring."""
+"""What Spark Connect needs: packages by the modules they contain."""
 
 PIPELINES = {**CONNECT, "yaml": "PyYAML"}
-"""What spark-pipelines needs."""
+"""What spark-pipelines needs: packages by the modules they contain."""
 
 SPARK_VARIABLES = re.compile(r"SPARK_|PYSPARK_")
-"""What another session of this process may have left for its own children."""
+"""Variables that another Spark session of this process may have set for its own children."""
 
 
 def sections() -> dict[str, str]:
-    """The text below each heading of the second level."""
+    """The text under each second-level heading."""
     parts = re.split(r"^## (.*)$", TEXT, flags=re.M)[1:]
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
 def blocks(title: str, language: str) -> list[str]:
-    """The blocks of a language under a heading; "": those without one, such as outputs."""
+    """The blocks of a language under a heading; "": those without a language, such as outputs."""
     found = BLOCK.finditer(sections()[title])
     return [textwrap.dedent(block[3]) for block in found if block[2] == language]
 
 
 def titles(language: str) -> list[str]:
-    """The headings of all blocks of a language."""
+    """The heading of each block of a language."""
     return [title for title in sections() for _ in blocks(title, language)]
 
 
@@ -64,7 +64,7 @@ def command_lines(program: str) -> list[str]:
 
 
 def with_addresses(text: str, addresses: Mapping[str, str]) -> str:
-    """A text with other addresses."""
+    """The text with addresses replaced; each must occur in it."""
     for written, real in addresses.items():
         assert written in text
         text = text.replace(written, real)
@@ -72,7 +72,7 @@ def with_addresses(text: str, addresses: Mapping[str, str]) -> str:
 
 
 def spark_home() -> str:
-    """The folder of PySpark, which is not imported."""
+    """The folder of PySpark, found without importing it."""
     spec = importlib.util.find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -80,9 +80,9 @@ def spark_home() -> str:
 
 
 def environment() -> dict[str, str]:
-    """The variables of a process that starts Spark: its Java, its Python, its programs.
+    """The environment of a process that starts Spark: its Java, its Python, its programs.
 
-    Spark's scripts do not find their own folder if its path has a space, but for SPARK_HOME.
+    Spark's scripts do not find their folder if its path has a space, unless SPARK_HOME is set.
     """
     ensure_java()
     use_this_python()
@@ -101,10 +101,10 @@ def environment() -> dict[str, str]:
 
 
 def run(text: str, folder: Path) -> str:
-    """Run a program in a folder; what it printed.
+    """Run a program in a folder; returns its output.
 
     Raises:
-        AssertionError: it ended with another status than 0; the text is what it wrote to stderr.
+        AssertionError: its exit status was not 0; the text is the end of its stderr.
     """
     (folder / "program.py").write_text(text, encoding="utf-8")
     program = [sys.executable, "program.py"]
@@ -114,12 +114,12 @@ def run(text: str, folder: Path) -> str:
 
 
 def lacking(packages: Mapping[str, str]) -> str:
-    """The names of packages that are not installed, with commas between them."""
+    """The names of packages that are not installed, separated by commas."""
     return ", ".join(name for module, name in packages.items() if not _is_there(module))
 
 
 def _is_there(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # the package that it would be in
+    except ModuleNotFoundError:  # the package that contains the module is missing
         return False

@@ -1,12 +1,12 @@
-"""Runs a program of a page as a process of its own, and notes what it printed and how it ended.
+"""Runs a program of a page as a separate process; returns its output and exit status.
 
-1. It runs in a folder of its own. One that waits for a signal gets SIGINT, as by Ctrl-C, once it
-   has printed what it should.
-2. Programs of sparq's are forked from a process that has imported it already: starting an
-   interpreter anew for each would take longer than running it.
+1. It runs in a separate folder. A program that waits for a signal gets SIGINT, as from Ctrl-C,
+   after it has printed the expected output.
+2. Programs that use sparq are forked from a process that has already imported it: starting an
+   interpreter for each would take longer than running it.
 3. Warnings are errors in them.
-4. What they print is in the file at once, whatever the environment says of buffers and encodings:
-   a program that is waited for must not keep it.
+4. Their output is written to the file immediately, whatever the environment sets for buffers and
+   encodings: otherwise the output of a waiting program would not be seen.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ from typing import NamedTuple, TextIO
 RUN_SECONDS = 30.0
 POLL_SECONDS = 0.01
 SLOW = re.compile(r"^nsqd \S+: TimeoutError\n", re.M)
-"""A line of the log: nsqd did not answer within `dial_timeout`, and is tried again."""
+"""A log line: nsqd did not answer within `dial_timeout`, and is tried again."""
 POLLING = threading.Lock()
-"""The start of a process also asks all others for their status, which only one can read: of two
-threads that ask at once, one is told 255."""
+"""Serialises starts and polls of processes.
+
+Starting a process also polls all others, and only one thread can read a process's status: a second
+one that polls at the same time gets 255.
+"""
 
 PRELOADED = [
     "sparq",
@@ -46,7 +49,7 @@ PRELOADED = [
 
 
 class Ran(NamedTuple):
-    """What came of a program.
+    """The result of a program.
 
     Attributes:
         status: its exit status; None: it did not end.
@@ -60,12 +63,12 @@ class Ran(NamedTuple):
 
     @property
     def complaints(self) -> str:
-        """What it wrote to stderr, but for what is due to a machine that is slow."""
+        """What it wrote to stderr, without lines that a slow machine causes."""
         return SLOW.sub("", self.errors)
 
 
 def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
-    """Run a Python program that uses sparq, and `waits` for a signal or does not."""
+    """Run a Python program that uses sparq; `waits`: it waits for a signal."""
     (folder / "program.py").write_text(text, encoding="utf-8")
     process = _forkserver().Process(target=_program, args=(str(folder),))
     with POLLING:
@@ -85,7 +88,7 @@ def run_sparq(text: str, expected: str, folder: Path, *, waits: bool) -> Ran:
 
 
 def run_command(words: list[str], expected: str, folder: Path, *, waits: bool) -> Ran:
-    """Run any other program, likewise."""
+    """Run any other program in the same way."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with (folder / "output").open("wb") as to, (folder / "errors").open("wb") as wrong:
         process = subprocess.Popen(words, cwd=folder, stdout=to, stderr=wrong, env=environment)
@@ -126,17 +129,17 @@ def _forkserver() -> ForkServerContext:
 
 
 def _unbuffered(number: int) -> TextIO:
-    """A text file that writes what it is given at once, as under `python -u`."""
+    """A text file that writes immediately, as under `python -u`."""
     raw = FileIO(number, "wb", closefd=False)
     return TextIOWrapper(raw, encoding="utf-8", write_through=True)
 
 
 def _program(folder: str) -> None:
-    """In the new process: become the program."""
+    """In the new process: run the program."""
     os.chdir(folder)
     for name, number in (("output", 1), ("errors", 2)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), number)
-    # Those that are there have the buffers and encodings of the process that this one is forked of.
+    # The existing ones have the buffers and encodings of the process that this one was forked from.
     sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
     warnings.simplefilter("error")
     runpy.run_path("program.py", run_name="__main__")

@@ -1,7 +1,7 @@
-"""docs/coming_from.md: the programs of each library and of sparq, run, print the same.
+"""docs/coming_from.md: the programs of each library and those of sparq print the same.
 
-Those of other libraries run in the environments of the interop tests, and Go's where there is a Go
-that has go-nsq.
+Programs of other libraries run in the environments of the interop tests; Go's need a Go with
+go-nsq.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ GO = {**os.environ, "GO111MODULE": "off"}
 
 
 def programs(library: str) -> list[str]:
-    """Of a section: the library's publisher, sparq's, the library's worker, sparq's."""
+    """A section's programs: the library's publisher, sparq's, the library's worker, sparq's."""
     _, section = TEXT.split(f"\n## {library}\n")
     return BLOCK.findall(section.partition("\n## ")[0])
 
 
 def command(library: str, text: str, folder: Path) -> list[str]:
-    """What runs a program of another library, written to the folder.
+    """The command that runs a program of another library, which is written to the folder.
 
     Raises:
-        Missing: what is lacking here.
+        Missing: something that it needs is not installed.
     """
     (folder / ("program.go" if library == "go-nsq" else "program.py")).write_text(text)
     if library != "go-nsq":
@@ -65,7 +65,7 @@ def go(*words: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """One for all; every pair of programs has a topic of its own."""
+    """One nsqd for all; every pair of programs has a separate topic."""
     with spawn_nsqd(tmp_path_factory.mktemp("coming")) as server:
         yield server
 
@@ -75,7 +75,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 def test_the_programs_do_what_the_page_says(
     library: str, side: str, nsqd: NsqdServer, tmp_path: Path
 ) -> None:
-    """Published and acknowledged, then handled once and finished; Ctrl-C ends the worker."""
+    """One publishes with an OK, one handles the message once and finishes it; Ctrl-C ends it."""
     topic = f"{library}_{side}".replace("-", "_")
     for program, expected in zip(programs(library)[side == "ours" :: 2], PRINTED, strict=True):
         here = program.replace("127.0.0.1:4150", nsqd.tcp).replace("clicks", topic)

@@ -1,4 +1,4 @@
-"""docs/complaints.md: no thread is left out, and every test that it names is there."""
+"""docs/complaints.md has every thread of the survey, and every test it names exists."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ THREADS = {
     "go-nsq": {97, 116, 134, 145, 180, 206, 243, 250, 257, 311, 322, 342, 344, 354, 360, 365},
     "nsqjs": {69, 74, 109},
 }
-"""What the survey of the trackers has found."""
+"""The issues found in the survey of the trackers."""
 
 
 def rows() -> list[list[str]]:
-    """The cells of the table's lines."""
+    """The cells of the table's rows."""
     lines = [line for line in TEXT.splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines[1:]]
 
 
 def test_every_thread_has_its_line() -> None:
-    """Those that the survey has found, and no other."""
+    """The table has exactly the issues of the survey."""
     found: dict[str, set[int]] = {name: set() for name in THREADS}
     for asked, *_ in rows():
         repository = ""
@@ -40,7 +40,7 @@ def test_every_thread_has_its_line() -> None:
 
 
 def test_every_line_names_tests_that_are_there() -> None:
-    """As `file::function`."""
+    """Every row names tests as `file::function`, and they exist."""
     for asked, _, held in rows():
         named = re.findall(r"`([\w/]+\.py)::(\w+)`", held)
         assert named, asked
@@ -49,7 +49,10 @@ def test_every_line_names_tests_that_are_there() -> None:
 
 
 async def test_a_new_channel_begins_with_what_comes(tmp_path: Path) -> None:
-    """Beside another channel it gets nothing older; an old one is moved to the end by a seek."""
+    """A new channel gets no older messages if the topic has another channel.
+
+    An old channel can be moved to the end by a seek.
+    """
     with spawn_nsqd(tmp_path) as nsqd:
         async with Producer(nsqd.tcp) as producer:
             nsqd.post("/topic/create?topic=t")

@@ -1,4 +1,4 @@
-"""docs/daemons.md, checked: its flags, keys, command lines and samples are what daemons take."""
+"""docs/daemons.md: its flags, keys, command lines and samples are those of the daemons."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def blocks(language: str) -> list[str]:
 
 
 def test_every_named_flag_and_key_is_there() -> None:
-    """`--flag` in the text is a flag, a word with underscores in code quotes is a key."""
+    """Each `--flag` in the text is a flag; each word with underscores in code quotes is a key."""
     flags = {flag for options in PROGRAMS.values() for flag in flags_of(options)}
     names = {flag.name for flag in flags} | {"help", "version", "config"}
     keys = {flag.key for flag in flags}
@@ -39,7 +39,7 @@ def test_every_named_flag_and_key_is_there() -> None:
     "line", [line[2:] for block in blocks("console") for line in block.splitlines()]
 )
 def test_a_command_line_is_taken(line: str, tmp_path: Path) -> None:
-    """As it stands there; only the file that it names is another."""
+    """The daemon accepts each command line of the page; only the configuration file is replaced."""
     program, *words = shlex.split(line)
     (tmp_path / "file.toml").write_text("")
     words = [re.sub(r"^-config=.*", f"-config={tmp_path}/file.toml", word) for word in words]
@@ -49,7 +49,7 @@ def test_a_command_line_is_taken(line: str, tmp_path: Path) -> None:
 
 
 def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
-    """Each key is one of nsqd's, each value of its type."""
+    """Each key is one of nsqd's, each value has its type."""
     (example,) = blocks("toml")
     (tmp_path / "nsqd.toml").write_text(example)
     taken = parse(NsqdOptions, "nsqd", "", [f"--config={tmp_path}/nsqd.toml"])
@@ -61,7 +61,7 @@ def test_the_configuration_file_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_samples_have_the_form_of_the_real_lines() -> None:
-    """The version's and the log's, number for number."""
+    """The samples of the version and of log lines match real ones, apart from numbers."""
     version, mistake, log = (block.rstrip("\n") for block in blocks(""))
     text = "TCP: listening on 0.0.0.0:4150"
 
@@ -72,5 +72,5 @@ def test_the_samples_have_the_form_of_the_real_lines() -> None:
 
 
 def digits(text: str) -> str:
-    """A text with its numbers made equal: they differ from run to run."""
+    """A text with every number replaced by 0: numbers differ from run to run."""
     return re.sub(r"\d+", "0", text)

@@ -1,4 +1,4 @@
-"""docs/decisions.md has every decision that the code refers to by its number."""
+"""docs/decisions.md has every decision that the code refers to by number."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REFERENCE = re.compile(r"\bdecisions? (\d+(?:(?:, | and )\d+)*)")
 
 
 def test_every_reference_has_its_heading() -> None:
-    """Each number once, in order; and in every file only numbers that are there."""
+    """The decisions are numbered in order, and every reference in the code is to one of them."""
     numbers = re.findall(r"^### Decision (\d+): \w", PAGE.read_text(encoding="utf-8"), re.M)
     assert [str(number) for number in range(1, len(numbers) + 1)] == numbers
 

@@ -1,6 +1,6 @@
-"""docs/guide.md: each of its programs, run against a real nsqd, prints what the page says.
+"""docs/guide.md: each of its programs, run with a real nsqd, prints the output on the page.
 
-So does the consumer of README.md.
+So does the consumer in README.md.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PROGRAM = re.compile(r"^```python\n(.*?)^```$", re.M | re.S)
 
 
 class Daemons(NamedTuple):
-    """What the programs talk to, and where those that are written in the page really are."""
+    """An nsqd, and the real addresses for those on the page."""
 
     nsqd: NsqdServer
     addresses: dict[str, str]
@@ -40,7 +40,7 @@ class Daemons(NamedTuple):
 
 @pytest.fixture(scope="module")
 def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
-    """An nsqd that an nsqlookupd knows."""
+    """An nsqd that is registered with an nsqlookupd."""
     folder = tmp_path_factory.mktemp("guide")
     with (
         spawn_nsqlookupd(folder) as lookupd,
@@ -51,18 +51,18 @@ def daemons(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemons]:
 
 @pytest.fixture(scope="module")
 def outputs(daemons: Daemons, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ran]:
-    """What came of each program."""
+    """The result of each program."""
     return run_all(PAGE, daemons.addresses, tmp_path_factory.mktemp("programs"))
 
 
 def test_every_program_of_the_page_is_run() -> None:
-    """None is without the output by which it is held."""
+    """Every program of the page has an output to compare with."""
     assert 10 < len(EXAMPLES) == count_of_programs(PAGE)
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.title)
 def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str, Ran]) -> None:
-    """As it stands, with warnings as errors, and without a word on stderr."""
+    """It runs as it is on the page, with warnings as errors, and writes nothing to stderr."""
     ran = outputs[example.title]
 
     assert (0, example.output) == (ran.status, ran.output), ran.errors
@@ -70,7 +70,7 @@ def test_a_program_prints_what_the_page_says(example: Example, outputs: dict[str
 
 
 def test_the_tools_of_the_page_take_their_flags() -> None:
-    """Six of NSQ's, as they are called there."""
+    """The six tools accept the flags that the page gives them."""
     lines = command_lines(PAGE)
 
     assert {"to_nsq", "nsq_tail", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "nsq_stat"} == set(
@@ -80,7 +80,7 @@ def test_the_tools_of_the_page_take_their_flags() -> None:
 
 
 def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
-    """It prints and finishes what comes, until Ctrl-C."""
+    """The consumer prints and finishes messages until Ctrl-C."""
     text = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     program = next(block for block in PROGRAM.findall(text) if "Consumer" in block)
     program = program.replace("127.0.0.1:4161", daemons.addresses["127.0.0.1:4161"])
@@ -94,7 +94,7 @@ def test_the_consumer_of_the_readme(daemons: Daemons, tmp_path: Path) -> None:
 
 
 def test_the_channel_that_is_watched_is_there() -> None:
-    """`nsq_stat` ends with an error where no command of the page has made its channel."""
+    """`nsq_stat` fails on a missing channel, so another command of the page must create it."""
     lines = command_lines(PAGE)
     watched = parse(nsq_stat.Options, nsq_stat.PROGRAM, lines["nsq_stat"])
     made = parse(nsq_to_file.Options, nsq_to_file.PROGRAM, lines["nsq_to_file"])

@@ -1,4 +1,4 @@
-"""The commands of docs/http.md and policies.md, typed in their order against a real nsqd."""
+"""The commands of docs/http.md and docs/policies.md, run in order with a real nsqd."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tests.support.servers import NsqdServer, spawn_nsqd
 DOCS = Path(__file__).parents[3] / "docs"
 
 STRICT = 'curl() { command curl -sS --fail-with-body "$@"; }\n'
-"""A refused request ends with a status of its own, and the command with it."""
+"""Makes curl, and thereby the command, fail if a request is refused."""
 
 
 def commands(page: str) -> list[tuple[str, str]]:
-    """Each command of a page, with the output that it shows; empty where it shows none."""
+    """Each command of a page with the output it shows; empty: it shows none."""
     found: list[tuple[str, str]] = []
     for block in re.findall(r"^```console\n(.*?)^```$", page, re.M | re.S):
         for part in re.split(r"^\$ ", block, flags=re.M)[1:]:
@@ -42,13 +42,13 @@ def run(nsqd: NsqdServer, command: str, folder: Path) -> str:
 
 
 def form(text: str) -> str:
-    """A text with its numbers made equal: they differ from run to run."""
+    """A text with every number replaced by 0: numbers differ from run to run."""
     return re.sub(r"\d+", "0", text).rstrip("\n")
 
 
 @pytest.mark.parametrize(("name", "least"), [("http.md", 8), ("policies.md", 4)])
 def test_each_command_does_what_the_page_shows(tmp_path: Path, name: str, least: int) -> None:
-    """In the page's order none is refused, and what it prints has the form that is shown."""
+    """Each command succeeds, and its output matches the page apart from numbers."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     page = (DOCS / name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The shell lines of docs/operating.md that do something with a cluster, done with two nsqds."""
+"""The shell lines of docs/operating.md that change a cluster, run with real nsqds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def named(nsqd: NsqdServer) -> dict[str, list[str]]:
 
 
 def test_topics_and_channels_are_made_at_another_nsqd(tmp_path: Path) -> None:
-    """All of them, with or without channels, but for ephemeral ones."""
+    """The script creates all topics and channels on another nsqd, except ephemeral ones."""
     [indented] = re.findall(r"^   ```\n(.*?)^   ```$", TEXT, re.M | re.S)
     script = textwrap.dedent(indented)
     with spawn_nsqd(tmp_path, name="old") as old, spawn_nsqd(tmp_path, name="new") as new:
@@ -46,7 +46,7 @@ def test_topics_and_channels_are_made_at_another_nsqd(tmp_path: Path) -> None:
 
 
 def test_what_to_do_on_a_full_disk(tmp_path: Path) -> None:
-    """`/ping` names the full disk; each remedy is answered, and then publishing goes on."""
+    """`/ping` reports the full disk; each remedy works, and publishing succeeds again."""
     section = TEXT[TEXT.index("### A full disk") : TEXT.index("## The way back")]
     ping, *remedies = re.findall(r"^\$ (curl .*)$", section, re.M)
     with (

@@ -1,4 +1,4 @@
-"""docs/pipeline.md, done: its pipeline is started and stopped, its programs print what it says.
+"""docs/pipeline.md: its pipeline is started and stopped, its programs print the page's outputs.
 
 Its programs for Spark Connect and for declarative pipelines are run in tests/scenarios/spark.
 """
@@ -40,13 +40,13 @@ MORE = (
     b'203.0.113.9 - - [02/Mar/2026:10:59:00 +0000] "GET /old HTTP/1.1" 404 153 "-" "curl/8.5"\n'
     b'203.0.113.9 - - [02/Mar/2026:11:30:00 +0000] "GET /new HTTP/1.1" 404 153 "-" "curl/8.5"\n'
 )
-"""What is published after the first stop."""
+"""Published after the first stop."""
 PIPELINE_SECONDS = 240.0
 SIZE_UNITS = 1 << 20
 
 
 def with_spark(test: Callable[..., None]) -> Callable[..., None]:
-    """Of what the page's programs do: they start Spark eight times."""
+    """Mark a test of the page's programs, which start Spark eight times, as slow."""
     return pytest.mark.slow(pytest.mark.timeout(1200)(test))
 
 
@@ -57,7 +57,7 @@ def pipeline_commands() -> list[list[str]]:
 
 
 def test_every_program_is_run_by_a_test() -> None:
-    """A program that is added to the page needs a test."""
+    """Every program of the page has a test: a new one must be added here."""
     assert sorted([UPGRADE, OUTPUT, STATE, OWN, CONNECT, DECLARATIVE]) == sorted(
         page.titles("python")
     )
@@ -65,7 +65,7 @@ def test_every_program_is_run_by_a_test() -> None:
 
 
 def test_the_query_of_your_own_is_short() -> None:
-    """Some forty lines, as the page is there to show that it takes no more."""
+    """The page promises a short query: it has at most 40 lines."""
     (program,) = page.blocks(OWN, "python")
 
     assert len([line for line in program.splitlines() if line.strip()]) <= 40
@@ -75,7 +75,7 @@ def test_the_query_of_your_own_is_short() -> None:
 def test_the_command_lines_of_the_pipeline_are_taken(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As they stand, with the file that the page shows, and an offset for what prints one."""
+    """`sparq pipeline` accepts each command line, with the page's file and an offset in JSON."""
     (text,) = page.blocks(START, "toml")
     (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
@@ -85,7 +85,7 @@ def test_the_command_lines_of_the_pipeline_are_taken(
 
 
 def test_the_file_of_settings_is_taken(tmp_path: Path) -> None:
-    """Its tables are options of Spark and of the source."""
+    """The tables of the page's TOML file become options of Spark and of the source."""
     (text,) = page.blocks(START, "toml")
     (tmp_path / "clicks.toml").write_text(text, encoding="utf-8")
 
@@ -97,7 +97,7 @@ def test_the_file_of_settings_is_taken(tmp_path: Path) -> None:
 
 
 def test_the_other_command_lines_are_taken() -> None:
-    """Those of the daemons and of the tool that publishes."""
+    """The daemons and to_nsq accept their command lines."""
     (nsqd,) = page.command_lines("nsqd")
     (lookupd,) = page.command_lines("nsqlookupd")
     (tool,) = page.command_lines("to_nsq")
@@ -124,14 +124,14 @@ def test_the_other_command_lines_are_taken() -> None:
     ],
 )
 def test_the_numbers_of_the_page_are_those_of_the_code(said: str, meant: int) -> None:
-    """Limits and defaults that a reader sizes a cluster by."""
+    """Limits and defaults that readers use to size a cluster are those of the code."""
     (found,) = re.findall(said, page.TEXT)
 
     assert f"{meant:,}" == found
 
 
 def test_the_times_of_the_page_are_those_of_the_code() -> None:
-    """A day for minutes, half an hour for visits."""
+    """Minutes stay open for a day, a visit ends after half an hour without a click."""
     assert "minutes, open for a day of event time" in page.TEXT
     assert "until half an hour without a click" in page.TEXT
     assert (86_400, 1_800) == (minutes_bucket.HORIZON_S, visits.VISIT_GAP_S)
@@ -139,14 +139,14 @@ def test_the_times_of_the_page_are_those_of_the_code() -> None:
 
 @dataclass
 class Story:
-    """What came of the page, in its order.
+    """The results of the page's commands, in order.
 
     Attributes:
-        folder: where `data` and `data-2` are.
-        statuses: of the pipeline's two runs.
-        printed: what each program printed, by its heading.
-        again: what the reader's own query printed in its second run.
-        place: what the program about the checkpoint printed.
+        folder: contains `data` and `data-2`.
+        statuses: exit statuses of the pipeline's two runs.
+        printed: output of each program, by its heading.
+        again: output of the reader's own query in its second run.
+        place: output of the program that reads the checkpoint.
     """
 
     folder: Path
@@ -158,21 +158,21 @@ class Story:
 
 @dataclass
 class Reader:
-    """Somebody who does what the page says, with the daemons of a test."""
+    """Follows the page with the daemons of a test."""
 
     folder: Path
     lookupd: Server
     nsqd: NsqdServer
 
     def publish(self, lines: bytes) -> None:
-        """By the page's command."""
+        """Publish lines with the page's command."""
         (line,) = page.command_lines("to_nsq")
         line = page.with_addresses(line.partition(" <")[0], {"127.0.0.1:4150": self.nsqd.tcp})
         command = [sys.executable, "-m", "sparq.tools", "to_nsq", *shlex.split(line)[1:]]
         subprocess.run(command, input=lines, check=True, cwd=self.folder, timeout=60)
 
     def pipeline(self, words: list[str], *done: str) -> int:
-        """Run the pipeline until files of these patterns are there, and stop it; its status."""
+        """Run the pipeline until files match all patterns, and stop it; returns its exit status."""
         words = [word.replace("127.0.0.1:4161", self.lookupd.http) for word in words]
         command = [sys.executable, "-m", "sparq.cli", "pipeline", *words, "--metrics-address="]
         log = self.folder / "pipeline.log"
@@ -194,7 +194,7 @@ class Reader:
             process.wait()
 
     def run(self, title: str) -> str:
-        """The program under a heading."""
+        """Run the program under a heading; returns its output."""
         (text,) = page.blocks(title, "python")
         if "127.0.0.1:4161" in text:
             text = page.with_addresses(text, {"127.0.0.1:4161": self.lookupd.http})
@@ -203,7 +203,7 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The page from its start to the new checkpoint."""
+    """Everything on the page, from the start to the new checkpoint."""
     folder = tmp_path_factory.mktemp("page")
     first, *_, last = pipeline_commands()
     found = Story(folder)
@@ -227,14 +227,14 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @with_spark
 def test_the_pipeline_ends_well_when_it_is_told_to(story: Story) -> None:
-    """SIGTERM ends it with status 0, once all three queries have finished a batch."""
+    """SIGTERM ends the pipeline with status 0, after all three queries have finished a batch."""
     assert [0, 0] == story.statuses
 
 
 @with_spark
 @pytest.mark.parametrize("title", [OUTPUT, STATE, OWN])
 def test_a_program_prints_what_the_page_says(story: Story, title: str) -> None:
-    """As it stands, after the lines of the page."""
+    """Each program, unchanged, prints the page's output for the page's lines."""
     (expected,) = page.blocks(title, "")
 
     assert expected == story.printed[title]
@@ -242,21 +242,21 @@ def test_a_program_prints_what_the_page_says(story: Story, title: str) -> None:
 
 @with_spark
 def test_the_query_of_your_own_goes_on_where_it_ended(story: Story) -> None:
-    """Its second run adds what has come since, once."""
+    """The second run of the reader's own query adds the new messages, once."""
     expected = "2026-03-02 10:00 /old 4\n2026-03-02 11:00 /gone 1\n2026-03-02 11:00 /new 1\n"
 
     assert expected == story.again
 
 
 def clicks_of(folders: Folders) -> int:
-    """The clicks of the newest revision of each minute."""
+    """The clicks in the newest revision of each minute."""
     rows = sorted(metrics.read(folders).to_pylist(), key=lambda row: row["revision"])
     return sum({row["minute"]: row["clicks"] for row in rows}.values())
 
 
 @with_spark
 def test_a_new_checkpoint_begins_where_the_old_one_ended(story: Story) -> None:
-    """Nothing is lost and nothing comes twice: each click is in one of the two folders."""
+    """The new checkpoint continues exactly at the old one's end: each click is in one folder."""
     both = [Folders(story.folder / name) for name in ("data", "data-2")]
 
     assert [6, 2] == [clicks_of(folders) for folders in both]

@@ -1,9 +1,8 @@
-"""The shell blocks of README.md, run as they stand: a queue in a minute, a cluster on one screen.
+"""The shell blocks of README.md, run as they are: a queue in a minute, a cluster on one screen.
 
-Each block is run at once, as if pasted, so a command may come before its daemon listens. Ports and
-the installation are all that is changed: the programs are this checkout's, and each port
-of the page becomes a free one of as many digits, since the page makes some by putting 1, 2 and 3
-before others.
+Each block is run as if it was pasted, so a command may run before its daemon listens. Only the
+installation and the ports are changed: the programs are this checkout's, and each port becomes a
+free one with the same number of digits, since the page forms ports by prefixing 1, 2 and 3.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ WAIT_SECONDS = 60
 
 
 def block(heading: str) -> str:
-    """The last indented block of a section: a section's first may be the installation."""
+    """The indented lines of a section; the first may be the installation."""
     section = TEXT.split(f"\n## {heading}\n")[1].split("\n## ")[0]
     return "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
 
 
 def is_free(port: int) -> bool:
-    """Whether somebody could listen there now."""
+    """Whether the port is free now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -47,11 +46,14 @@ DEFAULTS = {
     'nsqd --data-path="': "--tcp-address=127.0.0.1:4150 --http-address=127.0.0.1:4151",
     "nsqlookupd &": "--tcp-address=127.0.0.1:4160 --http-address=127.0.0.1:4161",
 }
-"""Where a daemon listens that is started without a flag for it."""
+"""The default addresses of daemons that the page starts without flags for them."""
 
 
 def with_free_ports(script: str) -> str:
-    """The script with other ports; those of `${n}4150` must be free for n in 1, 2, 3."""
+    """The script with free ports.
+
+    For ports such as `${n}4150`, those with n = 1, 2, 3 are free, too.
+    """
     for command, addresses in DEFAULTS.items():
         program = command.split()[0]
         script = script.replace(command, command.replace(program, f"{program} {addresses}"))
@@ -68,7 +70,7 @@ def with_free_ports(script: str) -> str:
 
 
 def run(script: str, folder: Path) -> str:
-    """What the script prints; the daemons that it leaves behind are ended."""
+    """Run the script and end the daemons it leaves running; returns its output."""
     bins = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": bins, "TMPDIR": str(folder)}
     with (folder / "output").open("wb") as output, (folder / "log").open("wb") as log:
@@ -89,7 +91,7 @@ def run(script: str, folder: Path) -> str:
 
 
 def test_a_queue_in_a_minute(tmp_path: Path) -> None:
-    """nsqd starts, takes a message, and a consumer gets it."""
+    """nsqd starts and accepts a message, and a consumer gets it."""
     if shutil.which("curl") is None:
         pytest.skip("needs curl")
     script = "\n".join(block("A queue in a minute").splitlines()[1:])
@@ -99,7 +101,7 @@ def test_a_queue_in_a_minute(tmp_path: Path) -> None:
 
 
 def test_a_cluster_on_one_screen(tmp_path: Path) -> None:
-    """A consumer finds through nsqlookupd what was published to one of three nsqds."""
+    """Through nsqlookupd, a consumer finds what was published to one of three nsqds."""
     printed = run(with_free_ports(block("A cluster on one screen")), tmp_path)
 
     assert sorted(printed.split(), key=int) == [str(number) for number in range(1, 101)]

@@ -1,4 +1,4 @@
-"""docs/api.md and docs/tools.md: what the code says now; and how docstrings become Markdown."""
+"""docs/api.md and docs/tools.md are current; docstrings become Markdown."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SHORT = re.compile(r"^(#{3,4} [^\n]*)\n+(?:```python\n[^`]*\n```\n+)?(?=#|\Z)", 
 
 @pytest.mark.parametrize("name", reference.PAGES)
 def test_a_page_is_what_the_code_says(name: str) -> None:
-    """`make docs` would write the very same."""
+    """`make docs` would write the same page."""
     written = (reference.HERE / name).read_text(encoding="utf-8")
 
     assert reference.PAGES[name]() == written, f"docs/{name} is not current: run 'make docs'"
 
 
 def test_no_public_name_is_without_a_word() -> None:
-    """Every class, function, method and property of the API says what it is."""
+    """Every class, function, method and property of the API has a docstring."""
     page = reference.page_of_the_api()
 
     assert page.count("\n#### ") > 50
@@ -32,7 +32,7 @@ def test_no_public_name_is_without_a_word() -> None:
 
 
 def test_no_attribute_is_without_a_word() -> None:
-    """What a class sets on itself and gives no underscore, its docstring explains."""
+    """The docstring of a class explains each public attribute that it sets."""
     modules = [importlib.import_module(name) for name in reference.MODULES]
     values = [getattr(module, name) for module in modules for name in reference.public(module)]
     silent = [
@@ -45,7 +45,7 @@ def test_no_attribute_is_without_a_word() -> None:
 
 
 def explained(value: type) -> set[str]:
-    """The attributes in the docstrings of a class and of what it is derived from."""
+    """The attributes documented by a class and its base classes."""
     texts = [owner.__doc__ or "" for owner in value.__mro__]
     return {name for text in texts for name in reference.documented(docstrings.read(text))}
 
@@ -64,7 +64,7 @@ def own(value: type) -> set[str]:
 
 
 def test_no_option_and_no_flag_is_without_a_word() -> None:
-    """The last cell of every table's line says something."""
+    """The last cell of every row of the tables is not empty."""
     lines = [line for page in reference.PAGES.values() for line in page().splitlines()]
     rows = [line for line in lines if line.startswith("| `")]
 
@@ -73,14 +73,14 @@ def test_no_option_and_no_flag_is_without_a_word() -> None:
 
 
 def test_every_program_has_its_flags_in_the_page() -> None:
-    """Each tool of the project is listed; `sparq` itself and the daemons have `--help`."""
+    """The page lists each of NSQ's tools; `sparq` itself and the daemons have `--help`."""
     assert {"nsq_tail", "nsq_stat", "nsq_to_file", "nsq_to_http", "nsq_to_nsq", "to_nsq"} <= set(
         reference.tools()
     )
 
 
 def test_a_docstring_is_taken_apart() -> None:
-    """Prose, an example, and a section whose entry goes on over two lines."""
+    """A docstring is split into prose, examples, and sections whose entries may span lines."""
     found = docstrings.read(
         """Does ``this``.
 
@@ -114,15 +114,15 @@ def test_a_docstring_is_taken_apart() -> None:
 
 
 def made(*names: str, first: dict[str, int] | None = None, **others: str) -> None:
-    """A function to be shown."""
+    """An example of a function."""
 
 
 async def awaited(self: object, text: str = "a, b") -> None:
-    """A method to be shown."""
+    """An example of a method."""
 
 
 def test_a_signature_is_shown_as_it_is_called() -> None:
-    """Without `self`, with `await`, and in lines of its own when it is long."""
+    """A signature has no `self`, has `await` if async, and is split over lines if long."""
     assert reference.signature("awaited", awaited) == (
         '```python\nawait awaited(text: str = "a, b") -> None\n```'
     )

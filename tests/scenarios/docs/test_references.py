@@ -1,4 +1,4 @@
-"""A page that code, tests and proofs refer to exists, and so does the section of it they name."""
+"""Every page, and every section of it, that code, tests and proofs refer to exists."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROW = re.compile(r"\bSECURITY\.md, ((?:[A-Z]-\d+(?:, | and )?)+)")
 
 
 def headings(page: Path) -> list[str]:
-    """The texts of a page's headings, without marks."""
+    """The texts of a page's headings, without markup."""
     found = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
     return [re.sub(r"[`*]", "", heading) for heading in found]
 
 
 def texts() -> Iterator[tuple[str, str]]:
-    """The path and the text of every module; a reference may be broken over two lines."""
+    """The path and the text of every module, without line breaks that may split a reference."""
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
             if path != Path(__file__):
@@ -30,7 +30,7 @@ def texts() -> Iterator[tuple[str, str]]:
 
 
 def test_every_reference_leads_to_a_page_and_its_section() -> None:
-    """`docs/http.md, "Replay"` is a page and a heading that begins with these words."""
+    """`docs/http.md, "Replay"` needs that page and a heading that starts with these words."""
     lost: list[str] = []
     count = 0
     for name, text in texts():
@@ -46,12 +46,12 @@ def test_every_reference_leads_to_a_page_and_its_section() -> None:
 
 
 def test_no_reference_to_documents_outside_the_repository() -> None:
-    """What a rule goes back to stands in this repository."""
+    """No module refers to documents that are not in this repository."""
     assert [] == [name for name, text in texts() if "(reference:" in text]
 
 
 def test_the_security_table_is_the_one_that_tests_count() -> None:
-    """SECURITY.md has the rows of `scenarios/security/rows.py`, and code refers to these rows."""
+    """SECURITY.md has the rows of `scenarios/security/rows.py`; code refers only to these."""
     page = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
     assert dict(re.findall(r"^\| ([A-Z]-\d+) \| (.+) \|$", page, re.MULTILINE)) == ROWS
     referred = {

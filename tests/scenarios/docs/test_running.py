@@ -1,4 +1,4 @@
-"""What runs the programs of the pages stands on nothing that the environment says of Python."""
+"""The runner of the pages' programs does not depend on Python's environment variables."""
 
 import json
 import os
@@ -26,7 +26,7 @@ if __name__ == "__main__":
 
 
 def test_what_a_program_prints_is_seen_at_once(tmp_path: Path) -> None:
-    """Without PYTHONUNBUFFERED, in a locale without UTF-8: it is printed, and the signal comes."""
+    """Without PYTHONUNBUFFERED and UTF-8, the output is seen immediately, and SIGINT is sent."""
     script, folder = tmp_path / "call.py", tmp_path / "a folder"
     script.write_text(CALL, encoding="utf-8")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""The site of the documentation: each page is in it; a warning of the generator is an error."""
+"""The documentation site has each page; a warning of the generator is an error."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(scope="module")
 def mkdocs() -> Path:
-    """The generator, from its own environment."""
+    """The generator, from a separate environment."""
     try:
         return site.environment() / "bin" / "mkdocs"
     except subprocess.CalledProcessError:
@@ -31,7 +31,7 @@ def built(mkdocs: Path, folder: Path) -> tuple[int, str]:
 
 
 def test_the_site_builds_without_a_warning(mkdocs: Path, tmp_path: Path) -> None:
-    """Each page of the repository becomes one, is in the navigation, and can be searched for."""
+    """Each page of the repository is in the site; pages can be searched."""
     pages = site.assemble(tmp_path / "pages")
     status, said = built(mkdocs, tmp_path)
 
@@ -48,7 +48,7 @@ def test_the_site_builds_without_a_warning(mkdocs: Path, tmp_path: Path) -> None
 
 
 def test_lost_links_and_pages_fail(mkdocs: Path, tmp_path: Path) -> None:
-    """A lost part of a page, a lost page, and a page that the navigation lacks: each is named."""
+    """A broken anchor, a broken link, and a page missing in the navigation are each reported."""
     site.assemble(tmp_path / "pages")
     lost = {
         "README.md": "[lost](docs/tools.md#no-such-part)",
@@ -66,7 +66,7 @@ def test_lost_links_and_pages_fail(mkdocs: Path, tmp_path: Path) -> None:
 
 
 def test_a_link_to_a_source_file_becomes_text() -> None:
-    """Links to pages stay, and pictures; what the site does not have is no link there."""
+    """Links to pages and pictures stay; a link to a source file becomes text."""
     page = site.page_of(ROOT / "ARCHITECTURE.md")
 
     assert "](docs/tour.md)" in page

@@ -1,4 +1,4 @@
-"""The tour of the message path shows code as it is."""
+"""docs/tour.md, the tour of the message path, shows the current code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ LINES_MAX: Final = 18
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a text without their indentation, which an excerpt loses."""
+    """The lines of a text without their indentation, which excerpts lack."""
     return [line.strip() for line in text.rstrip().splitlines()]
 
 
 def is_within(part: list[str], whole: list[str]) -> bool:
-    """Whether these lines stand there, one after the other."""
+    """Whether these lines are consecutive lines of `whole`."""
     size = len(part)
     return any(whole[at : at + size] == part for at in range(len(whole) - size + 1))
 
 
 @pytest.mark.parametrize(("path", "code"), [step[1:] for step in STEPS])
 def test_an_excerpt_is_the_source(path: str, code: str) -> None:
-    """A newcomer who opens the file finds these lines in it."""
+    """Each excerpt of up to 18 lines is in the file that the tour names."""
     excerpt = lines(code)
 
     assert 1 < len(excerpt) <= LINES_MAX
@@ -40,7 +40,7 @@ def test_an_excerpt_is_the_source(path: str, code: str) -> None:
 
 
 def test_every_step_has_its_file_and_its_lines() -> None:
-    """No heading of a step without an excerpt that the test above has looked at."""
+    """Every step of the tour has a file and an excerpt, which the test above compares."""
     titles = re.findall(r"^## \d+\. (.+)$", TOUR, re.MULTILINE)
 
     assert titles == [title for title, _, _ in STEPS]

@@ -1,4 +1,4 @@
-"""The daemons that the tests of the tools share."""
+"""The daemons shared by the tests of the tools."""
 
 from tests.tools.conftest import lookupd, nsqd, nsqds
 

@@ -1,4 +1,4 @@
-"""nsq_to_http between a real nsqd and a real web server: every flag, and what failures cost."""
+"""nsq_to_http with a real nsqd and a real web server: every flag, and the effects of failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_BACKOFF = "--consumer-opt=max_backoff_duration,0"
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who cannot be reached is given up at once."""
+    """Give up an unreachable destination immediately."""
     monkeypatch.setattr(relay, "PAUSES", ())
 
 
@@ -44,7 +44,7 @@ def told(nsqd: NsqdServer, topic: str, *words: str) -> tuple[str, ...]:
 
 
 async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
-    """All of its bytes, as they are, and it is finished then."""
+    """`--post` sends each message unchanged as the body of a POST, and then finishes it."""
     topic, bodies = new_topic(), [bytes(range(256)), b"x" * (1 << 20), b"%s\r\n\r\n", b"\x00"]
     async with web_server() as server:
         async with running(nsq_to_http, *told(nsqd, topic, f"--post={server.url}/in?k=v")):
@@ -61,7 +61,7 @@ async def test_each_message_is_posted(nsqd: NsqdServer) -> None:
 
 
 async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
-    """As one value of the query, whatever it consists of."""
+    """`--get` puts each message into the query as one percent-encoded value."""
     topic, bodies = new_topic(), [bytes(range(256)), b"a b&c=d#e", b"../..", b"%s%00"]
     async with web_server() as server:
         words = told(nsqd, topic, f"--get={server.url}/in?a=%41&b=%s&c=", "-channel=mine")
@@ -82,7 +82,10 @@ async def test_each_message_is_put_into_a_url(nsqd: NsqdServer) -> None:
 async def test_what_must_not_be_sent_holds_up_nobody(
     nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It is requeued without backoff, and the log says why; it is not lost."""
+    """A message that would change the URL's path is logged and requeued without backoff.
+
+    Other messages are sent meanwhile.
+    """
     topic = new_topic()
     async with web_server() as server:
         words = told(nsqd, topic, f"--get={server.url}/in/%s", "--max-in-flight=1")
@@ -105,7 +108,7 @@ async def test_what_must_not_be_sent_holds_up_nobody(
 async def test_another_status_is_a_failure(
     nsqd: NsqdServer, flag: str, path: str, refused: list[int]
 ) -> None:
-    """The message comes again until the answer is 2xx, or for a GET 200."""
+    """Any status other than 2xx (for `--get`: 200) requeues the message until it succeeds."""
     topic, left = new_topic(), list(refused)
 
     async def answer(request: web.Request) -> web.Response:
@@ -126,7 +129,7 @@ async def test_another_status_is_a_failure(
 
 @pytest.mark.parametrize("status", [200, 202, 204, 299])
 async def test_2xx_finishes_a_post(nsqd: NsqdServer, status: int) -> None:
-    """At the first time."""
+    """Any 2xx status finishes a POST at the first attempt."""
     topic = new_topic()
     async with web_server() as server:
         server.status = status
@@ -138,7 +141,7 @@ async def test_2xx_finishes_a_post(nsqd: NsqdServer, status: int) -> None:
 
 
 async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
-    """While one fails, nothing else is sent before the pause is over."""
+    """After a failed request, nothing is sent until the backoff is over."""
     topic = new_topic()
     async with web_server() as server:
         server.status = 500
@@ -152,7 +155,10 @@ async def test_a_failure_makes_the_consumer_back_off(nsqd: NsqdServer) -> None:
 
 
 async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdServer) -> None:
-    """NSQ's own would finish it after five attempts; the client's option still can."""
+    """A failing message is retried without end; `--consumer-opt=max_attempts` limits that.
+
+    Go's nsq_to_http finishes a message after five attempts.
+    """
     for words, left in ((["--consumer-opt=max_attempts,2"], 2), ([], 8)):
         topic = new_topic()
         async with web_server() as server:
@@ -170,11 +176,11 @@ async def test_a_failing_message_is_never_given_up_unless_asked_for(nsqd: NsqdSe
 
 
 async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
-    """Also by a message that waits for its turn: nsqd, which gives it 1.5 s, waits as well."""
+    """nsqd's message timeout hits neither a message with a slow answer nor one that waits."""
     topic = new_topic()
 
     async def answer(request: web.Request) -> web.Response:
-        # Longer than nsqd's patience, and so are the others that wait for it.
+        # Longer than nsqd's message timeout of 1.5 s, which also applies to the waiting message.
         await asyncio.sleep(1.9 if len(server.asked) == 1 else 0)
         return web.Response()
 
@@ -190,7 +196,7 @@ async def test_slow_answers_are_waited_for(nsqd: NsqdServer) -> None:
 
 
 async def test_the_request_timeout(nsqd: NsqdServer) -> None:
-    """An answer that does not come is a failure."""
+    """`--http-client-request-timeout`: a request without an answer is a failure."""
     topic, hang = new_topic(), asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:
@@ -207,7 +213,7 @@ async def test_the_request_timeout(nsqd: NsqdServer) -> None:
 
 
 async def test_the_connect_timeout(nsqd: NsqdServer) -> None:
-    """Who is there and says nothing to the TLS handshake is given up long before the request."""
+    """`--http-client-connect-timeout` also limits the TLS handshake."""
     topic = new_topic()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -221,7 +227,7 @@ async def test_the_connect_timeout(nsqd: NsqdServer) -> None:
 
 
 async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> None:
-    """As many as --n says, of as many messages as --max-in-flight says."""
+    """`--n` limits the concurrent requests, `--max-in-flight` the messages in flight."""
     topic, now, most = new_topic(), 0, 0
 
     async def answer(request: web.Request) -> web.Response:
@@ -246,7 +252,7 @@ async def test_several_requests_are_under_way_at_a_time(nsqd: NsqdServer) -> Non
 
 @pytest.mark.parametrize("mode", ["round-robin", "hostpool", "epsilon-greedy"])
 async def test_modes(nsqd: NsqdServer, mode: str) -> None:
-    """Round robin goes on asking who fails; the others pass it over."""
+    """`round-robin` keeps sending to a failing server; the other modes avoid it."""
     topic, count = new_topic(), 30
     async with web_server() as good, web_server() as bad:
         bad.status = 500
@@ -261,11 +267,11 @@ async def test_modes(nsqd: NsqdServer, mode: str) -> None:
 
 
 async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
-    """Who answers far more quickly gets most."""
+    """`epsilon-greedy` sends most messages to the server that answers much faster."""
     topic, count = new_topic(), 100
 
     async def slowly(request: web.Request) -> web.Response:
-        await asyncio.sleep(0.1)  # far slower than the other
+        await asyncio.sleep(0.1)  # much slower than the other server
         return web.Response()
 
     async with web_server() as quick, web_server() as slow:
@@ -279,7 +285,7 @@ async def test_epsilon_greedy_prefers_the_quick(nsqd: NsqdServer) -> None:
 
 
 async def test_who_cannot_be_reached_costs_no_message_a_requeue(nsqd: NsqdServer) -> None:
-    """It is offered to the others at once: nothing was sent."""
+    """A message for an unreachable server goes to another immediately, without a requeue."""
     topic, gone = new_topic(), f"http://127.0.0.1:{free_port()}"
     async with web_server() as server:
         words = (f"--post={gone}", f"--post={server.url}", "--mode=round-robin")
@@ -294,7 +300,7 @@ async def test_who_cannot_be_reached_costs_no_message_a_requeue(nsqd: NsqdServer
 async def test_a_host_that_starts_anew_is_waited_for(
     nsqd: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a moment: no message is requeued, for which 90 s would pass."""
+    """A message waits for a restarting server without a requeue, which would take 90 s."""
     monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
     topic, port = new_topic(), free_port()
     async with running(nsq_to_http, *told(nsqd, topic, f"--post=http://127.0.0.1:{port}")):
@@ -308,7 +314,7 @@ async def test_a_host_that_starts_anew_is_waited_for(
 
 
 async def test_a_sample(nsqd: NsqdServer) -> None:
-    """Some are sent, the others are finished all the same; of share 0 none."""
+    """`--sample` sends this share of the messages and finishes all; a share of 0 sends none."""
     topic, count = new_topic(), 400
     async with web_server() as server:
         words = told(nsqd, topic, f"--post={server.url}")
@@ -325,7 +331,7 @@ async def test_a_sample(nsqd: NsqdServer) -> None:
 
 
 async def test_headers(nsqd: NsqdServer) -> None:
-    """They go with each request and replace what it had; a URL's user is said as one."""
+    """`--header` adds or replaces headers; a user in the URL is sent as Basic authentication."""
     topic = new_topic()
     async with web_server() as server:
         url = server.url.replace("://", "://me:s%20ecret@")
@@ -344,7 +350,10 @@ async def test_headers(nsqd: NsqdServer) -> None:
 
 
 async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """At every so many messages, of all and of each; neither password nor query is shown."""
+    """`--status-every` prints times after that many messages, in total and per server.
+
+    The lines contain neither passwords nor queries.
+    """
     topic, count = new_topic(), 40
     async with web_server() as server:
         url = server.url.replace("://", "://me:secret@")
@@ -367,7 +376,7 @@ async def test_status_lines(nsqd: NsqdServer, capfd: pytest.CaptureFixture[str])
 
 
 async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) -> None:
-    """And options of the client are taken; its user agent says who consumes."""
+    """Sources are found through nsqlookupd; `--consumer-opt` and the user agent reach nsqd."""
     topic = new_topic()
     await publish(nsqd, topic, b"found")
     async with web_server() as server:
@@ -383,7 +392,7 @@ async def test_nsqlookupd_is_asked_for_nsqds(nsqd: NsqdServer, lookupd: Server) 
 
 
 def test_as_a_program(nsqd: NsqdServer) -> None:
-    """SIGTERM ends it in order, with status 0; its log is NSQ's."""
+    """SIGTERM ends the program with status 0; its log lines have NSQ's form."""
     words = told(nsqd, new_topic(), "--post=http://127.0.0.1:1", "--status-every=99")
     command = [sys.executable, "-m", "sparq.tools", "nsq_to_http", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -440,7 +449,7 @@ POST, TOPIC, NSQD = "--post=http://h", "--topic=t", "--nsqd-tcp-address=h:1"
 def test_what_cannot_be_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
-    """With status 1 and one line that names the flag."""
+    """Invalid flags end the program with status 1 and one line that names the flag."""
     with log_kept():
         assert 1 == commands.nsq_to_http(words)
 
@@ -470,6 +479,6 @@ EFFECTS = {
 
 
 def test_every_flag_has_a_test_of_its_effect() -> None:
-    """They are NSQ's flags, no more and no fewer."""
+    """Every flag has a test of its effect; the flags are NSQ's and `--wait-for-nsqd`."""
     # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
     assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_http.Options)}

@@ -1,4 +1,4 @@
-"""nsq_to_http killed at random moments: what it finished was answered with 200."""
+"""nsq_to_http killed at random moments: what it has finished was answered with 200."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REFUSED_EVERY = 50
 
 
 class Taker:
-    """Takes what it could answer for with 200; of the requests it refuses some.
+    """A web server's handler that takes bodies, and refuses every 50th request with 500.
 
     Attributes:
         taken: how often each body was taken.
@@ -29,18 +29,18 @@ class Taker:
         self._asked = 0
 
     async def answer(self, request: web.Request) -> web.Response:
-        """Take the body, unless whoever asked is gone when the answer is ready."""
+        """Take the body, unless the client has disconnected before the answer."""
         self._asked += 1
         if self._asked % REFUSED_EVERY == 0:
             return web.Response(status=500)
-        await asyncio.sleep(ANSWER_SECONDS)  # a server takes its time
+        await asyncio.sleep(ANSWER_SECONDS)  # a realistic response time
         if request.transport is not None and not request.transport.is_closing():
             self.taken[await request.read()] += 1
         return web.Response()
 
 
 async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer) -> None:
-    """Every message is finished at the end, by one of its lives; the server has taken them all."""
+    """After several kills all messages are finished, and the server has taken every one."""
     topic, taker = new_topic(), Taker()
     async with web_server() as server, Killer(nsqd, topic, "nsq_to_http") as killer:
         server.answer = taker.answer

@@ -1,4 +1,4 @@
-"""nsq_to_nsq between real nsqds: every flag, and what failures cost."""
+"""nsq_to_nsq between real nsqds: every flag, and the effects of failures."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def source(nsqd: NsqdServer) -> NsqdServer:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """The nsqd that is copied to, which takes small messages only."""
+    """The nsqd that is copied to; it refuses messages above 1,000 bytes."""
     with spawn_nsqd(tmp_path_factory.mktemp("target"), "--max-msg-size=1000") as server:
         yield server
 
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who cannot be reached is given up at once."""
+    """Give up an unreachable destination immediately."""
     monkeypatch.setattr(relay, "PAUSES", ())
 
 
@@ -58,12 +58,12 @@ def told(source: NsqdServer, target: NsqdServer, topic: str, *words: str) -> tup
 
 
 def publishes(target: ScriptedNsqd) -> int:
-    """How many there were, of single messages or of several."""
+    """The number of PUB and MPUB commands."""
     return len(target.lines(b"PUB", b"MPUB"))
 
 
 async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) -> None:
-    """All of its bytes, to the topic of the same name; of several topics each to its own."""
+    """Each message is copied unchanged to the topic of the same name."""
     topic, other = new_topic(), new_topic()
     bodies = [bytes(range(256)), b"\n", *[b"%d" % number for number in range(500)]]
     async with running(nsq_to_nsq, *told(source, target, topic, f"--topic={other}")):
@@ -79,7 +79,10 @@ async def test_each_message_is_copied(source: NsqdServer, target: NsqdServer) ->
 async def test_another_channel_and_another_topic(
     source: NsqdServer, target: NsqdServer, lookupd: Server
 ) -> None:
-    """All topics go into the one; nsqlookupd knows the sources; both clients take options."""
+    """`--destination-topic` gets all topics; both clients take options and name the tool.
+
+    The sources are found through nsqlookupd.
+    """
     topics, other = [new_topic(), new_topic()], new_topic()
     for topic in topics:
         await publish(source, topic, topic.encode())
@@ -107,7 +110,7 @@ async def test_another_channel_and_another_topic(
 async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
     source: NsqdServer,
 ) -> None:
-    """Until then it is in flight, and no more of them than --max-in-flight says."""
+    """A message stays in flight until its copy is acknowledged; `--max-in-flight` limits these."""
     topic = new_topic()
     await publish(source, topic, *[b"%d" % number for number in range(10)])
     async with scripted() as (slow,):
@@ -130,7 +133,7 @@ async def test_a_message_is_finished_only_when_its_copy_is_acknowledged(
 
 
 async def test_what_arrives_together_is_published_together(source: NsqdServer) -> None:
-    """With one OK; in several publishes where it is too much for one."""
+    """Messages that arrive together are published with one MPUB, or several if they are large."""
     topic, large, sizes = new_topic(), new_topic(), list[int]()
     await publish(source, topic, *[b"%d" % number for number in range(500)])
     await publish(source, large, *[b"x" * 100_000] * 10)
@@ -157,7 +160,7 @@ async def test_what_arrives_together_is_published_together(source: NsqdServer) -
 
 @pytest.mark.parametrize("code", [b"E_BAD_MESSAGE no", b"E_PUB_FAILED full"])
 async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> None:
-    """It comes again until it is taken; the consumer backs off by default."""
+    """A copy that is refused requeues the message with backoff, until it is accepted."""
     topic, answers = new_topic(), [code, code, b"OK"]
     await publish(source, topic, b"again")
     async with scripted() as (picky,):
@@ -178,7 +181,7 @@ async def test_a_refused_copy_is_requeued(source: NsqdServer, code: bytes) -> No
 async def test_one_that_is_too_large_does_not_hold_up_the_others(
     source: NsqdServer, target: NsqdServer
 ) -> None:
-    """It is requeued, again and again; it is never given up."""
+    """A message that is too large is requeued without end, while the others are copied."""
     topic, count = new_topic(), 50
     bodies = [b"%d" % number for number in range(count)]
     async with running(nsq_to_nsq, *told(source, target, topic, NO_BACKOFF)):
@@ -192,7 +195,7 @@ async def test_one_that_is_too_large_does_not_hold_up_the_others(
 async def test_a_destination_that_is_gone_costs_no_requeue(
     source: NsqdServer, target: NsqdServer
 ) -> None:
-    """Its messages are offered to the other at once."""
+    """Messages for an unreachable destination go to the other immediately, without a requeue."""
     topic, count, gone = new_topic(), 40, f"127.0.0.1:{free_port()}"
     words = (f"--destination-nsqd-tcp-address={gone}", "--mode=round-robin")
     async with running(nsq_to_nsq, *told(source, target, topic, *words)):
@@ -207,7 +210,10 @@ async def test_a_destination_that_is_gone_costs_no_requeue(
     ("mode", "sends"), [("round-robin", 1), ("hostpool", 5), ("epsilon-greedy", 1)]
 )
 async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
-    """Round robin goes on asking whose disk is full; the others pass it over. None is requeued."""
+    """`round-robin` keeps sending to an nsqd whose disk is full; the other modes avoid it.
+
+    No message is requeued.
+    """
     topic, count = new_topic(), 40
     async with scripted(2) as (good, bad):
         bad.on_publish = lambda peer, words, body: b"E_PUB_FAILED disk full"
@@ -231,7 +237,7 @@ async def test_modes(source: NsqdServer, mode: str, sends: int) -> None:
 async def test_a_destination_that_starts_anew(
     source: NsqdServer, target: NsqdServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed and started again meanwhile, it has every message, and none was requeued for it."""
+    """A destination that was killed and restarted gets every message, without a requeue."""
     monkeypatch.setattr(relay, "PAUSES", (0.1,) * 1000)
     topic, count = new_topic(), 200
     async with running(nsq_to_nsq, *told(source, target, topic)):
@@ -250,7 +256,10 @@ async def test_a_destination_that_starts_anew(
 async def test_required_fields(
     source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """What has not the field does not pass; what is no JSON is dropped, and the log says so."""
+    """`--require-json-field`: messages without the field are finished uncopied.
+
+    Those that are not JSON objects are dropped with an error in the log.
+    """
     topic = new_topic()
     bodies = [b'{"a":1}', b'{"b":1}', b"no JSON", b"[1]", b'{"a":null}']
     async with running(nsq_to_nsq, *told(source, target, topic, "--require-json-field=a")):
@@ -262,7 +271,10 @@ async def test_required_fields(
 
 
 async def test_required_values(source: NsqdServer, target: NsqdServer) -> None:
-    """What has another value does not pass; what has no such field is a failure, and requeued."""
+    """`--require-json-value`: messages with another value are finished uncopied.
+
+    One without the field is requeued.
+    """
     topic = new_topic()
     words = ("--require-json-field=a", "--require-json-value=5")
     async with running(nsq_to_nsq, *told(source, target, topic, *words, NO_BACKOFF)):
@@ -274,7 +286,7 @@ async def test_required_values(source: NsqdServer, target: NsqdServer) -> None:
 
 
 async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
-    """Only listed fields pass."""
+    """`--whitelist-json-field`: only these fields are copied."""
     topic = new_topic()
     words = ("--whitelist-json-field=a", "--whitelist-json-field=b")
     async with running(nsq_to_nsq, *told(source, target, topic, *words)):
@@ -288,7 +300,7 @@ async def test_a_white_list(source: NsqdServer, target: NsqdServer) -> None:
 async def test_status_lines(
     source: NsqdServer, target: NsqdServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """At every so many messages; with one destination there is one kind of line."""
+    """`--status-every` prints a line after that many messages, only one with one destination."""
     topic, count = new_topic(), 300
     async with running(nsq_to_nsq, *told(source, target, topic, "--status-every=100")):
         await publish(source, topic, *[b"%d" % number for number in range(count)])
@@ -300,7 +312,7 @@ async def test_status_lines(
 
 
 def test_as_a_program(source: NsqdServer, target: NsqdServer) -> None:
-    """SIGINT ends it in order, with status 0."""
+    """SIGINT ends the program with status 0."""
     words = told(source, target, new_topic(), "--status-every=99")
     command = [sys.executable, "-m", "sparq.tools", "nsq_to_nsq", *words]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
@@ -362,7 +374,7 @@ NSQD, TO, TOPIC = "--nsqd-tcp-address=h:1", "--destination-nsqd-tcp-address=h:2"
 def test_what_cannot_be_is_refused(
     capsys: pytest.CaptureFixture[str], words: tuple[str, ...], reason: str
 ) -> None:
-    """With status 1 and one line that names the flag."""
+    """Invalid flags end the program with status 1 and one line that names the flag."""
     with log_kept():
         assert 1 == commands.nsq_to_nsq(words)
 
@@ -390,6 +402,6 @@ EFFECTS = {
 
 
 def test_every_flag_has_a_test_of_its_effect() -> None:
-    """They are NSQ's flags, no more and no fewer."""
+    """Every flag has a test of its effect; the flags are NSQ's and `--wait-for-nsqd`."""
     # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
     assert {*EFFECTS, "wait-for-nsqd"} == {flag.name for flag in flags_of(nsq_to_nsq.Options)}

@@ -1,4 +1,4 @@
-"""nsq_to_nsq and the nsqd that it copies to, killed at random: what was finished is copied."""
+"""nsq_to_nsq and its destination nsqd, killed at random: what was finished has been copied."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ KILLS = 2
 
 
 def copied(target: NsqdServer, topic: str) -> int:
-    """How many messages a topic has that nobody has consumed yet; `test` is there to do it."""
+    """The number of messages in a topic, counted by a new channel `test`."""
     target.post(f"/channel/create?topic={topic}&channel=test")
     return int(target.channel(topic, "test")["depth"])
 
 
 async def test_kill_9_loses_nothing_that_was_finished(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """Every message is finished at the end, by one of its lives; all are stored at the other end.
+    """After several kills all messages are finished, and the destination has every one.
 
-    The last time the nsqd there is killed first: what was only on its way to it is gone then.
+    At the last kill the destination is killed first: messages on their way to it are lost then.
     """
     topic = new_topic()
     with spawn_nsqd(tmp_path, name="target") as target:

@@ -1,4 +1,4 @@
-"""A full disk with many topics: FINs are kept, remedies work, and files go as soon as they may."""
+"""A full disk with many topics: FINs are kept, remedies work, finished files are deleted early."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ BODY = b"x" * 40
 
 
 def block_disk(capacity_bytes: int) -> MemoryDisk:
-    """A disk that gives space in blocks of 4 KiB, as file systems do."""
+    """A disk that allocates blocks of 4 KiB, as file systems do."""
     return MemoryDisk(capacity_bytes=capacity_bytes, block_bytes=4096)
 
 
 def fill(house: House, names: list[str]) -> Counter[str]:
-    """Publish to all topics in turn until not one message is taken; what each has."""
+    """Publish to all topics in turn until no message is accepted; returns the counts."""
     stored: Counter[str] = Counter()
     producer = house.connect()
     for count in (50, 1):
@@ -38,7 +38,7 @@ def fill(house: House, names: list[str]) -> Counter[str]:
 
 
 def finish_one(consumer: Client) -> bool:
-    """FIN the one message in flight, followed by a command that is answered."""
+    """FIN the message in flight twice: the second one is answered, with E_FIN_FAILED."""
     (message,) = consumer.messages()
     consumer.say(commands.fin(message.id) * 2)
     answer = consumer.answers()[-1]
@@ -46,14 +46,14 @@ def finish_one(consumer: Client) -> bool:
 
 
 def left(house: House, name: str) -> int:
-    """What the channel still has for a consumer."""
+    """The depth of the topic's channel."""
     return house.channel(name, "c").depth
 
 
 @pytest.mark.parametrize("stop", ["kill", "stop"])
 @pytest.mark.parametrize("topics", [1, 20])
 def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
-    """P7: long after the reserve would be gone, not one finished message comes again."""
+    """P7: more single FINs than the reserve has space for are kept, with 1 topic or 20."""
     house = House(block_disk(MIB + topics * 32 * KIB))
     names = [f"t{number}" for number in range(topics)]
     consumers = {name: house.consumer(name, "c") for name in names}
@@ -79,7 +79,7 @@ def test_single_fins_are_kept_however_many(topics: int, stop: str) -> None:
 
 
 def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the test above measures is there: with that guard switched off messages come again."""
+    """Control: without checkpoints on a full disk, finished messages are delivered again."""
     monkeypatch.setattr("sparq.broker.health.make_room", lambda *_: False)
 
     with pytest.raises(AssertionError):
@@ -87,8 +87,10 @@ def test_without_checkpoints_the_reserve_ends(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_file_is_deleted_when_all_is_finished() -> None:
-    """On a full disk the file that is appended to goes as well, and publishing goes on without a
-    restart, within a second."""
+    """On a full disk, the file that is appended to is deleted, too, when all of it is finished.
+
+    Publishing works again within a second, without a restart.
+    """
     house = House(block_disk(2 * MIB))
     consumer = house.consumer("t", "c", rdy=2500)
     stored = fill(house, ["t"])["t"]
@@ -105,8 +107,11 @@ def test_a_file_is_deleted_when_all_is_finished() -> None:
 
 
 def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
-    """Elsewhere its last commit leaves that in the log: here nothing could be published any more,
-    and so its next commit, which lets go of it, would never come."""
+    """On a full disk, a range reader's commit deletes what was read.
+
+    Elsewhere the log keeps what was read since the previous commit. Here nothing more could be
+    published, so the next commit, which would free it, would never happen.
+    """
     house = House(block_disk(2 * MIB), max_bytes_per_file=100_000)
     reader = house.connect()
     reader.say(commands.attach("t", "c"))
@@ -125,7 +130,7 @@ def test_what_a_range_reader_has_read_goes_on_a_full_disk() -> None:
 
 
 def test_files_go_though_consumers_do_not_rest() -> None:
-    """FINs that are noted while the ledger is being synced do not hold back what is finished."""
+    """FINs that are noted while the ledger is being synced do not delay the deletion of files."""
     house = House(max_bytes_per_file=10_000)
     consumer = house.consumer("t", "c", rdy=1)
     for _ in range(40):
@@ -136,7 +141,7 @@ def test_files_go_though_consumers_do_not_rest() -> None:
     house.advance(1.0)
     house.broker.tick(house.clock.now())
     for _ in range(20):
-        # A thread has synced: before the loop takes it in, the next FIN is noted.
+        # A thread has synced; the next FIN is noted before the loop takes over the result.
         tasks = house.broker.end_turn(house.clock.now())
         for task in tasks:
             task.work.run()
@@ -150,7 +155,7 @@ def test_files_go_though_consumers_do_not_rest() -> None:
 
 
 def used_up(house: House) -> None:
-    """Have the reserve, and every block beside it, taken by somebody else."""
+    """Take the reserve and all free space away, as other programs may."""
     for path in house.disk.paths():
         if path.endswith("/reserve"):
             house.disk.data(path)[:] = b""
@@ -159,8 +164,7 @@ def used_up(house: House) -> None:
 
 @pytest.mark.parametrize("remedy", ["topic/delete", "channel/delete", "channel/empty"])
 def test_remedies_need_no_space(remedy: str) -> None:
-    """With not a byte left, nor a reserve, each does what it says: it frees the files, and after a
-    kill nothing is as before."""
+    """Without free space and reserve, each remedy frees the files, and holds after a kill."""
     house = House(block_disk(2 * MIB))
     house.consumer("t", "c").close()
     fill(house, ["t"])
@@ -190,7 +194,7 @@ def test_remedies_need_no_space(remedy: str) -> None:
 
 
 def test_topic_empty_frees_what_waits() -> None:
-    """A topic without a channel fills the disk; emptied, it is small, and stays so."""
+    """Emptying a topic without channels deletes its files on a full disk, also after a kill."""
     house = House(block_disk(2 * MIB))
     house.broker.create_topic("t", house.clock.now())
     house.turn()
@@ -208,7 +212,7 @@ def test_topic_empty_frees_what_waits() -> None:
 
 
 def test_what_cannot_be_kept_is_not_called_done() -> None:
-    """A disk that fails: the decision is in force, but not done until the ledger says it."""
+    """A pause is in force immediately, but unsettled until the ledger has been written."""
     house = House()
     house.publish("t", BODY)
     house.consumer("t", "c").close()
@@ -226,7 +230,7 @@ def test_what_cannot_be_kept_is_not_called_done() -> None:
 
 
 def test_health_says_how_much_room_there_is_and_what_to_do() -> None:
-    """On a full disk: the figures of the reserve, and the remedies."""
+    """The health text on a full disk has the reserve's capacity and the remedies."""
     house = House(block_disk(2 * MIB))
     house.consumer("t", "c")
     fill(house, ["t"])

@@ -1,4 +1,4 @@
-"""The ledger on a full disk: what is finished is kept, in the reserve, by checkpoints, or later."""
+"""The ledger on a full disk: finishes are kept in the reserve, by checkpoints, or until later."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.log.ledgers import DIRECTORY, checkpoint, finished
 
 
 def test_finish_on_a_full_disk_uses_the_reserve() -> None:
-    """P7: with no byte left, 10,000 finishes are recorded, and the checkpoint too."""
+    """P7: without free space, 10,000 finishes and the checkpoint are written, from the reserve."""
     disk = MemoryDisk(capacity_bytes=16 << 20)
     disk.make_directory("/data")
     reserve = Reserve.open(disk, "/data")
@@ -34,7 +34,7 @@ def test_finish_on_a_full_disk_uses_the_reserve() -> None:
 
 
 def test_without_any_space_records_wait() -> None:
-    """When even the reserve is gone, nothing noted is forgotten: the next flush has it."""
+    """If the reserve is used up, too, what was noted is kept for the next flush."""
     disk = MemoryDisk(capacity_bytes=4096)
     disk.make_directory("/data")
     ledger, _ = Ledger.open(disk, DIRECTORY, Reserve.open(disk, "/data"))
@@ -54,7 +54,7 @@ def test_without_any_space_records_wait() -> None:
 
 
 def full_disk(held_bytes: int) -> tuple[MemoryDisk, Ledger]:
-    """A disk whose only space is a reserve of so many bytes, and a ledger that knows a channel."""
+    """A disk whose only free space is a reserve of `held_bytes`, and a ledger with one channel."""
     disk = MemoryDisk(capacity_bytes=1 << 20)
     disk.make_directory("/data")
     disk.create("/data/reserve").reserve(held_bytes)
@@ -66,8 +66,10 @@ def full_disk(held_bytes: int) -> tuple[MemoryDisk, Ledger]:
 
 
 def test_checkpoints_make_room_without_end() -> None:
-    """P7: in a reserve of 100 KB, 100,000 single FINs, each flushed, are kept: whenever a flush
-    finds no space, a checkpoint gives back what the ledger has taken."""
+    """P7: with a reserve of 100 KB, 100,000 single FINs are kept, each flushed.
+
+    Whenever a flush finds no space, a checkpoint frees what the ledger has taken.
+    """
     disk, ledger = full_disk(100_000)
     refused = 0
     for index in range(100_000):
@@ -86,7 +88,7 @@ def test_checkpoints_make_room_without_end() -> None:
 
 
 def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
-    """The state does not fit: no file is begun, and what was noted stays for the next flush."""
+    """A checkpoint that does not fit creates no file; what was noted stays for the next flush."""
     disk, ledger = full_disk(30_000)
     ranges = [(index * 2 + 1, index * 2 + 2) for index in range(5_000)]
     ledger.finished("c", [first for first, _ in ranges], [end for _, end in ranges])
@@ -106,7 +108,7 @@ def test_a_checkpoint_that_finds_no_space_changes_nothing() -> None:
 
 
 def test_a_new_topic_takes_nothing_of_the_reserve() -> None:
-    """On a full disk it is refused, as a publish is: what is kept back is for FINs."""
+    """On a full disk a new topic is refused, as publishes are: the reserve is for FINs."""
     disk, ledger = full_disk(100_000)
     with pytest.raises(DiskError, match="no space left on device"):
         Ledger.open(disk, "/data/topics/t-new", ledger._reserve)
@@ -119,7 +121,7 @@ def test_a_new_topic_takes_nothing_of_the_reserve() -> None:
 
 
 def test_a_torn_ledger_is_opened_on_a_full_disk() -> None:
-    """Its topic exists: the file to go on with is begun with what is aside for checkpoints."""
+    """A torn ledger is opened: its next file is created in the space for checkpoints."""
     disk, ledger = full_disk(16 * 1024)
     ledger.close()
     (path,) = [path for path in disk.paths() if "ledger-" in path]

@@ -1,7 +1,8 @@
-"""A disk without space: publishes are refused and say why, consumers go on, and it passes.
+"""A disk without space: publishes are refused with the reason, consumers continue.
 
-Real nsqd processes on a real, small file system (P7; NSQ's losses L5). What was acknowledged and
-what was delivered are compared body by body; each body is random and unique.
+When there is space again, publishes work again. The tests use real nsqd processes on a real, small
+file system (P7; NSQ's losses L5). Every body is random and unique; the delivered bodies are
+compared with the acknowledged ones.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CLOSE_WAIT = (0, b"CLOSE_WAIT")
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    """24 MiB, of which another program has 16."""
+    """A disk of 24 MiB, 16 MiB of which another program uses."""
     with SmallDisk(tmp_path / "nsqd", "24m") as disk:
         disk.ballast(16 * MIB)
         yield disk
@@ -37,7 +38,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def server(disk: SmallDisk, tmp_path: Path) -> Iterator[NsqdServer]:
-    """An nsqd there, with small files, so that finished ones go."""
+    """An nsqd on that disk, with small files, so that finished ones are deleted."""
     flags = (f"--max-bytes-per-file={MIB}", "--msg-timeout=10m")
     with spawn_nsqd(tmp_path, *flags, prefix=disk.prefix) as server:
         server.post("/topic/create?topic=t")
@@ -47,7 +48,7 @@ def server(disk: SmallDisk, tmp_path: Path) -> Iterator[NsqdServer]:
 
 @dataclass
 class Publisher:
-    """Publishes in every form, and keeps what was acknowledged and what was refused."""
+    """Publishes with every command, and records which bodies were acknowledged or refused."""
 
     server: NsqdServer
     line: V2Client
@@ -75,12 +76,12 @@ class Publisher:
         return self._note(answer, (503, refusal.encode()), *sent)
 
     def pub(self, size: int = 3000) -> bool:
-        """PUB; whether it was acknowledged."""
+        """PUB; returns whether it was acknowledged."""
         (body,) = self.bodies(1, size)
         return self._tcp("PUB", pub(self.topic, body), body)
 
     def dpub(self) -> bool:
-        """DPUB, due at once."""
+        """DPUB with a delay of 1 ms."""
         (body,) = self.bodies(1, 3000)
         return self._tcp("DPUB", dpub(self.topic, 1, body), body)
 
@@ -104,14 +105,14 @@ class Publisher:
         return self._note(answer, (503, refusal.encode()), *bodies)
 
     def tiny(self) -> bool:
-        """The smallest PUB that is still unique."""
+        """PUB of 12 bytes, about the smallest body that is still unique."""
         return self.pub(12)
 
     def forms(self) -> list[Callable[[], bool]]:
         return [self.mpub, self.http_mpub, self.dpub, self.pub, self.http_pub, self.tiny]
 
     def fill(self) -> None:
-        """Publish in each form until it is refused: to the brim."""
+        """Publish with each command until it is refused."""
         for form in self.forms():
             for _ in range(2000):
                 if not form():
@@ -131,13 +132,13 @@ def ping(server: NsqdServer) -> tuple[int, bytes]:
 
 
 def limit_file_size(server: NsqdServer, size_bytes: int) -> None:
-    """Let the running nsqd's writes stop at this size of a file, in the middle if need be."""
+    """Make the running nsqd's writes fail at this file size, even in the middle of a write."""
     hard = resource.RLIM_INFINITY
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
 
 
 def all_of(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
-    """Subscribe and take so many messages, which are the channel's all; finish none."""
+    """Subscribe and receive the channel's `count` messages; finish none."""
     assert line.ask(sub("t", "c")) == OK
     line.send(rdy(2500))
     messages = line.messages(count)
@@ -149,8 +150,11 @@ def all_of(server: NsqdServer, line: V2Client, count: int) -> list[Message]:
 def test_every_form_of_publish_is_refused_with_the_reason(
     server: NsqdServer, disk: SmallDisk, publisher: Publisher
 ) -> None:
-    """PUB, MPUB, DPUB, /pub and /mpub say why; the connection goes on; /ping and /stats say it;
-    what was acknowledged is delivered, nothing else; with space again it goes on by itself."""
+    """PUB, MPUB, DPUB, /pub and /mpub are refused with the reason, which /ping and /stats report.
+
+    The connection stays open. Exactly the acknowledged messages are delivered. When there is space
+    again, publishing works without further action.
+    """
     assert ping(server) == (200, b"OK")
     publisher.fill()
 
@@ -161,7 +165,7 @@ def test_every_form_of_publish_is_refused_with_the_reason(
     assert len(publisher.acknowledged) > 1000
     assert server.log_text.count(REASON) < 20, "one line each time it begins, not one a refusal"
 
-    server.restart()  # kill -9, on the full disk
+    server.restart()  # kill -9 on the full disk
     with V2Client(server) as line:
         publisher.line = line
         assert not publisher.mpub()
@@ -174,8 +178,11 @@ def test_every_form_of_publish_is_refused_with_the_reason(
 def test_finishes_are_recorded_while_publishers_press_on(
     server: NsqdServer, publisher: Publisher
 ) -> None:
-    """Space kept back for the ledger is not given to publishers: each FIN before an answered
-    command is remembered after kill -9, however often they try, and nothing else is."""
+    """Publishers cannot use the space reserved for the ledger.
+
+    Each FIN before an answered command is in force after kill -9, however often publishes are
+    tried, and no other message is finished.
+    """
     publisher.fill()
     finished = set()
     with V2Client(server) as line:
@@ -197,7 +204,10 @@ def test_finishes_are_recorded_while_publishers_press_on(
 def test_health_comes_back_though_nobody_publishes(
     server: NsqdServer, disk: SmallDisk, publisher: Publisher
 ) -> None:
-    """A balancer that has turned publishers away by /ping must learn that there is space again."""
+    """/ping reports OK soon after there is space, without a publish.
+
+    A load balancer that uses /ping to stop publishes needs that.
+    """
     publisher.fill()
     assert ping(server)[0] == 500
     disk.drop_ballast()
@@ -208,7 +218,7 @@ def test_health_comes_back_though_nobody_publishes(
 
 
 def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
-    """When consumers finish whole files, those are deleted, and publishing goes on by itself."""
+    """When consumers finish whole files, these are deleted, and publishing works again."""
     publisher.fill()
     assert Counter(drain(server, "t", "c")) == Counter(publisher.acknowledged)
     publisher.acknowledged.clear()
@@ -221,8 +231,10 @@ def test_consumers_make_space(server: NsqdServer, publisher: Publisher) -> None:
 
 
 def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publisher) -> None:
-    """A new channel or topic works or is refused with the reason; what was made is there after
-    kill -9, and gets what was promised to it."""
+    """On a full disk, a new channel or topic is created, or refused with the reason.
+
+    Those that were created exist after kill -9, and their messages are complete.
+    """
     publisher.fill()
     not_made = (500, f'{{"message":"INTERNAL_ERROR: {REASON}"}}'.encode())
     made = []
@@ -247,7 +259,7 @@ def test_channels_and_topics_on_a_full_disk(server: NsqdServer, publisher: Publi
 
 
 def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) -> None:
-    """The way out for an operator: it works on a full disk, frees it, and the name stays usable."""
+    """Deleting a topic works on a full disk and frees its space; the name can be used again."""
     publisher.fill()
 
     server.post("/topic/delete?topic=t")
@@ -260,8 +272,10 @@ def test_deleting_a_topic_makes_space(server: NsqdServer, publisher: Publisher) 
 
 
 def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
-    """P9: when a write stops in the middle of an MPUB, none of it is stored, after kill -9 either;
-    what was there before and comes after is."""
+    """P9: of an MPUB whose write stops in the middle nothing is stored, also after kill -9.
+
+    The messages before and after it are stored.
+    """
     with spawn_nsqd(tmp_path) as server, V2Client(server) as line:
         publisher = Publisher(server, line, reason="file too large")
         server.post("/topic/create?topic=t")
@@ -270,7 +284,7 @@ def test_an_mpub_cut_short_is_not_there_at_all(tmp_path: Path) -> None:
         for into in (1, 90, 5000, 20_000):
             assert publisher.mpub(3)
             (segment,) = folder.glob("*.log")
-            # Where the next batch begins, whatever filling the file has there.
+            # Where the next batch begins; the file may have filling after that.
             before = server.get_json("/stats?format=json&topic=t")["topics"][0]["log_bytes"]
             limit_file_size(server, before + into)
             assert not publisher.mpub(10)
