@@ -30,7 +30,7 @@ def make(
     interval_ns: int = 0,
     gzip_level: int = 0,
 ) -> TopicOutput:
-    """An output in `tmp_path/work`."""
+    """Return an output that writes to `tmp_path/work`."""
     return TopicOutput(
         Template(name, datetime_format, "t", "host"),
         Folder(str(tmp_path / "work")),
@@ -41,7 +41,7 @@ def make(
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """The files in a folder, unpacked."""
+    """Return the uncompressed files of a folder."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():
@@ -51,7 +51,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_message_a_line(tmp_path: Path) -> None:
-    """Bodies as they are; an existing file is continued."""
+    """Bodies are written unchanged; an existing file is appended to."""
     for bodies in ([b"a", b"b\xff\0%s<TOPIC>"], [b"", b"c"]):
         output = make(tmp_path, "t.log")
         assert not output.write(bodies[:0], sync=False)
@@ -63,7 +63,7 @@ def test_a_message_a_line(tmp_path: Path) -> None:
 
 
 def test_nothing_is_glued_to_a_torn_message(tmp_path: Path) -> None:
-    """A file that a kill has left without a newline at its end gets one first."""
+    """If a kill has left a file without a newline at its end, one is added first."""
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "t.log").write_bytes(b"whole\nto")
     output = make(tmp_path, "t.log")
@@ -74,7 +74,7 @@ def test_nothing_is_glued_to_a_torn_message(tmp_path: Path) -> None:
 
 
 def test_a_file_is_left_when_it_is_too_large(tmp_path: Path) -> None:
-    """By the message that makes it so, also in the middle of a batch; an exact fit is not."""
+    """Rotation follows the message that exceeds the size, even in a batch; an exact fit stays."""
     output = make(tmp_path, size=6)
     assert output.write([b"ab", b"cd", b"e", b"f" * 20, b"g"], sync=False)
     assert not output.write([b"h"], sync=False)
@@ -89,7 +89,7 @@ def test_a_file_is_left_when_it_is_too_large(tmp_path: Path) -> None:
 
 
 def test_a_file_is_left_when_it_is_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted from its opening; the next has the next revision, no old file is continued."""
+    """The age counts from opening; each file has the next revision, old files stay as they are."""
     now = [0]
     monkeypatch.setattr(output_module.time, "monotonic_ns", lambda: now[0])
     output = make(tmp_path, interval_ns=100 * MILLISECOND)
@@ -107,7 +107,7 @@ def test_a_file_is_left_when_it_is_too_old(tmp_path: Path, monkeypatch: pytest.M
 def test_a_file_is_left_when_its_name_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Revisions begin again with a new name."""
+    """Revisions restart at 0 with a new name."""
     name = ["a<REV>"]
     output = make(tmp_path, size=2)
     monkeypatch.setattr(output, "_name_now", lambda: name[0])
@@ -120,7 +120,7 @@ def test_a_file_is_left_when_its_name_changes(
 
 
 def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
-    """What was synced can be read whatever follows; all of it together is one gzip file."""
+    """Synced data stays readable after later writes; all members form one gzip file."""
     output = make(tmp_path, "t<REV>.gz", gzip_level=9)
     output.write([b"a", b"b"], sync=True)
     path = tmp_path / "work" / "t-000000.gz"
@@ -136,7 +136,7 @@ def test_each_sync_ends_a_gzip_member(tmp_path: Path) -> None:
 
 
 def test_an_empty_gzip_file_is_one(tmp_path: Path) -> None:
-    """It was opened by the clock, and nothing came."""
+    """A file that a tick opened and no message followed is valid gzip."""
     output = make(tmp_path, "t<REV>.gz", gzip_level=6)
     output.tick(skip_empty_files=False)
     output.close()
@@ -146,7 +146,7 @@ def test_an_empty_gzip_file_is_one(tmp_path: Path) -> None:
 
 
 def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then a tick only closes what is due, and the next message opens the next file."""
+    """A tick then only closes a file that is due, and the next message opens the next file."""
     name = ["a<REV>"]
     output = make(tmp_path)
     monkeypatch.setattr(output, "_name_now", lambda: name[0])
@@ -164,7 +164,7 @@ def test_empty_files_can_be_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_finished_files_are_moved(tmp_path: Path) -> None:
-    """By the same path below the other folder, where no file is replaced."""
+    """They keep their path in the other folder, where no file is replaced."""
     output = make(tmp_path, "<TOPIC>/f<REV>", finished="done", size=1)
     output.write([b"a"], sync=True)
     assert {} == contents(tmp_path / "done")
@@ -182,7 +182,7 @@ def test_finished_files_are_moved(tmp_path: Path) -> None:
 
 
 def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
-    """Behind a close that moves, the next message opens the next file (in NSQ it is an error)."""
+    """After such a close the next message opens a new file (in NSQ it is an error)."""
     output = make(tmp_path, finished="done")
     for body in (b"a", b"b"):
         output.write([body], sync=True)
@@ -193,7 +193,7 @@ def test_a_moved_file_is_closed_for_good(tmp_path: Path) -> None:
 
 
 def test_a_name_in_use_without_a_revision_is_an_error(tmp_path: Path) -> None:
-    """Another name cannot be found, so nothing is written."""
+    """There is no free name, so nothing is written."""
     output = make(tmp_path, "f", finished="done")
     (tmp_path / "done" / "f").write_bytes(b"another's")
     with pytest.raises(FileExistsError, match="its name is in use"):
@@ -204,7 +204,7 @@ def test_a_name_in_use_without_a_revision_is_an_error(tmp_path: Path) -> None:
 
 @contextmanager
 def file_size_limit(size: int) -> Iterator[None]:
-    """No file may be larger; what would make one so fails."""
+    """Limit the size of files in the block; larger writes fail."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
@@ -214,7 +214,7 @@ def file_size_limit(size: int) -> Iterator[None]:
 
 
 def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
-    """What fits of a message is there, torn; the next start puts nothing behind it in its line."""
+    """The file ends with a part of the message; the next start begins a new line."""
     output = make(tmp_path, "t.log")
     output.write([b"a"], sync=True)
     with file_size_limit(8), pytest.raises(OSError, match="File too large"):
@@ -228,7 +228,7 @@ def test_a_full_disk_is_an_error(tmp_path: Path) -> None:
 def test_nothing_is_said_to_be_on_the_disk_before_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder has the name and the file its bytes, in this order, before `write` says so."""
+    """New folders are synced before, and the file's data too, when `write` returns True."""
     synced = []
 
     def note(call: str) -> None:
@@ -255,21 +255,21 @@ def test_nothing_is_said_to_be_on_the_disk_before_it_is(
 
 
 def left(tmp_path: Path, name: str, data: bytes) -> None:
-    """A file in the folder where files are written."""
+    """Create a file in the work folder."""
     path = tmp_path / "work" / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
 def finish(tmp_path: Path, *, is_gzip: bool = False) -> dict[str, bytes]:
-    """Finish what is left; what is in the folder of finished files then."""
+    """Finish files of earlier runs; return those in the folder of finished files."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     TopicOutput(TEMPLATE, work, done, Rotation(), gzip_level=int(is_gzip)).finish_left_over()
     return files(tmp_path / "done")
 
 
 def test_files_of_other_times_and_processes_are_moved(tmp_path: Path) -> None:
-    """What is not of this template stays where it is."""
+    """Files that do not match the template stay where they are."""
     left(tmp_path, "t.x/web-000003.1999.1", b"a\n")
     left(tmp_path, "t.x/web-1000000.2026-1/2.77", b"b\n")
     others = ["t.x/web.1999.1", "t.x/web-000003.1999.x", "tax/web-000003.1999.1", "web-000003.1.1"]
@@ -282,7 +282,7 @@ def test_files_of_other_times_and_processes_are_moved(tmp_path: Path) -> None:
 
 
 def test_a_torn_message_is_ended_and_an_empty_file_removed(tmp_path: Path) -> None:
-    """Whatever else is written, it stands in a line of its own."""
+    """A newline is added after an incomplete message."""
     left(tmp_path, "t.x/web-000000.1.1", b"a\nto")
     left(tmp_path, "t.x/web-000001.1.1", b"")
 
@@ -291,7 +291,7 @@ def test_a_torn_message_is_ended_and_an_empty_file_removed(tmp_path: Path) -> No
 
 
 def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
-    """All that was synced is there, and gzip takes it."""
+    """It keeps all synced data, and is valid gzip."""
     whole = gzip.compress(b"a\n" * 3_000_000) + gzip.compress(b"b\n")
     left(tmp_path, "t.x/web-000000.1.1", whole + gzip.compress(b"c\n")[:-1])
     left(tmp_path, "t.x/web-000001.1.1", gzip.compress(b"d\n")[:12])
@@ -305,7 +305,7 @@ def test_gzip_is_cut_behind_its_last_whole_member(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tail", [b"", b"\x1f", b"no gzip", b"\x1f\x8b\x08\xff", b"\0" * 3_000_000])
 def test_only_whole_members_count(tmp_path: Path, tail: bytes) -> None:
-    """Whatever stands behind them, also what inflates to very much."""
+    """Any bytes after them are ignored, also if a member inflates to 10 MB."""
     whole = gzip.compress(b"a") + gzip.compress(b"\0" * 10_000_000)
     left(tmp_path, "f", whole + tail)
     fd = os.open(tmp_path / "work" / "f", os.O_RDONLY)
@@ -317,7 +317,7 @@ def test_only_whole_members_count(tmp_path: Path, tail: bytes) -> None:
 
 
 def test_a_name_in_use_stays_with_who_has_it(tmp_path: Path) -> None:
-    """The file goes to the next revision that is free."""
+    """The file is moved under the next free revision."""
     (tmp_path / "done" / "t.x").mkdir(parents=True)
     for number in (5, 6):
         (tmp_path / "done" / "t.x" / f"web-00000{number}.1.1").write_bytes(b"old")
@@ -328,7 +328,7 @@ def test_a_name_in_use_stays_with_who_has_it(tmp_path: Path) -> None:
 
 
 def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
-    """Until it is closed, by its writer or by a kill; nobody else continues it, either."""
+    """It stays until its writer closes it or is killed; no other output appends to it."""
     work, done = Folder(str(tmp_path / "work"), is_owned=True), Folder(str(tmp_path / "done"))
     template = Template("f<REV>", "", "", "")
     first, second = (TopicOutput(template, work, done, Rotation()) for _ in range(2))
@@ -343,7 +343,7 @@ def test_a_file_that_somebody_writes_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_opened_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A planted link is not followed, and holds up nothing else."""
+    """A symbolic link is not followed, and does not delay other files."""
     left(tmp_path, "t.x/web-000001.1.1", b"a\n")
     (tmp_path / "outside").write_bytes(b"precious")
     (tmp_path / "work" / "t.x" / "web-000000.1.1").symlink_to(tmp_path / "outside")

@@ -1,4 +1,4 @@
-"""Rates, sums, lag and states from what nsqds say, Go's and sparq's, and what is remembered."""
+"""Rates, sums, lag and states from the statistics of Go's and sparq's nsqds, and their history."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparq.tools.overview import (
 
 
 def channel(name: str, messages: int, depth: int, **facts: Any) -> dict[str, Any]:
-    """A channel as Go's nsqd has it."""
+    """Return a channel's statistics as in Go's nsqd."""
     return {
         **{"channel_name": name, "message_count": messages, "depth": depth, "paused": False},
         **{"in_flight_count": 0, "deferred_count": 0, "requeue_count": 0, "timeout_count": 0},
@@ -42,13 +42,14 @@ def stats(*topics: dict[str, Any], start_time: int = 7, health: str = "OK") -> d
 
 
 def between(before: dict[str, Any], now: dict[str, Any], seconds: float = 2.0) -> Overview:
-    """What goes on at one nsqd."""
+    """Return the overview of one nsqd between two samples."""
     return overview({"a:1": look(before, 100.0)}, {"a:1": look(now, 100.0 + seconds)})
 
 
 def test_rates_are_growth_by_time() -> None:
-    """What came, what was finished, what came back, a second; by Go's counters, which have no
-    count of what was finished.
+    """Published, finished and returned messages per second.
+
+    Go's nsqd has no counter of finished messages: their rate follows from the other counters.
     """
     before = stats(topic("t", 100, channel("c", 100, 40, in_flight_count=10)))
     facts = {"requeue_count": 4, "timeout_count": 2, "deferred_count": 1}
@@ -61,7 +62,7 @@ def test_rates_are_growth_by_time() -> None:
 
 
 def test_what_sparq_says_was_finished_counts() -> None:
-    """A channel that was emptied has finished nothing: sparq's own counter says so."""
+    """An emptied channel has finished nothing: sparq's own counter is used."""
     before = stats(topic("t", 100, channel("c", 100, 100, finish_count=0)))
     now = stats(topic("t", 100, channel("c", 100, 0, finish_count=0)))
 
@@ -69,7 +70,7 @@ def test_what_sparq_says_was_finished_counts() -> None:
 
 
 def test_figures_of_all_nsqds_are_summed() -> None:
-    """One that was started anew, or is new here, adds its figures and no rate."""
+    """An nsqd that is new or restarted adds its figures but no rate."""
     before = stats(topic("t", 10, channel("c", 10, 10)))
     grown = stats(topic("t", 30, channel("c", 30, 10)))
     anew = stats(topic("t", 500, channel("c", 500, 5, paused=True)), start_time=8)
@@ -88,7 +89,7 @@ def test_figures_of_all_nsqds_are_summed() -> None:
 
 
 def test_a_counter_that_went_back_adds_nothing() -> None:
-    """A topic that was deleted and made anew counts from 0 again."""
+    """The counters of a topic that was deleted and created again restart at 0."""
     before = stats(topic("t", 100, channel("c", 100, 0)))
     now = stats(topic("t", 3, channel("c", 3, 3)))
 
@@ -97,7 +98,7 @@ def test_a_counter_that_went_back_adds_nothing() -> None:
 
 
 def test_without_an_earlier_look_no_rate_is_known() -> None:
-    """Nothing is made up at the first look."""
+    """The first sample has no rates."""
     seen = overview({}, {"a:1": look(stats(topic("t", 9, channel("c", 9, 3))), 5.0)})
 
     (row,) = seen.rows
@@ -106,7 +107,7 @@ def test_without_an_earlier_look_no_rate_is_known() -> None:
 
 
 def test_a_topic_has_a_row_where_it_says_something() -> None:
-    """Without a channel, or with messages that no channel has."""
+    """It has one without a channel, or with messages that are in no channel."""
     now = stats(
         topic("bare", 4),
         topic("paused", 8, channel("c", 0, 0), depth=8),
@@ -123,7 +124,7 @@ def test_a_topic_has_a_row_where_it_says_something() -> None:
 
 
 def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
-    """Nothing there: none. Nothing finished: for ever."""
+    """Lag is 0 without messages, and infinite if none is finished."""
     assert 5.0 == OverviewRow("t", "c", out_rate=10.0, depth=40, in_flight=10).lag_seconds
     assert 0.0 == OverviewRow("t", "c").lag_seconds
     assert math.inf == OverviewRow("t", "c", out_rate=0.0, depth=1).lag_seconds
@@ -133,7 +134,7 @@ def test_lag_is_what_is_there_by_the_rate_at_which_it_goes() -> None:
 
 
 def test_the_oldest_message_of_all_nsqds_counts() -> None:
-    """Where an nsqd says how old it is; Go's does not, and what is no age counts for nothing."""
+    """The highest reported age counts; Go's nsqd reports none, and invalid ages are ignored."""
     ages: list[Any] = [3.5, 12, None, "old", -1]
     looks = {
         f"{number}:1": look(stats(topic("t", 1, channel("c", 1, 1, oldest_waiting_seconds=age))), 0)
@@ -145,7 +146,7 @@ def test_the_oldest_message_of_all_nsqds_counts() -> None:
 
 
 def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
-    """What waits there is counted and told apart; it has no rate and no clients any more."""
+    """Its waiting messages are counted and marked; it adds no rate and no clients."""
     facts = {"in_flight_count": 2, "oldest_waiting_seconds": 5.0}
     last = look(stats(topic("t", 9, channel("c", 9, 7, **facts))), 100.0)
     alive = look(stats(topic("t", 1, channel("c", 1, 1))), 130.0)
@@ -180,13 +181,13 @@ def test_an_nsqd_that_is_gone_keeps_its_last_figures() -> None:
     ],
 )
 def test_figures_of_another_form_are_refused(broken: dict[str, Any]) -> None:
-    """One error, whatever is wrong."""
+    """Every error in the statistics raises the same exception."""
     with pytest.raises(ValueError, match="unreadable figures"):
         look(broken, 0.0)
 
 
 def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
-    """Names that NSQ does not allow are left out, complaints lose their control characters."""
+    """Invalid names are left out, and health texts lose their control characters."""
     seen = between(
         stats(), stats(topic("t\x1b[2J", 1), topic("t", 1, channel("c\n", 1, 1)), health="NO\x1b]")
     )
@@ -196,12 +197,12 @@ def test_what_a_terminal_would_obey_is_not_taken_over() -> None:
 
 
 def seen(at: float, finished: int = 0, depth: int = 5, *, start_time: int = 7) -> NsqdSample:
-    """One channel with a consumer, at a moment."""
+    """Return a sample of one channel with a consumer."""
     return NsqdSample(at, start_time, {("t", "c"): Counts(9, depth, finished, clients=1)})
 
 
 def test_a_channel_is_idle_since_it_finished_something() -> None:
-    """Only while something waits; one that finishes again is busy again."""
+    """It is idle only while messages wait; the next finished message ends that."""
     past = SampleHistory()
     idle = []
     for at, finished, depth in (
@@ -220,7 +221,7 @@ def test_a_channel_is_idle_since_it_finished_something() -> None:
 
 
 def test_whoever_has_no_time_takes_one_interval() -> None:
-    """A program that looks once says `stuck` of what finished nothing in its interval."""
+    """With patience 0 a channel is stuck if it finished nothing in one interval."""
     past = SampleHistory(patience_seconds=0.0)
     past.add({"a:1": seen(0.0)}, 0.0)
     assert "stuck" == past.add({"a:1": seen(1.0)}, 1.0).rows[0].state.words
@@ -228,7 +229,7 @@ def test_whoever_has_no_time_takes_one_interval() -> None:
 
 
 def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
-    """With its last figures, and for how long; when it is back its rate is over all that time."""
+    """It has its last figures and the time since then; after that its rate covers all the time."""
     past = SampleHistory()
     past.add({"a:1": seen(0.0), "b:1": seen(0.0, 10)}, 0.0)
     gone = past.add({"a:1": seen(2.0)}, 2.0)
@@ -248,14 +249,14 @@ def test_an_nsqd_that_is_gone_is_kept_until_it_is_back_or_forgotten() -> None:
 
 
 def test_an_nsqd_that_was_restarted_has_no_rate_at_first() -> None:
-    """Its counters begin anew."""
+    """Its counters restart at 0."""
     past = SampleHistory()
     past.add({"a:1": seen(0.0, 50)}, 0.0)
     assert past.add({"a:1": seen(2.0, 1, start_time=8)}, 2.0).rows[0].out_rate is None
 
 
 def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An nsqlookupd that lists new addresses at each look fills no memory."""
+    """An nsqlookupd that lists new addresses in each answer does not fill the memory."""
     monkeypatch.setattr(module, "GONE_MAX", 20)
     past = SampleHistory()
     for number in range(30):
@@ -288,7 +289,7 @@ def test_what_is_gone_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_channel_has_a_word(words: str, facts: dict[str, Any]) -> None:
-    """As the table of the module has it."""
+    """The words are those of the table in the module."""
     assert words == OverviewRow("t", "c", **facts).state.words
 
 
@@ -300,7 +301,7 @@ def test_a_topic_has_a_word() -> None:
 
 
 def test_the_worst_comes_first() -> None:
-    """Rows are sorted by how bad it is; a node that is gone makes each state worse."""
+    """Rows are sorted by their state; an nsqd that is gone makes each state worse."""
     stuck = OverviewRow("t", "a", clients=1, depth=1, idle_seconds=60.0)
     gone, partly = OverviewRow("t", "b", nsqds=0), OverviewRow("t", "c", clients=1, gone=("a:1",))
     rows = [OverviewRow("t", "d", clients=1), partly, OverviewRow("t", "e"), gone, stuck]

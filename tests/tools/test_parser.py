@@ -1,4 +1,4 @@
-"""Command lines that argparse reads: mistakes in one sentence, and the version line."""
+"""Command lines that argparse reads: one-sentence errors, and the version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parser() -> ToolParser:
 def test_a_mistake_is_one_sentence(
     capsys: pytest.CaptureFixture[str], words: list[str], reason: str
 ) -> None:
-    """With the exit status of the tool, and without the usage."""
+    """It ends with the tool's exit status for errors, and without usage."""
     made = parser()
     made.mistake_status = 2
     with pytest.raises(SystemExit) as ended:
@@ -36,7 +36,7 @@ def test_a_mistake_is_one_sentence(
 def test_the_version_is_one_line_however_narrow_the_terminal_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As NSQ's tools print it."""
+    """It has the form of NSQ's tools."""
     monkeypatch.setenv("COLUMNS", "20")
     with pytest.raises(SystemExit) as ended:
         parser().parse_args(["--version"])
@@ -46,5 +46,5 @@ def test_the_version_is_one_line_however_narrow_the_terminal_is(
 
 
 def test_without_a_version_there_is_none() -> None:
-    """The flag leaves nothing behind in what was parsed."""
+    """The flag adds nothing to the parsed values."""
     assert {"count": 3} == vars(parser().parse_args(["--count=3"]))

@@ -1,4 +1,4 @@
-"""Standard input and output beside an event loop: real pipes, whose other ends pause and go."""
+"""Standard input and output with an event loop: real pipes whose other ends pause and close."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ends = tuple[int, int]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """A pipe: (where it is read, where it is written)."""
+    """A pipe: (read end, write end)."""
     reading, writing = os.pipe()
     yield reading, writing
     for end in (reading, writing):
@@ -30,7 +30,7 @@ def ends() -> Iterator[Ends]:
 
 
 async def test_what_is_written_is_read(ends: Ends) -> None:
-    """More than a pipe holds, in order, then the end."""
+    """More data than a pipe holds arrives in order, then the end."""
     reading, writing = ends
     data = os.urandom(1 << 20)
     output, source = PipeOutput(writing), Input(reading)
@@ -50,7 +50,7 @@ async def test_what_is_written_is_read(ends: Ends) -> None:
 
 
 async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
-    """Another program may have made it so: it is waited for."""
+    """Another program may have made it non-blocking: reads and writes wait for it."""
     reading, writing = ends
     os.set_blocking(reading, False)
     os.set_blocking(writing, False)
@@ -66,7 +66,7 @@ async def test_a_descriptor_that_does_not_block(ends: Ends) -> None:
 
 
 async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
-    """A write waits in its thread; a read too; the loop is free meanwhile."""
+    """Reads and writes wait in their own threads; the event loop is free."""
     reading, writing = ends
     writes = asyncio.create_task(PipeOutput(writing).write(bytes(1 << 20)))
     other, other_end = os.pipe()
@@ -83,7 +83,7 @@ async def test_the_loop_goes_on_while_nobody_reads(ends: Ends) -> None:
 
 
 async def test_errors_come_where_they_are_awaited() -> None:
-    """A full disk, a folder in place of a file; what came before is not undone."""
+    """A full disk, and a folder instead of a file, raise ToolError."""
     full = os.open("/dev/full", os.O_WRONLY)
     folder = os.open("/", os.O_RDONLY)
     with pytest.raises(ToolError, match="failed to write to standard output - No space left"):
@@ -95,7 +95,7 @@ async def test_errors_come_where_they_are_awaited() -> None:
 
 
 async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
-    """The next write comes behind it, whole."""
+    """The next write follows it, complete."""
     reading, writing = ends
     output = PipeOutput(writing)
     first = asyncio.create_task(output.write(b"a" * 100_000))
@@ -112,7 +112,7 @@ async def test_who_stops_waiting_does_not_stop_the_write(ends: Ends) -> None:
 
 
 def test_a_read_that_never_ends_holds_up_nobody() -> None:
-    """Its thread goes with the program."""
+    """Its thread does not keep the program running."""
     reading, writing = os.pipe()
 
     async def read() -> None:
@@ -123,5 +123,5 @@ def test_a_read_that_never_ends_holds_up_nobody() -> None:
         asyncio.run(read())
     (thread,) = [each for each in threading.enumerate() if each.name == "input"][-1:]
     assert thread.daemon
-    os.write(writing, b"x")  # its answer finds a loop that has ended
-    os.close(writing)  # the other end stays open: the thread may not have read it yet
+    os.write(writing, b"x")  # its result arrives after the event loop has ended
+    os.close(writing)  # the read end stays open: the thread may not have read it yet

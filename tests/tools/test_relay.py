@@ -1,4 +1,4 @@
-"""Relaying messages: response times, with a line after every N messages."""
+"""Timings of relayed messages: a line after every N messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparq.tools.relay import Timings, check_every
 
 
 def test_a_line_at_every_so_many() -> None:
-    """Each is about the messages since the last one, and counts all."""
+    """Each line is about the messages since the last one, and has the total number."""
     lines: list[str] = []
     times = Timings(100, "[here]:", lines.append)
     for number in range(100, 0, -1):
@@ -27,7 +27,7 @@ def test_a_line_at_every_so_many() -> None:
 
 
 def test_no_lines() -> None:
-    """With 0 there are none, and nothing is kept."""
+    """With 0 there are no lines, and no times are kept."""
     lines: list[str] = []
     times = Timings(0, "", lines.append)
     times.note(1.0)
@@ -37,7 +37,7 @@ def test_no_lines() -> None:
 
 
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However rare the lines are."""
+    """The number of kept times is limited, however large N is."""
     monkeypatch.setattr(relay, "KEPT_MAX", 10)
     lines: list[str] = []
     times = Timings(1000, "", lines.append)
@@ -48,7 +48,7 @@ def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_few_messages_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
-    """Below 100; not of none at all; and less than none is refused."""
+    """Below 100 there is a warning, for 0 there is none; a negative N is an error."""
     with caplog.at_level(logging.WARNING):
         for every in (0, 100, 99):
             check_every(every)

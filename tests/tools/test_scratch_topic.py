@@ -1,4 +1,4 @@
-"""A temporary topic at a real nsqd: made, emptied, counted, and deleted whatever happens."""
+"""A temporary topic on a real nsqd: created, emptied, counted, and deleted in any case."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 def topics(nsqd: NsqdServer) -> dict[str, list[str]]:
-    """The channels of each topic."""
+    """Return the channels of each topic."""
     stats = nsqd.get_json("/stats?format=json&include_clients=false")
     return {
         topic["topic_name"]: [channel["channel_name"] for channel in topic["channels"]]
@@ -28,7 +28,7 @@ def topics(nsqd: NsqdServer) -> dict[str, list[str]]:
 
 
 async def test_it_is_there_for_the_block_alone(nsqd: NsqdServer) -> None:
-    """Each has a name of its own; an error in the block deletes it, too."""
+    """Each topic has a unique name; an error in the block deletes it, too."""
     async with ScratchTopic(nsqd.http) as one, ScratchTopic(nsqd.http) as two:
         assert {one.name: [], two.name: []} == topics(nsqd)
         assert one.version.startswith("nsqd v")
@@ -42,7 +42,7 @@ async def test_it_is_there_for_the_block_alone(nsqd: NsqdServer) -> None:
 async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
     nsqd: NsqdServer,
 ) -> None:
-    """What was published before is dropped; the topic goes on counting it."""
+    """Earlier messages are dropped, but the topic still counts them."""
     async with ScratchTopic(nsqd.http) as topic:
         nsqd.post(f"/pub?topic={topic.name}", b"before")
         first = await topic.new_channel()
@@ -61,7 +61,7 @@ async def test_a_new_channel_is_the_only_one_and_gets_what_comes_from_now_on(
 
 
 async def test_an_address_where_no_nsqd_speaks_http(nsqd: NsqdServer) -> None:
-    """The error names the flag and the address; no topic is made."""
+    """The error names the flag and the address; no topic is created."""
     nobody = f"127.0.0.1:{free_port()}"
     for address, reason in ((nobody, "connection refused"), (nsqd.tcp, "speaks NSQ")):
         with pytest.raises(ToolError, match=f"--nsqd-http-address {address}: .*{reason}"):

@@ -1,4 +1,4 @@
-"""The screen of `sparq top`: rows, complaints and keys; an opened channel with its clients."""
+"""The screen of `sparq top`: rows, errors and keys; an opened channel with its clients."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def drawn(facts: ChannelFacts, first: int = 0, height: int = 20, channel: str = 
 
 
 def test_clients_are_read_from_stats() -> None:
-    """Those of the channel alone, by host name; shown without what a terminal would obey."""
+    """Only the channel's clients are shown, by host name and without control characters."""
     hostile = {**CLIENT, "client_id": "\x1b[2J", "hostname": "a", "user_agent": "u\n"}
 
     found = clients_in(document(CLIENT, hostile), "t", "c")
@@ -69,13 +69,13 @@ def test_clients_are_read_from_stats() -> None:
     [{"topics": [1]}, document(3), document({"ready_count": "7"})],
 )
 def test_clients_of_another_form_are_refused(broken: dict[str, Any]) -> None:
-    """One error, whatever is wrong."""
+    """Every error raises the same exception."""
     with pytest.raises(ValueError, match="invalid list of clients"):
         clients_in(broken, "t", "c")
 
 
 def test_nsqds_and_clients_are_shown() -> None:
-    """Each nsqd with its part, one that is gone marked; each client with what it does."""
+    """Each nsqd is shown with its figures, also one that is gone; each client with its counters."""
     row = OverviewRow("t", "c", depth=7, clients=1, idle_seconds=42.0)
     parts = [ChannelPart("a:1", OverviewRow("t", "c", depth=1_234, clients=1), False)]
     parts.append(ChannelPart("b:1", OverviewRow("t", "c", depth=5), True))
@@ -93,7 +93,7 @@ def test_nsqds_and_clients_are_shown() -> None:
 
 
 def test_clients_scroll() -> None:
-    """As many as fit, with how many there are; never beyond the last one."""
+    """As many as fit are shown, with the total number; scrolling stops at the last one."""
     many = [Client(f"c{n}", f"h{n}", "a") for n in range(100)]
     facts = ChannelFacts(
         OverviewRow("t", "c"), [ChannelPart("a:1", OverviewRow("t", "c"), False)], {"a:1": many}
@@ -107,7 +107,7 @@ def test_clients_scroll() -> None:
 
 
 def test_what_is_not_there_is_said() -> None:
-    """Before an answer, without clients, of a topic, and of a channel that was deleted."""
+    """It shows missing answers, missing clients, a topic without channels, a deleted channel."""
     parts = [ChannelPart(f"n{number}:1", OverviewRow("t", "c"), False) for number in range(30)]
 
     assert "asking for its clients ..." in drawn(ChannelFacts(OverviewRow("t", "c"), parts))
@@ -122,7 +122,7 @@ def test_what_is_not_there_is_said() -> None:
 
 
 def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: int = 3) -> str:
-    """The screen as text."""
+    """Return the screen as text."""
     console = Console(width=width, height=height, color_system=None, force_terminal=False)
     many = [OverviewRow("topic", f"channel{number}") for number in range(rows)]
     made = Screen(View("depth"), "sparq top", console)
@@ -133,7 +133,7 @@ def screen(width: int, height: int, errors: dict[str, str] | None = None, rows: 
 
 
 def test_a_screen_is_filled_and_not_more() -> None:
-    """Rows, complaints and keys together have room; the rest of both is counted or scrolled."""
+    """Rows, errors and keys fit; further errors are counted, further rows are scrolled."""
     text = screen(130, 12, {f"{number}:1": "connection refused" for number in range(9)}, rows=50)
 
     lines = text.rstrip("\n").split("\n")
@@ -148,7 +148,7 @@ def test_a_screen_is_filled_and_not_more() -> None:
 
 
 def test_a_narrow_terminal_does_without_some_columns() -> None:
-    """Those that say least go first; names, rates, depth and lag stay for longest."""
+    """Less important columns are left out; names, rates, depth and lag stay longest."""
     wide, narrow = screen(130, 20), screen(80, 20)
 
     assert "PAUSED" in wide
@@ -157,7 +157,7 @@ def test_a_narrow_terminal_does_without_some_columns() -> None:
 
 
 def test_no_figure_is_cut() -> None:
-    """Names are; the column that rows are sorted by stays, however narrow the terminal is."""
+    """Only names are cut; the sort column is shown at any width."""
     row = OverviewRow("t" * 64, "c" * 64, depth=123_456_789, clients=1_234)
     for width, sorted_by in itertools.product((40, 60, 80, 200), ("depth", "clients", "paused")):
         columns = fitting([row], width, BY_NAME[sorted_by])

@@ -1,4 +1,4 @@
-"""Tables of `sparq admin`: figures as people read them, and texts that no terminal obeys."""
+"""Tables of `sparq admin`: formatted numbers, and texts without control characters."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sparq.tools.table import table
 
 
 def test_cells_are_readable() -> None:
-    """Numbers to the right, texts to the left, times with a unit; what is unknown is a dash."""
+    """Numbers are right-aligned, texts left-aligned, times have units; unknown values are "-"."""
     rows = [
         {"name": "a", "depth": 12_345, "oldest_seconds": 61, "paused": True, "body": "x"},
         {"name": "long", "depth": None, "oldest_seconds": None, "paused": False, "body": "longer"},
@@ -22,7 +22,7 @@ def test_cells_are_readable() -> None:
 
 
 def test_what_a_terminal_would_obey_is_blank() -> None:
-    """In every cell, whoever said it."""
+    """Control characters are blanks in every cell."""
     hostile = {"name": "\x1b[2J\n", "note": "a\u202eb", "depth": "\x07"}
 
     text = "\n".join(table(("name", "note", "depth"), [hostile], 2))

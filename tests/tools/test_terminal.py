@@ -1,4 +1,4 @@
-"""What a terminal sends and shows: keys, and a line of progress, on a pseudo-terminal."""
+"""Keys and the progress line, on a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.waiting import until
 
 
 async def test_it_is_rewritten_and_gives_way_to_log_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line of the log begins where the progress was; at the end nothing of it is left."""
+    """Each log line starts where the progress was; in the end the progress is cleared."""
     handlers = logging.getLogger().handlers[:]
     reader, terminal = os.openpty()
     os.set_blocking(reader, False)
@@ -48,7 +48,7 @@ async def test_it_is_rewritten_and_gives_way_to_log_lines(monkeypatch: pytest.Mo
 
 
 async def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is no place for it."""
+    """No progress is written to a file."""
     stderr = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stderr)
     await show_progress(lambda: "half of it")
@@ -57,7 +57,7 @@ async def test_elsewhere_nothing_is_shown(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_keys_are_found_in_what_a_terminal_sends() -> None:
-    """Characters and named keys, several at once too; sequences without a name are nothing."""
+    """Characters and named keys are found, even several in one read; others are ignored."""
     assert ["d", "up", "down", "page up", "page down", "home", "end", "space", "q"] == keys_in(
         b"d\x1b[A\x1bOB\x1b[5~\x1b[6~\x1b[H\x1b[F q"
     )

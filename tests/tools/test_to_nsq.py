@@ -49,8 +49,8 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """NSQ's flags (docs/daemons.md), each with a test of what it does."""
-    # tests/scenarios/dead_nodes/test_tools.py has the flag that Go's tools do not have
+    """Each flag of NSQ (docs/daemons.md) has a test of its effect."""
+    # tests/scenarios/dead_nodes/test_tools.py tests the flag that Go's tools do not have
     assert {flag.name for flag in flags_of(Options)} == {*FLAGS, "wait-for-nsqd"}
     assert all(name in globals() for name in FLAGS.values())
 
@@ -61,7 +61,7 @@ class Publishing:
     def __init__(self, *words: str) -> None:
         self._reading, self._writing = os.pipe()
         self.stop = asyncio.Event()
-        # Whoever shares a busy machine may find nsqd slow to take a connection.
+        # On a busy machine nsqd may be slow to accept a connection.
         options = parse(Options, "to_nsq", ("--wait-for-nsqd=1m", *words))
         self._input = Input(self._reading)
         self.task = asyncio.create_task(publish_all(options, self._input, self.stop))
@@ -71,14 +71,14 @@ class Publishing:
         await asyncio.to_thread(os.write, self._writing, data)
 
     async def end(self, data: bytes = b"") -> int:
-        """Write, end the input, and wait for its exit status."""
+        """Write, close the input, and wait for the exit status."""
         if data:
             await self.say(data)
         os.close(self._writing)
         try:
             return await self.task
         finally:
-            await self._input.read()  # a read that a signal has left alone is over then
+            await self._input.read()  # a signal leaves a read pending, which ends here
             os.close(self._reading)
 
 
@@ -87,13 +87,13 @@ def words(topic: str, *nsqds: NsqdServer) -> list[str]:
 
 
 def count(nsqd: NsqdServer, topic: str) -> int:
-    """How many messages the topic has taken."""
+    """Return the number of messages published to the topic."""
     topics = nsqd.get_json(f"/stats?format=json&topic=to.{topic}")["topics"] or [{}]
     return int(topics[0].get("message_count", 0))
 
 
 async def bodies(nsqd: NsqdServer, topic: str, number: int) -> list[bytes]:
-    """So many messages of the topic, and there are no more."""
+    """Finish `number` messages of the topic, which must be all; return their bodies."""
     assert number == count(nsqd, topic)
     found = []
     options = {"nsqd_tcp_addresses": nsqd.tcp, "max_in_flight": 100}
@@ -106,7 +106,7 @@ async def bodies(nsqd: NsqdServer, topic: str, number: int) -> list[bytes]:
 
 
 async def test_records_become_messages(nsqd: NsqdServer) -> None:
-    """In their order, without empty ones; the last one needs no newline and loses no byte."""
+    """The order is kept, empty records are skipped; the last one needs no newline."""
     running = Publishing(*words("lines", nsqd))
 
     assert 0 == await running.end(b"one\n\n\xff\x00two\r\n\nthree")
@@ -115,7 +115,7 @@ async def test_records_become_messages(nsqd: NsqdServer) -> None:
 
 @pytest.mark.parametrize("delimiter", [b"\t", b"\xff", b"a"])
 async def test_records_end_at_the_delimiter(nsqd: NsqdServer, delimiter: bytes) -> None:
-    """Any single byte."""
+    """Any single byte can be the delimiter."""
     topic = f"delimiter_{delimiter.hex()}"
     running = Publishing(*words(topic, nsqd), f"--delimiter={os.fsdecode(delimiter)}")
 
@@ -124,7 +124,7 @@ async def test_records_end_at_the_delimiter(nsqd: NsqdServer, delimiter: bytes) 
 
 
 async def test_every_nsqd_gets_every_record(nsqds: tuple[NsqdServer, NsqdServer]) -> None:
-    """One that is given twice gets it once."""
+    """One whose address is given twice gets each record once."""
     running = Publishing(*words("every", *nsqds, nsqds[0]))
 
     assert 0 == await running.end(b"a\nb\n")
@@ -133,7 +133,7 @@ async def test_every_nsqd_gets_every_record(nsqds: tuple[NsqdServer, NsqdServer]
 
 
 async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
-    """The first at once, then one each 50 ms."""
+    """The first record is published immediately, then one each 50 ms."""
     clock = asyncio.get_running_loop().time
     begun = clock()
     running = Publishing(*words("rate", nsqd), "--rate=20")
@@ -144,7 +144,7 @@ async def test_no_faster_than_the_rate(nsqd: NsqdServer) -> None:
 
 
 async def test_options_of_the_client(nsqd: NsqdServer) -> None:
-    """They reach nsqd; its user agent names the tool. A record goes as soon as it is there."""
+    """They reach nsqd; the user agent names the tool. A complete record is sent immediately."""
     running = Publishing(*words("opt", nsqd), "--producer-opt=deflate", "--producer-opt=hostname,h")
     await running.say(b"first\nsec")
     await until(lambda: count(nsqd, "opt") == 1)
@@ -161,7 +161,7 @@ def producers(nsqd: NsqdServer) -> list[dict[str, Any]]:
 
 
 async def test_many_records(nsqd: NsqdServer) -> None:
-    """More than a pipe holds, and one that is larger than what is published together."""
+    """More data than a pipe holds, and a record that is larger than a run, are published."""
     records = [b"%05d" % number + bytes(number % 700) for number in range(3000)]
     records[1500] = b"y" * 1_048_576
     expected = [record.replace(b"\n", b"") for record in records]
@@ -173,14 +173,14 @@ async def test_many_records(nsqd: NsqdServer) -> None:
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """An nsqd that takes little at a time."""
+    """An nsqd with small size limits."""
     flags = ("--max-msg-size=1000", "--max-body-size=900")
     with spawn_nsqd(tmp_path_factory.mktemp("strict"), *flags) as server:
         yield server
 
 
 async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) -> None:
-    """It is named; those before it are published, those behind it are not."""
+    """The error names it; the records before it are published, those after it are not."""
     running = Publishing(*words("refused", nsqd, strict))
     await running.say(b"a\n")
     await until(lambda: count(strict, "refused") == 1)
@@ -196,7 +196,7 @@ async def test_a_record_that_is_refused(strict: NsqdServer, nsqd: NsqdServer) ->
 async def test_more_than_an_nsqd_takes_at_a_time(
     strict: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What it refuses together is published in smaller runs, in order; it is learnt from."""
+    """A refused run is published in smaller ones, in order; later runs keep the smaller size."""
     records = [b"%d" % number * 50 for number in range(100, 140)]
     running = Publishing(*words("runs", strict))
     for half in (records[:20], records[20:]):
@@ -211,7 +211,7 @@ async def test_more_than_an_nsqd_takes_at_a_time(
 
 
 async def test_an_nsqd_that_is_not_there() -> None:
-    """The reason names it; see tests/scenarios/dead_nodes/test_tools.py."""
+    """The error names it; see tests/scenarios/dead_nodes/test_tools.py."""
     port = free_port()
     flags = [f"--nsqd-tcp-address=127.0.0.1:{port}", "--wait-for-nsqd=0s"]
     reason = rf"^no connection to nsqd 127.0.0.1:{port}: "
@@ -223,7 +223,7 @@ async def test_an_nsqd_that_is_not_there() -> None:
 async def test_a_signal_ends_the_reading(
     nsqd: NsqdServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whole records that were read are published, at any rate; half a one is told, not sent."""
+    """Complete records are published at any rate; an incomplete one is logged, not published."""
     running = Publishing(*words("stopped", nsqd), "--rate=1")
     await running.say(b"a\nb\nc\nhalf")
     await until(lambda: count(nsqd, "stopped") == 1)
@@ -236,7 +236,7 @@ async def test_a_signal_ends_the_reading(
 
 
 async def test_a_record_without_an_end() -> None:
-    """It is named, with the flag that is probably wrong."""
+    """The error names the record and the flag that is probably wrong."""
     reading, writing = os.pipe()
     os.write(writing, b"a" * 20)
     stop = asyncio.Event()
@@ -249,7 +249,7 @@ async def test_a_record_without_an_end() -> None:
 
 
 def test_runs() -> None:
-    """Bounded in number and in bytes; one that is larger goes alone."""
+    """Runs are limited in number and bytes; a larger record is a run of its own."""
     assert [[b"a"] * 1000, [b"a"] * 200] == [list(run) for run in runs([b"a"] * 1200)]
     parts = [b"aa", b"bb", b"c" * 9, b"d", b"eeeee"]
     assert [parts[:2], parts[2:3], parts[3:4], parts[4:]] == [list(run) for run in runs(parts, 5)]
@@ -270,13 +270,13 @@ def test_runs() -> None:
     ],
 )
 async def test_what_cannot_be(given: list[str], reason: str) -> None:
-    """The flag is in the reason."""
+    """The error names the flag."""
     with pytest.raises(UsageError, match=reason):
         await publish_all(parse(Options, "to_nsq", given), Input(), asyncio.Event())
 
 
 def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 with usage, and 1 for one that asks for nothing; 0 for --version."""
+    """Exit status 1 for an invalid value or missing flags; 0 for --version."""
     for line, status in ((["--rate=x"], 1), (["--producer-opt=nope"], 1), (["--version"], 0)):
         with pytest.raises(SystemExit) as ended:
             main(line)
@@ -287,7 +287,7 @@ def test_a_command_line_that_cannot_be_read(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_program(nsqd: NsqdServer) -> None:
-    """It waits for input until a signal ends it, and says on a terminal how far it is."""
+    """It waits for input until a signal ends it, and shows its progress on a terminal."""
     terminal, other = pty.openpty()
     with subprocess.Popen(
         [*COMMAND, *words("program", nsqd)], stdin=subprocess.PIPE, stderr=other
@@ -306,7 +306,7 @@ def test_the_program(nsqd: NsqdServer) -> None:
 
 
 def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
-    """What comes from a terminal until the condition holds."""
+    """Read from a terminal until the condition holds."""
     text = b""
     while not condition(text):
         text += os.read(descriptor, 1000)
@@ -315,7 +315,7 @@ def read_until(descriptor: int, condition: Callable[[bytes], bool]) -> bytes:
 
 @given(st.integers(1, 1000), STEPS)
 def test_no_more_than_the_rate(rate: int, steps: list[tuple[int, float]]) -> None:
-    """In any time from the start: one token, and the rate times the time."""
+    """At any time at most one token, plus the rate times the time since the start."""
     bucket, now, taken = Bucket(rate, 5.0), 5.0, 0
     for count, pause in steps:
         now += pause
@@ -327,7 +327,7 @@ def test_no_more_than_the_rate(rate: int, steps: list[tuple[int, float]]) -> Non
 
 @given(st.integers(1, 1000), st.integers(1, 200))
 def test_as_much_as_the_rate(rate: int, count: int) -> None:
-    """Who always waits as long as told gets all, in the time that the rate asks for."""
+    """A caller that waits for the returned times gets all tokens in count / rate seconds."""
     bucket, now, taken = Bucket(rate, 0.0), 0.0, 0
     while taken < count:
         taken += bucket.take(1, now)
@@ -337,7 +337,7 @@ def test_as_much_as_the_rate(rate: int, count: int) -> None:
 
 
 def test_it_begins_with_one_and_keeps_a_second() -> None:
-    """No burst at the start, a second's worth after any pause; a clock may go back."""
+    """It starts with one token and holds at most a second's worth; the clock may go back."""
     bucket = Bucket(10, 0.0)
     assert 1 == bucket.take(100, 0.0)
     assert 0 == bucket.take(100, 0.05)
@@ -352,7 +352,7 @@ def test_it_begins_with_one_and_keeps_a_second() -> None:
     st.sampled_from([b"\n", b"\x00", b"a"]),
 )
 def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: bytes) -> None:
-    """What lies between delimiters, without empty ones; the last one needs none."""
+    """Records are the non-empty parts between delimiters; the last one needs none."""
     records = RecordSplitter(delimiter)
     found = []
     places = sorted({0, *(cut for cut in cuts if cut < len(data)), len(data)})
@@ -365,7 +365,7 @@ def test_records_however_they_arrive(data: bytes, cuts: list[int], delimiter: by
 
 
 def test_a_record_in_many_pieces() -> None:
-    """They are joined once it is whole, or asked for."""
+    """They are joined when the record is complete or `rest` is read."""
     records = RecordSplitter(b"\n")
     for _ in range(1000):
         assert [] == records.feed(b"ab")
@@ -375,7 +375,7 @@ def test_a_record_in_many_pieces() -> None:
 
 
 def test_a_record_that_never_ends_has_a_limit() -> None:
-    """The limit holds for the record that has begun, not for what is whole."""
+    """The limit applies to the incomplete record, not to complete ones."""
     records = RecordSplitter(b"\n", bytes_max=10)
     assert [b"0123456789"] == records.feed(b"0123456789\n01234")
     records.feed(b"56789")

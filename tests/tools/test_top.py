@@ -1,4 +1,4 @@
-"""`sparq top` with a real nsqd: each flag's effect, lines and tables, a screen on a terminal."""
+"""`sparq top` with a real nsqd: the effect of each flag, lines, tables, and the screen."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ FLAGS = {
 
 
 def test_no_flag_is_missing() -> None:
-    """Each flag has a test of what it does."""
+    """Each flag has a test of its effect."""
     assert {flag.name for flag in flags_of(Options)} == set(FLAGS)
     assert all(name in globals() for name in FLAGS.values())
 
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqlookupd for all."""
+    """One nsqlookupd for all tests."""
     with spawn_nsqlookupd(tmp_path_factory.mktemp("lookup")) as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[NsqdServer]:
-    """One nsqd, with three messages in two channels of `clicks`, and an empty topic `orders`."""
+    """One nsqd: `clicks` has two channels and three messages, `orders` is empty."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd"), lookupds=(lookupd,)) as server:
         for topic in ("clicks", "orders"):
             server.post(f"/topic/create?topic={topic}")
@@ -77,7 +77,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory, lookupd: Server) -> Iterator[
 
 
 async def watched(path: Path, *words: str) -> list[list[str]]:
-    """What a run with these flags prints, in words."""
+    """Return the printed lines of a run with these flags, split into words."""
     with (path / "lines").open("wb") as file:
         options = parse(Options, "sparq top", words)
         assert 0 == await watch(options, PipeOutput(file.fileno()), asyncio.Event())
@@ -85,7 +85,7 @@ async def watched(path: Path, *words: str) -> list[list[str]]:
 
 
 async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--once`: headings, then a row a channel, for a script to cut up; nothing is rewritten."""
+    """`--once` prints headings and a row per channel, without control sequences, for scripts."""
     lines = await watched(tmp_path, "--once", "--interval=50ms", f"--nsqd-http-address={nsqd.http}")
 
     assert ["TOPIC", "CHANNEL", "IN/S", "OUT/S", "DEPTH"] == lines[0][:5]
@@ -103,7 +103,7 @@ async def test_one_table(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_json(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--json`: a document a look, with the same rows; what is unknown is null."""
+    """`--json` prints a document per refresh with the same rows; unknown values are null."""
     file = tmp_path / "lines"
     words = ["--json", "--count=2", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
     await watched(tmp_path, *words, "--topic=clicks", "--sort=channel")
@@ -123,7 +123,7 @@ async def test_json(nsqd: NsqdServer, tmp_path: Path) -> None:
 
 
 async def test_consumers_that_finish_nothing(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """They are connected and hold messages: `stuck`; one that finishes them is not."""
+    """A channel with connected consumers that finish nothing is `stuck` until they do."""
     nsqd.post("/mpub?topic=stuck", b"1\n2\n3")
     words = ["--once", "--interval=100ms", f"--nsqd-http-address={nsqd.http}", "--topic=stuck"]
     config = {"nsqd_tcp_addresses": [nsqd.tcp], "max_in_flight": 3}
@@ -141,7 +141,7 @@ async def test_consumers_that_finish_nothing(nsqd: NsqdServer, tmp_path: Path) -
 
 
 async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path: Path) -> None:
-    """`--count` blocks, `--interval` apart, each line with its time; rates from the first on."""
+    """`--count` blocks are printed `--interval` apart, with the time and rates in each line."""
     began = time.monotonic()
     words = [f"--lookupd-http-address={lookupd.http}", "--count=2", "--interval=300ms"]
     watching = asyncio.create_task(watched(tmp_path, *words))
@@ -160,7 +160,7 @@ async def test_lines_again_and_again(nsqd: NsqdServer, lookupd: Server, tmp_path
 
 
 async def test_only_one_topic_and_channel(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--topic` and `--channel` leave out the others."""
+    """`--topic` and `--channel` leave out all others."""
     common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}"]
 
     topic = await watched(tmp_path, *common, "--topic=clicks")
@@ -171,7 +171,7 @@ async def test_only_one_topic_and_channel(nsqd: NsqdServer, tmp_path: Path) -> N
 
 
 async def test_rows_in_the_order_that_is_asked_for(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """`--sort` takes a column, and the largest number comes first."""
+    """`--sort` takes a column; numbers are sorted in descending order."""
     common = ["--once", "--interval=20ms", f"--nsqd-http-address={nsqd.http}", "--topic=clicks"]
 
     lines = await watched(tmp_path, *common, "--sort=channel")
@@ -184,7 +184,7 @@ async def test_rows_in_the_order_that_is_asked_for(nsqd: NsqdServer, tmp_path: P
 
 
 def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
-    """A bad command line, with the columns that there are."""
+    """The error lists all columns."""
     with pytest.raises(SystemExit) as ended:
         main(["top", "--sort=size"])
 
@@ -195,7 +195,7 @@ def test_a_column_that_there_is_not(capsys: pytest.CaptureFixture[str]) -> None:
 async def test_an_nsqd_that_is_silent(
     nsqd: NsqdServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is given up after `--http-client-request-timeout`; who answers is shown meanwhile."""
+    """`--http-client-request-timeout` ends the wait; nsqds that answer are shown."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         words = [f"--nsqd-http-address={address}", "--once", "--interval=10ms"]
@@ -225,13 +225,13 @@ async def test_an_nsqd_that_is_silent(
     ],
 )
 async def test_what_cannot_be(words: list[str], reason: str) -> None:
-    """Refused with the flag that is wrong."""
+    """The error names the flag."""
     with pytest.raises(UsageError, match=re.escape(reason)):
         await watch(parse(Options, "sparq top", words), PipeOutput(), asyncio.Event())
 
 
 def test_nobody_there() -> None:
-    """`sparq top --once` against nothing: one line on stderr, status 1."""
+    """`sparq top --once` without an nsqd: one line on stderr, status 1."""
     port = free_port()
     words = ("--once", f"--nsqd-http-address=127.0.0.1:{port}")
     ran = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False)
@@ -241,15 +241,15 @@ def test_nobody_there() -> None:
 
 
 class Terminal:
-    """A pseudo terminal with `sparq top` on it, which a shell could stop and let go on."""
+    """`sparq top` on a pseudo-terminal, in its own process group, so that it can be stopped."""
 
     def __init__(self, *words: str, term: str = "xterm-256color") -> None:
         self.main, self.side = os.openpty()
         fcntl.ioctl(self.side, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 130, 0, 0))
         self.before = termios.tcgetattr(self.side)
         self.text = ""
-        # pytest-xdist tells its processes a width, which would count more than the terminal's.
-        # A buffered standard output is what users have; unbuffered, it forgives what it should not.
+        # pytest-xdist sets a width for its processes, which would override the terminal's. Users
+        # have a buffered standard output; an unbuffered one would hide missing flushes.
         told = {"COLUMNS", "LINES", "PYTHONUNBUFFERED"}
         kept = {name: os.environ[name] for name in os.environ.keys() - told}
         self.process = subprocess.Popen(
@@ -263,14 +263,14 @@ class Terminal:
 
     @property
     def plain(self) -> str:
-        """What was read last, without what moves the cursor."""
+        """The text that was read last, without cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
 
     def press(self, keys: str) -> None:
         os.write(self.main, keys.encode())
 
     def until(self, shown: str, *, plain: bool = True) -> None:
-        """Read until this is on the screen; or, not `plain`, until it is told to the terminal."""
+        """Read until a text is shown; if not `plain`, until the raw output has it."""
         deadline = time.monotonic() + SECONDS_MAX
         self.text = ""
         while shown not in (self.plain if plain else self.text):
@@ -279,7 +279,7 @@ class Terminal:
                 self.text += os.read(self.main, 65_536).decode(errors="replace")
 
     def end(self) -> int:
-        """Its exit status, once it has ended; what it still draws is read meanwhile."""
+        """Read until the program has ended; return its exit status."""
         deadline = time.monotonic() + SECONDS_MAX
         while self.process.poll() is None:
             assert time.monotonic() < deadline
@@ -295,13 +295,13 @@ class Terminal:
 
 
 def looks_at_it(nsqd: NsqdServer) -> None:
-    """Wait until somebody has asked for the figures twice from now on."""
+    """Wait for two more requests for /stats."""
     before = nsqd.log_text.count("GET /stats")
     wait_for(lambda: nsqd.log_text.count("GET /stats") >= before + 2, SECONDS_MAX)
 
 
 def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
-    """Rows at once, sorted by a key, frozen by another; `q` leaves the terminal as it was."""
+    """A key sorts the rows, another freezes them; `q` restores the terminal."""
     with contextlib.closing(
         Terminal("--interval=100ms", f"--nsqd-http-address={nsqd.http}")
     ) as terminal:
@@ -329,7 +329,7 @@ def test_a_screen_and_its_keys(nsqd: NsqdServer) -> None:
 
 
 def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> None:
-    """`/` shows some rows, Enter a channel with its nsqd and clients, Esc the list again."""
+    """`/` filters rows, Enter opens a channel with its nsqds and clients, Esc closes it."""
     nsqd.post("/topic/create?topic=opened")
     nsqd.post("/channel/create?topic=opened&channel=other")
     words = ("--interval=100ms", f"--lookupd-http-address={lookupd.http}", "--topic=opened")
@@ -362,7 +362,7 @@ def test_a_filter_and_an_opened_channel(nsqd: NsqdServer, lookupd: Server) -> No
 
 
 def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> None:
-    """It is said to be gone, with what waits there; back, it is as any other."""
+    """It is shown as gone, with its last depth; after a restart it is shown as before."""
     with spawn_nsqd(tmp_path, lookupds=(lookupd,)) as dying:
         dying.post("/topic/create?topic=kept")
         dying.post("/channel/create?topic=kept&channel=c")
@@ -386,7 +386,7 @@ def test_an_nsqd_that_dies_keeps_its_row(lookupd: Server, tmp_path: Path) -> Non
 
 
 def test_a_terminal_that_is_not_read_for_a_while(nsqd: NsqdServer) -> None:
-    """Somebody stopped it (Ctrl-S), or the line is slow: the screen goes on when it is read."""
+    """After Ctrl-S, or on a slow line, the screen continues when the terminal is read again."""
     words = ("--interval=10ms", f"--nsqd-http-address={nsqd.http}")
     with contextlib.closing(Terminal(*words)) as terminal:
         terminal.until("sparq top")
@@ -398,12 +398,12 @@ def test_a_terminal_that_is_not_read_for_a_while(nsqd: NsqdServer) -> None:
 
 
 def is_full(side: int) -> bool:
-    """Whether a terminal takes nothing more for now."""
+    """Whether a terminal accepts no more output for now."""
     return not select.select([], [side], [], 0)[1]
 
 
 def test_a_silent_nsqd_holds_up_nobody() -> None:
-    """The screen is there before its answer, and `q` does not wait for it."""
+    """The screen appears before its answer, and `q` does not wait for it."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         words = ("--http-client-request-timeout=1h", f"--nsqd-http-address={address}")
@@ -415,7 +415,7 @@ def test_a_silent_nsqd_holds_up_nobody() -> None:
 
 
 def test_who_stops_it_has_the_terminal_back(nsqd: NsqdServer) -> None:
-    """As it was before; and the screen and its keys are there again when it goes on."""
+    """The terminal is restored; after SIGCONT the screen and its keys work again."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
         terminal.until("archive")
         terminal.process.send_signal(signal.SIGTSTP)
@@ -442,7 +442,7 @@ def test_a_terminal_that_cannot_move_its_cursor(nsqd: NsqdServer) -> None:
 
 
 def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
-    """With status 0 and the terminal as before."""
+    """It ends with status 0 and restores the terminal."""
     with contextlib.closing(Terminal(f"--nsqd-http-address={nsqd.http}")) as terminal:
         terminal.until("archive")
         terminal.process.send_signal(signal.SIGINT)
@@ -452,7 +452,7 @@ def test_a_signal_ends_a_screen(nsqd: NsqdServer) -> None:
 
 
 async def test_nobody_reads(nsqd: NsqdServer) -> None:
-    """A pipe whose reader has gone: status 1, silently; a full disk is told."""
+    """A closed pipe is status 1 without a message; a full disk is an error."""
     options = parse(
         Options, "sparq top", ["--once", "--interval=10ms", "--nsqd-http-address", nsqd.http]
     )

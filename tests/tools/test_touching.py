@@ -1,4 +1,4 @@
-"""Messages that are handled slowly are touched at half of their time."""
+"""Messages that are handled slowly get a TOUCH when half of their timeout is over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 
 class Held:
-    """A message with this many seconds left; each touch gives it as many again."""
+    """A message with this many seconds left; each touch gives it the same time again."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -41,7 +41,7 @@ def test_halfway_is_half_of_what_is_left() -> None:
 
 
 def test_each_is_touched_once_half_of_its_time_is_over() -> None:
-    """And then again after half of the time that the touch gave; no longer once it is released."""
+    """It is touched again after half of the new time, but not after its release."""
     touches, message, now = Touching(), held(10), time.monotonic()
     with touches.holding(message):
         touches.touch_due(now + 4)
@@ -57,7 +57,7 @@ def test_each_is_touched_once_half_of_its_time_is_over() -> None:
 
 
 def test_what_was_answered_or_is_over_is_not_touched() -> None:
-    """nsqd would refuse both."""
+    """nsqd would refuse both touches."""
     touches, answered, over = Touching(), held(10), held(10)
     touches.hold(answered)
     touches.hold(over)
@@ -70,7 +70,7 @@ def test_what_was_answered_or_is_over_is_not_touched() -> None:
 
 
 async def test_one_timer_serves_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Until it is cancelled."""
+    """Each message is touched when it is due, until the task is cancelled."""
     monkeypatch.setattr(touching, "TICK_SECONDS", 0.005)
     touches, messages = Touching(), [held(0.05), held(0.1), held(60)]
     for message in messages:

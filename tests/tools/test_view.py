@@ -1,4 +1,4 @@
-"""How rows are ordered and written: each key, each column, each form of a figure."""
+"""The order and text of rows: each key, each column, each format of a number."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def order(view: View) -> list[str]:
     ],
 )
 def test_a_key_sorts_by_its_column(key: str, expected: list[str]) -> None:
-    """Names from the first, numbers from the largest; what is unknown last, equal ones by name."""
+    """Names ascend, numbers descend; unknown values are last, equal ones are sorted by name."""
     view = View("in" if key != "i" else "out")
 
     assert view.press(key, 10)
@@ -63,14 +63,14 @@ def test_a_key_sorts_by_its_column(key: str, expected: list[str]) -> None:
 
 
 def test_every_column_has_its_key_in_its_heading() -> None:
-    """The letter that is underlined is the one to press; each has one of its own, and not q."""
+    """The underlined letter is the key; no two columns share one, and none has q."""
     assert len({column.key for column in COLUMNS}) == len(COLUMNS)
     assert all(column.key in column.heading.lower() for column in COLUMNS)
     assert "q" not in {column.key for column in COLUMNS}
 
 
 def test_the_same_key_again_turns_the_order_round() -> None:
-    """And a third time back."""
+    """A third press restores it."""
     view = View("depth")
     assert ["ay", "ax", "bx"] == order(view)
     view.press("d", 10)
@@ -80,7 +80,7 @@ def test_the_same_key_again_turns_the_order_round() -> None:
 
 
 def test_keys_select_within_the_rows() -> None:
-    """By one, by a page, to the first and the last; never beyond an end, and always in sight."""
+    """The keys move by one, by a page, to the first and to the last row, which stays visible."""
     view = View("topic")
     rows = [OverviewRow("t", f"c{number}") for number in range(10)]
     view.page(rows, 4)
@@ -103,7 +103,7 @@ def test_keys_select_within_the_rows() -> None:
 
 
 def test_a_selection_follows_its_row() -> None:
-    """Rows may change places between two looks; before anybody moves, the first place stays."""
+    """Rows may change places between two samples; before any key the first place stays selected."""
     view = View("depth")
     before = [
         OverviewRow("t", "a", depth=3),
@@ -125,7 +125,7 @@ def test_a_selection_follows_its_row() -> None:
 
 
 def test_a_filter_is_typed() -> None:
-    """Over topic, channel and state, in any case; keys are letters until Enter or Esc."""
+    """It matches topic, channel and state in any case; keys are letters until Enter or Esc."""
     view = View("topic")
     rows = [
         OverviewRow("clicks", "archive", clients=1),
@@ -152,7 +152,7 @@ def test_a_filter_is_typed() -> None:
 
 
 def test_a_channel_is_opened_and_closed() -> None:
-    """Enter opens what is selected, keys of the list do nothing in it, Esc goes back."""
+    """Enter opens the selected row, the list's keys do nothing in it, Esc closes it."""
     view = View("topic")
     view.page(ROWS, 9)
     view.press("down", 9)
@@ -171,7 +171,7 @@ def test_a_channel_is_opened_and_closed() -> None:
 
 
 def test_other_keys_do_nothing() -> None:
-    """They are said to be none."""
+    """`press` returns False for them."""
     view = View()
     assert not view.press("z", 10)
     assert view.press("space", 10)
@@ -179,7 +179,7 @@ def test_other_keys_do_nothing() -> None:
 
 
 def test_figures_are_short() -> None:
-    """As people read them."""
+    """Thousands have commas, times have units, unknown values are a dash."""
     assert ["0", "0.4", "9.9", "10", "12,345", "-"] == [
         rate(value) for value in (0.0, 0.4, 9.94, 10.2, 12_345.4, None)
     ]
@@ -194,7 +194,7 @@ def test_figures_are_short() -> None:
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.name)
 def test_a_column_is_named_by_its_heading(column: Column) -> None:
-    """As the screen shows it, in any case; of two words with a space, a dash or an underscore."""
+    """Its heading is accepted in any case; a space may be a dash or an underscore."""
     heading = column.heading
     for text in (heading, heading.lower(), heading.replace(" ", "-"), heading.replace(" ", "_")):
         assert column.name == column_name(text)
@@ -203,6 +203,6 @@ def test_a_column_is_named_by_its_heading(column: Column) -> None:
 
 
 def test_a_column_that_is_not_there_is_refused() -> None:
-    """With those that there are."""
+    """The error lists all columns."""
     with pytest.raises(ValueError, match="column must be one of topic, channel, in, "):
         column_name("flight")

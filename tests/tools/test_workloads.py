@@ -1,4 +1,4 @@
-"""Workloads of `sparq bench`: what they measure, and that waiting has an end."""
+"""Workloads of `sparq bench`: their figures, and the limit of their waits."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sparq.tools.workloads import Measurement, patience
 
 
 async def test_a_message_that_does_not_come() -> None:
-    """Waiting for it has an end."""
+    """The wait for it ends with an error."""
     with pytest.raises(ToolError, match="did not arrive"):
         async with patience(0.01):
             await asyncio.Event().wait()
 
 
 def test_quantiles_are_of_the_times() -> None:
-    """The value that so large a part does not exceed; without times there are none."""
+    """A quantile is the value that this share of the times does not exceed."""
     measurement = Measurement("", 4, 2.0, 1 << 20, [0.004, 0.001, 0.003, 0.002])
 
     assert [2.0, 4.0, 4.0, 1.0] == [measurement.quantile_ms(part) for part in (0.5, 0.99, 1.0, 0.0)]

@@ -1,6 +1,6 @@
 """A cluster for `sparq admin`: an nsqlookupd and three nsqds, one of which is dead but listed.
 
-The third nsqd is one that lost its power: nsqlookupd still lists it, and nobody answers there.
+The third nsqd is like one after a power failure: nsqlookupd still lists it, but its port is closed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Cluster:
 
     @property
     def flag(self) -> str:
-        """How the cluster is named on a command line."""
+        """The flag that names the cluster."""
         return f"--lookupd-http-address={self.lookupd.http}"
 
     @property
@@ -41,12 +41,12 @@ class Cluster:
         return sorted(nsqd.http for nsqd in self.nsqds)
 
     def post(self, path: str, body: bytes = b"") -> None:
-        """Tell both nsqds that live."""
+        """Send a POST request to both live nsqds."""
         for nsqd in self.nsqds:
             nsqd.post(path, body)
 
     def fresh(self, topic: str, channel: str = "", messages: int = 0, *, dead: bool = True) -> None:
-        """Have a topic as new at both, with as many messages at each, and listed at the dead."""
+        """Create a topic anew on both nsqds, with `messages` on each; list it at the dead one."""
         for nsqd in self.nsqds:
             nsqd.request("POST", f"/topic/delete?topic={topic}")
         self.lookupd.request("POST", f"/topic/delete?topic={topic}")
@@ -62,25 +62,25 @@ class Cluster:
         wait_for(lambda: len(self.listed(topic)) == 2 + dead)
 
     def keep_listed(self) -> None:
-        """Without a PING nsqlookupd lists the dead one for five minutes; a run takes longer."""
+        """Keep the dead nsqd listed: without a PING nsqlookupd drops it after 5 minutes."""
         tell(self.registration, b"PING\n")
 
     def listed(self, topic: str) -> set[int]:
-        """The HTTP ports of the nsqds that nsqlookupd lists for a topic."""
+        """Return the HTTP ports of the nsqds that nsqlookupd lists for a topic."""
         status, answer = self.lookupd.request("GET", f"/lookup?topic={topic}")
         found = json.loads(answer)["producers"] if status == 200 else ()
         return {producer["http_port"] for producer in found}
 
     def channels(self, topic: str, channel: str) -> list[dict[str, Any]]:
-        """The channel's figures at both; {} where it is not."""
+        """Return the channel's statistics on both nsqds; {} if it does not exist."""
         return [nsqd.channel(topic, channel) for nsqd in self.nsqds]
 
     def depths(self, topic: str, channel: str) -> list[int]:
-        """How many messages wait in the channel at each."""
+        """Return the channel's depth on both nsqds."""
         return [found["depth"] for found in self.channels(topic, channel)]
 
     def ids(self, topic: str) -> list[list[str]]:
-        """The ids of a topic's messages at each."""
+        """Return the ids of a topic's messages on both nsqds."""
         path = f"/topic/messages?topic={topic}&bodies=false"
         answers = [nsqd.get_json(path) for nsqd in self.nsqds]
         return [[message["id"] for message in answer["messages"]] for answer in answers]
@@ -88,7 +88,7 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """The same one for all tests: each has topics of its own, or makes them anew."""
+    """One cluster for all tests: each uses its own topics, or creates them anew."""
     folder = tmp_path_factory.mktemp("admin")
     with (
         spawn_nsqlookupd(folder) as lookupd,
@@ -105,7 +105,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def tell(connection: socket.socket, command: bytes) -> None:
-    """Send an nsqlookupd a command, and wait for its answer."""
+    """Send a command to an nsqlookupd, and wait for its answer."""
     connection.sendall(command)
     (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL))
     connection.recv(size, socket.MSG_WAITALL)
@@ -113,7 +113,7 @@ def tell(connection: socket.socket, command: bytes) -> None:
 
 @dataclass
 class Ran:
-    """How a call ended."""
+    """The result of a call."""
 
     status: int
     out: str
@@ -121,12 +121,12 @@ class Ran:
 
     @property
     def document(self) -> Any:
-        """What it printed as JSON."""
+        """Its output, parsed as JSON."""
         return json.loads(self.out)
 
     @property
     def rows(self) -> list[list[str]]:
-        """What it printed, in words."""
+        """Its output, split into words."""
         return [line.split() for line in self.out.splitlines()]
 
 
@@ -135,7 +135,7 @@ Run = Callable[..., Ran]
 
 @pytest.fixture
 def admin(cluster: Cluster, capfd: pytest.CaptureFixture[str]) -> Run:
-    """`sparq admin` with these words, for the cluster unless another one is named."""
+    """Run `sparq admin` with these words, on the cluster unless they name another one."""
     cluster.keep_listed()
 
     def run(verb: str, *words: str) -> Ran:
@@ -156,7 +156,7 @@ def call(capfd: pytest.CaptureFixture[str], *words: str) -> Ran:
 
 
 class OldNsqd(BaseHTTPRequestHandler):
-    """An nsqd without inspection and replay, as Go's: one topic, one channel."""
+    """An nsqd without inspection and replay, like Go's: one topic, one channel."""
 
     def do_GET(self) -> None:
         channel = {"channel_name": "archive", "depth": 3, "message_count": 3, "client_count": 0}
@@ -182,12 +182,12 @@ class OldNsqd(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def old_nsqd() -> Iterator[str]:
-    """Its address."""
+    """Run an OldNsqd; its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), OldNsqd) as server:
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
@@ -197,7 +197,7 @@ def old_nsqd() -> Iterator[str]:
 
 
 def tells_of_the_dead(ran: Ran, cluster: Cluster, verb: str) -> None:
-    """Status 1, who does not answer, and what to do next."""
+    """Assert status 1, the dead nsqd's error, and the next steps."""
     assert 1 == ran.status
     assert f"sparq admin {verb}: {cluster.dead}: connection refused\n" in ran.err
     assert "next steps:" in ran.err

@@ -1,4 +1,4 @@
-"""Interactive shells on a terminal of their own: keys are typed, and what stands there is read."""
+"""Interactive shells on a pseudo-terminal: keys are typed, and the edited line is read."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROGRAMS: Final = {
     "zsh": ("zsh", "-f", "-i"),
     "fish": ("fish", "--no-config", "-i"),
 }
-# Ctrl-X writes the line that is edited to a file and empties it.
+# Ctrl-X writes the edited line to a file and clears it.
 PREPARED: Final = {
     "bash": r"""
         eval "$(sparq admin completion bash)"
@@ -46,7 +46,7 @@ PREPARED: Final = {
         bind \cx __show
     """,
 }
-# Takes the terminal on its standard input as its own, as a terminal's first program does.
+# Makes standard input the controlling terminal, as a terminal emulator does for its shell.
 LEAD: Final = (
     "import fcntl, os, sys, termios;"
     "fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
@@ -55,7 +55,7 @@ LEAD: Final = (
 
 
 class Shell:
-    """A shell with the completion of `sparq admin`; close it when it is done with."""
+    """A shell with the completion of `sparq admin`; a context manager ends it."""
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._line = folder / "line"
@@ -91,7 +91,7 @@ class Shell:
         os.close(self._terminal)
 
     def completed(self, text: str) -> str:
-        """What the line is after this was typed, and Tab."""
+        """Return the edited line after typing this and Tab."""
         self._line.unlink(missing_ok=True)
         self._type(text.encode() + TAB + SHOW)
         self._wait(self._line.exists)

@@ -1,7 +1,7 @@
-"""`sparq admin` changes a cluster of three nsqds, one of them dead: what was done where, and next.
+"""`sparq admin` changes a cluster of three nsqds, one of them dead, and reports each result.
 
-Each verb does its part where it can, names the nsqd where it could not, says what to do next, and
-ends with status 1; a dry run says the same beforehand and changes nothing.
+Each verb changes the live nsqds, names the dead one, prints the next steps, and ends with status 1.
+A dry run reports the same in advance and changes nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COMMAND = "sparq admin {} clicks archive {}--nsqd-http-address={}"
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
 def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb: str) -> None:
-    """At both nsqds that live; the dead one is named, with the command that does it there."""
+    """Both live nsqds are changed; the dead one is named, with the command to repeat there."""
     cluster.fresh("clicks", "archive", messages=3)
     if verb == "unpause":
         cluster.post("/channel/pause?topic=clicks&channel=archive")
@@ -48,7 +48,7 @@ def test_a_channel_is_changed_where_it_can_be(cluster: Cluster, admin: Run, verb
 
 @pytest.mark.parametrize("verb", ["pause", "unpause", "empty", "create", "delete"])
 def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> None:
-    """It says where what would be done, needs no name typed, and knows who is dead."""
+    """It reports the plan and the dead nsqd, and needs no confirmation."""
     cluster.fresh("clicks", "archive", messages=3)
     before = cluster.channels("clicks", "archive")
 
@@ -71,7 +71,7 @@ def test_a_dry_run_changes_nothing(cluster: Cluster, admin: Run, verb: str) -> N
 
 
 def test_a_topic_is_changed_as_a_whole(cluster: Cluster, admin: Run) -> None:
-    """Without a channel, the topic; deleted, no nsqlookupd knows it any more."""
+    """Without a channel the topic is changed; nsqlookupd forgets a deleted one."""
     cluster.fresh("orders", messages=2, dead=False)
 
     assert 0 == admin("pause", "orders").status
@@ -93,7 +93,7 @@ def test_a_topic_is_changed_as_a_whole(cluster: Cluster, admin: Run) -> None:
 
 
 def test_what_was_made_is_there(cluster: Cluster, admin: Run) -> None:
-    """`create` makes a topic known to nsqlookupd; given nsqds make it themselves."""
+    """`create` registers a topic with nsqlookupd; with --nsqd-http-address it is created there."""
     assert 0 == admin("create", "made").status
     assert 200 == cluster.lookupd.request("GET", "/lookup?topic=made")[0]
     flags = [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
@@ -104,7 +104,7 @@ def test_what_was_made_is_there(cluster: Cluster, admin: Run) -> None:
 
 
 def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
-    """`--json`: each step at each daemon, what failed, what to do next."""
+    """`--json` has each step on each daemon, the errors, and the next steps."""
     cluster.fresh("clicks", "archive")
 
     ran = admin("delete", "clicks", "archive", "--yes", "--json")
@@ -126,10 +126,10 @@ def test_a_report_for_programs(cluster: Cluster, admin: Run) -> None:
 
 
 def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -> None:
-    """A channel that only one nsqd has is changed there; that is no failure."""
+    """A channel that only one nsqd has is changed there; that is not an error."""
     cluster.fresh("orders", "all", messages=1, dead=False)
-    # A new topic asks nsqlookupd for its channels, and would be told of this one as well; messages
-    # reach channels once it has its answer.
+    # A new topic asks nsqlookupd for its channels, and would get this one as well; messages reach
+    # its channels only after the answer.
     wait_for(lambda: [1, 1] == cluster.depths("orders", "all"))
     cluster.nsqds[0].post("/channel/create?topic=orders&channel=here")
 
@@ -144,7 +144,7 @@ def test_where_nothing_is_there_nothing_is_to_do(cluster: Cluster, admin: Run) -
 
 
 def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
-    """`tombstone`: nsqlookupd lists it no more, and it has the topic no more; others do."""
+    """`tombstone` hides it from nsqlookupd and deletes the topic there; other nsqds keep it."""
     topic = "graves"
     cluster.fresh(topic, "c", messages=1)
     node = cluster.nsqds[0]
@@ -168,7 +168,7 @@ def test_a_node_is_hidden_from_a_topic(cluster: Cluster, admin: Run) -> None:
 
 
 def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
-    """Nobody types here: `--yes` is needed, and nothing is done without it."""
+    """Without a terminal `--yes` is required; otherwise nothing is done."""
     cluster.fresh("orders", "c", messages=2, dead=False)
 
     for verb in ("empty", "delete"):
@@ -184,7 +184,7 @@ def test_what_loses_messages_wants_a_name(cluster: Cluster, admin: Run) -> None:
 
 @pytest.mark.parametrize("name", ["$(reboot)", "a b", "\x1b[2J", "", "x" * 65, "<script>"])
 def test_what_is_no_name_is_refused(admin: Run, name: str) -> None:
-    """Before anybody is asked, and without what a terminal would obey."""
+    """The name is refused before any request, and printed without control characters."""
     for words in ((name,), ("clicks", name)):
         if words[-1] == "" and len(words) == 2:
             continue

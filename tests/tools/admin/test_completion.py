@@ -1,4 +1,4 @@
-"""Completion: verbs, flags and names of a cluster, also in real shells with keys typed."""
+"""Completion of verbs, flags and names of a cluster, also in real shells."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def found(*words: str) -> list[str]:
 
 
 def test_verbs_and_flags() -> None:
-    """Those that begin as the last word does; a flag with a value ends in `=`."""
+    """Words that begin like the last one are returned; a flag with a value ends in `=`."""
     assert [*VERBS] == found("")
     assert ["pause", "peek", "policies"] == found("p")
     assert ["--dry-run"] == found("pause", "--d")
@@ -59,7 +59,7 @@ def test_verbs_and_flags() -> None:
 
 
 def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics, then channels of that topic; nodes where a node is meant."""
+    """Topics come first, then channels of that topic; `tombstone` takes addresses of nsqds."""
     cluster.fresh("clicks", "archive", dead=False)
     cluster.fresh("orders", "mail", dead=False)
 
@@ -78,7 +78,7 @@ def test_names_of_the_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_nobody_there_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
-    """The shell goes on after a second at most, and says nothing."""
+    """Nothing is printed, and five failing completions take less than 5 s."""
     began = time.monotonic()
     for words in (
         ["pause", "--lookupd-http-address=127.0.0.1:1", ""],
@@ -93,7 +93,7 @@ def test_nobody_there_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """An nsqlookupd with names that a shell would obey."""
+    """An nsqlookupd that lists names with shell commands."""
     await reader.readuntil(b"\r\n\r\n")
     body = (
         b'{"topics":["$(touch owned)","`id`","a b","ok","x\\u001b[2J"],"producers":'
@@ -107,7 +107,7 @@ async def hostile(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 
 
 async def test_hostile_names_do_not_come_to_the_shell() -> None:
-    """Only names that NSQ allows, and addresses."""
+    """Only valid names and addresses are returned."""
     server = await asyncio.start_server(hostile, "127.0.0.1", 0)
     async with server:
         port = server.sockets[0].getsockname()[1]
@@ -119,7 +119,7 @@ async def test_hostile_names_do_not_come_to_the_shell() -> None:
 
 
 def test_scripts(admin: Run) -> None:
-    """One for each shell; another shell is refused."""
+    """Each shell has one; another shell is an error."""
     for shell in completion.SHELLS:
         ran = admin("completion", shell)
         assert (0, completion.SCRIPTS[shell]) == (ran.status, ran.out)
@@ -131,7 +131,7 @@ def test_scripts(admin: Run) -> None:
 
 
 def sparq_in(folder: Path) -> dict[str, str]:
-    """An environment where `sparq` is this one."""
+    """Return an environment in which `sparq` is this checkout."""
     program = folder / "sparq"
     program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m sparq.cli "$@"\n')
     program.chmod(0o755)
@@ -140,7 +140,7 @@ def sparq_in(folder: Path) -> dict[str, str]:
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
-    """The script in a real bash: words in, COMPREPLY out."""
+    """The script works in a real bash: COMP_WORDS in, COMPREPLY out."""
     cluster.fresh("clicks", "archive", dead=False)
     script = r"""
         eval "$(sparq admin completion bash)"
@@ -165,7 +165,7 @@ def test_bash_completes(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.fixture(params=SHELLS)
 def name(request: pytest.FixtureRequest) -> str:
-    """A shell that this machine has."""
+    """A shell that is installed."""
     shell = str(request.param)
     if shutil.which(shell) is None:
         pytest.skip(f"needs {shell}")
@@ -182,14 +182,14 @@ def shell(cluster: Cluster, name: str, tmp_path: Path) -> Iterator[Shell]:
 
 
 def test_what_is_typed_is_completed(cluster: Cluster, shell: Shell) -> None:
-    """Verbs, flags and their values, names of the cluster; a blank after what is whole."""
+    """Verbs, flags, values and names are completed; a space follows a complete word."""
     assert TYPED == {typed: shell.completed(typed) for typed in TYPED}
     begin = f"sparq admin tombstone clicks {cluster.nsqds[0].http}"
     assert f"{begin} " == shell.completed(begin)
 
 
 def test_the_cluster_that_the_flags_name(cluster: Cluster, name: str, tmp_path: Path) -> None:
-    """An address has colons, where bash splits words: it is one word all the same."""
+    """An address is one word, although bash splits words at colons."""
     cluster.fresh("clicks", "archive", dead=False)
     environment = sparq_in(tmp_path)
     assert "SPARQ_LOOKUPD_HTTP_ADDRESS" not in os.environ

@@ -1,4 +1,4 @@
-"""`sparq admin drain`: waits, says what holds it up, sees the process end, takes it back."""
+"""`sparq admin drain` waits, reports what remains, checks that the process ends, and undoes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tools.admin.conftest import Cluster, Ran, Run, call
 
 
 class Leaving:
-    """An nsqd that is drained, and what names its cluster."""
+    """An nsqd to be drained, and the flag that names its cluster."""
 
     def __init__(self, nsqd: NsqdServer, capfd: pytest.CaptureFixture[str], flag: str) -> None:
         self.nsqd = nsqd
@@ -27,7 +27,7 @@ class Leaving:
 
 @pytest.fixture
 def leaving(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Leaving]:
-    """One with a topic that has three messages in a channel without consumers."""
+    """An nsqd with three messages in a channel without consumers."""
     with (
         spawn_nsqlookupd(tmp_path) as lookupd,
         spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd,
@@ -36,13 +36,13 @@ def leaving(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Leavi
         nsqd.post("/channel/create?topic=t&channel=c")
         nsqd.post("/mpub?topic=t", b"1\n2\n3")
         wait_for(lambda: lookupd.get_json("/nodes")["producers"])
-        # A new topic asks nsqlookupds for channels before it flows.
+        # A new topic asks nsqlookupds for its channels before messages reach them.
         wait_for(lambda: nsqd.channel("t", "c")["depth"] == 3)
         yield Leaving(nsqd, capfd, f"--lookupd-http-address={lookupd.http}")
 
 
 def test_what_holds_it_up_is_said(leaving: Leaving) -> None:
-    """A drain that is not done in time goes on, and has status 1."""
+    """A drain that is not complete within --timeout continues, and the status is 1."""
     found = leaving.drain("--timeout=1s")
 
     assert 1 == found.status
@@ -59,7 +59,7 @@ def test_what_holds_it_up_is_said(leaving: Leaving) -> None:
 
 
 def test_it_waits_until_nothing_is_left(leaving: Leaving) -> None:
-    """And may be undone."""
+    """The drained nsqd refuses publishes until `--undo`."""
     emptied = threading.Timer(1, leaving.nsqd.post, ["/channel/empty?topic=t&channel=c"])
     emptied.start()
     found = leaving.drain()
@@ -76,7 +76,7 @@ def test_it_waits_until_nothing_is_left(leaving: Leaving) -> None:
 
 
 def test_the_process_ends(leaving: Leaving) -> None:
-    """With `--exit`, in its order."""
+    """With `--exit` the process ends with status 0."""
     leaving.nsqd.post("/channel/empty?topic=t&channel=c")
     found = leaving.drain("--exit")
 
@@ -89,7 +89,7 @@ def test_the_process_ends(leaving: Leaving) -> None:
 
 
 def test_one_that_dies_is_no_success(leaving: Leaving) -> None:
-    """It was not seen empty."""
+    """It was not seen empty, so the status is 1."""
     killed = threading.Timer(1, leaving.nsqd.kill9)
     killed.start()
     found = leaving.drain("--exit")
@@ -101,7 +101,7 @@ def test_one_that_dies_is_no_success(leaving: Leaving) -> None:
 
 
 def test_one_that_is_undone_meanwhile(leaving: Leaving) -> None:
-    """The verb ends, with status 1."""
+    """The verb ends with status 1."""
     undone = threading.Timer(1, leaving.nsqd.request, ["DELETE", "/drain"])
     undone.start()
     found = leaving.drain()
@@ -112,7 +112,7 @@ def test_one_that_is_undone_meanwhile(leaving: Leaving) -> None:
 
 
 def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
-    """Another node, flags that do not go together, and Go's nsqd."""
+    """An unknown node, flags that exclude each other, and Go's nsqd are errors."""
     assert 1 == leaving.drain("--undo", "--exit").status
     found = admin("drain", "nobody:1", f"--nsqd-http-address={leaving.nsqd.http}")
     assert 1 == found.status
@@ -124,7 +124,7 @@ def test_mistakes(leaving: Leaving, admin: Run, old_nsqd: str) -> None:
 
 
 def test_one_that_is_dead_already(cluster: Cluster, admin: Run) -> None:
-    """It is listed, and does not answer: nothing was done, nor a topic moved there."""
+    """Nothing is done, neither for `drain` nor for a move to it."""
     found = admin("drain", cluster.dead)
     assert (1, "") == (found.status, found.out)
     assert f"{cluster.dead}: " in found.err
@@ -133,5 +133,5 @@ def test_one_that_is_dead_already(cluster: Cluster, admin: Run) -> None:
     found = admin("move", "topic", "moves", f"--from={source.http}", f"--to={cluster.dead}")
     assert 1 == found.status
     assert f"{cluster.dead}: " in found.err
-    assert not source.get_json("/drain")["draining_topics"]  # the target comes first
+    assert not source.get_json("/drain")["draining_topics"]  # the target is checked first
     assert 2 == source.channel("moves", "c")["depth"]

@@ -11,7 +11,7 @@ from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
 
 
 def test_a_topic_is_exported(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
-    """JSON lines with each body as it is, CSV without formulas; no file is written over."""
+    """JSON lines have unchanged bodies, CSV has no formulas; no file is overwritten."""
     cluster.fresh("clicks", "archive")
     bodies = [b"=1+1", b"\xff\x00", 'grüße\n"x",'.encode(), b"@SUM(A1)"]
     for number, body in enumerate(bodies):
@@ -40,7 +40,7 @@ def test_a_topic_is_exported(cluster: Cluster, admin: Run, tmp_path: Path) -> No
 
 
 def test_bodies_that_are_cut_are_told(cluster: Cluster, admin: Run) -> None:
-    """An export that is not whole ends with 1."""
+    """An incomplete export ends with status 1."""
     cluster.fresh("orders", messages=1, dead=False)
 
     assert 0 == admin("export", "orders").status

@@ -1,4 +1,4 @@
-"""`sparq admin` finds and shows messages on three nsqds, one of them dead, and takes nothing."""
+"""`sparq admin` finds and shows messages on three nsqds, one of them dead; it changes none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from tests.tools.admin.conftest import Cluster, Run, tells_of_the_dead
 
 
 def test_peek_takes_nothing(cluster: Cluster, admin: Run) -> None:
-    """Messages of all nsqds in the order of their times; attempts and depth stay."""
+    """All nsqds' messages are sorted by time; their attempts and the depth do not change."""
     cluster.fresh("clicks", "archive", messages=4)
 
     ran = admin("peek", "clicks", "archive", "--limit=6")
@@ -28,7 +28,7 @@ def test_peek_takes_nothing(cluster: Cluster, admin: Run) -> None:
 
 
 def test_deferred_messages_by_when_they_are_due(cluster: Cluster, admin: Run) -> None:
-    """`--state=deferred`."""
+    """`--state=deferred` sorts by due time."""
     cluster.fresh("orders", "c", dead=False)
     cluster.nsqds[0].post("/pub?topic=orders&defer=900500", b"later")
     cluster.nsqds[1].post("/pub?topic=orders&defer=600000", b"sooner")
@@ -41,7 +41,7 @@ def test_deferred_messages_by_when_they_are_due(cluster: Cluster, admin: Run) ->
 
 
 def test_messages_are_found(cluster: Cluster, admin: Run) -> None:
-    """By text, a value of their JSON, a time; by id; ids alone for the next command."""
+    """Messages are found by text, JSON value, time or id; `--ids` prints ids for other verbs."""
     cluster.fresh("clicks", "archive", messages=5)
 
     for words in (['--text={"n": 3}'], ["--where=n = 3"], ["--where", "n=3", "--state=waiting"]):
@@ -62,7 +62,7 @@ def test_messages_are_found(cluster: Cluster, admin: Run) -> None:
 
 
 def test_hostile_bodies_are_shown_and_not_obeyed(cluster: Cluster, admin: Run) -> None:
-    """Control characters become blanks in a table, and escapes in JSON."""
+    """Control characters are blanks in a table and escapes in JSON."""
     cluster.fresh("orders", "c", dead=False)
     cluster.nsqds[0].post("/pub?topic=orders", b"\x1b]0;owned\x07\x1b[2J\xe2\x80\xae")
 

@@ -1,4 +1,4 @@
-"""The context of a verb of `sparq admin`: names typed at a terminal, and what to do next."""
+"""The context of a verb of `sparq admin`: confirmation at a terminal, and the next steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.tools.admin.conftest import Cluster, Run
 
 
 def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
-    """On a terminal the name is asked for: the right one does it, another one nothing."""
+    """A terminal user must type the name; after a wrong one nothing is done."""
     cluster.fresh("orders", "c", messages=1, dead=False)
     main, side = os.openpty()
     before = os.dup(0)
@@ -31,7 +31,7 @@ def test_a_typed_name(cluster: Cluster, admin: Run) -> None:
 
 
 def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) -> None:
-    """What was asked for, at the dead nsqd alone; texts quoted for a shell, the token left out."""
+    """It repeats the call for the dead nsqd, quoted for a shell and without the token."""
     cluster.fresh("clicks", "archive")
 
     ran = admin("find", "clicks", "archive", "--where=n >= $(id)", "--limit=7", "--token=secret")
@@ -42,7 +42,7 @@ def test_the_command_that_goes_on_has_all_flags(cluster: Cluster, admin: Run) ->
 
 
 def test_an_nsqd_that_cannot(cluster: Cluster, admin: Run, old_nsqd: str) -> None:
-    """Go's, or an older one: named with what to do, and no command that would fail again."""
+    """Go's or an older nsqd is named with advice, but without a command that would fail again."""
     flags = [f"--nsqd-http-address={address}" for address in (cluster.nsqds[0].http, old_nsqd)]
     cluster.fresh("clicks", "archive", messages=1)
 

@@ -1,4 +1,4 @@
-"""`sparq admin list` and `sparq admin audit`: what is listed, also while an nsqd is dead."""
+"""`sparq admin list` and `sparq admin audit`, also while an nsqd is dead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = 20
 
 
 class FakeAdmin:
-    """An nsqadmin's audit route: 20 entries a page, with a token."""
+    """nsqadmin's audit route: 20 entries per page, and a required token."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -72,14 +72,14 @@ class FakeAdmin:
 
 @pytest.fixture
 def fake() -> Iterator[FakeAdmin]:
-    """An nsqadmin."""
+    """A running FakeAdmin."""
     found = FakeAdmin()
     yield found
     found.close()
 
 
 def test_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
-    """As a table or JSON, over pages, with filters, and with nothing that a terminal would obey."""
+    """All pages are shown, as a table or JSON, with filters and without control characters."""
     flags = (f"--nsqadmin-http-address=127.0.0.1:{fake.port}", "--token=secret")
 
     ran = admin("audit", *flags, "--limit=25", "--user=ada", "--action=delete_channel")
@@ -100,7 +100,7 @@ def test_entries_are_shown(fake: FakeAdmin, admin: Run) -> None:
 
 
 def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
-    """One line, with what to do."""
+    """The error is one line with advice."""
     ran = admin("audit", f"--nsqadmin-http-address=127.0.0.1:{fake.port}")
     assert 1 == ran.status
     assert "use --token=@FILE with a token that may read" in ran.err
@@ -112,7 +112,7 @@ def test_without_nsqadmin_or_its_leave(fake: FakeAdmin, admin: Run) -> None:
 
 
 def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> None:
-    """Sums over those that answer; the dead one is named each time."""
+    """Figures are summed over the live nsqds; each list names the dead one."""
     cluster.fresh("clicks", "archive", messages=3)
 
     topics = admin("list")
@@ -136,7 +136,7 @@ def test_topics_channels_and_nsqds_are_listed(cluster: Cluster, admin: Run) -> N
 
 
 def test_list_for_programs(cluster: Cluster, admin: Run) -> None:
-    """`--json`: rows by name, and errors; a message's age is a number."""
+    """`--json` has rows by name, and errors; a message's age is a number."""
     cluster.fresh("orders", "c", messages=1, dead=False)
 
     document = admin("list", "orders", "--json").document

@@ -1,4 +1,4 @@
-"""A verb of `sparq admin` is run on the cluster that the flags or the environment name."""
+"""A verb of `sparq admin` runs on the cluster that the flags or the environment name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.tools.admin.conftest import Cluster, Run
     ],
 )
 def test_a_mistake_is_one_sentence(admin: Run, words: list[str], why: str) -> None:
-    """With what to write instead."""
+    """It contains the correct usage."""
     ran = admin(*words)
 
     assert 1 == ran.status
@@ -39,7 +39,7 @@ def test_a_mistake_is_one_sentence(admin: Run, words: list[str], why: str) -> No
 
 
 def test_too_few_nsqds(cluster: Cluster, admin: Run) -> None:
-    """`--expect-nodes`: one that nsqlookupd has forgotten is missed all the same."""
+    """`--expect-nodes` detects a missing nsqd that nsqlookupd no longer lists."""
     cluster.fresh("orders", dead=False)
 
     assert 0 == admin("list", "orders", "--expect-nodes=3").status
@@ -51,7 +51,7 @@ def test_too_few_nsqds(cluster: Cluster, admin: Run) -> None:
 def test_given_nsqds_are_asked(
     cluster: Cluster, admin: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--nsqd-http-address`, and the environment in place of a flag."""
+    """`--nsqd-http-address` is used, or the environment without a flag."""
     cluster.fresh("clicks", "archive", messages=1)
     flags = [f"--nsqd-http-address={address}" for address in (*cluster.alive, cluster.dead)]
 

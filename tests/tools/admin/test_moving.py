@@ -1,4 +1,4 @@
-"""`sparq admin move topic`: all of it, each channel its own; killed anywhere it goes on."""
+"""`sparq admin move topic` moves each channel's messages, and can be repeated after any kill."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from tests.support.waiting import wait_for
 from tests.tools.admin.conftest import Ran, call
 
 MESSAGES = int(os.environ.get("MOVE_MESSAGES", "20000"))
-"""`make move` has a million."""
+"""`make move` sets a million."""
 
 QUICK = ("--wait=0s", "--consumer-opt=msg_timeout,1s")
 
 
 class Pair:
-    """Two nsqds below an nsqlookupd; the topic `t` is to go from the first to the second."""
+    """Two nsqds with an nsqlookupd; the topic `t` moves from the first to the second."""
 
     def __init__(self, nsqds: tuple[NsqdServer, NsqdServer], lookupd: Server) -> None:
         self.source, self.target = nsqds
@@ -35,7 +35,7 @@ class Pair:
 
     @property
     def words(self) -> list[str]:
-        """The command line, from the verb on."""
+        """The arguments of `sparq admin`."""
         where = [f"--from={self.source.http}", f"--to={self.target.http}"]
         cluster = f"--lookupd-http-address={self.lookupd.http}"
         return ["move", "topic", "t", *where, cluster, *QUICK]
@@ -44,14 +44,14 @@ class Pair:
         return call(capfd, *self.words, *words)
 
     def furnish(self, *channels: str, messages: int = 0) -> None:
-        """The topic at the source."""
+        """Create the topic on the source."""
         self.source.post("/topic/create?topic=t")
         for name in channels:
             self.source.post(f"/channel/create?topic=t&channel={name}")
         self.publish(0, messages)
 
     def publish(self, first: int, end: int) -> None:
-        """Numbered messages at the source."""
+        """Publish numbered messages to the source."""
         for at in range(first, end, 5_000):
             lines = b"\n".join(b"%d" % number for number in range(at, min(end, at + 5_000)))
             self.source.post("/mpub?topic=t", lines)
@@ -60,7 +60,7 @@ class Pair:
         self.source.post(f"/channel/empty?topic=t&channel={channel}")
 
     def arrived(self, channel: str) -> Counter[int]:
-        """What waits in a channel at the target."""
+        """Return the messages that wait in a channel of the target."""
         found: Counter[int] = Counter()
         path = f"/channel/messages?topic=t&channel={channel}&state=waiting&limit=1000"
         after = ""
@@ -72,13 +72,13 @@ class Pair:
                 return found
 
     def has_left(self) -> bool:
-        """Whether the source has the topic no more."""
+        """Whether the source no longer has the topic."""
         return not self.source.get_json("/stats?format=json&topic=t")["topics"]
 
 
 @pytest.fixture
 def pair(tmp_path: Path) -> Iterator[Pair]:
-    """Both run, and are listed."""
+    """Both nsqds run and are listed."""
     with (
         spawn_nsqlookupd(tmp_path) as lookupd,
         spawn_nsqd(tmp_path, "--node-id=1", lookupds=(lookupd,), name="source") as source,
@@ -89,13 +89,13 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def carried(ran: Ran) -> tuple[int, int]:
-    """How many messages were carried over, and how many of them at most twice."""
+    """Return how many messages were moved, and how many at most twice."""
     words = ran.out.replace(",", "").split()
     return int(words[words.index("messages") - 1]), int(words[words.index("most") + 1])
 
 
 def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    """What another channel has finished it does not get; paused ones are paused there."""
+    """A channel does not get messages that it has finished; a paused one stays paused."""
     pair.furnish("all", "half", "none", "still", "gone#ephemeral", messages=MESSAGES // 2)
     for name in ("half", "none"):
         pair.finish_all(name)
@@ -122,7 +122,7 @@ def test_each_channel_has_its_own(pair: Pair, capfd: pytest.CaptureFixture[str])
 
 
 def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    """What the source tells of a letter, the target does."""
+    """The target shows the history that the source had."""
     history = DeadLetterHistory(
         "orders", "billing", "0" * 16, 3, 10**18, 0, "me", "requeued", redriven=2
     )
@@ -140,7 +140,7 @@ def test_dead_letters_keep_their_histories(pair: Pair, capfd: pytest.CaptureFixt
 
 
 def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    """A topic without a channel: its messages wait for the first one there, too."""
+    """Messages of a topic without channels wait for the target's first one."""
     pair.furnish(messages=50)
     document = pair.move(capfd, "--json").document
     assert {"result": "done", "carried": 50, "maybe_twice": 0}.items() <= document.items()
@@ -152,7 +152,7 @@ def test_what_no_channel_sees_is_carried_too(pair: Pair, capfd: pytest.CaptureFi
 def test_the_target_does_not_learn_the_channel_of_the_move(
     pair: Pair, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A slow nsqlookupd answers the target's question about channels after the move has begun."""
+    """A slow nsqlookupd answers the target's request for channels after the move has begun."""
     pair.furnish(messages=50)
     wait_for(lambda: "t" in pair.lookupd.get_json("/topics")["topics"])
     os.kill(pair.lookupd.pid, signal.SIGSTOP)
@@ -170,7 +170,7 @@ def test_the_target_does_not_learn_the_channel_of_the_move(
 
 @pytest.mark.parametrize("victim", ["source", "target"])
 def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim: str) -> None:
-    """The verb says so; the next run finishes, and nothing is lost."""
+    """The verb reports it; the next run completes the move, and no message is lost."""
     pair.furnish("a", "b", messages=MESSAGES)
     nsqd: NsqdServer = getattr(pair, victim)
     pair.target.post("/topic/create?topic=t")
@@ -191,7 +191,7 @@ def test_a_side_that_dies(pair: Pair, capfd: pytest.CaptureFixture[str], victim:
 
 
 def checked(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) -> None:
-    """Run it again: all is there, and no more twice than was said."""
+    """Move again: all messages have arrived, and no more duplicates than reported."""
     ran = pair.move(capfd)
     assert (0, "") == (ran.status, ran.err)
     assert pair.has_left()
@@ -204,7 +204,7 @@ def checked(pair: Pair, capfd: pytest.CaptureFixture[str], twice_before: int) ->
 
 
 def test_the_verb_is_killed(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    """kill -9 in the middle: what it had in flight comes again, and is counted."""
+    """After kill -9, messages in flight are moved again, and counted as possible duplicates."""
     pair.furnish("a", "b", messages=MESSAGES)
     program = [sys.executable, "-c", "import sys; from sparq.cli import main; sys.exit(main())"]
     with subprocess.Popen([*program, "admin", *pair.words]) as process:
@@ -215,7 +215,7 @@ def test_the_verb_is_killed(pair: Pair, capfd: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_cannot_be_moved(pair: Pair, capfd: pytest.CaptureFixture[str]) -> None:
-    """Said in words, with what to do; nothing is lost."""
+    """The error says what to do; no message is lost."""
     pair.furnish("c", messages=3)
     ran = call(capfd, *pair.words[:1], "channel", "t", *pair.words[3:])
     assert (1, True) == (ran.status, "takes topic NAME" in ran.err)

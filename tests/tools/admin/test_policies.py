@@ -1,4 +1,4 @@
-"""`sparq admin policies`: shown, written as TOML, set and dropped at all nsqds that answer."""
+"""`sparq admin policies` shows, exports, sets and drops policies on all live nsqds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ max_channel_lag_time = "24h0m0s"
 
 @pytest.fixture(autouse=True)
 def _none(cluster: Cluster) -> Iterator[None]:
-    """Each test begins and ends without policies."""
+    """Delete the policies before and after each test."""
     for nsqd in cluster.nsqds:
         nsqd.request("DELETE", "/policies")
     yield
@@ -32,7 +32,7 @@ def _none(cluster: Cluster) -> Iterator[None]:
 
 
 def alive(cluster: Cluster) -> list[str]:
-    """The flags that name the nsqds that answer."""
+    """Return the flags that name the live nsqds."""
     return [f"--nsqd-http-address={nsqd.http}" for nsqd in cluster.nsqds]
 
 
@@ -43,7 +43,7 @@ def held(nsqd: NsqdServer) -> list[str]:
 def test_a_file_is_set_at_all_nsqds_and_comes_back(
     cluster: Cluster, admin: Run, tmp_path: Path
 ) -> None:
-    """A dry run says what each nsqd would change; what is exported is what was applied."""
+    """A dry run shows each nsqd's changes; an export equals the applied file."""
     cluster.fresh("limited.policies", dead=False)
     file = tmp_path / "policies.toml"
     file.write_text(TOML)
@@ -65,7 +65,7 @@ def test_a_file_is_set_at_all_nsqds_and_comes_back(
 
 
 def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
-    """The others take the document; the status is 1, and what to do next is said."""
+    """The live nsqds are changed; the status is 1, and the next command is printed."""
     cluster.fresh("policies.dead")
     file = tmp_path / "policies.json"
     file.write_text('{"policies": [{"topic": "a", "max_channels": 1}]}')
@@ -78,7 +78,7 @@ def test_one_nsqd_is_dead(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
 
 
 def test_a_document_that_is_refused(cluster: Cluster, admin: Run, tmp_path: Path) -> None:
-    """Nothing is done anywhere, and the reason names the policy."""
+    """No nsqd is changed, and the error names the policy."""
     file = tmp_path / "policies.toml"
     file.write_text('[[policies]]\ntopic = "a"\nmax_chanels = 1\n')
 
@@ -94,7 +94,7 @@ def test_a_document_that_is_refused(cluster: Cluster, admin: Run, tmp_path: Path
 
 
 def test_the_list_tells_where_nsqds_differ(cluster: Cluster, admin: Run) -> None:
-    """Those with the same policies share a row; `export` does not guess which are meant."""
+    """nsqds with equal policies share a row; `export` fails if they differ."""
     first, second = cluster.nsqds
     same = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
     for nsqd in cluster.nsqds:
@@ -121,7 +121,7 @@ def test_the_list_tells_where_nsqds_differ(cluster: Cluster, admin: Run) -> None
 
 
 def test_what_holds_for_a_topic(cluster: Cluster, admin: Run) -> None:
-    """At each nsqd, with what has decided it."""
+    """Each nsqd's value is shown with its source."""
     first = cluster.nsqds[0]
     body = b'{"policies": [{"topic": "a*", "channel": "c", "max_channel_consumers": 3}]}'
     assert 200 == first.request("PUT", "/policies", body)[0]
@@ -135,7 +135,7 @@ def test_what_holds_for_a_topic(cluster: Cluster, admin: Run) -> None:
 
 
 def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
-    """What they keep may be deleted: nobody drops them by mistake."""
+    """Without `--yes` nothing is dropped: messages that policies protect might be deleted."""
     body = b'{"policies": [{"topic": "a", "max_channels": 1}]}'
     for nsqd in cluster.nsqds:
         assert 200 == nsqd.request("PUT", "/policies", body)[0]
@@ -151,7 +151,7 @@ def test_dropping_wants_a_word(cluster: Cluster, admin: Run) -> None:
 
 
 def test_gos_nsqd_has_none(cluster: Cluster, admin: Run, tmp_path: Path, old_nsqd: str) -> None:
-    """It is named among what was not done."""
+    """Its error is in the report."""
     file = tmp_path / "policies.toml"
     file.write_text(TOML)
     given = [alive(cluster)[0], f"--nsqd-http-address={old_nsqd}"]

@@ -1,4 +1,4 @@
-"""Messages that nsqds show, merged by time."""
+"""Messages of several nsqds, merged by time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparq.tools.admin.reading import messages_in
 
 
 async def test_messages_are_merged_by_time() -> None:
-    """Of any number of sources, each in its order; what is no message is left out."""
+    """Any number of sorted sources is merged; invalid messages are left out."""
 
     async def source(*stamps: int) -> Any:
         for stamp in stamps:

@@ -1,4 +1,4 @@
-"""`sparq admin redrive`: dead letters go back, all that wait or those that are named."""
+"""`sparq admin redrive` sends back all waiting dead letters or those with given ids."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLICIES = json.dumps({"policies": [{"topic": "poison*", "max_attempts": 1}]}).e
 
 @pytest.fixture(autouse=True)
 def _one_attempt(cluster: Cluster) -> Iterator[None]:
-    """What a consumer of these topics sends back is a dead letter."""
+    """Make every requeued message of these topics a dead letter."""
     for nsqd in cluster.nsqds:
         assert nsqd.request("PUT", "/policies", POLICIES)[0] == 200
     yield
@@ -32,7 +32,7 @@ def alive(cluster: Cluster) -> list[str]:
 
 
 def fail(nsqd: NsqdServer, topic: str, count: int) -> None:
-    """Have so many messages of a topic fail in its channel `c`."""
+    """Requeue `count` messages in the topic's channel `c`, so that they become dead letters."""
     with V2Client(nsqd) as line:
         assert line.ask(sub(topic, "c")) == OK
         line.send(rdy(count))
@@ -41,7 +41,7 @@ def fail(nsqd: NsqdServer, topic: str, count: int) -> None:
 
 
 def letters(cluster: Cluster, topic: str, count: int) -> None:
-    """Have so many dead letters at each nsqd."""
+    """Create `count` dead letters on each nsqd."""
     cluster.fresh(f"{topic}.dead", dead=False)
     cluster.fresh(topic, "c", count, dead=False)
     for nsqd in cluster.nsqds:
@@ -49,7 +49,7 @@ def letters(cluster: Cluster, topic: str, count: int) -> None:
 
 
 def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
-    """The channel is made where there is none; each letter is back in its channel once."""
+    """A missing channel is created; each message returns to its original channel once."""
     letters(cluster, "poison.all", 5)
     ran = admin("redrive", "poison.all.dead", "back", "--dry-run", *alive(cluster))
     assert (1, "") == (ran.status, ran.out)
@@ -79,7 +79,7 @@ def test_all_that_wait(cluster: Cluster, admin: Run) -> None:
 
 
 def test_at_a_rate(cluster: Cluster, admin: Run) -> None:
-    """So many a second, of all nsqds together."""
+    """The rate limits all nsqds in total."""
     letters(cluster, "poison.rate", 4)
     began = time.monotonic()
     ran = admin("redrive", "poison.rate.dead", "back", "--rate=8", *alive(cluster))
@@ -89,7 +89,7 @@ def test_at_a_rate(cluster: Cluster, admin: Run) -> None:
 
 
 def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
-    """Ids, as for requeue; what is refused is told with its reason."""
+    """Ids are given as for `requeue`; refused ones have a reason."""
     letters(cluster, "poison.ids", 2)
     cluster.post("/channel/create?topic=poison.ids.dead&channel=back")
     (one, two), (three, _) = cluster.ids("poison.ids.dead")
@@ -115,13 +115,13 @@ def test_those_that_are_named(cluster: Cluster, admin: Run) -> None:
 
 
 def test_what_is_wrong(cluster: Cluster, admin: Run) -> None:
-    """Names, ids, and a topic that nobody has."""
+    """Invalid names, invalid ids and an unknown topic are errors."""
     for words in (("poison.x/", "back"), ("poison.x.dead", "back", "12"), ("nobody.dead", "back")):
         assert 1 == admin("redrive", *words, *alive(cluster)).status
 
 
 def test_an_nsqd_that_is_dead(cluster: Cluster, admin: Run) -> None:
-    """The others' letters go back; the status is 1, and what to do next is said."""
+    """The live nsqds' messages are sent back; the status is 1, and the next command is printed."""
     letters(cluster, "poison.gone", 1)
     cluster.post("/channel/create?topic=poison.gone.dead&channel=back")
     dead = f"--nsqd-http-address={cluster.dead}"

@@ -10,9 +10,9 @@ def waiting(cluster: Cluster) -> list[int]:
 
 
 def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
-    """`seek`: where it lands at each nsqd and what comes again; the dead one is named."""
+    """`seek` shows each nsqd's new position and returning messages; the dead nsqd is named."""
     cluster.fresh("clicks", "archive")
-    # What some channel still needs stays in the log.
+    # Messages stay in the log while any channel needs them.
     cluster.post("/channel/create?topic=clicks&channel=keeper")
     cluster.post("/mpub?topic=clicks", b"1\n2\n3")
     cluster.nsqds[0].post("/channel/empty?topic=clicks&channel=archive")
@@ -35,7 +35,7 @@ def test_a_channel_goes_back(cluster: Cluster, admin: Run) -> None:
 
 
 def test_messages_that_a_seek_skips_are_named_first(cluster: Cluster, admin: Run) -> None:
-    """Nobody types the name here: nothing is done without `--yes`."""
+    """Without a terminal nothing is done unless `--yes` is given."""
     cluster.fresh("clicks", "archive", messages=3)
 
     ran = admin("seek", "clicks", "archive", "latest")

@@ -1,4 +1,4 @@
-"""`sparq admin` acts on single messages on three nsqds, one of them dead."""
+"""`sparq admin` changes single messages on three nsqds, one of them dead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tools.admin.conftest import Cluster, Run
 
 @contextmanager
 def standard_input(data: bytes) -> Iterator[None]:
-    """Have these bytes come from descriptor 0."""
+    """Make descriptor 0 a pipe with this data."""
     reading, writing = os.pipe()
     os.write(writing, data)
     os.close(writing)
@@ -32,7 +32,7 @@ def standard_input(data: bytes) -> Iterator[None]:
 
 
 def hold(nsqd: NsqdServer, count: int) -> list[str]:
-    """Defer messages at an nsqd; their ids."""
+    """Publish deferred messages to an nsqd; return the ids of all deferred ones."""
     for number in range(count):
         nsqd.post("/pub?topic=clicks&defer=3600000", b"later %d" % number)
     path = "/channel/messages?topic=clicks&channel=archive&state=deferred&bodies=false"
@@ -41,7 +41,7 @@ def hold(nsqd: NsqdServer, count: int) -> list[str]:
 
 @pytest.mark.parametrize("verb", ["requeue", "finish", "cancel"])
 def test_single_messages(cluster: Cluster, admin: Run, verb: str) -> None:
-    """Done where they are; an id that nobody has is named, and so is the dead nsqd."""
+    """Each message is changed on its nsqd; an unknown id and the dead nsqd are reported."""
     cluster.fresh("clicks", "archive")
     ids = [*hold(cluster.nsqds[0], 2), *hold(cluster.nsqds[1], 1)]
     unknown = "0123456789abcdef"
@@ -68,7 +68,7 @@ def test_single_messages(cluster: Cluster, admin: Run, verb: str) -> None:
 
 
 def test_what_is_found_is_handled(cluster: Cluster, admin: Run) -> None:
-    """`find --ids` into `copy -` and `finish -`; all done, all nsqds there: status 0."""
+    """`copy -` and `finish -` read the output of `find --ids`; if all succeed the status is 0."""
     cluster.fresh("orders", "c", messages=5, dead=False)
     cluster.fresh("copies", dead=False)
     ids = admin("find", "orders", "--where=n >= 3", "--ids").out
@@ -102,7 +102,7 @@ def test_what_is_found_is_handled(cluster: Cluster, admin: Run) -> None:
 def test_a_mistake_is_one_sentence(
     cluster: Cluster, admin: Run, words: list[str], why: str
 ) -> None:
-    """Nothing is done."""
+    """The error says what is wrong, and nothing is done."""
     cluster.fresh("orders", "c", dead=False)
 
     with standard_input(b""):
@@ -115,7 +115,7 @@ def test_a_mistake_is_one_sentence(
 
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_reason_is_that_of_the_nsqd_which_has_the_message(turned: bool) -> None:
-    """The others only say that the id is not theirs; their answers may come first or last."""
+    """Others only report a foreign id, before or after that answer."""
     assert message_actions.OTHER_NODE == selecting.OTHER_NODE
     ids = "0" * 16, "1" * 16
     answers = [

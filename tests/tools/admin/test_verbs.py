@@ -6,7 +6,7 @@ from tests.tools.admin.conftest import Cluster, Run
 
 
 def test_places_may_begin_with_a_dash(cluster: Cluster, admin: Run) -> None:
-    """`-1h` is a place and no flag; one that is none is refused by each nsqd."""
+    """`-1h` is parsed as a position, not a flag; each nsqd refuses an invalid position."""
     cluster.fresh("orders", "c", messages=1, dead=False)
 
     assert 0 == admin("seek", "orders", "c", "-1h").status
