@@ -1,6 +1,6 @@
-"""Malformed and legal commands on a real socket: exact answers, and whether the connection stays.
+"""Malformed and valid commands on a real socket: exact answers, and whether the connection ends.
 
-The table is docs/protocol.md, "Commands", line by line. `{max}` style numbers are nsqd's defaults.
+The cases follow docs/protocol.md, "Commands", line by line. Numbers are nsqd's defaults.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def response(data: bytes) -> bytes:
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """One nsqd for all lines of the table."""
+    """One nsqd for all cases."""
     folder: Path = tmp_path_factory.mktemp("wire")
     with spawn_nsqd(folder) as server:
         yield server
@@ -192,7 +192,7 @@ FATAL = [
 def test_a_fatal_error_is_told_and_ends_the_connection(
     nsqd: Server, sent: bytes, text: str
 ) -> None:
-    """Each malformed command gets its exact text, then EOF, behind the answers before it."""
+    """Each malformed command gets its exact error, after the earlier answers, and then EOF."""
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + sent)
 
@@ -224,7 +224,7 @@ NOT_FATAL = [
     ("sent", "text"), [row[1:] for row in NOT_FATAL], ids=[r[0] for r in NOT_FATAL]
 )
 def test_a_harmless_error_leaves_the_connection(nsqd: Server, sent: bytes, text: str) -> None:
-    """FIN, REQ and TOUCH of what is not in flight are told, and the next command is answered."""
+    """FIN, REQ and TOUCH of a message not in flight get an error; the connection stays open."""
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + SUB + sent + b"CLS\n")
         expected = OK + error(text) + response(b"CLOSE_WAIT")
@@ -233,7 +233,7 @@ def test_a_harmless_error_leaves_the_connection(nsqd: Server, sent: bytes, text:
 
 
 def test_another_magic_is_told_and_closed(nsqd: Server) -> None:
-    """Four other bytes get a framed E_BAD_PROTOCOL, then EOF."""
+    """An unknown magic gets a framed E_BAD_PROTOCOL, then EOF."""
     with V2Client(nsqd, b"") as wire:
         wire.send(b"  V3")
 
@@ -245,13 +245,13 @@ def test_a_line_that_is_too_long_closes_without_a_word(nsqd: Server) -> None:
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"P" * 17_000)
 
-        # The rest of the line may still be on its way: then the kernel resets instead.
+        # If the rest of the line is still on its way, the kernel resets the connection instead.
         with contextlib.suppress(ConnectionResetError):
             assert wire.rest() == b""
 
 
 def test_byte_by_byte_is_the_same_as_at_once(nsqd: Server) -> None:
-    """However the bytes arrive, the conversation is the same."""
+    """Commands sent byte by byte get the same answers as commands sent in one write."""
     talk = MAGIC + b"PUB slow\n" + i32(3) + b"abc" + b"SUB slow ch\nRDY 1\n"
     with V2Client(nsqd, b"") as wire:
         for at in range(len(talk)):
@@ -266,7 +266,7 @@ def test_byte_by_byte_is_the_same_as_at_once(nsqd: Server) -> None:
 
 
 def test_requeue_counts_attempts(nsqd: Server) -> None:
-    """REQ 0 puts a message back at once, with one attempt more and the same id and timestamp."""
+    """REQ 0 redelivers a message immediately, with the same id and timestamp, and attempts 2."""
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"PUB again\n" + i32(1) + b"x" + b"SUB again ch\nRDY 1\n")
         assert wire.receive(20) == OK + OK
@@ -281,7 +281,7 @@ def test_requeue_counts_attempts(nsqd: Server) -> None:
 
 
 def test_identify_negotiates(nsqd: Server) -> None:
-    """With feature_negotiation the answer is JSON with NSQ's keys first, sparq's behind them."""
+    """With feature_negotiation, IDENTIFY's answer is JSON: NSQ's keys first, then sparq's."""
     body = b'{"feature_negotiation":true,"client_id":"a"}'
     with V2Client(nsqd, b"") as wire:
         wire.send(MAGIC + b"IDENTIFY\n" + i32(len(body)) + body)

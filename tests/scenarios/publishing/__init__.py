@@ -1,1 +1,1 @@
-"""Publishing: what is stored, how often, and what the publisher is told."""
+"""Tests of publishing: which messages are stored, how often, and the publisher's result."""

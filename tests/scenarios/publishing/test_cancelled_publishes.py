@@ -1,7 +1,8 @@
-"""Publishes of which some are cancelled, late or refused, at random moments, on a real nsqd.
+"""Random publishes on a real nsqd, some cancelled, timed out or refused at random moments.
 
-Each that is told OK is stored, once; each refusal is told to the one that it is of; what was
-cancelled or late is stored once or not at all. An answer that went to another would show.
+A publish that got OK is stored once; each refusal is reported to the publish that it belongs to; a
+cancelled or timed out publish is stored once or not at all. This would reveal an answer that is
+assigned to the wrong publish.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ TOO_LONG_SECONDS = 90_000.0
 
 @dataclass(frozen=True)
 class Step:
-    """One publish: what it is, and when its task is cancelled, in turns of the loop."""
+    """One publish: its kind, and after how many turns of the loop its task is cancelled."""
 
     kind: str
     size: int
@@ -49,14 +50,14 @@ STEPS = st.lists(
 
 @dataclass
 class Run:
-    """One list of steps, taken by one producer: what became of each body."""
+    """Performs a list of steps with one producer, and records the outcome of each body."""
 
     producer: Producer
     topic: str
     outcomes: dict[bytes, object]
 
     async def take(self, steps: list[Step]) -> None:
-        """Begin each step, cancel those that are to be, and wait for the rest."""
+        """Start each step, cancel those that are due, and wait for the rest."""
         tasks: list[asyncio.Task[None]] = []
         cancels: list[tuple[int, asyncio.Task[None]]] = []
         for number, step in enumerate(steps):
@@ -73,7 +74,7 @@ class Run:
     async def turn(
         self, cancels: list[tuple[int, asyncio.Task[None]]]
     ) -> list[tuple[int, asyncio.Task[None]]]:
-        """One turn of the loop, and what is to be cancelled in it."""
+        """Run one turn of the loop and cancel what is due; return the remaining cancellations."""
         await let_all_run(1)
         for turns, task in cancels:
             if not turns:
@@ -81,7 +82,7 @@ class Run:
         return [(turns - 1, task) for turns, task in cancels if turns]
 
     async def step(self, number: int, step: Step) -> None:
-        """One publish, to its outcome."""
+        """Perform one publish and record its outcome."""
         bodies = [b"%d-%d-" % (number, part) + bytes(step.size) for part in range(2)]
         if step.kind != "multi":
             del bodies[1]
@@ -101,7 +102,7 @@ class Run:
             self.outcomes[body] = outcome
 
     async def publish(self, step: Step, bodies: list[bytes]) -> Receipt:
-        """The way to publish that the step says."""
+        """Publish in the way that the step selects."""
         seconds = step.timeout_seconds
         if step.kind == "publish":
             return await self.producer.publish(self.topic, bodies[0], timeout_seconds=seconds)
@@ -113,7 +114,7 @@ class Run:
         )
 
     def check(self, steps: list[Step], stored: Counter[bytes]) -> None:
-        """What nsqd has is what the publishers were told."""
+        """Assert that nsqd has stored what the publishers' outcomes allow."""
         for body, outcome in self.outcomes.items():
             is_refused = steps[int(body.split(b"-")[0])].kind == "refused"
             if isinstance(outcome, Receipt):
@@ -129,7 +130,7 @@ class Run:
 
 
 async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
-    """All bodies of the topic, behind a last one that says that there are no more."""
+    """Consume all bodies of the topic, up to a last message that marks the end."""
     bodies: Counter[bytes] = Counter()
     await asyncio.to_thread(nsqd.post, f"/pub?topic={topic}", b"last")
     options = {"max_in_flight": 2500, "max_attempts": 0}
@@ -145,12 +146,12 @@ async def stored(nsqd: NsqdServer, topic: str) -> Counter[bytes]:
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """Refusals end connections: that needs no lines."""
+    """Suppress log lines about connections that end after a refusal."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 def test_whoever_is_cancelled_disturbs_nobody(shared_daemons: SharedDaemons) -> None:
-    """Random publishes, cancelled at random turns: outcomes and what is stored agree."""
+    """For random publishes, cancelled at random turns, the outcomes match the stored messages."""
     nsqd = shared_daemons.nsqds[0]
     numbers = iter(range(1_000_000))
 
@@ -176,7 +177,10 @@ def test_whoever_is_cancelled_disturbs_nobody(shared_daemons: SharedDaemons) -> 
 
 
 async def test_a_close_that_is_cancelled_ends_the_producer() -> None:
-    """However often: what has no answer is not waited for, and no connection is left or made."""
+    """A cancelled close, however often, still ends the producer.
+
+    It does not wait for unanswered publishes, and neither keeps nor opens a connection.
+    """
     async with scripted() as [nsqd]:
         nsqd.on_publish = lambda peer, words, body: None
         producer = Producer(nsqd.address)
@@ -184,7 +188,7 @@ async def test_a_close_that_is_cancelled_ends_the_producer() -> None:
         await until(lambda: nsqd.lines(b"PUB"))
         closing = asyncio.create_task(producer.close())
         for _ in range(5):
-            await asyncio.sleep(0)  # a turn further on each time
+            await asyncio.sleep(0)  # one turn later each time
             closing.cancel()
         await until(lambda: not nsqd.peers)
 

@@ -1,1 +1,1 @@
-"""Range readers, such as Spark's source, and the log that they read."""
+"""Tests of range readers, such as Spark's source, and the log that they read."""

@@ -1,4 +1,4 @@
-"""What a range reader has read since its commit before the last, and how long the log keeps it."""
+"""The log keeps the messages between a range reader's last two commits, so they can be reread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from tests.broker.ranges import ask
 
 
 def read_in_parts(house: House, client: Client, parts: int) -> list[int]:
-    """Publish and commit so often on "c" of "t", several files each time; where each part began."""
+    """Publish and commit `parts` times on channel c of t; return the first index of each part.
+
+    Each part fills several files.
+    """
     attached = ask(client, commands.attach("t", "c"))
     begins = []
     for _ in range(parts):
@@ -26,7 +29,7 @@ def read_in_parts(house: House, client: Client, parts: int) -> list[int]:
 
 
 def readable(house: House, first: int) -> bool:
-    """Whether "t" can still be read from an index to its end."""
+    """Whether t can still be read from this index to its end."""
     client = house.connect()
     told = ask(client, commands.ends("t"))
     client.say(commands.read("t", told["log"], first, int(told["end"]), 1 << 20))
@@ -38,8 +41,11 @@ def readable(house: House, first: int) -> bool:
 def test_what_the_last_commit_finished_can_be_read_again(
     ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark runs a batch again whose file in `commits/` is lost; what is older has gone."""
-    if ends == "checkpoint":  # behind each write of the ledger
+    """Messages finished by the last commit can be read again; earlier ones are deleted.
+
+    Spark repeats a batch if its file in `commits/` is lost.
+    """
+    if ends == "checkpoint":  # after each write of the ledger
         monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_BYTES", 0)
         monkeypatch.setattr("sparq.log.ledger.CHECKPOINT_RATIO", 0)
     house = House(max_bytes_per_file=2000)
@@ -47,7 +53,7 @@ def test_what_the_last_commit_finished_can_be_read_again(
     assert house.channel("t", "c").depth == 0
     assert [readable(house, first) for first in begins] == [False, False, True]
 
-    for _ in range(2):  # the second start finds what the first one has written
+    for _ in range(2):  # the second start reads what the first one has written
         house.restart() if ends == "restart" else house.crash()
         reader = house.connect()
         attached = ask(reader, commands.attach("t", "c"))
@@ -58,7 +64,7 @@ def test_what_the_last_commit_finished_can_be_read_again(
 
 
 def test_what_the_last_commit_finished_goes_with_the_next() -> None:
-    """Also if that commit is small, and comes after a restart."""
+    """The kept range is deleted after the next commit, even a small one after a restart."""
     house = House(max_bytes_per_file=2000)
     begin = read_in_parts(house, house.connect(), 2)[-1]
     house.restart()
@@ -80,7 +86,7 @@ def test_what_the_last_commit_finished_goes_with_the_next() -> None:
 def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(
     how: str, crashes: bool
 ) -> None:
-    """At once, and after a crash."""
+    """A channel that is streamed, emptied or deleted keeps no range, also after a crash."""
     house = House(max_bytes_per_file=2000)
     reader = house.connect()
     begins = read_in_parts(house, reader, 2)
@@ -105,7 +111,7 @@ def test_a_channel_that_is_no_range_reader_s_any_more_keeps_nothing_read(
 
 
 def test_a_lag_limit_takes_what_was_read_too() -> None:
-    """It says how much of the disk a reader that has stopped may hold."""
+    """max_channel_lag_bytes also limits the range that is kept for a range reader."""
     house = House(max_bytes_per_file=2000, max_channel_lag_bytes=2000)
     begins = read_in_parts(house, house.connect(), 2)
 

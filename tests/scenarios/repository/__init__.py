@@ -1,1 +1,1 @@
-"""Checks of the repository itself: its documents, its style, its dead code, its CI."""
+"""Checks of the repository itself: documents, style, dead code and CI."""

@@ -1,4 +1,4 @@
-"""The script that a machine runs: what it hands on to `make`, and its last line."""
+"""The CI script: the environment it passes to `make`, its exit status and its last line."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ exit {status}
 def run_with(
     folder: Path, status: int, program: str = MAKE, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The script in a copy of its folder, beside a `make` that tells its environment."""
+    """Run a copy of the script with a fake `make` that prints its environment."""
     (folder / ".ci").mkdir()
     script = folder / ".ci" / "run"
     script.write_bytes((ROOT / ".ci" / "run").read_bytes())
@@ -33,7 +33,7 @@ def run_with(
 
 
 def test_what_a_machine_sets_for_python_does_not_reach_the_tests(tmp_path: Path) -> None:
-    """PYTHONUNBUFFERED and its like are gone; PYTHON, the Makefile's own, is as it was."""
+    """The script removes PYTHON* variables such as PYTHONUNBUFFERED, but keeps PYTHON itself."""
     ran = run_with(tmp_path, 0, PYTHONUNBUFFERED="1", PYTHONUTF8="1", PYTHON="python3.12")
 
     assert ["PYTHON=python3.12"] == [line for line in ran.stdout.splitlines() if "PYTHON" in line]
@@ -41,14 +41,14 @@ def test_what_a_machine_sets_for_python_does_not_reach_the_tests(tmp_path: Path)
 
 
 def test_a_failure_is_its_exit_status(tmp_path: Path) -> None:
-    """One that has no count, as of a check before the tests, counts as one that failed."""
+    """The script keeps make's exit status; a failure without a count is reported as 1 failed."""
     ran = run_with(tmp_path, 2)
 
     assert (2, "0 passed, 1 failed, 0 skipped") == (ran.returncode, ran.stdout.splitlines()[-1])
 
 
 def test_what_a_test_has_left_behind_does_not_keep_it(tmp_path: Path) -> None:
-    """A program that still has the output open is not waited for."""
+    """The script does not wait for a leftover process that still has the output open."""
     leaves = "#!/bin/sh\nsleep 60 &\necho 3 passed in 0.10s\n"
 
     began = time.monotonic()

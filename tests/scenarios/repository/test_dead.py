@@ -1,4 +1,4 @@
-"""What `make dead` finds, and that its list of exceptions holds nothing that has no need of one."""
+"""`make dead` finds unused code, and each exception in its list is needed."""
 
 import tomllib
 from fnmatch import fnmatchcase
@@ -17,7 +17,7 @@ class Unused:
 
 
 def test_each_exception_is_needed() -> None:
-    """A name in the list stands for something that would be found without it."""
+    """Every exception matches a name that would be reported without it."""
     watch = Vulture()
     watch.scavenge([str(ROOT / path) for path in SETTINGS["paths"]])
     found = {item.name for item in watch.get_unused_code(SETTINGS["min_confidence"])}
@@ -32,7 +32,7 @@ def test_each_exception_is_needed() -> None:
 
 
 def test_what_is_unused_is_found() -> None:
-    """Functions, classes and methods, with the list and the confidence that the project has."""
+    """Unused functions, classes and methods are found with the project's settings."""
     watch = Vulture(ignore_names=SETTINGS["ignore_names"])
     watch.scan(UNUSED)
 

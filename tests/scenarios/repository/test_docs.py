@@ -1,7 +1,6 @@
-"""The documents, checked: what they point to is there.
+"""Links, paths and make targets that documents name exist.
 
-A link, a path in the tree or a verb of the Makefile that a document names must exist; a sentence
-about it may still be wrong, but its subject is not gone.
+A sentence about them may still be wrong, but what it refers to exists.
 """
 
 import re
@@ -26,7 +25,7 @@ def named(pattern: re.Pattern[str]) -> list[tuple[Path, str]]:
 
 
 def test_every_relative_link_leads_somewhere() -> None:
-    """A link to a file of the project leads to a file that is there."""
+    """Every relative link in a document leads to an existing file."""
     links = [(document, link) for document, link in named(LINK) if "://" not in link]
     dead = [
         f"{document.relative_to(ROOT)}: {link}"
@@ -38,13 +37,13 @@ def test_every_relative_link_leads_somewhere() -> None:
 
 
 def anchor(heading: str) -> str:
-    """The anchor that GitHub and the generators of sites make of a heading."""
+    """The anchor that GitHub and site generators make from a heading."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
     return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 def test_every_anchor_leads_to_a_heading() -> None:
-    """`page.md#part`, or `#part` in the page itself, is the anchor of a heading there."""
+    """Every link `page.md#part` or `#part` is the anchor of a heading in that page."""
     lost = []
     for document in DOCUMENTS:
         for link, part in ANCHOR.findall(document.read_text(encoding="utf-8")):
@@ -59,7 +58,7 @@ def test_every_anchor_leads_to_a_heading() -> None:
 
 
 def test_every_named_path_exists() -> None:
-    """A path in code quotes is a path of the tree."""
+    """Every path in code quotes exists."""
     gone = [
         f"{document.relative_to(ROOT)}: {path}"
         for document, path in named(PATH)
@@ -70,7 +69,7 @@ def test_every_named_path_exists() -> None:
 
 
 def test_every_named_verb_is_in_the_makefile() -> None:
-    """`make something` in a document is a verb that the Makefile has."""
+    """Every `make ...` in a document is a target of the Makefile."""
     text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", "")
     proofs = re.search(r"^PROOFS := (.*)", text, re.M)
     verbs = re.findall(r"^([a-z-]+):", text, re.M) + (proofs[1].split() if proofs else [])
@@ -82,5 +81,5 @@ def test_every_named_verb_is_in_the_makefile() -> None:
     "name", ["README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG", "GUARANTEES"]
 )
 def test_the_document_is_there(name: str) -> None:
-    """The documents that a newcomer looks for exist and are not empty."""
+    """The documents that newcomers look for exist and are not empty."""
     assert (ROOT / f"{name}.md").read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""Tests mirror the source: one test file for each module, named after it."""
+"""Tests mirror the source: each module has one test file, named after it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 TESTS = ROOT / "tests"
 SOURCES = {"bench": ROOT / "bench", "proofs": ROOT / "proofs", "support": TESTS / "support"}
-"""Folders of tests whose modules are not in `src/sparq`."""
+"""Test folders whose modules are not in `src/sparq`."""
 WITHOUT = {
     "log/task.py": "two types, without behavior of their own",
     "nsqadmin/services.py": "a record of the parts that the routes share",
@@ -18,14 +18,14 @@ WITHOUT = {
 
 
 def test_each_test_file_is_named_after_a_module() -> None:
-    """A test that crosses modules is in `tests/scenarios`."""
+    """Each test file outside `tests/scenarios` is named after a module."""
     strangers = [str(path.relative_to(TESTS)) for path in _test_files() if not _module(path)]
 
     assert [] == strangers
 
 
 def test_each_module_has_a_test_file() -> None:
-    """Entry points (`__main__`) are started by the scenarios; other exceptions have a reason."""
+    """Each module except `__*__.py` has a test file, or a listed reason why not."""
     source = ROOT / "src" / "sparq"
     alone = [
         str(module.relative_to(source))

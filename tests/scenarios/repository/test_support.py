@@ -1,4 +1,4 @@
-"""Tests, proofs and benches share one V2 client, and tests know nothing of proofs."""
+"""Tests, proofs and benchmarks share one V2 client, and tests do not import proofs."""
 
 import re
 from collections.abc import Iterator
@@ -22,30 +22,30 @@ SAYS_MAGIC = {
     "bench/load.py": "load generators read arrays of equal frames: one by one would be too slow",
     "bench/programs/bound_program.py": "runs in an environment without sparq and its tests",
 }
-"""Files that may name the magic bytes themselves, with the reason."""
+"""Files that may contain the magic bytes themselves, with the reason."""
 
 
 def sources() -> Iterator[tuple[str, str]]:
-    """Path and text of each Python file of tests, proofs and benches."""
+    """Yield path and text of each Python file of tests, proofs and benchmarks."""
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*.py"):
             yield path.relative_to(ROOT).as_posix(), path.read_text()
 
 
 def test_there_is_one_v2_client() -> None:
-    """Other files get a client, or its `MAGIC`, from `tests/support/v2_client.py`."""
+    """Only listed files contain the magic bytes; others use `tests/support/v2_client.py`."""
     assert SAYS_MAGIC.keys() == {path for path, text in sources() if MAGIC.search(text)}
 
 
-# In two halves, so that this file may be checked by its own rule.
+# Split in two, so that this file passes its own check.
 @pytest.mark.parametrize("halves", [('b"  ', 'V2"'), ("b'  ", "V2PUB t'"), ("MAGIC_", "V2")])
 def test_a_second_client_would_be_seen(halves: tuple[str, str]) -> None:
-    """However it writes the magic bytes."""
+    """The check recognises every way to write the magic bytes."""
     assert MAGIC.search(f"    connection.sendall({''.join(halves)})")
 
 
 def test_tests_know_nothing_of_proofs() -> None:
-    """Proofs may use what supports tests; of the tests only those of the proofs know proofs."""
+    """Only the tests of the proofs import proofs; proofs may import test support."""
     found = [path for path, text in sources() if PROOFS.search(text)]
 
     assert [] == [path for path in found if re.match(r"tests/(?!proofs/)", path)]

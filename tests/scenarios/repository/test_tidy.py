@@ -1,7 +1,7 @@
-"""The style, checked: sizes, openings, words and paths that must not stay.
+"""Checks of style: sizes, docstrings, forbidden words and paths.
 
-What ruff, mypy and import-linter cannot say is said here. Each test lists every offender with
-its place, so that one run shows all there is to mend.
+These are rules that ruff, mypy and import-linter cannot check. Each test lists every violation with
+its place, so that one run shows them all.
 """
 
 import ast
@@ -27,7 +27,7 @@ FUNCTION_LINES_MEDIAN = 8
 LINE_COLUMNS_MAX = 100
 SCREEN_LINES = 80
 OPENING_LINES_MIN = 3
-# Spelled in two halves, so that this file may be checked by its own rule.
+# Split in two, so that this file passes its own check.
 UNFINISHED = ["TODO", "FIXME", "XXX", "NotImplementedError", "placeholder", "for now"]
 DISKLESS = ("protocol", "log", "broker", "migration")
 
@@ -35,14 +35,14 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def code(*folders: str) -> list[Path]:
-    """Every Python file below the folders."""
+    """Every Python file in these folders."""
     found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
     return sorted(path for path in found if not SKIPPED_FOLDERS & set(path.parts))
 
 
 @cache
 def texts() -> list[Path]:
-    """Every text file of the project, the hidden workshop files too."""
+    """Every text file of the project, including the hidden ones in HIDDEN."""
     found: list[Path] = []
     for folder, folders, files in os.walk(ROOT):
         folders[:] = [name for name in folders if is_ours(name)]
@@ -51,7 +51,7 @@ def texts() -> list[Path]:
 
 
 def is_ours(name: str) -> bool:
-    """Whether a file or folder is the project's own, not hidden and not generated."""
+    """Whether a file or folder belongs to the project: neither hidden nor generated."""
     hidden = name.startswith(".") and name not in HIDDEN
     return not hidden and name not in SKIPPED_FOLDERS and not name.endswith(".egg-info")
 
@@ -62,7 +62,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def functions(path: Path) -> Iterator[tuple[Function, int]]:
-    """Each function with the lines of its body, its docstring not counted."""
+    """Yield each function and the number of its lines, without its docstring."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             body = node.body[1:] if ast.get_docstring(node, clean=False) else node.body
@@ -83,20 +83,20 @@ def offending_lines(paths: list[Path], pattern: re.Pattern[str]) -> list[str]:
 
 
 def none_of(offenders: list[str]) -> None:
-    """Fail with all of them, one a line; pytest would show the first."""
+    """Fail and list all offenders, one per line; pytest's assertion would shorten the list."""
     if offenders:
         pytest.fail("\n" + "\n".join(offenders), pytrace=False)
 
 
 def test_no_file_is_long() -> None:
-    """A file is one noun: 500 lines hold it, or it is two."""
+    """A Python file has at most 500 lines."""
     lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in code(*CODE)}
 
     none_of([place(path, size) for path, size in lengths.items() if size > FILE_LINES_MAX])
 
 
 def test_no_function_is_long() -> None:
-    """A function's body fits on one screen: 50 lines, its docstring not counted."""
+    """A function's body has at most 50 lines, without its docstring."""
     long = [
         f"{place(path, node.lineno)} {node.name}: {size} lines"
         for path in code(*CODE)
@@ -108,26 +108,26 @@ def test_no_function_is_long() -> None:
 
 
 def test_functions_are_short_in_the_median() -> None:
-    """Half of all functions that are shipped have at most 8 lines."""
+    """Half of all functions in `src` have at most 8 lines."""
     sizes = [size for path in code("src") for _, size in functions(path)]
 
     assert statistics.median(sizes) <= FUNCTION_LINES_MEDIAN
 
 
 def test_no_line_is_wide() -> None:
-    """A line has at most 100 columns, tables in comments too."""
+    """A line has at most 100 columns, including tables in comments."""
     wide = re.compile(f".{{{LINE_COLUMNS_MAX + 1}}}")
 
     none_of(offending_lines(code(*CODE), wide))
 
 
 def test_every_module_opens_with_what_it_is() -> None:
-    """A module's docstring says what it is; one of more than a screen takes three lines for it."""
+    """Every module has a docstring, of at least 3 lines if it is shipped and over 80 lines long."""
     none_of([str(path.relative_to(ROOT)) for path in code(*CODE) if not opens(path)])
 
 
 def opens(path: Path) -> bool:
-    """Whether the docstring is there and long enough for what it opens."""
+    """Whether the module's docstring exists and is long enough for the module."""
     text = ast.get_docstring(tree(path), clean=True)
     if text is None:
         return path.name == "__init__.py" and not tree(path).body
@@ -137,7 +137,7 @@ def opens(path: Path) -> bool:
 
 
 def test_every_installation_is_of_our_package() -> None:
-    """`sparq` on the public index is somebody else's: what is installed is `sparq-mq`."""
+    """Installation commands name `sparq-mq`: `sparq` on PyPI is another project."""
     wrong = re.compile(r"pip3? install(?: -\S+)* ['\"]?sparq(?!-mq)\b|\bsparq" r"\[\w")
 
     none_of(offending_lines(texts(), wrong))
@@ -145,14 +145,14 @@ def test_every_installation_is_of_our_package() -> None:
 
 @pytest.mark.parametrize("word", UNFINISHED)
 def test_nothing_unfinished_is_marked(word: str) -> None:
-    """What is there works; what is not there is not mentioned."""
+    """Shipped code contains no markers of unfinished work."""
     marked = re.compile(rf"\b{word}\b")
 
     none_of(offending_lines(code(*SHIPPED), marked))
 
 
 def test_every_silenced_check_is_argued() -> None:
-    """A silenced rule says on its line why it does not hold there."""
+    """Every suppressed check gives its reason on the same line."""
     marker = r"#\s*(?:no" r"qa|pragma|type:\s*ignore)"
     silenced = re.compile(marker + r"(?!.{0,40}?\s[-#(]+ ?\w.{7})")
 
@@ -160,7 +160,7 @@ def test_every_silenced_check_is_argued() -> None:
 
 
 def bound_names(path: Path) -> Iterator[tuple[str, int]]:
-    """The names that a module's own statements give a value, with their lines."""
+    """Yield the names that a module's own statements assign, with their lines."""
     for node in tree(path).body:
         targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
@@ -175,7 +175,7 @@ def bound_names(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def test_a_constant_has_one_value() -> None:
-    """A module that takes in another's constants must not give one of them a second meaning."""
+    """A module assigns each of its global names only once."""
     twice: list[str] = []
     for path in code("src"):
         seen: set[str] = set()
@@ -188,7 +188,7 @@ def test_a_constant_has_one_value() -> None:
 
 
 def test_only_the_disk_opens_files() -> None:
-    """In protocol, log, broker and migration nothing but log/disk.py calls open()."""
+    """In protocol, log, broker and migration only log/disk.py calls open()."""
     openers = [
         place(path, node.lineno)
         for room in DISKLESS
@@ -202,7 +202,7 @@ def test_only_the_disk_opens_files() -> None:
 
 
 def test_every_test_states_its_promise() -> None:
-    """Each test's docstring says the promise that it holds."""
+    """Every test has a docstring."""
     silent = [
         f"{place(path, node.lineno)} {node.name}"
         for path in code("tests")
@@ -214,7 +214,7 @@ def test_every_test_states_its_promise() -> None:
 
 
 def test_no_path_of_one_machine() -> None:
-    """No file knows where somebody's working copy, home or temporary folder lies."""
+    """No file contains a path of somebody's working copy or home folder."""
     homes = rf"{re.escape(str(ROOT))}/|{re.escape(str(Path.home()))}/\w"
     machine = re.compile(homes + r"|(?<![\w.:/])/(?:home|Users|root|work)/\w")
 
@@ -222,7 +222,7 @@ def test_no_path_of_one_machine() -> None:
 
 
 def test_no_lock_file_names_a_host() -> None:
-    """Locks pin versions and hashes; the index is each installer's own choice."""
+    """Lock files pin versions and hashes, but contain no URL of a package index."""
     locks = [
         path
         for path in texts()
@@ -235,7 +235,7 @@ def test_no_lock_file_names_a_host() -> None:
 
 
 def test_every_locked_package_has_hashes() -> None:
-    """Each pin in a lock is followed by at least one hash."""
+    """Each pinned package in a lock file has at least one hash."""
     bare = [
         f"{path.name}: {line}"
         for path in [*ROOT.glob("locks/*.txt"), *ROOT.glob("tests/**/requirements-*.txt")]
@@ -247,7 +247,7 @@ def test_every_locked_package_has_hashes() -> None:
 
 
 def test_the_two_commands_stand_in_the_readme() -> None:
-    """A newcomer needs two commands: both stand in README.md, and both are verbs."""
+    """README.md names `make run` and `make test`, and the Makefile has both."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
 

@@ -1,1 +1,1 @@
-"""Starts, stops, kills and power cuts: what survives them."""
+"""Tests of starts, stops, kills and power cuts, and of the data that survives them."""

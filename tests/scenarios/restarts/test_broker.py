@@ -1,4 +1,4 @@
-"""What a restart knows: after kill -9, after a power cut, after a clean stop."""
+"""State that a broker recovers after kill -9, after a power cut and after a clean stop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.broker.house import House, Message
 
 
 def by_body(messages: list[Message]) -> dict[bytes, int]:
-    """Body -> attempts."""
+    """Return attempts by body."""
     return {message.body: message.attempts for message in messages}
 
 
 @pytest.mark.behaviour("more.in-flight-survives-restart")
 def test_in_flight_messages_return_with_one_more_attempt() -> None:
-    """Decision 11: what was with a consumer goes out with attempts + 1; what was not, with 1."""
+    """Decision 11: after a crash, messages that were in flight are delivered with attempts + 1."""
     house = House()
     consumer = house.consumer("t", "c", rdy=3)
     house.publish("t", b"a", b"b", b"c", b"d", b"e")
@@ -32,7 +32,7 @@ def test_in_flight_messages_return_with_one_more_attempt() -> None:
 
     found = by_body(house.consumer("t", "c", rdy=10).messages())
 
-    # "d" and "e" had gone out as well: the windows of "b" and "a" had opened.
+    # "d" and "e" were in flight too: finishing "b" and requeueing "a" had opened the window.
     assert found[b"c"] == 2
     assert found[b"a"] >= 2
     assert b"b" not in found
@@ -40,7 +40,7 @@ def test_in_flight_messages_return_with_one_more_attempt() -> None:
 
 
 def test_attempts_count_on_over_many_crashes() -> None:
-    """P4: each delivery counts, also if nsqd died after it."""
+    """P4: attempts count every delivery, including those before a crash."""
     house = House()
     house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
@@ -51,7 +51,7 @@ def test_attempts_count_on_over_many_crashes() -> None:
 
 
 def test_a_finish_before_an_answer_is_kept() -> None:
-    """P3: no message returns whose FIN was followed by an answered command."""
+    """P3: a FIN that was followed by an answered command survives a crash."""
     house = House()
     consumer = house.consumer("t", "c", rdy=100)
     house.publish("t", *[b"%d" % n for n in range(100)])
@@ -70,7 +70,7 @@ def test_a_finish_before_an_answer_is_kept() -> None:
 
 @pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_delay_survives_with_its_time_and_attempts() -> None:
-    """P4: REQ with a delay is due at the same wall time after a crash, never early."""
+    """P4: after a crash, a REQ's delay ends at the same wall time, with attempts 2."""
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"x")
@@ -90,7 +90,7 @@ def test_a_delay_survives_with_its_time_and_attempts() -> None:
 
 @pytest.mark.behaviour("more.delay-kept-on-disk")
 def test_a_deferred_publish_survives() -> None:
-    """P4: DPUB keeps its due time over a crash; what became due meanwhile is delivered at once."""
+    """P4: DPUB's due time survives a crash; a message that became due meanwhile is delivered."""
     house = House()
     house.consumer("t", "c")
     house.publish("t", b"soon", defer_ms=2000)
@@ -108,7 +108,10 @@ def test_a_deferred_publish_survives() -> None:
 
 
 def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
-    """Also when the wall clock was set back, so that it looks as if it were not due yet."""
+    """A finished deferred message is not delivered again after a crash.
+
+    This holds even if the wall clock was set back to before its due time.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"x", defer_ms=1000)
@@ -123,7 +126,7 @@ def test_a_deferred_publish_that_was_finished_stays_finished() -> None:
 
 
 def test_pauses_survive() -> None:
-    """Topic and channel stay paused over a restart, and what waited still waits."""
+    """Topic and channel stay paused after a crash, with the same messages waiting."""
     house = House()
     house.consumer("t", "c")
     house.broker.pause_channel("t", "c", True, house.clock.now())
@@ -143,7 +146,7 @@ def test_pauses_survive() -> None:
 
 @pytest.mark.behaviour("more.backlog-to-first-channel")
 def test_a_backlog_without_a_channel_survives() -> None:
-    """P is durable: what nobody has seen goes to the first channel, also after a restart."""
+    """Messages of a topic without channels go to its first channel, also after a restart."""
     house = House()
     house.publish("t", b"1", b"2")
     house.crash()
@@ -157,7 +160,7 @@ def test_a_backlog_without_a_channel_survives() -> None:
 
 @pytest.mark.behaviour("TestDeleteLast")
 def test_after_the_last_channel_went_messages_gather() -> None:
-    """P stands where the last channel went: a later one gets what came since, over a restart."""
+    """Messages published after the last channel's deletion go to the next one, despite a crash."""
     house = House()
     house.consumer("t", "c", rdy=10)
     house.publish("t", b"seen")
@@ -171,7 +174,7 @@ def test_after_the_last_channel_went_messages_gather() -> None:
 
 
 def test_a_deleted_channel_stays_deleted() -> None:
-    """And one of the same name begins anew."""
+    """A deleted channel stays deleted after a crash; a new one of its name starts empty."""
     house = House()
     house.consumer("t", "c")
     house.consumer("t", "other")
@@ -185,7 +188,7 @@ def test_a_deleted_channel_stays_deleted() -> None:
 
 
 def test_an_emptied_topic_stays_empty() -> None:
-    """What was voided does not return: not on a channel that was behind, not after a crash."""
+    """Messages dropped by emptying a topic do not return after a crash, on any channel."""
     house = House()
     house.consumer("t", "c")
     house.publish("t", b"kept")
@@ -203,7 +206,7 @@ def test_an_emptied_topic_stays_empty() -> None:
 
 
 def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
-    """Decision 7: the OK of a SUB that creates a channel follows the ledger's sync."""
+    """Decision 7: a channel whose SUB was answered with OK survives a power cut."""
     for seed in range(5):
         house = House()
         assert house.consumer("t", "c").answers() == [b"OK"]
@@ -214,7 +217,7 @@ def test_a_sub_is_answered_when_its_channel_would_survive_a_power_cut() -> None:
 
 
 def test_the_sub_waits_for_the_sync() -> None:
-    """No OK before the sync task has run."""
+    """A SUB that creates a channel gets no OK before the sync task has run."""
     house = House()
     client = house.connect()
     client.say(commands.sub("t", "c"), turn=False)
@@ -229,8 +232,10 @@ def test_the_sub_waits_for_the_sync() -> None:
 @given(seed=st.integers(0, 1000), count=st.integers(1, 30), finished=st.integers(0, 30))
 @settings(max_examples=60, deadline=None)
 def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: int) -> None:
-    """P2: after a power cut every acknowledged message is finished or delivered again; finishes
-    that were synced stay."""
+    """P2: after a power cut every acknowledged message is finished or delivered again.
+
+    Finishes that were synced are not lost.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=50)
     for n in range(count):
@@ -251,7 +256,7 @@ def test_power_cuts_lose_nothing_acknowledged(seed: int, count: int, finished: i
 
 
 def test_a_clean_stop_and_a_crash_know_the_same() -> None:
-    """Nothing is kept for the clean stop to write."""
+    """A broker recovers the same state after a clean stop as after a crash."""
     states = []
     for clean in (True, False):
         house = House()
@@ -268,7 +273,7 @@ def test_a_clean_stop_and_a_crash_know_the_same() -> None:
 
 
 def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
-    """The disk failed a moment before the stop and works again: nothing finished returns."""
+    """A clean stop writes FINs whose write failed before, if the disk works again."""
     house = House()
     consumer = house.consumer("t", "c", rdy=10)
     house.publish("t", b"x", b"y")
@@ -285,7 +290,7 @@ def test_a_clean_stop_writes_what_failed_to_be_written_before() -> None:
 
 
 def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> None:
-    """A deferred publish that is due overtakes the backlog: its FIN must outlive a checkpoint."""
+    """The FIN of a due deferred message ahead of the cursor survives a checkpoint and a crash."""
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", *[b"%d" % n for n in range(9)])
@@ -308,7 +313,10 @@ def test_a_checkpoint_keeps_what_was_finished_before_the_cursor_came_there() -> 
 
 
 def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor() -> None:
-    """A deferred publish was out before the cursor came there: it is skipped, and not finished."""
+    """A deferred message in flight ahead of the cursor survives checkpoints after a start.
+
+    It is redelivered, not treated as finished.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=1)
     house.publish("t", b"a", b"b", b"c")
@@ -326,7 +334,7 @@ def test_a_checkpoint_after_a_start_keeps_what_was_requeued_ahead_of_the_cursor(
 
 
 def test_a_checkpoint_keeps_everything() -> None:
-    """A ledger made smaller says the same as the long one."""
+    """A checkpoint contains the same state as the ledger entries it replaces."""
     house = House()
     consumer = house.consumer("t", "c", rdy=40)
     house.publish("t", *[b"%d" % n for n in range(100)])
@@ -351,8 +359,12 @@ def test_a_checkpoint_keeps_everything() -> None:
 
 
 def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> None:
-    """The record of the resumption is lost, those behind it are not: the topic's mark stands
-    behind what its channels have been given, or they would get it once more as due."""
+    """If a power cut loses the record of an unpause, no deferred message is delivered twice.
+
+    Later records survive, and the topic's position lies after the messages that its channels
+    already
+    got: otherwise they would get the message again as due.
+    """
     house = House()
     consumer = house.consumer("t", "c", rdy=10)
     house.broker.pause_topic("t", True, house.clock.now())
@@ -360,7 +372,7 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
     house.pass_time(2.0)
     writer = house.broker.topics["t"].writer
     assert writer is not None
-    with mock.patch.object(writer.ledger, "paused"):  # what the power cut takes
+    with mock.patch.object(writer.ledger, "paused"):  # this record is lost in the power cut
         house.broker.pause_topic("t", False, house.clock.now())
     house.turn()
     (message,) = consumer.messages()
@@ -376,7 +388,7 @@ def test_a_pause_that_a_power_cut_brings_back_repeats_no_deferred_message() -> N
 
 
 def without(house: House, message: Message) -> MemoryDisk:
-    """The disk after a power cut that has taken a message, and all that the ledger knew of it."""
+    """Return the disk after a power cut that lost a message and the ledger's records of it."""
     folder = "/data/topics/t-t"
     for disk in map(house.disk.crash, range(99)):
         lacks = not any(message.body in disk.data(path) for path in disk.paths())
@@ -388,15 +400,17 @@ def without(house: House, message: Message) -> MemoryDisk:
 @pytest.mark.parametrize("paused", [False, True], ids=["flows", "paused"])
 @pytest.mark.parametrize("checkpoint", [False, True], ids=["records", "checkpoint"])
 def test_no_index_is_given_twice_when_all_files_have_gone(checkpoint: bool, paused: bool) -> None:
-    """A message was delivered and lost in a power cut; then all files go, and the clock goes back.
+    """No index is used twice, even if all log files are deleted and the clock is set back.
 
-    Neither a ceiling nor the clock nor a FIN tells of its index any more: the ledger does.
+    A message was delivered and then lost in a power cut. No ceiling, clock or FIN shows that its
+    index
+    was used; only the ledger does.
     """
     house = House(sync_every=2_500)
     house.publish("t", b"kept")
     consumer = house.consumer("t", "c", rdy=1)
     consumer.finish(consumer.messages())
-    house.pass_time(10)  # it is synced
+    house.pass_time(10)  # the message is synced
     house.publish("t", b"lost")
     (lost,) = consumer.messages()
     house.disk = without(house, lost)

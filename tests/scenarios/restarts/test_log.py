@@ -1,6 +1,6 @@
-"""Crashes and failures at every operation: what was acknowledged is there, nothing is made up.
+"""Crashes and disk errors at every operation: acknowledged messages survive, none are invented.
 
-The promises P1, P2, P5, P8, P9 of the log in one loop each: the N-th operation fails, for every N.
+Each promise of the log (P1, P2, P5, P8, P9) is tested in a loop: operation N fails, for every N.
 """
 
 import errno
@@ -16,11 +16,11 @@ from tests.log.witness import Witness
 
 ROUNDS = 14
 CHANGES = frozenset({"write", "sync", "create", "truncate", "syncdir", "mkdir", "unlink"})
-"""What may fail without costing a message; a page that cannot be read costs what is on it."""
+"""Operations that may fail without losing a message; an unreadable page loses its messages."""
 
 
 def run(disk: MemoryDisk, clock: ManualClock, witness: Witness, *, sync: bool | None) -> Log:
-    """Publish over three runs of the log, with small files, a clean stop in between."""
+    """Publish in three runs of the log, with small files and clean stops between them."""
     log = None
     for number in range(ROUNDS):
         if log is None or number % 6 == 5:
@@ -33,7 +33,7 @@ def run(disk: MemoryDisk, clock: ManualClock, witness: Witness, *, sync: bool | 
 
 
 def stop(log: Log) -> None:
-    """A clean stop: what is unsynced is synced, and again where that failed."""
+    """Stop cleanly: sync everything, and again if that fails."""
     for _ in range(2_000):
         task = log.sync_task()
         if task is None:
@@ -44,7 +44,7 @@ def stop(log: Log) -> None:
 
 
 def operations(*, sync: bool | None) -> int:
-    """How many operations a run without faults takes."""
+    """Count the disk operations of a run without faults."""
     disk = MemoryDisk()
     run(disk, ManualClock(), Witness(), sync=sync)
     return disk.count
@@ -52,14 +52,14 @@ def operations(*, sync: bool | None) -> int:
 
 @pytest.mark.parametrize("part", [0.0, 0.6, 1.0])
 def test_power_cut_at_every_operation(part: float) -> None:
-    """P2, P9: with every publish synced, what was acknowledged survives, batches whole."""
+    """P2, P9: with every publish synced, acknowledged batches survive a power cut completely."""
     for at in range(1, operations(sync=True) + 1):
         disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
         disk.fail(Fault(at, None, part=part))
         with pytest.raises(PowerCut):
             run(disk, clock, witness, sync=True)
         for seed in range(3):
-            # The clock was set back: the ceilings alone keep indexes apart.
+            # The clock is set back: only the ceilings prevent that indexes are used twice.
             clock = ManualClock(wall_ns=1_750_000_000_000_000_000)
             log = open_log(disk.crash(seed), clock, max_bytes_per_file=6_000)
             witness.check(log)
@@ -76,10 +76,11 @@ def test_power_cut_at_every_operation(part: float) -> None:
 @pytest.mark.parametrize("times", [1, 2, 3, 1000])
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_failure_at_every_operation(number: int, times: int, part: float) -> None:
-    """P7, P8: refused is not stored, acknowledged is, and publishing resumes by itself.
+    """P7, P8: refused messages are not stored, acknowledged ones are, and publishing resumes.
 
-    Only where a write fails that has written everything, and it cannot be cut off, and nsqd is
-    stopped before the next publish, a refused batch is found.
+    A refused batch is found in one case only: its write failed after writing everything, it could
+    not
+    be truncated, and nsqd stopped before the next publish.
     """
     revived = part == 1.0 and times > 1
     for at in range(1, operations(sync=None) + 1):
@@ -102,7 +103,10 @@ def test_failure_at_every_operation(number: int, times: int, part: float) -> Non
 
 
 def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
-    """What is left of it would hide what the file before it got later: that one gets no more."""
+    """A new file that can be neither created nor deleted does not hide later messages.
+
+    The previous file gets no more messages, since the remains of the new file would hide them.
+    """
     disk, clock = MemoryDisk(), ManualClock()
     log = open_log(disk, clock, max_bytes_per_file=30_000)
     publish(log, [b"a" * 700] * 2, clock)
@@ -119,7 +123,10 @@ def test_a_new_file_that_can_neither_be_made_nor_deleted() -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 9])
 def test_a_new_file_that_a_power_cut_brings_back(times: int) -> None:
-    """Its folder could not be synced: what is answered after that is there whatever comes back."""
+    """Messages acknowledged after a new file's folder sync failed survive a power cut.
+
+    This holds even if the power cut brings the new file back.
+    """
     for seed in range(20):
         disk, clock, acknowledged = MemoryDisk(), ManualClock(), {}
         log = open_log(disk, clock, max_bytes_per_file=30_000)
@@ -138,7 +145,10 @@ def test_a_new_file_that_a_power_cut_brings_back(times: int) -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_random_failures_and_crashes(seed: int) -> None:
-    """All of it mixed, over several runs: repeat one with its seed."""
+    """Random errors and crashes over several runs lose nothing acknowledged.
+
+    The test's parameter is the seed.
+    """
     chance = random.Random(seed)
     disk, clock, witness = MemoryDisk(), ManualClock(), Witness()
     for _ in range(5):

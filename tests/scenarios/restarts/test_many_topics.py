@@ -1,4 +1,4 @@
-"""Many topics at once: their commits share a sync, and a kill, a stop and a start lose nothing."""
+"""Commits of many topics share a sync, and nothing is lost in a kill, a stop and a start."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ ROUNDS = 12
 
 
 def publish_everywhere(server: NsqdServer, rounds: range) -> None:
-    """A message to every topic, all in one piece, and again once all are answered."""
+    """Publish to every topic in one write, wait for all answers, and repeat."""
     with V2Client(server) as line:
         for number in rounds:
             line.send(b"".join(pub(topic, b"%s %d" % (topic.encode(), number)) for topic in TOPICS))
@@ -24,7 +24,10 @@ def journals(server: NsqdServer) -> list[Path]:
 
 
 def test_commits_of_many_topics_share_a_journal(tmp_path: Path) -> None:
-    """It holds what was acknowledged; a kill leaves it, a start uses it up, a stop leaves none."""
+    """Commits of many topics share one journal with acknowledged messages.
+
+    A kill leaves it on disk, the next start applies and deletes it, and a clean stop leaves none.
+    """
     with spawn_nsqd(tmp_path) as server:
         for topic in TOPICS:
             server.post(f"/topic/create?topic={topic}")

@@ -1,4 +1,4 @@
-"""What NSQ's own tests say of an nsqd's life: start, stop, start again; where it is registered."""
+"""Scenarios of NSQ's own tests: start, stop, restart, and registration with nsqlookupd."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ COUNT = 300
 @pytest.mark.behaviour("TestStartup", "TestUnixSocketStartup")
 @pytest.mark.parametrize("where", ["tcp", "unix"])
 async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, where: str) -> None:
-    """With a small memory and small files: what was finished is gone, the rest is delivered, once;
-    afterwards nothing is left. Over TCP and a unix socket."""
+    """A restart delivers the unfinished half of the messages, once, and then nothing is left.
+
+    Memory queue and files are small; over TCP and a unix socket.
+    """
     address = "127.0.0.1:0" if where == "tcp" else str(tmp_path / "nsqd.sock")
     told: dict[str, Any] = {
         "tcp_address": address,
@@ -47,7 +49,7 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
     assert (await second.channel("t", "c"))["depth"] == COUNT - COUNT // 2
     consumer = await Consumer.introduced(second, sub("t", "c"))
     rest = await consumer.messages(COUNT - COUNT // 2)
-    # Those that were in flight come again beside the others, in no order.
+    # Messages that were in flight are redelivered among the others, in no order.
     assert half == bodies[: COUNT // 2]
     assert sorted(rest) == sorted(bodies[COUNT // 2 :])
 
@@ -64,7 +66,7 @@ async def test_half_of_the_messages_are_left_for_the_next_start(tmp_path: Path, 
 
 @pytest.mark.behaviour("TestEphemeralTopicsAndChannels")
 async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
-    """First the channel, with it the topic; nothing of them is on disk, before or after."""
+    """An ephemeral topic and channel are not on disk, and are deleted with the last consumer."""
     nsqd = await start(tmp_path)
     consumer = await Consumer.introduced(nsqd, sub("t#ephemeral", "c#ephemeral"))
     other = await Consumer.introduced(nsqd, pub("t#ephemeral", b"x"))
@@ -84,7 +86,7 @@ async def test_ephemeral_ones_go_with_the_last_consumer(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("TestCluster")
 async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
-    """/debug and /lookup of a live nsqlookupd have this nsqd under both, until they are deleted."""
+    """nsqlookupd lists this nsqd for a topic and channel until the topic is deleted."""
     with spawn_nsqlookupd(tmp_path) as lookupd, spawn_nsqd(tmp_path, lookupds=(lookupd,)) as nsqd:
         nsqd.post("/topic/create?topic=t")
         nsqd.post("/channel/create?topic=t&channel=ch")
@@ -108,7 +110,7 @@ async def test_a_cluster_knows_topics_and_channels(tmp_path: Path) -> None:
 
 
 def looked_up(lookupd: Server) -> tuple[list[str], list[int]]:
-    """The channels of t, and where its nsqds are."""
+    """The channels of topic t, and the TCP ports of its nsqds."""
     found = lookupd.get_json("/lookup?topic=t")
     return found["channels"], [node["tcp_port"] for node in found["producers"]]
 
@@ -120,8 +122,10 @@ LINE = re.compile(r"\[nsqd\] \d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d{6} (INFO|WARNING
 def test_port_0_is_told_as_the_real_port_and_a_signal_is_the_end(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    """nsqlookupd has ports that answer; a signal ends nsqd with 0, and it is forgotten there; each
-    line of the log is in NSQ's form."""
+    """With port 0, nsqlookupd gets the real ports; after a signal nsqd exits with 0.
+
+    nsqd is then removed from nsqlookupd, and each line of its log has NSQ's format.
+    """
     free = ("--tcp-address=127.0.0.1:0", "--http-address=127.0.0.1:0")
     own = ("--broadcast-address=127.0.0.1", f"--data-path={tmp_path}")
     with spawn_nsqlookupd(tmp_path) as lookupd:

@@ -1,1 +1,1 @@
-"""The security table: what a hostile peer tries, a test for each row of `rows.py`."""
+"""The security table: what a hostile peer can try, with a check for each row of `rows.py`."""

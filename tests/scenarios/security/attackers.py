@@ -1,4 +1,4 @@
-"""What hostile clients share: connections, a look at a daemon's memory, and an honest client."""
+"""Helpers for hostile clients: connections, measurements of a daemon's memory, an honest client."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ SECONDS = 60.0
 
 
 def raw(port: int, data: bytes = b"") -> V2Client:
-    """A connection to a port of any kind that has sent this and nothing else."""
+    """Connect to any port and send only this data."""
     return V2Client(port, data, seconds=SECONDS)
 
 
 def v2(server: Server) -> V2Client:
-    """A client that has said its magic bytes."""
+    """A V2 client that has sent its magic bytes."""
     return V2Client(server, seconds=SECONDS)
 
 
 def introduced(server: Server, **asked: Any) -> tuple[V2Client, dict[str, Any]]:
-    """A client behind IDENTIFY, and what it was granted."""
+    """Return a client after IDENTIFY, and nsqd's answer."""
     client = v2(server)
     body = json.dumps({"feature_negotiation": True, **asked}).encode()
     kind, answer = client.ask(identify(body))
@@ -39,19 +39,19 @@ def introduced(server: Server, **asked: Any) -> tuple[V2Client, dict[str, Any]]:
 
 
 def sized(name: bytes, size: int) -> bytes:
-    """A command that announces a body of this size."""
+    """Encode a command that announces a body of this size."""
     return name + struct.pack(">i", size)
 
 
 def until(condition: Callable[[], object], seconds: float = SECONDS) -> float:
-    """Wait for a condition; how long that took."""
+    """Wait for a condition; return the seconds it took."""
     began = time.monotonic()
     wait_for(condition, seconds, every=0.02)
     return time.monotonic() - began
 
 
 def until_closed(connections: Iterable[V2Client], seconds: float = SECONDS) -> float:
-    """Wait until the other side has closed all of them; how long the last one took."""
+    """Wait until the daemon has closed all connections; return the seconds it took."""
     left = list(connections)
 
     def all_closed() -> bool:
@@ -62,7 +62,7 @@ def until_closed(connections: Iterable[V2Client], seconds: float = SECONDS) -> f
 
 
 def refuses(condition: Callable[[], object]) -> bool:
-    """Whether it ends in a closed connection."""
+    """Whether the call raises ConnectionError."""
     try:
         condition()
     except ConnectionError:
@@ -74,13 +74,13 @@ def refuses(condition: Callable[[], object]) -> bool:
 
 
 def memory_kib(server: Server, figure: str) -> int:
-    """`VmRSS` or `VmHWM` of the daemon."""
+    """Return `VmRSS` or `VmHWM` of the daemon."""
     status = Path(f"/proc/{server.pid}/status").read_text()
     return int(status.partition(f"{figure}:")[2].split()[0])
 
 
 class Growth:
-    """The most memory that a daemon needs from here on, beyond what it has now."""
+    """A daemon's peak memory from now on, beyond its current memory."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -89,25 +89,25 @@ class Growth:
 
     @property
     def mebibytes(self) -> float:
-        """Up to now."""
+        """The growth until now."""
         return max(0, memory_kib(self._server, "VmHWM") - self._before) / 1024
 
 
 def cpu_seconds(server: Server) -> float:
-    """Processor time that the daemon has used."""
+    """Return the CPU time that the daemon has used."""
     fields = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
-# Somebody honest
+# An honest client
 
 
 class Honest:
-    """Publishes one message after the other, all the while; each must be answered by OK.
+    """Publishes messages continuously, one at a time; each must be answered with OK.
 
     Attributes:
-        count: how many were.
-        failure: what went wrong; None: nothing.
+        count: number of OKs.
+        failure: the error that ended it; None: no error.
     """
 
     def __init__(self, server: Server, topic: str) -> None:
@@ -129,7 +129,7 @@ class Honest:
             self.failure = error
 
     def close(self) -> None:
-        """Leave."""
+        """Stop and disconnect."""
         self._stop.set()
         self._thread.join()
         self._connection.close()
@@ -137,7 +137,7 @@ class Honest:
 
 @contextlib.contextmanager
 def honest(server: Server, topic: str = "honest") -> Iterator[Honest]:
-    """Somebody who must not be hurt, and who must get on, by what is done meanwhile."""
+    """Run an honest client during the block: it must not fail, and must make progress."""
     found = Honest(server, topic)
     try:
         until(lambda: found.count > 10 or found.failure)

@@ -1,9 +1,9 @@
-"""What the checks of the security table have in common.
+"""Fixtures for the checks of the security table.
 
     @pytest.mark.security("N-3")
 
-A run that contains such tests ends with `security checks N, passed N`, and below it what each check
-has to show: what it gave to `shows`.
+A run that contains such tests prints `security checks N, passed N` at its end, and then the figures
+that the checks gave to `shows`.
 """
 
 from collections.abc import Callable
@@ -17,6 +17,6 @@ from tests.scenarios.security import rows
 def shows(
     request: pytest.FixtureRequest, record_property: Callable[[str, object], None]
 ) -> Callable[[str], None]:
-    """Have a figure of this check in the summary."""
+    """Return a function that adds a figure of this check to the summary."""
     names = ", ".join(request.node.get_closest_marker(rows.MARKER).args)
     return lambda text: record_property(rows.FIGURE, f"{names}: {text}")

@@ -1,6 +1,6 @@
-"""What a daemon asks, in hostile hands: an authd and an nsqlookupd that answer with a given text.
+"""Hostile servers that a daemon queries: an auth server and an nsqlookupd with a given answer text.
 
-Both run in a thread, take any number of connections one at a time, and end with their block.
+Each runs in a thread, accepts any number of connections, and ends with its block.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SECONDS = 30.0
 
 
 class Fake:
-    """A server on a free loopback port; `answered` counts what it has said."""
+    """A server on a free loopback port; `answered` counts its answers."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -50,16 +50,16 @@ class Fake:
             self.talk(connection)
 
     def talk(self, connection: socket.socket) -> None:
-        """One conversation."""
+        """Serve one connection."""
 
 
 class FakeAuthd(Fake):
-    """Answers each request with `text` in every field, and where none is expected."""
+    """Answers each request with `text` in every field, or in place of the JSON."""
 
     text = ""
 
     def talk(self, connection: socket.socket) -> None:
-        """One request."""
+        """Serve one request."""
         while b"\r\n\r\n" not in connection.recv(1 << 16):
             pass
         entry = {"topic": self.text, "channels": [self.text], "permissions": [self.text]}
@@ -74,14 +74,14 @@ class FakeAuthd(Fake):
 
 
 class FakeLookupd(Fake):
-    """Answers IDENTIFY with `text` in every field, and all else with it as an error."""
+    """Answers IDENTIFY with `text` in every field, and other commands with it as an error."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.text = text
 
     def talk(self, connection: socket.socket) -> None:
-        """One nsqd, until it goes."""
+        """Serve one nsqd until it disconnects."""
         while data := connection.recv(1 << 16):
             facts = dict.fromkeys(("broadcast_address", "version", "hostname"), self.text)
             body = json.dumps({**facts, "tcp_port": 1, "http_port": 2}).encode()

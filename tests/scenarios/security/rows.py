@@ -1,8 +1,8 @@
-"""The rows of the security table, and the count of the checks that hold them.
+"""The rows of the security table, and the report of the checks that test them.
 
-A check is one test function marked `@pytest.mark.security("N-3")`, with several names if it holds
-several rows; its cases count together. Names (S), network (N), access (A), web (W), supply (D).
-Where a rule is stricter than NSQ it is an option, off unless asked for, and its check turns it on.
+A check is a test function marked `@pytest.mark.security("N-3")`, with several names if it tests
+several rows; its cases count as one check. Names (S), network (N), access (A), web (W), supply (D).
+Where a rule is stricter than NSQ it is an option, off by default, and its check turns it on.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ ELSEWHERE: Final = {
     "W-7": "needs the pages of nsqadmin",
     "W-8": "needs the pages of nsqadmin in a browser",
 }
-"""Rows whose part of sparq is not there yet: no check may claim them."""
+"""Rows without a check here, with the reason; no check may be marked with them."""
 
 
 def marked() -> Iterator[tuple[str, str]]:
-    """Every (row, place) that is marked in the text of the tests here."""
+    """Yield every (row, place) marked in the tests of this folder."""
     for path in sorted(HERE.glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -79,7 +79,7 @@ def _names_in(call: ast.Call) -> list[str]:
 
 
 class Report:
-    """Counts, over one run, the checks and those of which every case has passed."""
+    """Counts the checks of one run, and those whose cases have all passed."""
 
     def __init__(self) -> None:
         self._checks: set[str] = set()
@@ -90,12 +90,12 @@ class Report:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Let the reports of a check say that they are: it may run in another process."""
+        """Mark the item's reports as those of a check, also if they come from another process."""
         if item.get_closest_marker(MARKER) is not None:
             item.user_properties.append((CHECK, True))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """A check has passed when a case has, and none has failed."""
+        """Count a report: a check passes if at least one case has passed and none has failed."""
         check = _check(report.nodeid)
         if (CHECK, True) not in report.user_properties:
             return
@@ -110,7 +110,7 @@ class Report:
             self._figures += [str(text) for key, text in report.user_properties if key == FIGURE]
 
     def lines(self) -> list[str]:
-        """What the run says at its end; nothing when it held no check."""
+        """Return the summary of the run; empty if it had no check."""
         if not self._checks:
             return []
         passed = (self._passed - self._spoilt) & self._checks
@@ -122,11 +122,11 @@ class Report:
         return [head, *(f"  {line}" for line in (*sorted(self._figures), *reasons))]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say it."""
+        """Print the summary."""
         for line in self.lines():
             terminalreporter.write_line(line)
 
 
 def _check(nodeid: str) -> str:
-    """A test function's name, without its case and its folder."""
+    """Return a test function's name, without case and folder."""
     return nodeid.partition("[")[0].rpartition("tests/scenarios/security/")[2]

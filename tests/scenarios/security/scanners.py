@@ -1,7 +1,7 @@
-"""bandit and pip-audit, each in an environment of its own under .venvs, made on first use.
+"""bandit and pip-audit, each installed in a separate environment under .venvs on first use.
 
-pip installs what the lock beside this file pins, by hash; nothing of it is a part of sparq.
-Where there is no index of packages, `Missing` says what the check needs.
+pip installs what the lock file in this folder pins by hash; sparq does not depend on it. Without a
+package index, `Missing` says what the check needs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @functools.cache
 def scanner(name: str) -> tuple[str, str]:
-    """The program, or "" and what it needs; `program` raises that."""
+    """Return the program's path and "", or "" and what is missing."""
     lock = HERE / f"requirements-{name}.txt"
     home = ENVIRONMENTS / name
     program = home / "bin" / name
@@ -40,7 +40,7 @@ def scanner(name: str) -> tuple[str, str]:
 
 
 def program(name: str) -> str:
-    """The path of a scanner; raises `Missing`."""
+    """Return a scanner's path; raises `Missing`."""
     path, needs = scanner(name)
     if not path:
         raise Missing(needs)

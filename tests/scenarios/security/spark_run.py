@@ -1,8 +1,8 @@
-"""A Spark application of its own process, with everything that it tells written down.
+"""A Spark application in a separate process that saves everything it prints or shows.
 
-`python -m tests.scenarios.security.spark_run` reads JSON on standard input: `options` of the
+`python -m tests.scenarios.security.spark_run` reads JSON on standard input: `options` for the
 source `nsq`, and the `folder` for event log, checkpoint and pages. It reads the topic as a batch
-and as a stream, copies it to another topic, fails once, and saves every page of the user interface.
+and as a stream, copies it to another topic, fails twice, and saves every page of the Spark UI.
 """
 
 import contextlib
@@ -29,13 +29,13 @@ BEGAN = time.monotonic()
 
 
 def tell(*words: object) -> None:
-    """A line for who started this; when, on the side."""
+    """Print a line for the test; print the elapsed time to stderr."""
     sys.stderr.write(f"spark_run: {time.monotonic() - BEGAN:.1f} s {words[0]}\n")
     sys.stdout.write(" ".join(map(str, words)) + "\n")
 
 
 def session(folder: Path) -> Any:
-    """A local session that logs all it can."""
+    """Start a local session with as much logging as possible."""
     ensure_java()
     use_this_python()
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -88,7 +88,7 @@ def work(spark: Any, options: dict[str, str], folder: Path) -> None:
 
 
 def save_pages(spark: Any, folder: Path) -> None:
-    """What the user interface shows, and its API."""
+    """Save the pages of the Spark UI and its API."""
     base, name = spark.sparkContext.uiWebUrl, spark.sparkContext.applicationId
     executions = [f"SQL/execution/?id={number}" for number in range(EXECUTIONS)]
     api = [f"api/v1/applications/{name}/{page}" for page in API]
@@ -105,7 +105,7 @@ def save_pages(spark: Any, folder: Path) -> None:
 
 
 def main() -> None:
-    """All of it, once."""
+    """Run everything once."""
     told = json.load(sys.stdin)
     folder = Path(told["folder"])
     (folder / "events").mkdir()

@@ -1,4 +1,4 @@
-"""W-1, W-2, W-4, W-5, W-6, A-4 of nsqadmin: rights, other sites, headers, hosts, where it calls."""
+"""W-1, W-2, W-4, W-5, W-6, A-4 of nsqadmin: access, other sites, headers, hosts, own requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Shows = Callable[[str], None]
 
 @pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
-    """A request that is let in sets the level of this process."""
+    """Restore the log levels: requests that are allowed change those of this process."""
     loggers = [logging.getLogger(name) for name in ("", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
@@ -34,17 +34,17 @@ def _log_levels() -> Iterator[None]:
 
 
 def served(house: Cluster) -> list[Right]:
-    """The rows of the routes that the server has."""
+    """The rows of the rights table for the server's routes."""
     return [right_of(route.method, route.path) for route in routes(house.admin.services)]
 
 
 def changing(house: Cluster) -> list[Right]:
-    """Those that change something; signing in and out does nothing to the cluster."""
+    """The routes that change the cluster: signing in and out does not."""
     return [right for right in served(house) if right.writes and "/sign" not in right.path]
 
 
 def own_address() -> str:
-    """An address of this machine that is not loopback; empty: it has none."""
+    """Return a non-loopback address of this machine; empty: it has none."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -75,7 +75,7 @@ SPOOFED = (
 
 @pytest.mark.security("W-1")
 async def test_nobody_administers_unless_configured(tmp_path: Path, shows: Shows) -> None:
-    """Without options, what a proxy sends may read only, and what comes from another address."""
+    """Without options, requests from a proxy or another address cannot change anything: 403."""
     requests = 0
     async with cluster(tmp_path, http_address="0.0.0.0:0") as house:
         before = house.state()
@@ -100,13 +100,16 @@ async def test_nobody_administers_unless_configured(tmp_path: Path, shows: Shows
 async def test_a_users_header_counts_from_trusted_proxies_only(
     tmp_path: Path, shows: Shows, proxies: tuple[str, ...]
 ) -> None:
-    """Everybody else's is his own claim; so is one of two headers."""
+    """A user header counts only if it comes from a trusted proxy, and only if it is the only one.
+
+    Without `trusted_proxies`, a plain header is accepted.
+    """
     claims = [*SPOOFED] if not proxies else [*SPOOFED, {"X-Forwarded-User": "alice"}]
     requests = 0
     async with cluster(tmp_path, admin_users=("alice",), trusted_proxies=proxies) as house:
         before = house.state()
         for right in changing(house):
-            # As with NSQ, the client's network alone decides about /config.
+            # As in NSQ, access to /config depends on the client's network only.
             for claim in () if right.config else claims:
                 where, sent = target(right, house.node), {**JSON, **claim}
                 status = await house.ask(right.method, where, sent, body(right))
@@ -122,7 +125,7 @@ async def test_a_users_header_counts_from_trusted_proxies_only(
 
 @pytest.mark.security("W-2", "W-5")
 async def test_no_other_site_changes_or_reads_anything(tmp_path: Path, shows: Shows) -> None:
-    """Foreign hosts, origins and forms, each with an administrator's token."""
+    """Requests with foreign hosts, origins or forms get 403 even with an administrator's token."""
     options, keys = guarded(tmp_path)
     requests = 0
     async with cluster(tmp_path, **options) as house:
@@ -141,7 +144,7 @@ async def test_no_other_site_changes_or_reads_anything(tmp_path: Path, shows: Sh
 
 @pytest.mark.security("W-5")
 async def test_no_route_lets_other_sites_in(tmp_path: Path) -> None:
-    """A browser that asks first whether it may (CORS) is told nothing that lets it."""
+    """No route answers a CORS preflight request with permission."""
     asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "hx-request"}
     async with cluster(tmp_path) as house:
         for right in served(house):
@@ -169,7 +172,10 @@ ODD = [
 
 @pytest.mark.security("W-4")
 async def test_every_answer_says_what_a_browser_may_do_with_it(tmp_path: Path) -> None:
-    """Also redirects, refusals and errors; and no path leads to a file that is in no table."""
+    """Every response has the security headers, also redirects, refusals and errors.
+
+    No path outside the table of static files returns a file.
+    """
     async with cluster(tmp_path) as house:
         asked = [(right.method, target(right, house.node)) for right in served(house)]
         asked += [(method, path) for path in ODD for method in ("GET", "POST", "PATCH")]
@@ -187,7 +193,7 @@ async def test_every_answer_says_what_a_browser_may_do_with_it(tmp_path: Path) -
 
 @asynccontextmanager
 async def canary(host: str) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """A server that must not be called: its port, and what was sent to it."""
+    """Run a server that must not be called; yield its port and everything that was sent to it."""
     heard: list[bytes] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -205,7 +211,7 @@ ELSEWHERE = [
     *("2130706434", "0x7f000002", "127.0.2", "127.0.0.1@127.0.0.2", "127.0.0.2/x", "127.0.0.2#"),
     *("127.0.0.2\n", " 127.0.0.2", "127.0.0.2\0", "http://127.0.0.2", "//127.0.0.2", "127.0.0.2:1"),
 ]
-"""What an nsqd may say of itself; the server that must not be called is at 127.0.0.2."""
+"""Broadcast addresses that an nsqd may claim; the server that must not be called is 127.0.0.2."""
 
 QUESTIONS = (
     ("GET", "/api/topics?inactive=true", b""),
@@ -222,7 +228,7 @@ QUESTIONS = (
 
 @pytest.mark.security("W-6", "A-4")
 async def test_it_calls_no_address_that_a_peer_chose(tmp_path: Path, shows: Shows) -> None:
-    """An nsqd that says it is elsewhere, whatever is asked about its topic."""
+    """nsqadmin sends no request to an address that a registered nsqd falsely claims."""
     async with (
         canary("127.0.0.2") as (port, heard),
         cluster(tmp_path, allowed_nodes=("127.0.0.1",)) as house,
@@ -241,7 +247,7 @@ async def test_it_calls_no_address_that_a_peer_chose(tmp_path: Path, shows: Show
 
 @pytest.mark.security("W-6")
 async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Shows) -> None:
-    """NSQ's nsqadmin sends a tombstone's requests to any host in the URL."""
+    """nsqadmin sends no request to a host that only a URL names, unlike NSQ's for tombstones."""
     async with canary("127.0.0.1") as (port, heard), cluster(tmp_path) as house:
         named = [f"127.0.0.1:{port}", f"localhost:{port}", f"{house.node}@127.0.0.1:{port}"]
         for node in named:
@@ -257,7 +263,7 @@ async def test_it_calls_no_node_that_only_a_user_names(tmp_path: Path, shows: Sh
 
 @pytest.mark.security("W-6")
 async def test_it_follows_no_redirect(tmp_path: Path) -> None:
-    """A node that is allowed, or has been taken over, cannot send it on."""
+    """nsqadmin follows no redirect of a node, so that a node cannot make it call another host."""
     async with canary("127.0.0.1") as (port, heard):
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

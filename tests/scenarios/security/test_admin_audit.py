@@ -1,4 +1,4 @@
-"""The audit log of the real server: each change is in it before its answer, or is not done."""
+"""nsqadmin's audit log has each change before its response; without it, changes are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ async def order(
 
 
 async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> None:
-    """Who, from where, what, with what result; what is refused, too."""
+    """Each change is logged before its response, with user, address, action and outcome.
+
+    Refused and failed requests are logged, too.
+    """
     log = str(tmp_path / "audit")
     async with cluster(tmp_path, admin_users=("alice",), audit_log=log) as running:
         assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")
@@ -64,7 +67,7 @@ async def test_each_change_is_in_the_log_before_its_answer(tmp_path: Path) -> No
 
 
 async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path) -> None:
-    """The first change is done and told of in the other log; from then on they are refused."""
+    """If the audit log cannot be written, changes get 503; the first one still succeeds."""
     path = tmp_path / "audit"
     async with cluster(tmp_path, admin_users=("alice",), audit_log=str(path)) as running:
         path.unlink()
@@ -79,7 +82,7 @@ async def test_while_the_log_cannot_be_written_nothing_is_changed(tmp_path: Path
 
 
 async def test_entries_are_published_to_a_topic(tmp_path: Path) -> None:
-    """It is one like any other, and its own making is in no log."""
+    """Audit entries can be published to a topic; its creation is not logged."""
     async with cluster(tmp_path, admin_users=("alice",), audit_topic="audit") as running:
         topics = running.nsqd.nsqd.broker.topics
         assert 200 == await order(running, "POST", "/api/topics/t/c", action="pause")

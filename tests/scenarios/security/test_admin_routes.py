@@ -1,4 +1,4 @@
-"""The whole server, route by route: what is refused changes nothing, what is allowed does."""
+"""Every route of nsqadmin: refused requests change nothing, allowed ones do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.scenarios.security.walk import body, cases, guarded, target
 
 @pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
-    """A request that is let in sets the level of this process."""
+    """Restore the log levels: requests that are allowed change those of this process."""
     loggers = [logging.getLogger(name) for name in ("", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
@@ -25,12 +25,12 @@ def _log_levels() -> Iterator[None]:
 
 
 def served(running: Cluster) -> list[Right]:
-    """The rows of the routes that the server has."""
+    """The rows of the rights table for the server's routes."""
     return [right_of(route.method, route.path) for route in routes(running.admin.services)]
 
 
 async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[..., None]) -> None:
-    """Every route, with everything that is no right to it."""
+    """Every route refuses every kind of invalid access with 401 or 403, and nothing changes."""
     options, keys = guarded(tmp_path)
     refused = 0
     async with cluster(tmp_path, **options) as running:
@@ -49,7 +49,7 @@ async def test_no_right_no_effect(tmp_path: Path, record_property: Callable[...,
 
 
 async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
-    """The same requests one by one, so that the test above could have failed."""
+    """With the right, the same requests succeed: the test above could have failed."""
     options, keys = guarded(tmp_path)
     async with cluster(tmp_path, **options) as running:
         headers = {
@@ -70,7 +70,7 @@ async def test_with_the_right_it_is_done(tmp_path: Path) -> None:
 
 
 async def test_reading_needs_no_more_than_its_role(tmp_path: Path) -> None:
-    """With NSQ's options alone everybody reads; nothing that reads changes anything."""
+    """With NSQ's options, every reading route needs no role above READ, and changes nothing."""
     async with cluster(tmp_path, admin_users=("alice",)) as running:
         before = running.state()
         for right in served(running):

@@ -1,4 +1,4 @@
-"""A-1: AUTH denies by default. A-2: who somebody is, is never what he says of himself."""
+"""A-1: AUTH denies by default. A-2: a client's identity never comes from its own claims."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ATTEMPTS = {
     "READ": c.read("t", "00", 0, 1 << 40, 1 << 20),
     "COMMIT": c.commit("t", "c", 1, 1),
 }
-"""Every command that permissions are about. IDENTIFY, AUTH and NOP are for everybody."""
+"""Every command that needs permission. IDENTIFY, AUTH and NOP need none."""
 
 BAD_ANSWERS: dict[str, tuple[int, bytes] | bytes] = {
     "500": (500, ALL),
@@ -78,7 +78,7 @@ BAD_ANSWERS: dict[str, tuple[int, bytes] | bytes] = {
 
 @asynccontextmanager
 async def guarded(folder: Path, *addresses: str, **changes: Any) -> AsyncIterator[Daemon]:
-    """An nsqd that asks these authds, in a folder of its own, with something to be read."""
+    """Run an nsqd that queries these auth servers."""
     daemon = await start(folder, auth_http_addresses=addresses, **changes)
     try:
         yield daemon
@@ -87,7 +87,7 @@ async def guarded(folder: Path, *addresses: str, **changes: Any) -> AsyncIterato
 
 
 async def attempt(client: AsyncV2Client, command: bytes) -> list[tuple[int, bytes]]:
-    """Say it, and then what is never allowed; all that is answered."""
+    """Send the command and then an invalid one; return all answers."""
     client.send(command + b"NONSENSE\n")
     answers = []
     with contextlib.suppress(Closed):
@@ -97,7 +97,7 @@ async def attempt(client: AsyncV2Client, command: bytes) -> list[tuple[int, byte
 
 
 def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
-    """Whether it did anything: made something, kept something, told something."""
+    """Whether the command had an effect: created a topic, or got another answer than a refusal."""
     refusals = (b"E_UNAUTHORIZED", b"E_AUTH_FAILED", b"E_AUTH_FIRST")
     made = set(daemon.nsqd.broker.topics) - {"seen"}
     [(kind, text), *more] = answers
@@ -108,11 +108,11 @@ def was_let_in(daemon: Daemon, answers: list[tuple[int, bytes]]) -> bool:
 async def test_nobody_comes_in_without_an_answer_that_lets_him(
     tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
-    """Every bad answer, and none at all, before every command: none is executed or stored."""
+    """No command is executed or stored without AUTH, or with an invalid auth server response."""
     bypasses = tries = 0
     async with running(*BAD_ANSWERS.values()) as authd, guarded(tmp_path, authd.address) as daemon:
         for command in ATTEMPTS.values():
-            async with connected(daemon) as client:  # without AUTH
+            async with connected(daemon) as client:  # no AUTH is sent
                 tries += 1
                 bypasses += was_let_in(daemon, await attempt(client, command))
         for name, said in BAD_ANSWERS.items():
@@ -123,7 +123,7 @@ async def test_nobody_comes_in_without_an_answer_that_lets_him(
                     client.send(c.auth(b"key"))
                     kind, data = await client.frame()
                     answers = [(kind, data)]
-                    if kind == 0:  # who is known may still do nothing
+                    if kind == 0:  # authenticated, but still without permissions
                         answers = await attempt(client, command)
                     found = was_let_in(daemon, answers)
                     assert not found, (name, about, answers)
@@ -134,7 +134,7 @@ async def test_nobody_comes_in_without_an_answer_that_lets_him(
 
 @pytest.mark.security("A-1")
 async def test_what_is_allowed_is_done(tmp_path: Path) -> None:
-    """The same commands with a good answer, so that the check above could have failed."""
+    """With a valid auth response the same commands succeed: the test above could have failed."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
         for name, command in ATTEMPTS.items():
             async with connected(daemon) as client:
@@ -145,7 +145,7 @@ async def test_what_is_allowed_is_done(tmp_path: Path) -> None:
 
 @pytest.mark.security("A-1")
 async def test_an_authd_that_is_slow_or_gone_lets_nobody_in(tmp_path: Path) -> None:
-    """No answer in time, a refused connection, a body that breaks off, one that inflates."""
+    """AUTH fails if the auth server is slow, down, truncates its body or sends a gzip bomb."""
     bomb = gzip.compress(ALL + b" " * (64 << 20))
 
     async def break_off(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -176,13 +176,13 @@ async def test_an_authd_that_is_slow_or_gone_lets_nobody_in(tmp_path: Path) -> N
 
 
 def session_of(daemon: Daemon) -> V2Session:
-    """The only client's session."""
+    """Return the session of the only client."""
     (session,) = daemon.nsqd.broker.sessions.values()
     return session
 
 
 async def nobody(daemon: Daemon) -> None:
-    """Wait until the last client is forgotten."""
+    """Wait until the last client is removed."""
 
     async def is_empty() -> bool:
         return not daemon.nsqd.broker.sessions
@@ -195,7 +195,7 @@ async def nobody(daemon: Daemon) -> None:
 async def test_what_has_expired_counts_for_nothing(
     tmp_path: Path, then: str, shows: Callable[[str], None]
 ) -> None:
-    """When the time to live is over, an authd that lets go of a client is obeyed at once."""
+    """When permissions expire and the auth server no longer grants them, commands are refused."""
     bad = BAD_ANSWERS[then]
     async with running(ALL, bad) as authd, guarded(tmp_path, authd.address) as daemon:
         for command in (ATTEMPTS["PUB"], ATTEMPTS["MPUB"], ATTEMPTS["DPUB"], ATTEMPTS["SUB"]):
@@ -213,7 +213,7 @@ async def test_what_has_expired_counts_for_nothing(
 
 @pytest.mark.security("A-1")
 async def test_http_is_no_way_around(tmp_path: Path) -> None:
-    """Where AUTH guards the protocol, a token can guard publishing over HTTP."""
+    """With AUTH and an HTTP token, publishing over HTTP without the token gets 401."""
     async with (
         running(ALL) as authd,
         guarded(tmp_path, authd.address, http_token="t0ken") as daemon,
@@ -244,7 +244,7 @@ SPOOFED = {
 
 
 def told(authd: Authd) -> dict[str, str]:
-    """What the authd was asked last."""
+    """Return the arguments of the auth server's last request."""
     return authd.asked[-1][2]
 
 
@@ -253,7 +253,7 @@ def told(authd: Authd) -> dict[str, str]:
 async def test_identity_is_not_what_identify_says(
     tmp_path: Path, method: str, shows: Callable[[str], None]
 ) -> None:
-    """Authds are told the peer's address and certificate; what a client claims changes nothing."""
+    """Auth servers get the peer's address and certificate; values from IDENTIFY change nothing."""
     certificates = Certificates.make(tmp_path)
     authority = str(tmp_path / "ca.pem")
     plain: dict[str, Any] = {}
@@ -282,7 +282,7 @@ async def test_identity_is_not_what_identify_says(
 
 @pytest.mark.security("A-2")
 async def test_claims_open_no_door(tmp_path: Path) -> None:
-    """A client that says it is let in already is asked for AUTH all the same."""
+    """A client that claims in IDENTIFY to be authenticated still gets E_AUTH_FIRST."""
     async with running(ALL) as authd, guarded(tmp_path, authd.address) as daemon:
         for command in ATTEMPTS.values():
             async with connected(daemon) as client:

@@ -1,4 +1,4 @@
-"""Sizes, bombs and floods: none of them costs more memory than is allowed (N-3, N-5, N-6)."""
+"""Wrong sizes, decompression bombs and floods use bounded memory (N-3, N-5, N-6)."""
 
 import contextlib
 import re
@@ -35,10 +35,10 @@ Shows = Callable[[str], None]
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """An nsqd with short lines and NSQ's other limits."""
+    """An nsqd with a line limit of 4 KiB and otherwise NSQ's limits."""
     folder = tmp_path_factory.mktemp("nsqd")
     with spawn_nsqd(folder, "--max-line-size=4096") as server:
-        with honest(server):  # whatever is needed once has been
+        with honest(server):  # one-time allocations happen before the measurements
             server.request("GET", "/stats?format=json")
         yield server
 
@@ -55,7 +55,7 @@ def line_of(name: bytes) -> bytes:
 
 
 def wrong_sizes() -> Iterator[tuple[str, bytes]]:
-    """Every command with a body, with every size that no body may have."""
+    """Yield every command that has a body, with every invalid size."""
     for name, body in BODIED.items():
         for size in SIZES:
             yield f"{name.decode()} of {size}", sized(line_of(name), size)
@@ -72,11 +72,11 @@ def wrong_sizes() -> Iterator[tuple[str, bytes]]:
 
 WRONG = dict(wrong_sizes())
 SMALL = {name for name in WRONG if re.search(r"one more|5001|1001|with 1000|too many", name)}
-"""Wrong for the small limits of this table only."""
+"""Invalid only with the small limits of this table."""
 
 
 def outcome(chunks: list[bytes]) -> str:
-    """The error that these bytes come to."""
+    """Return the error code that parsing these bytes gives."""
     parser = CommandParser(LIMITS)
     try:
         for chunk in chunks:
@@ -93,7 +93,7 @@ def outcome(chunks: list[bytes]) -> str:
 @pytest.mark.security("N-3")
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_size_is_refused_however_it_is_cut(name: str) -> None:
-    """As soon as its last byte is there: split at every byte, in all its bytes, and at once."""
+    """An invalid size is refused once its last byte has arrived, however the bytes are split."""
     data = WRONG[name]
     cuts = range(len(data)) if len(data) < 100 else range(0, len(data), 97)
     ways = [[data[:at], data[at:]] for at in cuts]
@@ -105,7 +105,7 @@ def test_a_wrong_size_is_refused_however_it_is_cut(name: str) -> None:
 
 @pytest.mark.security("N-3")
 def test_a_line_has_an_end() -> None:
-    """4 KiB with the newline by the option; one byte more is too long, however it comes."""
+    """With max-line-size 4096, a longer line is refused, however it is split."""
     for size, expected in ((4_095, "nothing"), (4_096, "line too long")):
         for step in (1, 100, 5_000):
             data = b"NOP" + b" " * (size - 3)
@@ -114,7 +114,7 @@ def test_a_line_has_an_end() -> None:
 
 
 def try_all(server: NsqdServer) -> int:
-    """The whole table, and sizes that are allowed but of which nothing comes; how many."""
+    """Send the whole table, and valid sizes without the data; return the number of tries."""
     tried = 0
     for name, data in WRONG.items():
         with contextlib.ExitStack() as stack:
@@ -133,8 +133,8 @@ def try_all(server: NsqdServer) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-3")
 def test_no_size_is_believed(nsqd: NsqdServer, shows: Shows) -> None:
-    """A running nsqd has not grown by 8 MiB when all of the table has been tried on it."""
-    try_all(nsqd)  # what is made once has been made now
+    """nsqd grows by less than 8 MiB while all invalid sizes are sent to it."""
+    try_all(nsqd)  # one-time allocations happen in this first pass
     growth = Growth(nsqd)
     with honest(nsqd):
         tried = try_all(nsqd)
@@ -147,7 +147,7 @@ def test_no_size_is_believed(nsqd: NsqdServer, shows: Shows) -> None:
 
 
 def bomb(data: bytes, count: int = 1) -> bytes:
-    """So many times the data, deflated: a full flush makes pieces that can be repeated."""
+    """Deflate the data `count` times: a full flush makes pieces that can be repeated."""
     deflater = zlib.compressobj(9, zlib.DEFLATED, -15)
     return (deflater.compress(data) + deflater.flush(zlib.Z_FULL_FLUSH)) * count
 
@@ -161,7 +161,7 @@ LYING = {
 
 
 def drown(server: NsqdServer, kind: str, data: bytes) -> None:
-    """Send this behind the upgrade, as far as nsqd takes it; it has to close."""
+    """Send data after an upgrade until nsqd closes the connection, which it must."""
     client, _ = introduced(server, **{kind: True})
     with client:
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def drown(server: NsqdServer, kind: str, data: bytes) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-5")
 def test_deflate_bombs_cost_nothing(nsqd: NsqdServer, shows: Shows) -> None:
-    """1 MiB that inflates to 1 GiB: of a line, of a body; the connection ends."""
+    """1 MiB that inflates to 1 GiB, in a line or a body, ends the connection and costs < 16 MiB."""
     zeros = bomb(bytes(MEBIBYTE), 1024)
     body = bomb(sized(b"PUB t\n", 1 << 30)) + zeros
     growth = Growth(nsqd)
@@ -188,7 +188,7 @@ def test_deflate_bombs_cost_nothing(nsqd: NsqdServer, shows: Shows) -> None:
 @pytest.mark.security("N-5")
 @pytest.mark.parametrize("lie", [name for name in LYING if not name.startswith("skips")])
 def test_lying_snappy_costs_nothing(nsqd: NsqdServer, lie: str) -> None:
-    """A size that no chunk may have ends the connection before anything is allocated for it."""
+    """A false chunk size ends a snappy connection before memory is allocated for it."""
     growth = Growth(nsqd)
     drown(nsqd, "snappy", IDENTIFIER + LYING[lie])
 
@@ -197,11 +197,11 @@ def test_lying_snappy_costs_nothing(nsqd: NsqdServer, lie: str) -> None:
 
 @pytest.mark.security("N-5")
 def test_padding_is_not_held(nsqd: NsqdServer) -> None:
-    """Chunks to be skipped may be 16 MiB large; nothing of them is kept."""
+    """Skippable snappy chunks of up to 16 MiB are not kept in memory."""
     client, _ = introduced(nsqd, snappy=True)
     growth = Growth(nsqd)
     with client:
-        assert b"OK" in client.receive_some()  # in snappy
+        assert b"OK" in client.receive_some()  # the OK is compressed
         client.send(IDENTIFIER + (b"\xfe\xff\xff\xff" + bytes((1 << 24) - 1)) * 4)
         client.send(bytes(snappy.compress(pub("padded", b"x")))[len(IDENTIFIER) :])
         answer = client.receive_some()
@@ -224,7 +224,7 @@ FLOODS = {
 @pytest.mark.security("N-6")
 @pytest.mark.parametrize("flood", FLOODS)
 def test_a_flood_without_reading_is_bounded(nsqd: NsqdServer, flood: str, shows: Shows) -> None:
-    """Who reads no answer is not read for long: memory is bounded, and others are served."""
+    """A client that sends and does not read is paused: memory is bounded, others are served."""
     growth = Growth(nsqd)
     data = memoryview(FLOODS[flood])
     with honest(nsqd) as somebody, v2(nsqd) as client:
@@ -243,7 +243,7 @@ def test_a_flood_without_reading_is_bounded(nsqd: NsqdServer, flood: str, shows:
 
 @pytest.mark.security("N-6")
 def test_who_reads_again_gets_every_answer(nsqd: NsqdServer) -> None:
-    """Reading was paused, nothing was lost: each command has its answer in the end."""
+    """A client that was paused gets an answer to every command once it reads again."""
     count = 200_000
     with v2(nsqd) as client:
         client.socket.settimeout(0.5)

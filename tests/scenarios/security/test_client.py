@@ -1,4 +1,4 @@
-"""The client library against nsqlookupds and nsqds that mean it ill (N-11)."""
+"""The client library with hostile nsqlookupds and nsqds (N-11)."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 MIB = 1 << 20
 FLOOD_BYTES = 128 * MIB
-"""What is sent at most; far more than may be kept."""
+"""Maximum number of bytes sent, far more than the client may keep."""
 BOMB_MIB = 128
 KEPT_BYTES_MAX = 48 * MIB
 PIECE = 64 << 10
@@ -34,20 +34,20 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """What goes wrong is looked for in ``errors``."""
+    """Suppress log lines: the tests check ``errors``."""
     caplog.set_level(logging.CRITICAL, "sparq.client")
 
 
 @pytest.fixture
 def memory() -> Iterator[Callable[[], int]]:
-    """The most bytes that were held at one time, of all that was allocated since."""
+    """Return a function that returns the peak of allocated bytes since the start of the test."""
     tracemalloc.start()
     yield lambda: tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
 
 
 async def pour(writer: asyncio.StreamWriter, piece: bytes, size: int = FLOOD_BYTES) -> None:
-    """Send the piece again and again, until there is enough or the client goes."""
+    """Send the piece repeatedly, up to `size` bytes or until the client disconnects."""
     for _ in range(size // len(piece)):
         writer.write(piece)
         await writer.drain()
@@ -73,7 +73,7 @@ async def line_without_end(writer: asyncio.StreamWriter) -> None:
 
 @cache
 def packed_spaces() -> bytes:
-    """Much in little."""
+    """Return many spaces, deflated."""
     packer = zlib.compressobj(1)
     return b"".join(packer.compress(b" " * MIB) for _ in range(BOMB_MIB)) + packer.flush()
 
@@ -103,7 +103,7 @@ async def never(writer: asyncio.StreamWriter) -> None:
 
 @asynccontextmanager
 async def web(answer: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
-    """An nsqlookupd that answers every question so."""
+    """Run an nsqlookupd that answers every request with this function."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -124,7 +124,7 @@ async def web(answer: Callable[[asyncio.StreamWriter], Awaitable[None]]) -> Asyn
 async def test_an_nsqlookupd_cannot_fill_the_memory(
     answer: Any, memory: Callable[[], int], shows: Shows
 ) -> None:
-    """Whatever it answers, the consumer keeps little, says why, and asks again."""
+    """Whatever an nsqlookupd answers, a consumer keeps < 48 MiB and reports an error."""
     async with web(answer) as address:
         seconds = 0.5 if answer is never else 60.0
         options = {"lookupd_poll_interval": 0.1, "lookupd_poll_timeout": seconds}
@@ -141,7 +141,7 @@ async def test_an_nsqlookupd_cannot_fill_the_memory(
 
 @pytest.mark.security("N-11")
 async def test_no_redirect_is_followed_and_no_secret_goes_elsewhere() -> None:
-    """A question goes to the nsqlookupd that was named, and so does the secret in it."""
+    """A lookup and its secret go to the configured nsqlookupd only; redirects are not followed."""
     asked: list[bytes] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -168,12 +168,12 @@ async def test_no_redirect_is_followed_and_no_secret_goes_elsewhere() -> None:
 
 
 def greeting(**facts: Any) -> bytes:
-    """The answer to IDENTIFY."""
+    """Return an answer to IDENTIFY."""
     return frame(0, json.dumps({"max_rdy_count": 2500, "msg_timeout": 60_000, **facts}).encode())
 
 
 async def subscribe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The conversation of an honest nsqd, up to RDY."""
+    """Serve like an honest nsqd, up to RDY."""
     await reader.readuntil(b"IDENTIFY\n")
     writer.write(greeting())
     await reader.readuntil(b"SUB t c\n")
@@ -216,7 +216,7 @@ async def says_what_it_likes(reader: asyncio.StreamReader, writer: asyncio.Strea
     [promises, greets_without_end, heeds_no_rdy, answers_unasked, says_what_it_likes],
 )
 async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], int]) -> None:
-    """Frames, greetings and messages beyond what was allowed cost the connection only."""
+    """Frames, IDENTIFY answers and messages beyond the limits end the connection, in < 48 MiB."""
     options = {"max_in_flight": 10, "max_msg_size": MIB}
     async with (
         listening(talk) as address,
@@ -231,7 +231,7 @@ async def test_an_nsqd_cannot_fill_the_memory(talk: Talk, memory: Callable[[], i
 
 @pytest.mark.security("N-11")
 async def test_a_compressed_bomb_is_bounded(memory: Callable[[], int]) -> None:
-    """Without any option too: what a few bytes inflate to is cut off."""
+    """Decompressed data is bounded by default."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")
@@ -258,7 +258,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 @asynccontextmanager
 async def tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
-    """A server that speaks TLS from the first byte on, and says nothing."""
+    """Run a server that uses TLS from the first byte, and sends nothing."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -271,7 +271,7 @@ async def tls_server(context: ssl.SSLContext) -> AsyncIterator[str]:
 
 @pytest.mark.security("N-11")
 async def test_names_are_verified_by_default(files: Certificates) -> None:
-    """A certificate of a trusted authority for another host: neither nsqlookupd nor nsqd it is."""
+    """A valid certificate of another host is refused, for nsqlookupds and for nsqds."""
     authority = str(files.authority)
     async with tls_server(server_context(files, files.elsewhere)) as address:
         place = f"https://{address}"
@@ -288,7 +288,7 @@ async def test_names_are_verified_by_default(files: Certificates) -> None:
 
 @asynccontextmanager
 async def impostor(context: ssl.SSLContext) -> AsyncIterator[str]:
-    """An nsqd that grants TLS, with another host's certificate."""
+    """Run an nsqd that grants TLS with another host's certificate."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"IDENTIFY\n")

@@ -1,4 +1,4 @@
-"""No file descriptors left at accept: a daemon waits for better times, and does not spin (N-12)."""
+"""A daemon without free file descriptors neither exits nor uses the CPU in a busy loop (N-12)."""
 
 import contextlib
 import resource
@@ -21,7 +21,7 @@ Shows = Callable[[str], None]
 
 @contextlib.contextmanager
 def starved(server: Server) -> Iterator[None]:
-    """The daemon may open nothing more than it has; then it may again."""
+    """Run the block while the daemon cannot open any more files."""
     before = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
     used = {int(entry.name) for entry in Path(f"/proc/{server.pid}/fd").iterdir()}
     resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (max(used) + 1, before[1]))
@@ -32,14 +32,14 @@ def starved(server: Server) -> Iterator[None]:
 
 
 def busy_share(server: Server) -> float:
-    """Which part of the processor it uses, over some seconds."""
+    """Return the daemon's share of a CPU over some seconds."""
     used, began = cpu_seconds(server), time.monotonic()
     time.sleep(LOOK_SECONDS)
     return (cpu_seconds(server) - used) / (time.monotonic() - began)
 
 
 def flood(stack: contextlib.ExitStack, ports: tuple[int, ...]) -> None:
-    """Connections that the kernel takes and nobody can accept."""
+    """Open connections that the kernel accepts, but the daemon cannot."""
     for number in range(FLOOD):
         stack.enter_context(raw(ports[number % len(ports)]))
 
@@ -47,7 +47,7 @@ def flood(stack: contextlib.ExitStack, ports: tuple[int, ...]) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-12")
 def test_nsqd_survives_the_end_of_descriptors(tmp_path: Path, shows: Shows) -> None:
-    """Those who are connected are served meanwhile, and everybody is when there are some again."""
+    """Without free descriptors nsqd serves its clients, and later new ones again."""
     with spawn_nsqd(tmp_path) as server, v2(server) as old, contextlib.ExitStack() as stack:
         assert OK == old.ask(pub("t", b"x"))
         with starved(server):
@@ -74,7 +74,7 @@ def accepts(server: NsqdServer) -> bool:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-12")
 def test_nsqlookupd_survives_it_too(tmp_path: Path) -> None:
-    """The same of nsqlookupd."""
+    """nsqlookupd, too, stays below 20 % CPU without free descriptors, and then serves clients."""
     with spawn_nsqlookupd(tmp_path) as server, contextlib.ExitStack() as stack:
         with starved(server):
             flood(stack, (server.tcp_port, server.http_port))

@@ -1,4 +1,4 @@
-"""D-3: private files, and daemons that need no privilege."""
+"""D-3: files are private, and daemons need no privileges."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ GROUP_AND_OTHERS = 0o077
 
 @pytest.fixture
 def _open_umask() -> Iterator[None]:
-    """A start script that left everything open."""
+    """A umask of 0, as a careless start script may leave it."""
     before = os.umask(0)
     yield
     os.umask(before)
 
 
 def use(server: NsqdServer) -> None:
-    """Have it make files of every kind: logs, ledgers, facts, trash."""
+    """Make nsqd create files of every kind: logs, ledgers, metadata, trash."""
     with V2Client(server) as line:
         assert line.ask(sub("t", "c")) == OK
         for topic in ("t", "gone", "e#ephemeral"):
@@ -43,20 +43,20 @@ def use(server: NsqdServer) -> None:
 
 
 def modes(folder: Path) -> dict[Path, int]:
-    """The permissions of the folder and of all in it."""
+    """Return the permissions of the folder and everything in it."""
     found = [folder, *folder.rglob("*")]
     return {path: stat.S_IMODE(path.lstat().st_mode) for path in found}
 
 
 def own(folder: Path) -> dict[Path, int]:
-    """Those of what nsqd made: its log in the test's hands is not its own."""
+    """Return the permissions of nsqd's files, without the log, which the test creates."""
     return {p: m for p, m in modes(folder).items() if p != folder and p.name != "nsqd.log"}
 
 
 @pytest.mark.security("D-3")
 @pytest.mark.usefixtures("_open_umask")
 def test_files_are_private(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """Folders 0700, files 0600, whatever the umask, also after starts and with small files."""
+    """Folders have mode 0700 and files 0600 whatever the umask, also after restarts."""
     with spawn_nsqd(tmp_path, "--max-bytes-per-file=4096") as server:
         use(server)
         server.restart(gracefully=True)
@@ -74,13 +74,13 @@ def test_files_are_private(tmp_path: Path, shows: Callable[[str], None]) -> None
 @pytest.mark.security("D-3")
 @pytest.mark.usefixtures("_open_umask")
 def test_an_import_makes_private_files(tmp_path: Path) -> None:
-    """What comes from Go's nsqd, whose files were open, is private from then on."""
+    """Data imported from Go's nsqd, whose files were not private, becomes private."""
     folder = tmp_path / "nsqd"
     folder.mkdir()
     GoQueue(folder, "t").put(b"one", b"two").close()
     (folder / "nsqd.dat").write_text('{"topics":[{"name":"t","channels":[]}],"version":"1.3.0"}')
     with spawn_nsqd(tmp_path) as server:
-        # What is finished is deleted soon, its file with it: it is looked at before.
+        # Finished messages are deleted soon, with their file: it is checked before that.
         made = {path: mode for path, mode in own(folder).items() if "topics" in path.parts}
         assert drain(server, "t", "c") == [b"one", b"two"]
     assert any(path.suffix == ".log" for path in made)
@@ -89,7 +89,7 @@ def test_an_import_makes_private_files(tmp_path: Path) -> None:
 
 @pytest.mark.security("D-3")
 def test_links_are_not_followed(tmp_path: Path) -> None:
-    """Who can write into the data path cannot have nsqd write, or read, elsewhere."""
+    """nsqd does not follow a symlink in its data path, neither to read nor to write."""
     precious = tmp_path / "precious"
     precious.write_bytes(b"precious")
     with spawn_nsqd(tmp_path) as server:
@@ -115,7 +115,7 @@ def reachable() -> Iterator[Path]:
 
 @pytest.mark.security("D-3")
 def test_daemons_need_no_privilege(reachable: Path, shows: Callable[[str], None]) -> None:
-    """As nobody, without capabilities or a way to get any, both do their work and end well."""
+    """nsqd and nsqlookupd work and exit cleanly as user nobody, without capabilities."""
     prefix: tuple[str, ...] = ()
     for name in ("nsqd", "nsqlookupd"):
         (reachable / name).mkdir()
@@ -138,7 +138,7 @@ def test_daemons_need_no_privilege(reachable: Path, shows: Callable[[str], None]
 
 
 def as_nobody() -> tuple[str, ...]:
-    """What makes a program nobody's; skips where it cannot be had, or nobody can read sparq."""
+    """Return the command prefix that runs a program as nobody; skip the test if that fails."""
     setpriv = shutil.which("setpriv")
     if setpriv is None:
         pytest.skip("needs setpriv, to run as nobody")

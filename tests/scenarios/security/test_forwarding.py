@@ -1,4 +1,4 @@
-"""Bodies are bytes to the tools that hand messages on (D-4)."""
+"""The tools that forward messages treat bodies as bytes (D-4)."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ HOSTILE = [
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """Where the hostile messages are published, and copied to another topic."""
+    """The nsqd that the hostile messages are published on, and copied to another topic of."""
     with spawn_nsqd(tmp_path_factory.mktemp("hostile")) as server:
         yield server
 
 
 @pytest.mark.security("D-4")
 async def test_a_posted_body_is_a_body(nsqd: NsqdServer) -> None:
-    """It makes no header and no second request."""
+    """A body that nsq_to_http posts cannot add a header or a second request."""
     topic = new_topic()
     async with web_server() as server:
         words = (f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--post={server.url}/in")
@@ -52,7 +52,7 @@ async def test_a_posted_body_is_a_body(nsqd: NsqdServer) -> None:
 
 @pytest.mark.security("D-4")
 async def test_a_body_in_a_url_is_one_value() -> None:
-    """It is one value of the query or one part of the path, and changes nothing else."""
+    """A body in a URL is one query value or one path segment, and changes nothing else."""
     in_path = []
     async with web_server() as server, open_session(5, 5) as session:
         for body in HOSTILE:
@@ -74,7 +74,7 @@ async def test_a_body_in_a_url_is_one_value() -> None:
 
 @pytest.mark.security("D-4")
 async def test_a_copied_body_is_a_body(nsqd: NsqdServer) -> None:
-    """Byte for byte."""
+    """nsq_to_nsq copies every body byte for byte."""
     topic, copies = new_topic(), new_topic()
     words = (
         f"--nsqd-tcp-address={nsqd.tcp}",

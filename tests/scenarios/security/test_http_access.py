@@ -1,4 +1,4 @@
-"""A-3: over HTTP only POST, PUT and DELETE change something, and only with the token, if any."""
+"""A-3: over HTTP only POST, PUT and DELETE change state, and only with the token, if one is set."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RIGHT = ([f"Authorization: Bearer {TOKEN}"], [f"authorization: bearer  {TOKEN}"]
 
 
 class House(NamedTuple):
-    """A daemon: its routes, its HTTP port, and all that requests could change."""
+    """A daemon: its routes, its HTTP port, and a function that returns its state as text."""
 
     routes: list[Route]
     port: int
@@ -52,18 +52,18 @@ class House(NamedTuple):
 
     @property
     def changing(self) -> list[Route]:
-        """What is not only looked at."""
+        """The routes that change state."""
         return [route for route in self.routes if route.method != "GET"]
 
     @property
     def guarded(self) -> list[Route]:
-        """What a token is asked for."""
+        """The routes that require the token."""
         return [route for route in self.routes if route.method != "GET" or route.private]
 
 
 @pytest.fixture(autouse=True)
 def _log_levels() -> Iterator[None]:
-    """A request that is let in sets the level of this process."""
+    """Restore the log levels: requests that are allowed change those of this process."""
     loggers = [logging.getLogger(name) for name in ("", "asyncio")]
     levels = [logger.level for logger in loggers]
     yield
@@ -72,7 +72,7 @@ def _log_levels() -> Iterator[None]:
 
 
 async def ask(house: House, method: str, target: str, headers: list[str], body: bytes = b"") -> int:
-    """One request, as it is; the status."""
+    """Send one raw request; return the status."""
     reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
     lines = [f"{method} {target} HTTP/1.1", "Host: x", "Connection: close", *headers]
     lines.append(f"Content-Length: {len(body)}\r\n\r\n")
@@ -85,13 +85,13 @@ async def ask(house: House, method: str, target: str, headers: list[str], body: 
 
 
 def target_of(route: Route) -> str:
-    """The route with arguments that would do something."""
+    """Return the route's URL with arguments that would have an effect."""
     path = route.path.replace(":opt", "log_level")
     return f"{path}?topic=t&channel=c&node=n:1&to=earliest&rate=0&seconds=0.01&token={TOKEN}"
 
 
 def body_of(route: Route) -> bytes:
-    """A body that would be taken."""
+    """Return a valid body for the route."""
     if route.path == "/policies":
         return b'{"policies": [{"topic": "t", "max_channels": 9}]}'
     return b"debug" if route.path.startswith("/config") else b"x"
@@ -99,7 +99,7 @@ def body_of(route: Route) -> bytes:
 
 @asynccontextmanager
 async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
-    """An nsqd with a topic that holds messages."""
+    """Run an nsqd with a topic that holds messages."""
     daemon = await start(folder, **options)
     broker = daemon.nsqd.broker
 
@@ -122,7 +122,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[House]:
 
 @asynccontextmanager
 async def nsqlookupd(_folder: Path, **options: Any) -> AsyncIterator[House]:
-    """An nsqlookupd that knows something."""
+    """Run an nsqlookupd with a topic and a channel."""
     free = {"tcp_address": "127.0.0.1:0", "http_address": "127.0.0.1:0"}
     made = changed(NsqlookupdOptions(), **{**free, **options})
     daemon = Nsqlookupd(made)
@@ -148,7 +148,7 @@ DAEMONS = pytest.mark.parametrize("daemon", [nsqd, nsqlookupd])
 async def test_without_the_token_nothing_is_done(
     daemon: Any, tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
-    """Every route that changes something or looks inside, with whatever is not the token."""
+    """Without the token, every route that changes or reveals state gets 401, and has no effect."""
     requests = 0
     async with daemon(tmp_path, http_token=TOKEN) as house:
         before = await house.state()
@@ -169,7 +169,7 @@ async def test_without_the_token_nothing_is_done(
 @DAEMONS
 @pytest.mark.security("A-3")
 async def test_with_the_token_it_is_done(daemon: Any, tmp_path: Path) -> None:
-    """The same requests, so that the check above could have failed."""
+    """With the token, the same requests succeed: the test above could have failed."""
     async with daemon(tmp_path, http_token=TOKEN) as house:
         changed = 0
         for route in house.guarded:
@@ -186,7 +186,7 @@ async def test_with_the_token_it_is_done(daemon: Any, tmp_path: Path) -> None:
 async def test_other_methods_change_nothing(
     daemon: Any, tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
-    """As with NSQ, and without a token: what changes something has its method, and no other."""
+    """A route that changes state accepts only its own method, as in NSQ; others get 405."""
     requests = 0
     async with daemon(tmp_path) as house:
         before = await house.state()
@@ -208,7 +208,7 @@ async def test_other_methods_change_nothing(
 @DAEMONS
 @pytest.mark.security("A-3")
 async def test_debug_routes_can_be_left_out(daemon: Any, tmp_path: Path) -> None:
-    """None of them is there then, under any method."""
+    """With debug_routes off, every debug route gets 404 under any method."""
     async with daemon(tmp_path / "on", debug_routes=True) as house:
         paths = {route.path for route in house.routes if "debug" in route.path}
     assert len(paths) > 5
@@ -221,7 +221,7 @@ async def test_debug_routes_can_be_left_out(daemon: Any, tmp_path: Path) -> None
 
 @pytest.mark.security("A-3")
 async def test_publishing_needs_the_token_too(tmp_path: Path) -> None:
-    """Many requests on one connection: the one with the token opens no way for those behind it."""
+    """On one connection, each publish needs the token itself: a previous one does not count."""
     async with nsqd(tmp_path, http_token=TOKEN) as house:
         reader, writer = await asyncio.open_connection("127.0.0.1", house.port)
         for headers in ("", f"Authorization: Bearer {TOKEN}\r\n", ""):

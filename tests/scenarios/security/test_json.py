@@ -1,4 +1,4 @@
-"""JSON from whoever it comes: what no sane writer sends is bad JSON, and not an exception."""
+"""Malformed JSON from any source raises the reader's documented error, and no other exception."""
 
 import itertools
 import json
@@ -75,7 +75,7 @@ READERS: dict[str, tuple[Callable[[bytes], Any], type[Exception]]] = {
 @pytest.mark.parametrize("data", [NESTED, NESTED_OBJECTS], ids=["arrays", "objects"])
 @pytest.mark.parametrize("reader", READERS)
 def test_deep_json_is_bad_json(reader: str, data: bytes) -> None:
-    """Whoever reads JSON says its own documented error to a depth that no writer has."""
+    """JSON nested 100,000 levels deep raises the documented error of each reader."""
     read, error = READERS[reader]
 
     with pytest.raises(error):
@@ -85,7 +85,7 @@ def test_deep_json_is_bad_json(reader: str, data: bytes) -> None:
 @pytest.mark.security("N-7")
 @pytest.mark.parametrize("number", ["1e999", "-1e999", "NaN", "9" * 5_000])
 def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
-    """No number of a peer or a file becomes an overflow."""
+    """Huge numbers, NaN and infinity from a peer or a file are refused."""
     facts = f'{{"format": {number}, "node_id": 1, "retired_index": "0"}}'
     producer = f'{{"broadcast_address": "a", "tcp_port": {number}}}'
 
@@ -98,11 +98,11 @@ def test_numbers_beyond_all_bounds_are_refused(number: str) -> None:
     try:
         producers = json.loads(f"[{producer}]")
     except ValueError:
-        return  # more digits than Python reads
+        return  # more digits than Python parses
     assert [] == lookup.producers({"producers": producers}).found
 
 
-# IDENTIFY's body, its every key
+# Every key of IDENTIFY's body
 
 KEYS: dict[str, Any] = {
     **{"client_id": "c", "hostname": "h", "user_agent": "u/1"},
@@ -123,7 +123,7 @@ NAN = float("nan")
 @pytest.mark.security("N-7")
 @pytest.mark.parametrize("key", KEYS)
 def test_any_value_of_any_key_is_taken_or_is_a_bad_body(key: str) -> None:
-    """Of a wrong type, out of range, beyond 64 bits: one error, and no other exception."""
+    """Any value of any IDENTIFY key is accepted or gets E_BAD_BODY; nothing else is raised."""
     for limits, value in itertools.product((IdentifyLimits(), STRICT), VALUES):
         body = json.dumps({**KEYS, key: value}).encode()
         try:
@@ -137,7 +137,7 @@ def test_any_value_of_any_key_is_taken_or_is_a_bad_body(key: str) -> None:
 
 @pytest.mark.security("N-7")
 def test_strict_bodies_are_bounded() -> None:
-    """By the option: 64 KiB, 20 deep, 64 bits, in keys that mean nothing, too; else not."""
+    """With strict_identify, depth (20) and numbers (64 bits) are limited, also in unknown keys."""
     deepest: Any = 1
     for _ in range(STRICT_DEPTH - 1):
         deepest = [deepest]
@@ -156,14 +156,14 @@ def test_strict_bodies_are_bounded() -> None:
         else:
             with pytest.raises(RemoteError, match="E_BAD_BODY IDENTIFY failed to decode"):
                 negotiate(body, STRICT, {})
-        if value is not NAN:  # which is no JSON in any case
+        if value is not NAN:  # NaN is invalid JSON in any case
             assert negotiate(body, IdentifyLimits(), {}).feature_negotiation
 
 
 @pytest.mark.security("N-7")
 @pytest.mark.parametrize("name", ["IDENTIFY", "AUTH"])
 def test_a_strict_body_is_refused_by_its_size(name: str) -> None:
-    """Before any of it has come."""
+    """With strict_identify, a body over 64 KiB is refused by its announced size."""
     for limits, size, refused in (
         (STRICT, STRICT_BODY_BYTES, False),
         (STRICT, STRICT_BODY_BYTES + 1, True),

@@ -1,4 +1,4 @@
-"""S-3: what clients make can be limited; a daemon at its limits lives, and serves those it has."""
+"""S-3: the number of topics, channels, connections and bytes can be limited; nsqd stays usable."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAGS = (
 
 
 def make_topics(server: NsqdServer) -> int:
-    """Publish to ever new topics, single and many at once; how often that was refused."""
+    """Publish to new topics with PUB and MPUB; return the number of refusals."""
     refused = 0
     with V2Client(server) as line:
         for number in range(TRIES):
@@ -34,7 +34,7 @@ def make_topics(server: NsqdServer) -> int:
 
 
 def make_channels(server: NsqdServer) -> int:
-    """Subscribe to ever new channels, and have some made over HTTP; how often that was refused."""
+    """Create new channels by SUB and over HTTP; return the number of refusals."""
     refused = 0
     for number in range(TRIES):
         if number % 2:
@@ -47,7 +47,7 @@ def make_channels(server: NsqdServer) -> int:
 
 
 def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[V2Client]:
-    """Connect often; those that were let in."""
+    """Connect repeatedly; return the accepted connections."""
     there = []
     for _ in range(TRIES):
         client = kept.enter_context(V2Client(server, b"", seconds=30))
@@ -59,7 +59,7 @@ def connect(server: NsqdServer, kept: contextlib.ExitStack) -> list[V2Client]:
 
 
 def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
-    """Publish far beyond the limit; how many messages were taken, and how many refused."""
+    """Publish far beyond the limit; return the numbers of accepted and refused messages."""
     taken = refused = 0
     with V2Client(server) as line:
         for _ in range(TRIES):
@@ -72,7 +72,7 @@ def fill(server: NsqdServer, topic: str) -> tuple[int, int]:
 
 @pytest.mark.security("S-3")
 def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """More is refused in words; nsqd goes on serving the topics that it has, also after a start."""
+    """Beyond the limits, creation is refused; existing topics still work, also after a restart."""
     with spawn_nsqd(tmp_path, *FLAGS) as server:
         topics, channels = make_topics(server), make_channels(server)
         with contextlib.ExitStack() as kept:
@@ -93,13 +93,13 @@ def test_what_clients_make_is_limited(tmp_path: Path, shows: Callable[[str], Non
 
 @pytest.mark.security("S-3")
 def test_the_bytes_of_a_topic_are_limited(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """A topic that nobody reads takes its bytes and no more; reading it makes room."""
+    """A topic without readers accepts messages up to its limit; reading them frees space."""
     with spawn_nsqd(tmp_path, *FLAGS) as server:
         taken, refused = fill(server, "full")
         size = sum(path.stat().st_size for path in (tmp_path / "nsqd").rglob("*.log"))
         assert size < TOPIC_BYTES * 1.5
         assert refused > TRIES // 2
-        # Another topic is not hurt.
+        # Another topic is not affected.
         assert fill(server, "other")[0] == taken
         with V2Client(server) as line:
             assert line.ask(sub("full", "c")) == OK

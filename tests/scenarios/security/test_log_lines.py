@@ -1,4 +1,4 @@
-"""A-6: whatever a peer says, anywhere, no log line is of its making."""
+"""A-6: no text from a peer, in any field, can forge a log line."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ INDENTED = b"    "
 
 
 def check(server: Server) -> int:
-    """Every line is one that the daemon made; how many tell of what was said."""
-    data = server.log_path.read_bytes()
+    """Assert that the daemon wrote every log line; return how many quote the poison."""
+    data = server.log.read_bytes()
     lines = data.split(b"\n")
     assert b"" == lines.pop()
     for line in lines:
@@ -50,8 +50,8 @@ def check(server: Server) -> int:
 
 
 def check_json(server: Server) -> int:
-    """Every line is an object that the daemon made; how many tell of what was said."""
-    lines = server.log_path.read_bytes().split(b"\n")
+    """Assert that every JSON line is the daemon's; return how many quote the poison."""
+    lines = server.log.read_bytes().split(b"\n")
     assert b"" == lines.pop()
     for line in lines:
         assert re.fullmatch(rb"[ -~]+", line), line
@@ -62,7 +62,7 @@ def check_json(server: Server) -> int:
 
 
 def say(port: int, *data: bytes) -> bytes:
-    """Say it on a connection of its own; all that is answered."""
+    """Send data on a new connection; return all answers."""
     answer = b""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         try:
@@ -77,12 +77,12 @@ def say(port: int, *data: bytes) -> bytes:
 
 
 def sized(data: bytes) -> bytes:
-    """With its size in front."""
+    """Prefix the data with its size."""
     return struct.pack(">i", len(data)) + data
 
 
 def to_nsqd(text: str) -> Iterator[bytes]:
-    """A text in every place that a V2 client has."""
+    """Yield V2 input with the text in every place."""
     raw = text.encode()
     yield raw
     yield MAGIC + raw + b"\n"
@@ -99,7 +99,7 @@ def to_nsqd(text: str) -> Iterator[bytes]:
 
 
 def to_http(text: str) -> Iterator[bytes]:
-    """A text in every place that a request has, as it is and escaped."""
+    """Yield HTTP requests with the text in every place, raw and escaped."""
     raw = text.encode()
     escaped = b"".join(b"%%%02x" % byte for byte in raw)
     for part in (raw, escaped):
@@ -120,7 +120,7 @@ def to_http(text: str) -> Iterator[bytes]:
 
 
 def to_nsqlookupd(text: str) -> Iterator[bytes]:
-    """A text in every place that an nsqd has."""
+    """Yield an nsqd's input for nsqlookupd with the text in every place."""
     raw = text.encode()
     facts: dict[str, object] = dict.fromkeys(("hostname", "broadcast_address", "version"), text)
     facts |= {"tcp_port": 1, "http_port": 2, "topology_zone": text, "topology_region": text}
@@ -136,7 +136,7 @@ def to_nsqlookupd(text: str) -> Iterator[bytes]:
 
 @pytest.mark.security("A-6")
 def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """Line ends, terminal escapes, NUL, formats: in every field, at every level of the log."""
+    """Newlines, terminal escapes, NUL and formats in any field forge no log line."""
     said = 0
     with FakeAuthd() as authd:
         flags = ("--log-level=debug", f"--auth-http-address={authd.address}")
@@ -164,7 +164,7 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
                 assert server.request("GET", "/ping")[0] == 200
             for server in (nsqd, lookupd):
                 wait_for(lambda server=server: check(server) > len(POISONS))
-            assert check(guarded) >= len(POISONS) // 3  # of what an authd says one part is told
+            assert check(guarded) >= len(POISONS) // 3  # not every answer part is logged
             assert check_json(as_json) > len(POISONS)
             told = sum(map(check, (nsqd, guarded, lookupd))) + check_json(as_json)
     shows(f"texts said {said:,}, log lines about them {told:,}, lines that are not the daemon's 0")
@@ -172,7 +172,7 @@ def test_clients_write_no_log_lines(tmp_path: Path, shows: Callable[[str], None]
 
 @pytest.mark.security("A-6")
 def test_an_nsqlookupd_writes_no_lines_in_nsqds_log(tmp_path: Path) -> None:
-    """What it answers, with which errors and to whom it sends nsqd."""
+    """An nsqlookupd's answers and errors forge no line in nsqd's log."""
     with contextlib.ExitStack() as stack:
         lookupds = [stack.enter_context(FakeLookupd(poison)) for poison in POISONS]
         places = [f"--lookupd-tcp-address={lookupd.address}" for lookupd in lookupds]
@@ -183,12 +183,12 @@ def test_an_nsqlookupd_writes_no_lines_in_nsqds_log(tmp_path: Path) -> None:
 
 
 def test_a_line_of_somebody_elses_would_be_seen(tmp_path: Path) -> None:
-    """The check above fails on what it looks for."""
+    """The check above fails on forged lines."""
     server = Server("sparq.nsqd", tmp_path, ())
     good = f"[nsqd] {STAMP} INFO: {MARK}\n"
     for bad in (f"{MARK}\n", f"[nsqd] {STAMP} INFO: a\rb\n", f"[nsqd] {STAMP} INFO: a\u2028b\n"):
-        server.log_path.write_text(good, encoding="utf-8", newline="")
+        server.log.write_text(good, encoding="utf-8", newline="")
         assert 1 == check(server)
-        server.log_path.write_text(good + bad, encoding="utf-8", newline="")
+        server.log.write_text(good + bad, encoding="utf-8", newline="")
         with pytest.raises(AssertionError):
             check(server)

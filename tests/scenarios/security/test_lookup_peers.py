@@ -1,4 +1,4 @@
-"""A-4: where consumers are sent, and how much one peer of nsqlookupd can take, can be limited."""
+"""A-4: nsqlookupd can restrict broadcast addresses, and limit what each peer uses."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ HONEST = ["127.0.0.1", "::ffff:127.0.0.1", "one.nsq.example", "TWO.nsq.example."
 
 
 class Lookupd(Protocol):
-    """What a peer connects to."""
+    """A server that a peer connects to."""
 
     @property
     def tcp_port(self) -> int: ...
 
 
 class Peer:
-    """One nsqd's connection to an nsqlookupd, by hand."""
+    """A simulated nsqd's connection to an nsqlookupd."""
 
     def __init__(self, server: Lookupd) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.tcp_port), timeout=30)
@@ -47,7 +47,7 @@ class Peer:
         self._socket.close()
 
     def ask(self, command: bytes) -> bytes:
-        """A command and its answer; empty when the connection ends instead."""
+        """Send a command; return its answer, or b"" if the connection ends."""
         try:
             self._socket.sendall(command)
             (size,) = struct.unpack(">i", self._exactly(4))
@@ -65,14 +65,14 @@ class Peer:
         return data
 
     def identify(self, address: str, tcp_port: int = 4150, http_port: int = 4151) -> bytes:
-        """IDENTIFY and its answer."""
+        """Send IDENTIFY; return its answer."""
         facts = {"broadcast_address": address, "tcp_port": tcp_port, "http_port": http_port}
         body = json.dumps({**facts, "version": "1.3.0", "remote_address": "10.0.0.1:5"}).encode()
         return self.ask(b"IDENTIFY\n" + struct.pack(">i", len(body)) + body)
 
 
 def listed(server: Server) -> list[str]:
-    """The addresses that consumers are sent to."""
+    """The broadcast addresses that nsqlookupd returns."""
     return [found["broadcast_address"] for found in server.get_json("/nodes")["producers"]]
 
 
@@ -80,7 +80,7 @@ def listed(server: Server) -> list[str]:
 def test_a_peer_cannot_lead_consumers_elsewhere(
     tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
-    """With a policy nobody is listed under an address that it does not allow; without one, all."""
+    """With --allow-broadcast-address, other addresses get E_INVALID; without, all are accepted."""
     flags = ("--allow-broadcast-address=peer", "--allow-broadcast-address=*.nsq.example")
     with spawn_nsqlookupd(tmp_path, *flags) as server:
         for fake in FAKES:
@@ -104,7 +104,7 @@ def test_a_peer_cannot_lead_consumers_elsewhere(
 
 @pytest.mark.security("A-4")
 def test_a_real_nsqd_is_taken(tmp_path: Path) -> None:
-    """sparq's own nsqd is known by its IP address, and not under another's name."""
+    """With policy `peer`, a real nsqd may register its IP address, but no other name."""
     with spawn_nsqlookupd(tmp_path, "--allow-broadcast-address=peer") as server:
         with spawn_nsqd(tmp_path, "--broadcast-address=elsewhere.example", lookupds=(server,)):
             wait_for(lambda: "is not allowed" in server.log_text)
@@ -117,7 +117,7 @@ def test_a_real_nsqd_is_taken(tmp_path: Path) -> None:
 
 @pytest.mark.security("A-4")
 def test_a_peer_takes_no_more_than_its_share(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """Registrations, names that stay behind, connections: all end, and others are served."""
+    """Registrations, names and connections per address are limited; other peers are served."""
     flags = (
         f"--max-registrations={REGISTRATIONS}",
         f"--max-names={NAMES}",
@@ -143,7 +143,7 @@ def test_a_peer_takes_no_more_than_its_share(tmp_path: Path, shows: Callable[[st
 
 
 def hoard(server: Server) -> int:
-    """Open many connections from one address; how many were refused, while another's is served."""
+    """Open many connections from one address, while another is served; return the refusals."""
     peers = [Peer(server) for _ in range(PER_ADDRESS * 2)]
     try:
         answers = [peer.ask(b"PING\n") for peer in peers]
@@ -162,7 +162,7 @@ def hoard(server: Server) -> int:
 
 @pytest.mark.security("A-4")
 def test_tombstones_need_a_right(tmp_path: Path) -> None:
-    """With a token nobody else hides an nsqd from its consumers, or has a topic forgotten."""
+    """With a token set, tombstoning a producer or deleting a topic without it gets 401."""
     with spawn_nsqlookupd(tmp_path, "--http-token=t0ken") as server, Peer(server) as peer:
         peer.identify("127.0.0.1")
         assert b"OK" == peer.ask(b"REGISTER t c\n")
@@ -173,7 +173,7 @@ def test_tombstones_need_a_right(tmp_path: Path) -> None:
 
 @pytest.mark.security("A-4")
 def test_names_are_checked(tmp_path: Path) -> None:
-    """Whatever a peer registers, only legal names are told."""
+    """An invalid topic or channel name gets an error and is not listed."""
     chance = random.Random(4)
     with spawn_nsqlookupd(tmp_path) as server:
         for _ in range(200):

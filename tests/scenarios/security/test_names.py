@@ -1,4 +1,4 @@
-"""S-1: no name leaves the data path, and no two names share a place in it."""
+"""S-1: no name leads outside the data path, and no two names share a folder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ILLEGAL = "/\\\0\r\n \t%~$*?:|<>\"'é\u202e\x7f#"
 
 
 def names(count: int, chance: random.Random) -> list[str]:
-    """The nasty ones first, then made ones: legal, nearly legal, and of any length."""
+    """Return the malicious names, then random ones: legal, nearly legal, of any length."""
     found = dict.fromkeys(NASTY)
     while len(found) < count:
         size = chance.choice((1, 2, 3, 8, 63, 64, 65, 200))
@@ -61,7 +61,7 @@ def names(count: int, chance: random.Random) -> list[str]:
 
 
 class Watched(MemoryDisk):
-    """A disk that notes every path it is asked for."""
+    """A disk that records every path it is asked for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Watched(MemoryDisk):
 
 
 def strays(paths: set[str]) -> list[str]:
-    """Those that are outside the data path, or no plain path inside."""
+    """Return the paths that are outside the data path or not normalised."""
     return [
         path
         for path in paths
@@ -87,7 +87,7 @@ def strays(paths: set[str]) -> list[str]:
 
 @pytest.mark.security("S-1")
 def test_every_name_has_a_place_of_its_own(shows: Callable[[str], None]) -> None:
-    """The folder of a name is one plain entry; no two are alike, however a disk compares them."""
+    """Each legal name has its own folder, a plain entry, unique even on case-insensitive disks."""
     found = names(NAMES, random.Random(SEED))
     places: dict[str, str] = {}
     for name in found:
@@ -110,7 +110,7 @@ def test_every_name_has_a_place_of_its_own(shows: Callable[[str], None]) -> None
 
 @pytest.mark.security("S-1")
 def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
-    """Published to, subscribed to, as topic and as channel, and deleted."""
+    """No name in PUB, SUB or topic deletion accesses a path outside the data path."""
     disk = Watched()
     house = House(disk)
     chosen = names(TOPICS, random.Random(SEED + 1))
@@ -121,7 +121,7 @@ def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
             said: Any = (name, b"x") if command is commands.pub else (name, name)
             try:
                 client.say(command(*said))
-            except UnicodeEncodeError:  # which no client can send
+            except UnicodeEncodeError:  # no client can send this
                 refused += 1
                 continue
             refused += any(answer.startswith(b"E_") for answer in client.answers())
@@ -137,7 +137,7 @@ def test_no_command_leaves_the_data_path(shows: Callable[[str], None]) -> None:
 
 
 def say(server: NsqdServer, data: bytes) -> bytes:
-    """Say something on a connection of its own; all that is answered."""
+    """Send data on a new connection; return all answers."""
     with V2Client(server, seconds=30) as client:
         client.send(data)
         client.socket.shutdown(socket.SHUT_WR)
@@ -145,7 +145,7 @@ def say(server: NsqdServer, data: bytes) -> bytes:
 
 
 def post(server: NsqdServer, path: str, body: bytes = b"x") -> int:
-    """POST to exactly this target; the status."""
+    """POST to exactly this target; return the status."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=30)
     try:
         connection.putrequest("POST", path, skip_accept_encoding=True)
@@ -157,7 +157,7 @@ def post(server: NsqdServer, path: str, body: bytes = b"x") -> int:
 
 
 def tree(folder: Path, besides: Path) -> dict[str, bytes]:
-    """All files of a folder but those of another, with what is in them."""
+    """Return the content of all files in a folder, except those in `besides`."""
     files = (path for path in folder.rglob("*") if path.is_file())
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -168,7 +168,7 @@ def tree(folder: Path, besides: Path) -> dict[str, bytes]:
 
 @pytest.mark.security("S-1")
 def test_a_real_nsqd_stays_in_its_data_path(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """Nasty names over TCP and HTTP, raw and escaped: what lies beside it is as before."""
+    """Malicious names over TCP and HTTP, raw and escaped, change no file outside the data path."""
     for beside in ("t-a", "x", "trash", "topics"):
         (tmp_path / beside).mkdir()
         (tmp_path / beside / "file").write_bytes(b"precious")

@@ -1,5 +1,6 @@
-"""A-3: with a token file, routes and V2 commands are for those whose token has the role, for the
-topics that it has it for; the others change nothing, are told nothing, and are noted.
+"""A-3: with a token file, each route and V2 command requires a role for its topic.
+
+Requests without it change nothing, reveal nothing, and are recorded.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ INCLUDED: Final = {
     "consume": {"find", "read", "bodies", "consume"},
     "register": {"find"},
 }
-"""What each role contains; "find" is no word of its own."""
+"""The roles that each role includes; "find" cannot be granted by name."""
 
 OPEN, FIND, READ, BODIES, PUBLISH, OPERATE, ADMINISTER = (
     *("", "find", "read", "bodies"),
@@ -65,7 +66,7 @@ NSQD: Final = {
     ),
     **dict.fromkeys(("PUT /policies", "DELETE /policies", "PUT /config/:opt"), ADMINISTER),
 }
-"""The role that each route asks for; all that is not here is `administer`'s."""
+"""The role that each route requires; routes that are not listed require `administer`."""
 
 NSQLOOKUPD: Final = {
     "/ping": OPEN,
@@ -75,7 +76,7 @@ NSQLOOKUPD: Final = {
 }
 
 WHOLE: Final = ("/metrics", "/topics", "/debug", "/config/:opt", "/drain", "/message/redrive")
-"""Beginnings of routes that are about all topics, and need their role for all."""
+"""Prefixes of routes that concern all topics, and require their role for all topics."""
 
 TALKS: Final = {
     "PUB": (c.pub("t", b"x"), PUBLISH),
@@ -87,13 +88,13 @@ TALKS: Final = {
     "READ": (c.read("t", "00", 0, 1, 9), "consume"),
     "COMMIT": (c.commit("t", "c", 1, 1), "consume"),
 }
-"""Each V2 command that is about a topic, and its role."""
+"""Each V2 command that concerns a topic, and its role."""
 
 EXPECTED: Final = {"nsqd": NSQD, "nsqlookupd": NSQLOOKUPD}
 
 
 class Holder(NamedTuple):
-    """Somebody: what he shows, and what he may, for the topic and for all topics."""
+    """A user: the token, and the roles for the topic and for all topics."""
 
     name: str
     shown: str
@@ -102,7 +103,7 @@ class Holder(NamedTuple):
 
 
 class File:
-    """A token file: each role for all topics, for the right ones, for others; and what is none."""
+    """A token file with each role for all, matching and other topics, and with invalid tokens."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -112,7 +113,7 @@ class File:
             roles = frozenset(contained)
             self._add(f"{word}-all", word, roles, roles)
             self._add(f"{word}-here", f"{word}:t*", roles, frozenset())
-            # Any role, for whatever topic, lets nsqds be found.
+            # Any role for any topic permits finding nsqds.
             self._add(f"{word}-there", f"{word}:other*")
         self._add("everything", ",".join(INCLUDED), *[frozenset().union(*INCLUDED.values())] * 2)
         self._add("none", "none")
@@ -142,26 +143,26 @@ class File:
         self.path.write_text("\n".join([*self._lines, *more]))
 
     def revoke(self, read_again: Callable[[], object]) -> None:
-        """Have a token count, and then no more."""
+        """Make a token valid, and then invalid again."""
         self.write(f"revoked administer {tokens.digest(self.revoked).hex()}")
         read_again()
         self.write()
         read_again()
 
     def named(self, name: str) -> Holder:
-        """The one of this name."""
+        """Return the holder of this name."""
         (found,) = (holder for holder in self.holders if holder.name == name)
         return found
 
 
 def role_of(daemon: str, method: str, path: str) -> str:
-    """The role that the tables above say."""
+    """Return the role that a route requires, according to the tables above."""
     table = EXPECTED[daemon]
     return table.get(f"{method} {path}", table.get(path, ADMINISTER))
 
 
 def may(holder: Holder, role: str, path: str) -> bool:
-    """Whether the answer is something else than a refusal."""
+    """Whether the request must not be refused."""
     if role == OPEN:
         return True
     if path in ("/info", "/nodes"):
@@ -171,12 +172,12 @@ def may(holder: Holder, role: str, path: str) -> bool:
 
 
 def header_of(holder: Holder) -> list[str]:
-    """The header that he sends."""
+    """Return the holder's Authorization header."""
     return [f"Authorization: Bearer {holder.shown}"] if holder.shown else []
 
 
 def target(house_of: str, method: str, path: str) -> str:
-    """The route with arguments that would do something."""
+    """Return the route's URL with arguments that would have an effect."""
     text = target_of(Route(method, path, lambda _call: None)).partition("&token=")[0]
     if path == "/message/copy":
         text = text.replace("to=earliest", "to=t2")
@@ -185,7 +186,7 @@ def target(house_of: str, method: str, path: str) -> str:
 
 @asynccontextmanager
 async def nsqd(folder: Path, **options: Any) -> AsyncIterator[tuple[House, Callable[[], object]]]:
-    """An nsqd with a topic that holds messages, and what has it read its tokens again."""
+    """Run an nsqd with a topic that holds messages; also yield its token reload function."""
     async with access.nsqd(folder / "data", **options) as house:
         yield house, daemons.running[-1].reloader.reload
 
@@ -194,7 +195,7 @@ async def nsqd(folder: Path, **options: Any) -> AsyncIterator[tuple[House, Calla
 async def nsqlookupd(
     folder: Path, **options: Any
 ) -> AsyncIterator[tuple[House, Callable[[], object]]]:
-    """An nsqlookupd that knows something."""
+    """Run an nsqlookupd with a topic and a channel; also yield its token reload function."""
     made: list[Any] = []
     started = access.Nsqlookupd.start
 
@@ -223,7 +224,7 @@ def file(tmp_path: Path) -> File:
 async def test_every_route_asks_for_its_role(
     daemon: Any, tmp_path: Path, file: File, shows: Callable[[str], None]
 ) -> None:
-    """Whoever has not the role for the topic gets 401 or 403, and nothing has changed."""
+    """Without the route's role for the topic, requests get 401 or 403, and change nothing."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
     requests = 0
     async with daemon(tmp_path, **options) as (house, read_again):
@@ -250,7 +251,7 @@ async def test_every_route_asks_for_its_role(
 @DAEMONS
 @pytest.mark.security("A-3")
 async def test_with_the_role_it_is_done(daemon: Any, tmp_path: Path, file: File) -> None:
-    """The same requests, so that the check above could have failed."""
+    """With the role, the same requests succeed: the test above could have failed."""
     changed = 0
     async with daemon(tmp_path, token_file=str(file.path)) as (house, _):
         for route in house.routes:
@@ -267,14 +268,14 @@ async def test_with_the_role_it_is_done(daemon: Any, tmp_path: Path, file: File)
 
 
 def test_no_route_and_no_command_is_without_a_role() -> None:
-    """What is missing in a table would be for administrators alone, or for nobody."""
+    """The tables above contain every V2 command that requires a role."""
     assert set(c.COMMANDS) == set(COMMANDS)
     assert {name.decode() for name, role in COMMANDS.items() if role} == set(TALKS)
 
 
 @DAEMONS
 async def test_every_route_has_its_row(daemon: Any, tmp_path: Path) -> None:
-    """A new route needs one, and a row that no route has is a slip."""
+    """The rights tables contain exactly the daemon's routes."""
     (tmp_path / "data").mkdir()
     async with daemon(tmp_path) as (house, _):
         rights = RIGHTS if daemon is nsqd else LOOKUPD_RIGHTS
@@ -282,7 +283,7 @@ async def test_every_route_has_its_row(daemon: Any, tmp_path: Path) -> None:
 
 
 async def talk(address: str, *said: bytes) -> list[str]:
-    """What nsqd answers to each; all answers until it closes."""
+    """Send commands one at a time; return the answers until nsqd disconnects."""
     client = await AsyncV2Client.connect(address)
     answers = []
     with contextlib.suppress(Closed):
@@ -294,7 +295,7 @@ async def talk(address: str, *said: bytes) -> list[str]:
 
 
 def answer_to(holder: Holder, name: str, role: str) -> str:
-    """The error that somebody gets; "" where he may."""
+    """Return the error that a command must get; "" if it is allowed."""
     if not holder.shown:
         return f"E_AUTH_FIRST AUTH required before {name}"
     if holder.name in ("wrong", "revoked", "expired"):
@@ -314,7 +315,7 @@ def answer_to(holder: Holder, name: str, role: str) -> str:
 async def test_every_command_asks_for_its_role(
     tmp_path: Path, file: File, shows: Callable[[str], None]
 ) -> None:
-    """NSQ's own errors for AUTH, and nothing has changed; with the role it is done."""
+    """Without its role, a V2 command gets NSQ's AUTH errors and no effect; with it, it works."""
     options = {"token_file": str(file.path), "audit_file": str(tmp_path / "audit")}
     refused = 0
     async with nsqd(tmp_path, **options) as (house, read_again):

@@ -1,4 +1,4 @@
-"""The security table against the marks in the tests' text, and the line that a run ends with."""
+"""Checks of the security table, the tests' marks and the summary of a run."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,25 +7,25 @@ from tests.scenarios.security import rows
 
 
 def test_every_row_has_a_check_or_is_somebody_elses() -> None:
-    """No row is forgotten."""
+    """Every row has a check or a reason why it has none here."""
     found = {name for name, _ in rows.marked()}
 
     assert [] == [name for name in rows.ROWS if name not in found | set(rows.ELSEWHERE)]
 
 
 def test_no_mark_names_what_is_not_in_the_table() -> None:
-    """A misspelt row would count for nothing."""
+    """Every marked row is in the table: a misspelt one would not be counted."""
     assert [] == [place for name, place in rows.marked() if name not in rows.ROWS]
 
 
 def test_what_is_elsewhere_is_in_the_table_and_has_no_check() -> None:
-    """A row that is checked needs no reason any more."""
+    """A row with a reason exists and has no check."""
     assert set() == set(rows.ELSEWHERE) - set(rows.ROWS)
     assert set() == set(rows.ELSEWHERE) & {name for name, _ in rows.marked()}
 
 
 def test_a_run_counts_functions_and_names_what_was_skipped() -> None:
-    """One failed case spoils a check; one without a passed case is skipped, with its reason."""
+    """A check fails with one failed case; one without a passed case is skipped, with the reason."""
     report: Any = rows.Report()
     cases = [
         ("a.py::good[1]", "passed", "call"),

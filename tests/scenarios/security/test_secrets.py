@@ -1,4 +1,4 @@
-"""A-5: no secret in any output: logs, figures, options, profiles, process list, data path."""
+"""A-5: no output contains a secret: logs, metrics, options, profiles, process list, data path."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ PATHS = [
 
 
 def every_option(server: Server) -> list[str]:
-    """The paths of all options."""
+    """Return the /config paths of all options."""
     known = {flag.key for flag in flags_of(NsqdOptions)} if server.module == "sparq.nsqd" else set()
     return [f"/config/{key}" for key in sorted(known)]
 
 
 def get(server: Server, path: str, *, token: str = TOKENS) -> bytes:
-    """Head and body of an answer, with the token shown."""
+    """Request a path with the token; return head and body."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     try:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -55,21 +55,21 @@ def get(server: Server, path: str, *, token: str = TOKENS) -> bytes:
 
 @pytest.fixture(autouse=True)
 def started_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a user starts them: the process list shows what they were started with."""
+    """Start daemons without the fork server, so that the process list shows their arguments."""
     monkeypatch.setattr(servers, "fork_server", None)
 
 
 def process_list(server: Server) -> bytes:
-    """What other users of the machine see of the process."""
+    """Return what other users of the machine can read about the process."""
     folder = Path("/proc") / str(server.pid)
     return b"".join((folder / name).read_bytes() for name in ("cmdline", "comm", "status"))
 
 
 def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
-    """Where something planted is to be seen."""
+    """Return the names of the outputs that contain a planted secret."""
     outputs = {path: get(server, path, token=token) for path in (*PATHS, *every_option(server))}
     refusals = {f"{path}, refused": get(server, path, token="wrong") for path in PATHS}
-    found = {**outputs, **refusals, "log": server.log_path.read_bytes()}
+    found = {**outputs, **refusals, "log": server.log.read_bytes()}
     found["process list"] = process_list(server)
     for path in server.folder.rglob("*"):
         if path.is_file():
@@ -78,17 +78,20 @@ def in_outputs(server: Server, token: str = TOKENS) -> list[str]:
 
 
 def authenticate(server: NsqdServer, secret: str = CLIENTS) -> bytes:
-    """AUTH with the secret; what is answered, to it and to what follows."""
+    """Send AUTH with the secret, then an invalid command; return all answers."""
     with V2Client(server, seconds=30) as client:
         client.send(c.identify(b"{}") + c.auth(secret.encode()) + b"NONSENSE\n")
         return client.rest()
 
 
 class Lenient(FakeAuthd):
-    """Lets everybody in, every other time; else it answers nonsense that holds what it was told."""
+    """Grants everything to every second request; its other answers are invalid.
+
+    The invalid answers repeat the request or contain the client's secret.
+    """
 
     def talk(self, connection: socket.socket) -> None:
-        """One request."""
+        """Serve one request."""
         head = connection.recv(1 << 16)
         self.answered += 1
         entry = {"topic": ".*", "channels": [".*"], "permissions": ["publish", "subscribe"]}
@@ -100,7 +103,7 @@ class Lenient(FakeAuthd):
 
 @pytest.mark.security("A-5")
 def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """Secrets of clients, of authds' addresses, the token, and keys: nowhere, whatever fails."""
+    """nsqd reveals no client secret, auth server password, token or key, even after failures."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "token").write_text(TOKENS)
     with Lenient() as authd, Lenient() as gone:
@@ -142,7 +145,7 @@ def test_nsqd_tells_no_secret(tmp_path: Path, shows: Callable[[str], None]) -> N
 
 @pytest.mark.security("A-5")
 def test_a_token_on_the_command_line(tmp_path: Path) -> None:
-    """Is in the process list, as every flag; in nothing else that nsqd or nsqlookupd tells."""
+    """A token on the command line is visible in the process list, and nowhere else."""
     flag = f"--http-token={TOKENS}"
     with spawn_nsqd(tmp_path, flag) as nsqd, spawn_nsqlookupd(tmp_path, flag) as lookupd:
         for server in (nsqd, lookupd):
@@ -156,7 +159,10 @@ def test_a_token_on_the_command_line(tmp_path: Path) -> None:
 def test_a_token_of_the_file_is_told_nowhere(
     tmp_path: Path, spawn: Callable[..., Server], shows: Callable[[str], None]
 ) -> None:
-    """Good, wrong, expired, without the role, by HTTP and by AUTH; nor is one in the audit file."""
+    """Tokens of a token file (valid, wrong, expired, without the role) appear in no output.
+
+    They are sent over HTTP and with AUTH; the audit file, too, has user names only.
+    """
     made = {
         name: tokens.make(name, roles, last, prefix=f"{PLANTED}-{name}-")
         for name, roles, last in (
@@ -190,7 +196,7 @@ def test_a_token_of_the_file_is_told_nowhere(
 
 @pytest.mark.security("A-5")
 def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
-    """Not even what an nsqlookupd repeats of it gets into the log."""
+    """The token for nsqlookupds appears in no output, even if an nsqlookupd repeats it."""
     (tmp_path / "token").write_text(TOKENS)
     with FakeLookupd(TOKENS) as lookupd:
         address = f"--lookupd-tcp-address={lookupd.address}"
@@ -206,7 +212,7 @@ def test_the_token_for_nsqlookupds_is_told_nowhere(tmp_path: Path) -> None:
 
 
 def order(server: Server, path: str, token: str) -> bytes:
-    """The answer to a POST with a token."""
+    """POST with a token; return head and body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", server.http_port, timeout=60)
     try:
         connection.request("POST", path, b"x", {"Authorization": f"Bearer {token}"})
@@ -218,7 +224,7 @@ def order(server: Server, path: str, token: str) -> bytes:
 
 @pytest.mark.security("A-5")
 def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
-    """What is wrong with a flag is said without its value, where that may be a secret."""
+    """The error for an invalid flag omits its value if that may be a secret."""
     (tmp_path / "tokens").write_text(f"bob {TOKENS} read\n")
     for flag in (
         f"--http-token={TOKENS} and more",
@@ -232,7 +238,7 @@ def test_starts_that_fail_tell_no_secret(tmp_path: Path) -> None:
 
 @pytest.mark.security("A-5")
 def test_a_bug_tells_no_secret(tmp_path: Path) -> None:
-    """Tracebacks hold names of functions and lines, not what was in them."""
+    """Errors and reprs do not contain the secrets of a client."""
     with spawn_nsqd(tmp_path, "--log-level=debug", f"--http-token={TOKENS}") as server:
         bad = struct.pack(">i", 1 << 30)
         with V2Client(server, seconds=30) as client:

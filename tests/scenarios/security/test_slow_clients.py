@@ -1,4 +1,4 @@
-"""Clients that are silent, slow, or gone: each is found, and hurts nobody else (N-1, N-2, N-4)."""
+"""Silent, slow and vanished clients are disconnected, and affect no others (N-1, N-2, N-4)."""
 
 import contextlib
 import re
@@ -28,7 +28,7 @@ Shows = Callable[[str], None]
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """An nsqd with TLS that has no patience."""
+    """An nsqd with TLS and short timeouts."""
     folder = tmp_path_factory.mktemp("nsqd")
     Certificates.make(folder)
     tls = (f"--tls-cert={folder}/server.crt", f"--tls-key={folder}/server.key")
@@ -39,7 +39,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 @pytest.fixture(scope="module")
 def lookupd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """An nsqlookupd that has none either."""
+    """An nsqlookupd with a short HTTP timeout."""
     folder = tmp_path_factory.mktemp("nsqlookupd")
     with spawn_nsqlookupd(folder, "--http-request-timeout=5s") as server:
         yield server
@@ -53,7 +53,7 @@ def https_port(server: NsqdServer) -> int:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-1")
 def test_silent_connections_are_closed(nsqd: NsqdServer, lookupd: Server, shows: Shows) -> None:
-    """Before the magic bytes, behind them, in a handshake, in a head: all of 500 go."""
+    """500 connections that fall silent (before or after the magic, in TLS, in HTTP) are closed."""
     ways = (
         *((nsqd.tcp_port, data) for data in (b"", b" ", MAGIC, MAGIC + b"NO", TLS_PLEASE)),
         *((nsqd.http_port, data) for data in (b"", b"GET /ping HTT", b"POST /pub?topic=t")),
@@ -69,7 +69,7 @@ def test_silent_connections_are_closed(nsqd: NsqdServer, lookupd: Server, shows:
 
 @pytest.mark.security("N-1")
 def test_who_spoke_in_time_may_be_silent(nsqd: NsqdServer) -> None:
-    """An idle client is none of the silent ones."""
+    """A client that has sent a command in time may stay idle."""
     with v2(nsqd) as idle, v2(nsqd) as silent:
         assert idle.ask(pub("idle", b"x"))[0] == 0
         until_closed([silent])
@@ -78,13 +78,13 @@ def test_who_spoke_in_time_may_be_silent(nsqd: NsqdServer) -> None:
 
 
 class Drip:
-    """Connections that send a byte at a time, for as long as they may."""
+    """Connections that send one byte at a time."""
 
     def __init__(self, server: Server, port: int, begin: bytes) -> None:
         self.connections = [raw(port, begin) for _ in range(SLOW)]
 
     def drip(self) -> None:
-        """One byte each."""
+        """Send one byte on each connection."""
         for connection in self.connections:
             with contextlib.suppress(OSError):
                 connection.socket.setblocking(False)
@@ -98,7 +98,7 @@ class Drip:
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-2")
 def test_what_trickles_in_is_given_up(nsqd: NsqdServer, lookupd: Server, shows: Shows) -> None:
-    """Lines, bodies, MPUBs, heads: who sends a byte at a time is closed; others get on."""
+    """A client that sends a line, body, MPUB or HTTP head byte by byte is closed; others work."""
     mpub = MAGIC + b"NOP\nMPUB t\n" + struct.pack(">iii", 5_000, 3, 1_000)
     ways = (
         (nsqd.tcp_port, MAGIC + b"NOP\nPU"),
@@ -137,7 +137,7 @@ def test_what_trickles_in_is_given_up(nsqd: NsqdServer, lookupd: Server, shows: 
 def test_slowhttptest_does_not_stop_the_service(
     nsqd: NsqdServer, tmp_path: Path, way: str, shows: Shows
 ) -> None:
-    """The tool itself finds the service available all the while."""
+    """slowhttptest reports nsqd as available throughout its attack."""
     url = f"http://127.0.0.1:{nsqd.http_port}/{'ping' if way == '-H' else 'pub?topic=t'}"
     rate = ("-c", "200", "-r", "100", "-i", "1", "-l", "12", "-p", "10")
     program = ["slowhttptest", way, "-u", url, *rate, "-t", "GET" if way == "-H" else "POST"]
@@ -154,7 +154,7 @@ def test_slowhttptest_does_not_stop_the_service(
 @pytest.mark.timeout(300)
 @pytest.mark.security("N-4")
 def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
-    """A peer whose network drops all it sends, and one that takes nothing any more."""
+    """A client that answers no heartbeats, or reads nothing, is disconnected."""
     for _ in range(50):
         assert nsqd.post("/mpub?topic=gone", (b"x" * 1_000 + b"\n") * 1_000) == b"OK"
     quiet, _ = introduced(nsqd, heartbeat_interval=1_000)
@@ -162,7 +162,7 @@ def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
     with quiet, stuck:
         for client in (quiet, stuck):
             assert client.ask(sub("gone", "c")) == OK
-        stuck.send(rdy(2_500))  # and from here on it reads nothing
+        stuck.send(rdy(2_500))  # from here on it reads nothing
         seconds = until(lambda: nsqd.channel("gone", "c")["client_count"] == 0)
 
     shows(f"half-open peers 2 · gone 2 after {seconds:.1f} s, heartbeats every 1.0 s")
@@ -170,7 +170,7 @@ def test_who_is_gone_is_dropped(nsqd: NsqdServer, shows: Shows) -> None:
 
 @pytest.mark.security("N-4")
 def test_heartbeats_off_can_be_refused(tmp_path: Path) -> None:
-    """The option: no client lives unwatched."""
+    """With --require-heartbeats, an IDENTIFY that disables heartbeats gets E_BAD_BODY."""
     with spawn_nsqd(tmp_path, "--require-heartbeats") as server, v2(server) as client:
         answer = client.ask(identify(b'{"heartbeat_interval":-1}'))
 

@@ -1,4 +1,4 @@
-"""D-5: Spark shows no secret; schema fixed, what an nsqd sends bounded. D-4: bodies are bytes."""
+"""D-5: Spark shows no secret, its schema is fixed, nsqd's data bounded. D-4: bodies are bytes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tests.support.whole import run_whole
 ROOT = Path(__file__).parents[3]
 SECONDS = 600
 PATIENT = ("--http-client-connect-timeout=60s", "--http-client-request-timeout=60s")
-"""The authd shares a busy machine with a JVM that starts."""
+"""The auth server shares a busy machine with a JVM that is starting."""
 
 MIB = 1 << 20
 has_spark = importlib.util.find_spec("pyspark") is not None
 
 
 def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
-    """With the secret, to a topic with a channel."""
+    """Publish with the secret to a new topic with a channel."""
     server.post(f"/topic/create?topic={topic}")
     server.post(f"/channel/create?topic={topic}&channel=copy")
     connection = BlockingConnection(server.tcp, layers=LayerOptions(auth_secret=SECRET))
@@ -46,7 +46,7 @@ def publish(server: NsqdServer, topic: str, bodies: list[bytes]) -> None:
 
 
 async def consume(server: NsqdServer, topic: str, count: int) -> list[bytes]:
-    """With the secret, so many messages of the topic."""
+    """Consume `count` messages of the topic with the secret."""
     consumer = Consumer(
         topic, "copy", nsqd_tcp_addresses=server.tcp, auth_secret=SECRET, max_in_flight=count
     )
@@ -64,11 +64,11 @@ class Application(NamedTuple):
     """A Spark application that has ended.
 
     Attributes:
-        told: what it printed.
-        outputs: every file that it made.
-        marker: the file that is there if a body was unpickled.
-        bodies: what it was to copy.
-        copied: what it has published.
+        told: its lines on standard output.
+        outputs: content of every file that it created, and its output streams.
+        marker: a file that exists if a body was unpickled.
+        bodies: the bodies that it had to copy.
+        copied: the bodies that it published.
     """
 
     told: list[str]
@@ -79,7 +79,7 @@ class Application(NamedTuple):
 
 
 class Harm:
-    """Leaves a file behind when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, marker: Path) -> None:
         self.marker = marker
@@ -90,7 +90,7 @@ class Harm:
 
 @pytest.fixture(scope="module")
 def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
-    """Reads messages of an nsqd that asks for the secret, some of them pickled harm."""
+    """Run Spark on messages of an nsqd that requires the secret, some of them malicious pickles."""
     if not has_spark:
         pytest.skip("needs pyspark")
     base = tmp_path_factory.mktemp("secrets")
@@ -123,7 +123,7 @@ def application(tmp_path_factory: pytest.TempPathFactory) -> Application:
 @pytest.mark.security("D-5")
 @pytest.mark.timeout(SECONDS + 60)
 def test_spark_shows_no_secret(application: Application, shows: Callable[[str], None]) -> None:
-    """Event log, pages, plans, progress, errors, logs, checkpoint: none holds the planted one."""
+    """Spark's event log, UI, plans, progress, errors, logs and checkpoint contain no secret."""
     told, outputs = application.told, application.outputs
     assert "done" == told[-1]
     assert 2 == sum(line.startswith("failed ") for line in told)
@@ -137,7 +137,7 @@ def test_spark_shows_no_secret(application: Application, shows: Callable[[str], 
 @pytest.mark.security("D-5")
 @pytest.mark.timeout(SECONDS + 60)
 def test_bodies_are_only_bytes(application: Application, shows: Callable[[str], None]) -> None:
-    """Nothing of a message is unpickled, neither on the driver nor by a worker."""
+    """No message body is unpickled, neither on the driver nor on a worker."""
     assert any(line.startswith("rows 100 struct<") for line in application.told)
     assert not application.marker.exists()
     pickle.loads(pickle.dumps(Harm(application.marker))).close()
@@ -148,7 +148,7 @@ def test_bodies_are_only_bytes(application: Application, shows: Callable[[str], 
 @pytest.mark.security("D-4")
 @pytest.mark.timeout(SECONDS + 60)
 def test_what_spark_publishes_is_bytes(application: Application) -> None:
-    """The sink publishes each body as the source has read it, byte for byte."""
+    """The sink publishes each body exactly as the source has read it."""
     assert sorted(application.bodies) == sorted(application.copied)
 
 
@@ -158,7 +158,7 @@ def test_what_spark_publishes_is_bytes(application: Application) -> None:
     ("column", "kind"), [("body", "string"), ("topic", "integer"), ("extra", "string")]
 )
 def test_the_schema_is_fixed(column: str, kind: str) -> None:
-    """Fewer of the columns, never others: no message decides what the rows are."""
+    """The schema may have fewer columns, but no other names or types."""
     from pyspark.sql.types import StructType
 
     from sparq.spark.data_source import COLUMNS, NsqDataSource
@@ -177,7 +177,7 @@ def test_the_schema_is_fixed(column: str, kind: str) -> None:
 
 @contextmanager
 def hostile(*answers: bytes) -> Iterator[str]:
-    """An nsqd that says this and then nothing; its address."""
+    """Run a fake nsqd that sends these answers; yield its address."""
     listening = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
 
@@ -200,7 +200,7 @@ def hostile(*answers: bytes) -> Iterator[str]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status").read_text()
     (line,) = (one for one in status.splitlines() if one.startswith("VmHWM:"))
     return int(line.split()[1]) * 1024
@@ -209,7 +209,7 @@ def peak_bytes() -> int:
 @pytest.mark.security("D-5")
 @pytest.mark.parametrize("size", [FRAME_BYTES_MAX + 1, (1 << 31) - 1, -1, 0, 3])
 def test_what_an_nsqd_sends_is_bounded(size: int) -> None:
-    """A frame is refused by the size that it announces, before there is memory for it."""
+    """An invalid or too large frame size is refused before memory is allocated for it."""
     granted = json.dumps({"max_rdy_count": 1, "sparq_range": 1}).encode()
     hello = struct.pack(">ii", len(granted) + 4, 0) + granted
     before = peak_bytes()

@@ -1,4 +1,4 @@
-"""Who may say what, and when: ids of others, commands out of their state, the start of TLS."""
+"""Commands for other clients' messages, in a wrong state, or before TLS or compression starts."""
 
 import struct
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 
 
 def delivered(client: V2Client) -> bytes:
-    """The id of the next message."""
+    """Return the id of the next message."""
     kind, data = client.frame()
     assert kind == 2, data
     return decode_message(data)[2]
@@ -38,7 +38,7 @@ def delivered(client: V2Client) -> bytes:
 
 @pytest.mark.security("N-8")
 def test_nobody_answers_anothers_messages(nsqd: NsqdServer, shows: Shows) -> None:
-    """FIN, REQ and TOUCH of another's, an unknown or a past message: an error, and no effect."""
+    """FIN, REQ and TOUCH of another client's, unknown or past messages get errors, no effect."""
     ways = (fin, lambda one: req(one, 0), touch)
     refused = 0
 
@@ -95,7 +95,7 @@ SAMPLES = {
     b"COMMIT": commands.commit("states", "held", 1, 1),
 }
 SILENT = {b"NOP", b"RDY"}
-"""What has no answer where it is allowed."""
+"""Commands that have no answer when they are allowed."""
 
 STATES = {
     commands.STATE_INIT: b"",
@@ -105,7 +105,7 @@ STATES = {
 
 
 def skip_messages(client: V2Client) -> tuple[int, bytes]:
-    """The next frame that is no message."""
+    """Return the next frame that is not a message."""
     while (frame := client.frame())[0] == 2:
         pass
     return frame
@@ -113,7 +113,7 @@ def skip_messages(client: V2Client) -> tuple[int, bytes]:
 
 @pytest.mark.security("N-9")
 def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, shows: Shows) -> None:
-    """Allowed: an answer that is not about the state. Else: that error, and the end."""
+    """A command in the wrong state gets E_INVALID and ends the connection; others are allowed."""
     assert SAMPLES.keys() == COMMANDS.keys()
     assert nsqd.post("/pub?topic=states", b"x") == b"OK"
     refused = 0
@@ -142,7 +142,7 @@ def test_every_command_in_every_state_is_as_the_table_says(nsqd: NsqdServer, sho
 
 @pytest.mark.security("N-9")
 async def test_what_comes_before_a_handshake_is_not_executed(tmp_path: Path) -> None:
-    """Commands sent in the clear behind the IDENTIFY that upgrades are the handshake's bytes."""
+    """Commands sent in the clear after an IDENTIFY that starts TLS are not executed."""
     certificates = Certificates.make(tmp_path)
     (tmp_path / "data").mkdir()
     daemon = await start(tmp_path / "data", **certificates.options())
@@ -166,7 +166,7 @@ async def test_what_comes_before_a_handshake_is_not_executed(tmp_path: Path) -> 
 @pytest.mark.security("N-9")
 @pytest.mark.parametrize("kind", ["deflate", "snappy"])
 def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind: str) -> None:
-    """Plain commands behind the IDENTIFY that upgrades are no stream, and end the connection."""
+    """Plain commands after an IDENTIFY that starts compression end the connection, unexecuted."""
     body = b'{"feature_negotiation":true,"%b":true}' % kind.encode()
     with v2(nsqd) as client:
         client.send(identify(body) + pub(f"plain-{kind}", b"x") * 10)
@@ -183,8 +183,10 @@ def test_what_comes_before_a_compression_is_not_executed(nsqd: NsqdServer, kind:
 @pytest.mark.security("N-10")
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != b"IDENTIFY"])
 def test_where_tls_is_required_only_identify_is_heard(name: bytes) -> None:
-    """Every other command is refused before its arguments are looked at, so that no connection
-    without TLS comes to another state."""
+    """If TLS is required, every command except IDENTIFY is refused before its arguments are parsed.
+
+    So no connection without TLS reaches another state.
+    """
     parser = CommandParser(IdentifyLimits())
     parser.needs_tls = True
     parser.feed(SAMPLES[name])
@@ -195,7 +197,7 @@ def test_where_tls_is_required_only_identify_is_heard(name: bytes) -> None:
 
 @pytest.mark.security("N-9")
 def test_numbers_that_only_look_like_some_are_refused(nsqd: NsqdServer) -> None:
-    """Signs, spaces, other digits: RDY, REQ and DPUB take digits alone."""
+    """RDY, REQ and DPUB accept ASCII digits only: no signs, underscores or other notations."""
     for text in ("-1", "+1", "1_0", "٣", "0x10", "1e3", "1.0"):
         for command in (f"RDY {text}\n", f"REQ {'0' * 16} {text}\n"):
             with v2(nsqd) as client:

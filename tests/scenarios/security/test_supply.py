@@ -1,4 +1,4 @@
-"""D-1: no dangerous calls. D-2: dependencies pinned by hash, without known weaknesses."""
+"""D-1: no dangerous calls. D-2: dependencies are pinned by hash, without known vulnerabilities."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS = 240
 AUDIT_SECONDS = 60
 
 IGNORED = ("S101", "S104")
-"""Argued in pyproject.toml: assertions stay on in production, 0.0.0.0 is NSQ's default."""
+"""pyproject.toml gives the reasons: assertions stay on in production, 0.0.0.0 is NSQ's default."""
 
 FORBIDDEN = {
     *("eval", "exec", "compile", "__import__", "input", "breakpoint"),
@@ -34,7 +34,7 @@ FORBIDDEN = {
     *("tempfile.mktemp", "os.tempnam", "ssl._create_unverified_context"),
     *("hashlib.md5", "hashlib.sha1", "random.seed", "importlib.import_module"),
 }
-"""Calls that sparq has no use for; a pattern's own `compile` is an attribute and another thing."""
+"""Calls that sparq does not need; `re.compile` is an attribute, and so not the builtin."""
 
 CHANCE = {
     "client/consumer.py": "which nsqd is tried first, and how long a pause is",
@@ -46,7 +46,7 @@ CHANCE = {
     "tools/nsq_to_http.py": "which messages are sampled, and which host is tried",
     "tools/nsq_to_nsq.py": "which nsqd is tried",
 }
-"""Where `random` chooses, and what; a secret is none of these."""
+"""Modules that use `random`, and what for; never for secrets."""
 
 BANDIT = {
     "B101": "assertions are invariants and stay on in production; none decides who may what",
@@ -59,29 +59,29 @@ BANDIT = {
     "B405 pipeline/report_page/charts.py": "it writes charts, and reads no XML",
     "B704 pipeline/report_page/charts.py": "ElementTree has escaped what is drawn",
 }
-"""What bandit points at and is meant so."""
+"""Accepted findings of bandit, with reasons."""
 
 DECIDES = ("broker/permissions.py", "daemon/token.py", "nsqd/site.py", "nsqlookupd/guard.py")
 
 
 SILENCED = r"# no" "qa: "
-"""In two halves: this line silences nothing."""
+"""Split in two, so that this line is not itself a suppression."""
 
 
 def run(command: list[str], folder: Path, seconds: float) -> subprocess.CompletedProcess[str]:
-    """A program and what it said, whatever it came to."""
+    """Run a program; return its output and exit status."""
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, timeout=seconds, check=False
     )
 
 
 def place(path: Path) -> str:
-    """A source file as the tables here name it."""
+    """Return a source file's name as in the tables above."""
     return str(path.relative_to(ROOT / "src" / "sparq"))
 
 
 def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
-    """Every call of a file, and what is called."""
+    """Yield every call in a file, and the text of the called expression."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call):
             yield node, ast.unparse(node.func)
@@ -89,7 +89,7 @@ def calls(path: Path) -> Iterator[tuple[ast.Call, str]]:
 
 @pytest.mark.security("D-1")
 def test_no_dangerous_calls(shows: Callable[[str], None]) -> None:
-    """Nothing is unpickled, evaluated, or given to a shell; chance decides no secret."""
+    """sparq unpickles and evaluates nothing, starts no shell, and uses `random` for no secret."""
     found, count = [], 0
     for path in SOURCES:
         for node, name in calls(path):
@@ -107,7 +107,7 @@ def test_no_dangerous_calls(shows: Callable[[str], None]) -> None:
 
 @pytest.mark.security("D-1")
 def test_no_assertion_decides_who_may_what() -> None:
-    """With `python -O` they would be gone."""
+    """Modules that check permissions contain no assertions: `python -O` removes them."""
     for name in DECIDES:
         text = (ROOT / "src" / "sparq" / name).read_text(encoding="utf-8")
         assert not [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Assert)], name
@@ -115,7 +115,7 @@ def test_no_assertion_decides_who_may_what() -> None:
 
 @pytest.mark.security("D-1")
 def test_ruffs_security_rules(shows: Callable[[str], None]) -> None:
-    """No finding, and each exception says why on its line."""
+    """ruff's security rules find nothing, and each suppression gives its reason on its line."""
     command = [sys.executable, "-m", "ruff", "check", "--no-cache", "--select", "S", "src"]
     ran = run([*command, f"--ignore={','.join(IGNORED)}"], ROOT, SECONDS)
     assert 0 == ran.returncode, ran.stdout + ran.stderr
@@ -132,7 +132,7 @@ def test_ruffs_security_rules(shows: Callable[[str], None]) -> None:
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.security("D-1")
 def test_bandit(shows: Callable[[str], None]) -> None:
-    """What it finds is in the table of what is meant so, and all of the table is found."""
+    """bandit finds exactly the accepted findings."""
     try:
         bandit = program("bandit")
     except Missing as missing:
@@ -153,12 +153,12 @@ def test_bandit(shows: Callable[[str], None]) -> None:
 
 
 def locks() -> list[Path]:
-    """Every file that pins Python packages."""
+    """All files that pin Python packages."""
     return sorted([*ROOT.glob("locks/*.txt"), *ROOT.rglob("*/requirements-*.txt")])
 
 
 def ours(paths: list[Path]) -> list[Path]:
-    """Without what is installed or fetched below hidden folders."""
+    """Return the paths that are not below hidden folders or node_modules."""
     return [
         path
         for path in paths
@@ -169,7 +169,7 @@ def ours(paths: list[Path]) -> list[Path]:
 
 @pytest.mark.security("D-2")
 def test_every_dependency_is_pinned_by_hash(shows: Callable[[str], None]) -> None:
-    """Each package has one version and at least one hash, of PyPI's and of npm's."""
+    """Every Python and npm package is pinned to one version with at least one hash."""
     pins = 0
     for path in ours(locks()):
         lines = [*path.read_text(encoding="utf-8").splitlines(), ""]
@@ -188,7 +188,7 @@ def test_every_dependency_is_pinned_by_hash(shows: Callable[[str], None]) -> Non
 
 @pytest.mark.security("D-2")
 def test_installations_ask_for_the_hashes() -> None:
-    """Wherever a lock is installed from, pip is told to insist."""
+    """Every installation from a lock file uses --require-hashes."""
     makers = ROOT / "Makefile", *ROOT.glob("tests/**/*.py"), *ROOT.glob("proofs/**/*.py")
     asked = 0
     for path in makers:
@@ -202,7 +202,7 @@ def test_installations_ask_for_the_hashes() -> None:
 
 
 def audited(lock: Path) -> list[dict[str, Any]]:
-    """What pip-audit says of each package of a lock; skips where it cannot say."""
+    """Return pip-audit's report for a lock file; skip the test if it cannot look up packages."""
     try:
         tool = program("pip-audit")
     except Missing as missing:
@@ -226,7 +226,7 @@ def audited(lock: Path) -> list[dict[str, Any]]:
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.security("D-2")
 def test_no_python_package_has_a_known_weakness(shows: Callable[[str], None]) -> None:
-    """pip-audit on what `pip install sparq-mq` and what `make` installs."""
+    """pip-audit reports no vulnerability in the packages of `sparq-mq` and of `make`."""
     packages = [
         found for name in ("broker", "all") for found in audited(ROOT / f"locks/{name}.txt")
     ]
@@ -238,7 +238,7 @@ def test_no_python_package_has_a_known_weakness(shows: Callable[[str], None]) ->
 @pytest.mark.timeout(2 * SECONDS)
 @pytest.mark.security("D-2")
 def test_no_npm_package_has_a_known_weakness(tmp_path: Path, shows: Callable[[str], None]) -> None:
-    """npm audit on the foreign clients of the interop tests; sparq itself has none of npm's."""
+    """npm audit finds no vulnerability in the foreign clients; sparq uses no npm package."""
     if shutil.which("npm") is None:
         pytest.skip("needs npm")
     count = 0

@@ -1,4 +1,4 @@
-"""TLS as nsqd speaks it: versions, ciphers, certificates of clients (N-10)."""
+"""nsqd's TLS versions, ciphers and client certificates (N-10)."""
 
 import shutil
 import ssl
@@ -26,7 +26,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 
 
 def client(certificates: Certificates, name: str = "") -> ssl.SSLContext:
-    """A client that would take anything."""
+    """A TLS client that accepts any version and cipher."""
     context = certificates.client(name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -36,7 +36,7 @@ def client(certificates: Certificates, name: str = "") -> ssl.SSLContext:
 
 
 def shake_hands(server: ssl.SSLContext, context: ssl.SSLContext) -> ssl.SSLObject | None:
-    """A handshake without a network; what came of it, None: it was refused."""
+    """Shake hands in memory; return the client's side, or None if either side refuses."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         context.wrap_bio(to_client, to_server, server_hostname="localhost"),
@@ -61,7 +61,7 @@ def options(certificates: Certificates, **more: str) -> NsqdOptions:
 
 @pytest.mark.security("N-10")
 def test_old_versions_are_refused(certificates: Certificates, shows: Shows) -> None:
-    """Without a flag TLS 1.2 and 1.3 are spoken; with it 1.3 alone."""
+    """By default nsqd accepts TLS 1.2 and 1.3; with tls-min-version 1.3, only 1.3."""
     spoken: dict[str, list[str]] = {}
     for oldest in ("tls1.2", "tls1.3"):
         server = server_context(options(certificates, tls_min_version=oldest))
@@ -80,12 +80,12 @@ def test_old_versions_are_refused(certificates: Certificates, shows: Shows) -> N
 
 @pytest.mark.security("N-10")
 def test_weak_ciphers_are_refused(certificates: Certificates, shows: Shows) -> None:
-    """Each cipher that OpenSSL knows, offered alone: what is taken has 128 bits and no flaw."""
+    """nsqd accepts only ciphers with at least 128 bits and without known weaknesses."""
     server = server_context(options(certificates))
     taken, tried = [], 0
     for cipher in client(certificates).get_ciphers():
         if cipher["protocol"] == "TLSv1.3":
-            continue  # all of them are strong, and cannot be offered alone
+            continue  # these are all strong, and cannot be offered alone
         context = client(certificates)
         context.maximum_version = ssl.TLSVersion.TLSv1_2
         context.set_ciphers(f"{cipher['name']}:@SECLEVEL=0")
@@ -106,7 +106,7 @@ def test_weak_ciphers_are_refused(certificates: Certificates, shows: Shows) -> N
 
 @pytest.mark.security("N-10")
 def test_certificates_of_clients_are_asked_for(certificates: Certificates) -> None:
-    """require: any; require-verify: one that the named authority has signed."""
+    """`require` accepts any client certificate, `require-verify` only those of the given CA."""
     ca = {"tls_root_ca_file": str(certificates.folder / "ca.pem")}
     expected = {
         "require": {"": False, "signed": True, "foreign": True},
@@ -116,7 +116,7 @@ def test_certificates_of_clients_are_asked_for(certificates: Certificates) -> No
         server = server_context(options(certificates, tls_client_auth_policy=policy, **ca))
         for name, accepted in outcomes.items():
             context = client(certificates, name)
-            # In TLS 1.3 a client has finished before the server has looked at its certificate.
+            # In TLS 1.3 the client's handshake ends before the server has checked its certificate.
             context.maximum_version = ssl.TLSVersion.TLSv1_2
             found = shake_hands(server, context) is not None
 
@@ -126,7 +126,7 @@ def test_certificates_of_clients_are_asked_for(certificates: Certificates) -> No
 @pytest.mark.security("N-10")
 @pytest.mark.skipif(shutil.which("sslscan") is None, reason="needs sslscan")
 def test_sslscan_finds_nothing_old(tmp_path: Path, certificates: Certificates) -> None:
-    """The tool's own judgement of a running nsqd's HTTPS."""
+    """sslscan finds no old protocol, no DES and no heartbleed on nsqd's HTTPS port."""
     port = free_port()
     folder = certificates.folder
     flags = (f"--tls-cert={folder}/server.crt", f"--tls-key={folder}/server.key")

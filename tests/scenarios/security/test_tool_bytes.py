@@ -1,4 +1,4 @@
-"""Bodies are bytes to the tools at either end of a pipe, and HTTPS is verified (D-4)."""
+"""to_nsq and nsq_tail treat bodies as bytes, and nsq_to_http verifies HTTPS (D-4)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from tests.support.servers import NsqdServer, spawn_nsqd
 from tests.tools.forwarding import log_kept, new_topic, publish, received, web_server
 
 BEHIND = b"\x1e"
-"""What ends a record of to_nsq here, so that a body may have lines."""
+"""to_nsq's delimiter here, so that a body may contain newlines."""
 
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """Where the hostile messages are published."""
+    """The nsqd that the hostile messages are published on."""
     with spawn_nsqd(tmp_path_factory.mktemp("bytes")) as server:
         yield server
 
 
 @pytest.mark.security("D-4")
 async def test_a_published_record_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """to_nsq divides at the delimiter, and changes, fills in and obeys nothing."""
+    """to_nsq splits at the delimiter only, and publishes each record unchanged."""
     topic = new_topic()
     bodies = [body for body in HOSTILE if BEHIND not in body]
     (tmp_path / "records").write_bytes(BEHIND.join(bodies))
@@ -49,7 +49,7 @@ async def test_a_published_record_is_its_bytes(nsqd: NsqdServer, tmp_path: Path)
 
 @pytest.mark.security("D-4")
 async def test_a_printed_body_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> None:
-    """nsq_tail writes each as it is, and a newline."""
+    """nsq_tail writes each body unchanged, followed by a newline."""
     topic = new_topic()
     await publish(nsqd, topic, *HOSTILE)
     words = (f"--topic={topic}", f"--nsqd-tcp-address={nsqd.tcp}", f"--n={len(HOSTILE)}")
@@ -64,7 +64,7 @@ async def test_a_printed_body_is_its_bytes(nsqd: NsqdServer, tmp_path: Path) -> 
 
 @pytest.mark.security("D-4")
 async def test_nothing_is_posted_to_who_cannot_be_trusted(tmp_path: Path) -> None:
-    """nsq_to_http verifies certificates, and follows no redirection with a body."""
+    """nsq_to_http refuses invalid certificates, and does not follow a redirect with a body."""
     context = server_context(certificates(tmp_path), certificates(tmp_path).self_signed)
     async with (
         web_server(context) as stranger,

@@ -1,4 +1,4 @@
-"""S-2: tools check names again, and their files stay in their folder. D-4: bodies are bytes."""
+"""S-2: tools check names again, and write files only in their folder. D-4: bodies are bytes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TOOLS: dict[ModuleType, list[str]] = {
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
-    """Where the nasty topics are."""
+    """The nsqd with the malicious topics."""
     with spawn_nsqd(tmp_path_factory.mktemp("nasty")) as server:
         yield server
 
@@ -56,7 +56,7 @@ def nsqd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NsqdServer]:
 def test_every_tool_checks_names_again(
     tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Before it connects or makes anything, and it says so in one line."""
+    """Every tool rejects an invalid topic in one line, before it connects or creates anything."""
     run = getattr(commands, tool.__name__.rpartition(".")[2])
     for name in [name for name in NASTY if name and not is_valid_name(name)]:
         words = ["--nsqd-tcp-address=127.0.0.1:1", *TOOLS[tool]]
@@ -72,7 +72,7 @@ def test_every_tool_checks_names_again(
 
 @pytest.mark.security("S-2")
 def test_no_filename_leads_out(shows: Callable[[str], None]) -> None:
-    """Names as topic, host and date, in formats plain and nasty: each is inside, or refused."""
+    """No file name leads outside the folder, for any name and format; some are refused."""
     chance, refused = random.Random(SEED), 0
     when = datetime.now().astimezone()
     for name in names(NAMES, chance):
@@ -95,8 +95,8 @@ def test_no_filename_leads_out(shows: Callable[[str], None]) -> None:
 def test_no_file_is_written_outside(
     tmp_path: Path, shows: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The nasty ones on a real disk, with links planted in the folder; what lies beside stays."""
-    for slow in ("fsync", "fdatasync"):  # where the bytes go is asked, not whether they stay
+    """No file outside the folder is changed on a real disk, despite symlinks in the folder."""
+    for slow in ("fsync", "fdatasync"):  # only where files are written matters here
         monkeypatch.setattr(os, slow, lambda fd: None)
     for beside in ("x", "a", "file"):
         (tmp_path / beside).write_bytes(b"precious")
@@ -121,7 +121,7 @@ def test_no_file_is_written_outside(
 
 @asynccontextmanager
 async def lying_nsqlookupd(topics: list[object], nsqd: NsqdServer) -> AsyncIterator[str]:
-    """Lists these topics, and says of each that this nsqd has it."""
+    """Run a fake nsqlookupd that lists these topics, each with this nsqd as producer."""
     host, port = nsqd.tcp.split(":")
     producers = [{"broadcast_address": host, "tcp_port": int(port)}]
 
@@ -145,7 +145,7 @@ async def lying_nsqlookupd(topics: list[object], nsqd: NsqdServer) -> AsyncItera
 async def test_a_lying_nsqlookupd_makes_no_file_outside(
     nsqd: NsqdServer, tmp_path: Path, shows: Callable[[str], None]
 ) -> None:
-    """It lists what no topic can be called, and topics that are called like folders."""
+    """nsq_to_file ignores invalid topic names from nsqlookupd, and writes only in its folder."""
     (tmp_path / "x").write_bytes(b"precious")
     topics = [name for name in NASTY if name != "\ud800"]
     for topic in ("..", "...", "CON"):
@@ -167,7 +167,7 @@ async def test_a_lying_nsqlookupd_makes_no_file_outside(
 @pytest.mark.security("D-4")
 @pytest.mark.parametrize("kind", [[], ["--gzip"]], ids=["plain", "gzip"])
 async def test_a_written_body_is_a_body(nsqd: NsqdServer, tmp_path: Path, kind: list[str]) -> None:
-    """Byte for byte and a newline; it names no file and fills in nothing."""
+    """nsq_to_file writes each body unchanged with a newline; bodies do not affect file names."""
     topic = f"bodies{len(kind)}"
     bodies = [*HOSTILE, b"<TOPIC><REV>../%Y", b"\n\n", b"\x1f\x8b\x08", b"x" * 100_000]
     told = [f"--nsqd-tcp-address={nsqd.tcp}", f"--topic={topic}", f"--output-dir={tmp_path}"]

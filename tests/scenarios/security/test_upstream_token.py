@@ -1,7 +1,7 @@
-"""nsqadmin over an nsqd and an nsqlookupd that let nobody do anything without a token.
+"""nsqadmin with an nsqd and an nsqlookupd that require tokens.
 
-All three are programs of their own; what the token of `--upstream-token` may do decides what
-nsqadmin can show and change, and the token is in nothing that it says.
+All three run as separate processes. The roles of the token in `--upstream-token` determine what
+nsqadmin can show and change, and the token appears in none of its output.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ SAID = (
 
 
 class Cluster(NamedTuple):
-    """Both servers, and where each token stands by itself."""
+    """Both servers, and the file of each token."""
 
     nsqd: NsqdServer
     lookupd: Server
     files: dict[str, Path]
 
     def ask(self, method: str, path: str) -> tuple[int, bytes]:
-        """What nsqd answers to somebody who may do all of it."""
+        """Send a request to nsqd with a token that has all roles."""
         return asked(self.nsqd.http_port, method, path, token=self.files["all"].read_text().strip())
 
     @property
@@ -58,7 +58,7 @@ class Cluster(NamedTuple):
 def asked(
     port: int, method: str, path: str, body: Any = None, token: str = ""
 ) -> tuple[int, bytes]:
-    """One request."""
+    """Send one request; return status and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
@@ -71,7 +71,7 @@ def asked(
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """An nsqd with a topic of 3 messages, registered at the nsqlookupd."""
+    """An nsqd with a topic of 3 messages, registered with the nsqlookupd."""
     folder = tmp_path_factory.mktemp("cluster")
     lines, files = [], {}
     for name, roles in ROLES.items():
@@ -103,27 +103,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def flags_for(cluster: Cluster, token: str) -> list[str]:
-    """nsqadmin's flags, with what it is to show upstream; "" for nothing."""
+    """Return nsqadmin's flags with this token for upstream; "": without one."""
     shown = [f"--upstream-token=@{cluster.files[token]}"] if token else []
     return [f"--lookupd-http-address={cluster.lookupd.http}", *shown]
 
 
 def overview(admin: Program) -> dict[str, Any]:
-    """The cluster as nsqadmin sees it."""
+    """Return the cluster as nsqadmin sees it."""
     status, answer = admin.get("/api/v2/overview")
     assert status == 200, answer
     return dict(json.loads(answer))
 
 
 def says_nothing_of(secret: str, admin: Program, *answers: bytes) -> None:
-    """The token is in no answer, page or line of the log."""
+    """Assert that no answer, page or log line contains the token."""
     pages = [admin.get(path)[1] for path in ("/", "/nodes", "/topics/t", "/metrics", "/attention")]
     for text in (*answers, *pages, admin.log.read_bytes()):
         assert secret.encode() not in text
 
 
 def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -> None:
-    """Figures, messages, and a pause that nsqd has taken."""
+    """With all roles nsqadmin shows statistics and messages, and pauses a channel of nsqd."""
     secret = cluster.files["all"].read_text().strip()
     with program(tmp_path, *flags_for(cluster, "all")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
@@ -139,11 +139,11 @@ def test_with_all_roles_it_shows_and_changes(cluster: Cluster, tmp_path: Path) -
 
 
 def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> None:
-    """With `read` alone it shows figures; a pause and a look at bodies are refused, and why."""
+    """With `read` nsqadmin shows statistics; pausing and reading bodies fail with a reason."""
     with program(tmp_path, *flags_for(cluster, "reads")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
         status, answer = asked(admin.port, "POST", "/api/topics/t/c", {"action": "pause"})
-        assert 200 == status  # as NSQ's, which calls it a warning
+        assert 200 == status  # like NSQ's nsqadmin, which returns this as a warning
         assert b"WARNING: got response 403 Forbidden" in answer
         assert not cluster.channel["paused"]
         status, page = admin.get("/api/v2/messages?topic=t&channel=c")
@@ -153,7 +153,7 @@ def test_what_the_token_may_not_is_said(cluster: Cluster, tmp_path: Path) -> Non
 
 
 def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
-    """It pauses, and does not see a message."""
+    """With `administer` but not `bodies`, nsqadmin pauses a channel, and shows no message."""
     with program(tmp_path, *flags_for(cluster, "changes")) as admin:
         wait_for(lambda: overview(admin)["totals"]["messages"] == 3)
         for action in ("pause", "unpause"):
@@ -166,7 +166,7 @@ def test_administer_is_not_bodies(cluster: Cluster, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("token", ["", "wrong", "registers"])
 def test_who_may_not_read_sees_nothing(cluster: Cluster, tmp_path: Path, token: str) -> None:
-    """It runs, says what is refused and does nothing."""
+    """Without read access nsqadmin runs, reports the refusal, and changes nothing."""
     with program(tmp_path, *flags_for(cluster, token)) as admin:
         said = SAID[token == "registers"]
         wait_for(lambda: said in admin.get("/api/v2/attention")[1])

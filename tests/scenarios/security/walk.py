@@ -1,7 +1,7 @@
-"""A walk over the table of routes: each with every way to show too little, or a stranger's request.
+"""Requests for all of nsqadmin's routes: each with every kind of insufficient or foreign access.
 
-The server that is walked over needs the options of `guarded`; what its routes change is its own
-business: the walk says which requests must be refused, and sends them.
+The server needs the options of `guarded`. This module decides which requests must be refused, and
+builds them; the tests check their effects.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sparq.nsqadmin.access.roles import ALL, Right, Role
 Ask = Callable[[str, str, Mapping[str, str], bytes], Awaitable[int]]
 
 UNTRUSTED = "192.0.2.0/24"
-"""Where the proxies are: no request of a test comes from there."""
+"""The network of trusted proxies: no request of a test comes from it."""
 
 NAMES = {"topic": "t", "channel": "c", "opt": "log_level", "name": "app.css"}
 EMPTY = {"topic": "t", "channel": "c", "action": "empty", "typed": "t"}
@@ -41,11 +41,11 @@ BODIES: dict[str, dict[str, Any]] = {
     "POST /policies": {"action": "set_policies", "document": POLICY, "typed": "policies"},
     "PUT /api/v2/policies": {"policies": [{"topic": "t", "max_channels": 9}]},
 }
-"""What requests order, by route; without a row `EMPTY`."""
+"""JSON bodies by route; routes without an entry get `EMPTY`."""
 
 
 class Keys(NamedTuple):
-    """Tokens of the walk, by what they are for."""
+    """The tokens, by what they are for."""
 
     reader: str
     operator: str
@@ -54,7 +54,7 @@ class Keys(NamedTuple):
 
 
 def guarded(folder: Path) -> tuple[dict[str, Any], Keys]:
-    """The options of a server that knows tokens and a user of a proxy elsewhere; the tokens."""
+    """Return the options of a server with tokens and a user of another proxy, and the tokens."""
     made = [
         tokens.make("reader", "read,bodies"),
         tokens.make("operator", "operate"),
@@ -74,7 +74,7 @@ def guarded(folder: Path) -> tuple[dict[str, Any], Keys]:
 
 @dataclass(frozen=True)
 class Case:
-    """A way to ask: what it shows, what that gives, and whether all, or writes, are shut out."""
+    """A kind of access: its headers, its roles, and whether all requests or writes are refused."""
 
     name: str
     headers: Mapping[str, str]
@@ -83,7 +83,7 @@ class Case:
     form: bool = False
 
     def is_refused(self, right: Right) -> bool:
-        """Whether the route must not serve this."""
+        """Whether the route must refuse this access."""
         if self.shut_out:
             return right.path != "/ping"
         if right.path in ("/signin", "/signout") and not self.form:
@@ -94,7 +94,7 @@ class Case:
 
 
 def cases(keys: Keys) -> Iterator[Case]:
-    """All ways to ask. Each could do everything, were one rule not there."""
+    """Yield all kinds of access. Each would be allowed if one rule were missing."""
 
     def bearer(token: str) -> dict[str, str]:
         return {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -128,19 +128,19 @@ def cases(keys: Keys) -> Iterator[Case]:
 
 
 def needed(right: Right) -> Role:
-    """The role that the walk's request to a route needs: its own, or that of the action."""
+    """Return the role that the request to a route needs: the route's, or that of its action."""
     if right.config:
         return Role.ADMINISTER if right.writes else Role.READ
     return Role.ADMINISTER if right.writes and orders(right) is EMPTY else right.role
 
 
 def orders(right: Right) -> dict[str, Any]:
-    """What the walk's request to a route orders."""
+    """Return the JSON body of the request to a route."""
     return BODIES.get(f"{right.method} {right.path}", EMPTY)
 
 
 def target(right: Right, node: str) -> str:
-    """The route with arguments that would do something."""
+    """Return the route's URL with arguments that would have an effect."""
     path = right.path
     for name, text in {**NAMES, "node": node}.items():
         path = path.replace(f":{name}", text)
@@ -148,7 +148,7 @@ def target(right: Right, node: str) -> str:
 
 
 def body(right: Right) -> bytes:
-    """A body that would be taken."""
+    """Return a valid body for the route."""
     if right.config:
         return b"debug"
     return json.dumps(orders(right)).encode() if right.writes else b""
