@@ -1,26 +1,26 @@
-# The workshop of sparq. `make help` lists the verbs; CONTRIBUTING.md says when to use which.
+# `make help` lists the targets; CONTRIBUTING.md describes when to use which.
 #
-# A fresh clone needs nothing but Python 3.11+, make, git and a network for the first set-up:
-# every verb that needs the virtual environment makes it first, from the lock files.
+# A fresh clone needs only Python 3.11+, make, git, and a network for the first set-up: every target
+# that needs the virtual environment creates it first, from the lock files.
 #
-#   make run                          the pipeline on generated clicks, with its audit
-#   make run CLICKS=path/access.log   the same on a log of your own (plain or .gz)
+#   make run                          run the pipeline on generated clicks, with its audit
+#   make run CLICKS=path/access.log   the same on your own log (plain or .gz)
 #   make run SEED=7 ARGS="..."        another generated site; further flags of `sparq run`
-#   make test                         everything that is checked, cheap checks first
+#   make test                         all checks and tests, cheap checks first
 #   make test ARGS="tests/log -x"     the same checks, but only these tests
 
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.installed
-# An archive of the classes that Spark loads: tests start it in half the time.
+# An archive of the classes that Spark loads; with it, Spark starts in half the time in tests.
 CLASSES := .venv/spark-classes.jsa
-# Files are handed to three processes as they come: what a file shares is made once. Two cores have
-# room for three, since a test waits for its daemons half of its time.
+# Three processes run the test files, each whole, so that the fixtures of a file are made once. Two
+# cores are enough for three processes, since tests wait for their daemons half of the time.
 SPREAD := -n 3 --dist loadfile --no-loadscope-reorder
-# A machine that others use too may stand still for seconds, and one of 8,500 tests then waits too
-# long. A test that fails runs again, twice at most, and six in each of the three processes; the
-# summary shows each such failure with its traceback. A fault that is there each time still fails.
-# What has taken all of its time is not run again: that would take as long once more.
+# A shared machine may stall for seconds, and one of 8,500 tests then times out in a wait. A test
+# that fails is rerun up to twice, with at most six reruns in each of the three processes; the
+# summary shows each such failure with its traceback. A bug that shows in every run still fails. A
+# test that has reached pytest's timeout is not rerun, since that would take as long again.
 AGAIN := --reruns 2 --reruns-delay 3 --max-suite-reruns 6 --rerun-show-tracebacks \
 	--rerun-except "Timeout .* from pytest-timeout"
 LOCKED := locks/build.txt locks/all.txt
@@ -34,113 +34,114 @@ PROOFS := simulate model crash power bitrot full ioerror slow hostile equal fds 
 	proofs $(PROOFS) spark-cluster delta slow-tests move format lock vendor screenshot \
 	venv clean
 
-help: ## this list
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
-run: $(READY) ## the pipeline end to end, with report and audit (CLICKS= SEED= ARGS=)
+run: $(READY) ## run the pipeline end to end, with report and audit (CLICKS= SEED= ARGS=)
 	@$(BIN)/sparq run $(if $(CLICKS),--clicks "$(CLICKS)") $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-up: $(READY) ## the pipeline kept running, for clicks of your own (ARGS=)
+up: $(READY) ## keep the pipeline running, for your own clicks (ARGS=)
 	@$(BIN)/sparq up $(ARGS)
 
-# A page of fresh memory costs a virtual machine on a busy host up to 300 us: checks and tests, and what
-# tests start, take it in large pages (all files parsed: 41,000 page faults become 2,400, and 38 to 96 s
-# of CPU 14 where a page was that dear; nsqd's modules loaded: 22 to 27 s become 5 to 9).
+# On a virtual machine with a busy host, a page fault takes up to 300 us. So checks, tests and the
+# programs that tests start use large pages. On such a machine, parsing all files took 41,000 page
+# faults and 38 to 96 s of CPU; with large pages it takes 2,400 and 14 s. Loading nsqd's modules
+# took 22 to 27 s of CPU; with large pages it takes 5 to 9 s.
 style types layers dead tidy tests: export PYTHONMALLOC := malloc
 style types layers dead tidy tests: export GLIBC_TUNABLES := glibc.malloc.hugetlb=1
-# Checks and tests also keep what they have; daemons that a test starts do not.
+# Checks and tests also never return memory to the system; daemons that a test starts do.
 style types layers dead tidy tests: export MALLOC_TRIM_THRESHOLD_ := 1073741824
 style types layers dead tidy tests: export MALLOC_MMAP_MAX_ := 0
 style types layers dead tidy tests: export MALLOC_TOP_PAD_ := 16777216
 
-# The tests of the core: of its packages, and the scenarios that drive a log or a broker in process.
+# The tests of the core: those of its packages, and scenarios that run a log or a broker in process.
 CORE_TESTS := tests/protocol tests/log tests/broker tests/inspection
 CORE_TESTS += $(wildcard tests/scenarios/*/test_broker.py tests/scenarios/*/test_log.py)
 
-check: style types layers dead tidy ## the quick round: checks, then the tests of the core
+check: style types layers dead tidy ## all checks and the tests of the core: the quick round
 	@$(BIN)/python -m pytest -rs $(CORE_TESTS)
 
-test: $(READY) ## everything, under 20 minutes on two cores (ARGS= SEED=)
+test: $(READY) ## all checks and tests, under 20 minutes on two cores (ARGS= SEED=)
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target style types layers dead $(CLASSES)
 	@$(MAKE) --no-print-directory tidy
 	@$(MAKE) --no-print-directory tests
 
-style: $(READY) ## ruff: the rules and the format
+style: $(READY) ## ruff: lint rules and format
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check --quiet . || { echo "style: run 'make format'"; exit 1; }
 
 types: $(READY) ## mypy, strict
 	@$(BIN)/mypy --no-error-summary
 
-layers: $(READY) ## who may import whom
+layers: $(READY) ## import-linter: which package may import which
 	@$(BIN)/lint-imports --no-cache
 
-dead: $(READY) ## code in src that nothing in src uses, but for what pyproject.toml gives a reason for
+dead: $(READY) ## vulture: unused code in src, except for the names listed in pyproject.toml
 	@$(BIN)/vulture
 
-tidy: $(READY) ## sizes of files and functions, words that must not stay, paths, hosts, links
+tidy: $(READY) ## sizes of files and functions, forbidden words, paths, hosts, links
 	@$(BIN)/python -m pytest tests/scenarios/repository/test_tidy.py tests/scenarios/repository/test_docs.py
 
-tests: $(READY) $(CLASSES) ## the tests alone
+tests: $(READY) $(CLASSES) ## the tests without the checks (ARGS= SEED=)
 	@$(BIN)/python -m pytest -rs --durations 25 $(SPREAD) $(AGAIN) $(if $(SEED),--randomly-seed=$(SEED)) $(ARGS)
 
-bench: $(READY) ## every figure of speed and memory (ARGS=)
+bench: $(READY) ## measure speed and memory (ARGS=)
 	@$(BIN)/python -m bench $(ARGS)
 
-latency: $(READY) ## publish-to-deliver latency at 1,000 messages a second (ARGS=)
+latency: $(READY) ## publish-to-deliver latency at 1,000 messages per second (ARGS=)
 	@$(BIN)/python -m bench.latency $(ARGS)
 
-idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher beside them (ARGS=)
+idle: $(READY) ## 10,000 idle connections: memory, heartbeats, a publisher's rate (ARGS=)
 	@$(BIN)/python -m bench.idle $(ARGS)
 
-clients: $(READY) ## the client beside pynsq, gnsq and ansq: consuming, publishing (ARGS=)
+clients: $(READY) ## compare the client with pynsq, gnsq and ansq: consuming, publishing (ARGS=)
 	@$(BIN)/python -m bench.clients $(ARGS)
 
-interop: $(READY) ## foreign clients, unmodified, against nsqd and nsqlookupd
+interop: $(READY) ## unmodified clients of other projects against nsqd and nsqlookupd
 	@$(BIN)/python -m pytest -rs tests/scenarios/interop
 
-wheel: $(READY) ## sparq-mq[spark] from its wheel, fetched by pip (1 GB), and the pipeline with it
+wheel: $(READY) ## the pipeline from the wheel sparq-mq[spark]; pip downloads 1 GB (ARGS=)
 	@$(BIN)/python -m pytest -rs tests/scenarios/deploy/whole_spark.py $(ARGS)
 
-security: $(READY) ## the security table: a test for each row, counted
+security: $(READY) ## the tests of the security table (SECURITY.md), counted (ARGS=)
 	@$(BIN)/python -m pytest -rs tests/scenarios/security $(ARGS)
 
-docs: $(READY) ## the reference pages, from docstrings and options: docs/api.md, docs/tools.md
+docs: $(READY) ## write docs/api.md, docs/tools.md and docs/behaviours.md from the code
 	@$(BIN)/python -m docs.reference
 
-coverage: $(READY) ## branch coverage of protocol, log and broker by module; writes docs/coverage.md (ARGS=)
+coverage: $(READY) ## branch coverage of protocol, log and broker; writes docs/coverage.md (ARGS=)
 	@$(BIN)/python -m proofs.coverage $(ARGS)
 
-mutants: $(READY) ## N= small mistakes in protocol, log and broker: how many do tests notice? (SEED= ARGS=)
+mutants: $(READY) ## make N= small mistakes in protocol, log and broker; count those that tests notice (SEED= ARGS=)
 	@$(BIN)/python -m proofs.mutants $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-site: $(READY) ## the documentation as a site with search: build/site/html/index.html
+site: $(READY) ## build the documentation as a site with search: build/site/html/index.html
 	@$(BIN)/python -m docs.site
 
-proofs: $(READY) ## every proof, an hour and a half; writes GUARANTEES.md (ARGS=)
+proofs: $(READY) ## run every proof, in about 90 minutes, and write GUARANTEES.md (ARGS=)
 	@$(BIN)/python -m proofs $(ARGS)
 
-# One proof: make crash, make power ... (N= how much, SEED=, ARGS=). CONTRIBUTING.md lists them.
+# One proof: make crash, make power ... (N= its size, SEED=, ARGS=). CONTRIBUTING.md lists them.
 $(PROOFS): $(READY)
 	@$(BIN)/python -m proofs.$@ $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-spark-cluster: $(READY) ## the pipeline on a Spark cluster of this machine, with N= clicks and kills (SEED= ARGS=)
+spark-cluster: $(READY) ## proof: the pipeline on a local Spark cluster, N= clicks, with kills (SEED= ARGS=)
 	@$(BIN)/python -m proofs.spark_cluster $(if $(N),--count $(N)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-delta: $(READY) ## the Delta archive killed N= times (10), and its control (ARGS=)
+delta: $(READY) ## kill the Delta archive's query N= times (10), and run the control (ARGS=)
 	@SLOW_TESTS=1 DELTA_KILLS=$(or $(N),10) $(BIN)/python -m pytest -rs -s tests/scenarios/pipeline/test_delta_killed.py $(ARGS)
 
-slow-tests: $(READY) $(CLASSES) ## the tests that need minutes each, and are skipped in make test (ARGS=)
+slow-tests: $(READY) $(CLASSES) ## the tests that take minutes each and are skipped by make test (ARGS=)
 	@SLOW_TESTS=1 $(BIN)/python -m pytest -rs -m slow $(ARGS)
 
-move: $(READY) ## sparq admin move with a million messages, and with kills in the middle (N= ARGS=)
+move: $(READY) ## test sparq admin move with N= messages (a million), and with kills (ARGS=)
 	@MOVE_MESSAGES=$(or $(N),1000000) $(BIN)/python -m pytest -rs --timeout=3600 tests/tools/admin/test_moving.py $(ARGS)
 
-format: $(READY) ## let ruff put the format right
+format: $(READY) ## let ruff fix the style and the format
 	@$(BIN)/ruff check --fix --quiet . || true
 	@$(BIN)/ruff format --quiet .
 
-venv: $(READY) ## the virtual environment alone
+venv: $(READY) ## only create the virtual environment
 
 $(READY): $(LOCKED) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -158,15 +159,15 @@ $(READY): $(LOCKED) pyproject.toml
 $(CLASSES): $(READY) tests/support/spark_classes.py
 	@$(BIN)/python -m tests.support.spark_classes $@
 
-lock: $(READY) ## write the lock files anew: newest versions, with hashes, naming no index
+lock: $(READY) ## rewrite the lock files: newest versions, with hashes, no index URL (ARGS=)
 	@$(BIN)/python locks/write.py $(ARGS)
 
-vendor: $(READY) ## developers only: fetch the script and style that nsqadmin's pages carry (needs npm)
+vendor: $(READY) ## fetch the scripts and styles that nsqadmin's pages include (needs npm)
 	@$(BIN)/python locks/web/vendor.py
 
-screenshot: $(READY) ## docs/nsqadmin_light.png and _dark.png, of a cluster at work (needs Chromium; ARGS=)
+screenshot: $(READY) ## docs/nsqadmin_light.png and _dark.png, of a running cluster (needs Chromium; ARGS=)
 	@$(BIN)/python -m tests.scenarios.admin_pages.screenshot $(ARGS)
 
-clean: ## whatever the other verbs made, but not .venv and not ./data
+clean: ## delete what the other targets have made, except .venv and ./data
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -name __pycache__ -type d -not -path './.venv*' -prune -exec rm -rf {} +
