@@ -1,7 +1,7 @@
-"""The driver's JVM: its temporary files, its options, and how much memory it gets.
+"""The driver's JVM: its temporary files, its options, and the size of its heap.
 
-Temporary files go with the JVM, or at the next start if it is killed. The options are looked at by
-the real Java, before Spark's JVM starts.
+Temporary files are deleted when the JVM ends, or at the next start if it was killed. The options
+are checked by running Java before Spark's JVM starts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ SECONDS = 120.0
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for temporary files that nobody else uses."""
+    """A folder for temporary files that no other program uses."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -65,7 +65,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def holder(temporary: Path) -> Iterator[tuple[subprocess.Popen[str], Path]]:
-    """A process with a folder, which has a file."""
+    """A running process with a temporary folder, and a file in the folder."""
     with started(HOLDER) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
@@ -86,7 +86,7 @@ def started(program: str, *words: str) -> subprocess.Popen[str]:
 
 
 def test_a_folder_of_a_living_process_stays(holder: tuple[subprocess.Popen[str], Path]) -> None:
-    """A second start leaves it alone, with what it has."""
+    """A second start keeps the folder of a process that is still running."""
     process, folder = holder
 
     second = new_folder()
@@ -99,7 +99,7 @@ def test_a_folder_of_a_living_process_stays(holder: tuple[subprocess.Popen[str],
 def test_a_folder_of_a_killed_process_goes(
     holder: tuple[subprocess.Popen[str], Path], temporary: Path
 ) -> None:
-    """The next start removes it; folders of other names stay."""
+    """The next start deletes the folder of a killed process, and no other folders."""
     process, folder = holder
     other = temporary / "other"
     other.mkdir()
@@ -113,7 +113,7 @@ def test_a_folder_of_a_killed_process_goes(
 
 
 def test_javas_option(tmp_path: Path) -> None:
-    """It is added behind others, and not at all if the place is named already."""
+    """The option is appended to existing options, unless they name the folder already."""
     assert f"{OPTION}{tmp_path}" == options_with(tmp_path, "")
     assert f"-Da=b '{OPTION}/a folder'" == options_with(Path("/a folder"), "-Da=b")
     assert f"{OPTION}/here" == options_with(tmp_path, f"{OPTION}/here")
@@ -121,7 +121,7 @@ def test_javas_option(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_a_killed_jvm_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> None:
-    """RocksDB's library, 15 MB, is there after kill -9, and no more after the next run."""
+    """RocksDB's library (15 MB) remains after kill -9; the next run deletes it."""
     with started(SESSION, str(tmp_path / "data")) as process:
         assert process.stdout is not None
         os.kill(int(process.stdout.readline()), signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_killed_jvm_leaves_nothing_behind(temporary: Path, tmp_path: Path) -> 
 
 @pytest.fixture(scope="module")
 def java() -> str:
-    """Java's program."""
+    """The path of Java's program."""
     before = os.environ.get("JAVA_HOME")
     try:
         return ensure_java()
@@ -160,7 +160,7 @@ def java() -> str:
     ],
 )
 def test_good_options(java: str, options: str) -> None:
-    """Java takes them; it is not asked to load an agent, which may wait."""
+    """Valid options pass; agents are not loaded in the check, since they may wait."""
     check_java_options(java, {EXTRA: options, "spark.driver.memory": "512m"})
 
 
@@ -176,7 +176,7 @@ def test_good_options(java: str, options: str) -> None:
     ],
 )
 def test_wrong_options(java: str, options: str, said: str) -> None:
-    """One sentence names the option of Spark, its value, and what Java said."""
+    """The one-sentence error has Spark's option, its value, and Java's message."""
     with pytest.raises(SettingsError) as raised:
         check_java_options(java, {EXTRA: options})
 
@@ -186,13 +186,13 @@ def test_wrong_options(java: str, options: str, said: str) -> None:
 
 
 def test_more_memory_than_addresses(java: str) -> None:
-    """A heap that Java cannot reserve is named with its flag."""
+    """A heap that Java cannot reserve is an error that names its flag."""
     with pytest.raises(SettingsError, match=r"--driver-memory=1000000g: Java does not start"):
         check_java_options(java, {"spark.driver.memory": "1000000g"})
 
 
 def test_a_java_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known then: Spark's own start tells."""
+    """If Java hangs or is missing, the check passes: Spark's own start will report it."""
     monkeypatch.setattr("sparq.pipeline.jvm.LIMIT_SECONDS", 0.2)
     hanging = tmp_path / "java"
     hanging.write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
@@ -204,7 +204,7 @@ def test_a_java_that_hangs_or_is_none(tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def root(tmp_path: Path):
-    """A machine of 64 GiB, and a function that writes its files."""
+    """A function that writes files of a machine with 64 GiB."""
 
     def write(path: str, text: str) -> Path:
         file = tmp_path / path
@@ -221,17 +221,17 @@ def root(tmp_path: Path):
     [(0.5, "1024m"), (4, "1024m"), (8, "2048m"), (23.5, "5888m"), (32, "8192m"), (512, "8192m")],
 )
 def test_the_heap_is_a_quarter(gib: float, heap: str) -> None:
-    """Between 1 and 8 GiB, in steps of 256 MiB."""
+    """The heap is a quarter of the memory: 1 to 8 GiB, in steps of 256 MiB."""
     assert heap == default_heap(int(gib * GIB))
 
 
 def test_a_machine(root) -> None:
-    """Without limits it has the memory that the kernel reports."""
+    """Without limits, the memory is what the kernel reports."""
     assert 64 * GIB == machine_bytes(root("proc/self/cgroup", "0::/\n"))
 
 
 def test_a_container_of_version_2(root) -> None:
-    """The smallest limit of its group and the groups above; `max` means no limit."""
+    """In cgroup v2, the smallest limit of the group and its parents counts; `max`: no limit."""
     root("proc/self/cgroup", "0::/pods/one\n")
     root("sys/fs/cgroup/pods/one/memory.max", "max\n")
     top = root("sys/fs/cgroup/pods/memory.max", f"{3 * GIB}\n")
@@ -240,14 +240,14 @@ def test_a_container_of_version_2(root) -> None:
 
 
 def test_a_container_that_sees_its_group_as_the_root(root) -> None:
-    """The path of its group does not exist; the limit is at the root."""
+    """If the path of the group does not exist, the limit at the root counts."""
     root("proc/self/cgroup", "0::/somewhere/else\n")
 
     assert 2 * GIB == machine_bytes(root("sys/fs/cgroup/memory.max", f"{2 * GIB}\n"))
 
 
 def test_a_container_of_version_1(root) -> None:
-    """Only the memory controller counts; a huge number means no limit."""
+    """In cgroup v1, only the memory controller counts; a huge number means no limit."""
     root("proc/self/cgroup", "5:cpu,cpuacct:/a\n4:memory:/a/b\n0::/\n")
     root("sys/fs/cgroup/memory/a/b/memory.limit_in_bytes", "9223372036854771712\n")
     root("sys/fs/cgroup/cpu,cpuacct/a/memory.limit_in_bytes", "1\n")
@@ -258,10 +258,10 @@ def test_a_container_of_version_1(root) -> None:
 
 
 def test_this_machine() -> None:
-    """It has some memory."""
+    """The memory of this machine is above 100 MiB."""
     assert machine_bytes() > 100 << 20
 
 
 def test_a_system_without_these_files(tmp_path: Path) -> None:
-    """The C library knows its memory."""
+    """Without /proc and /sys, the C library reports the memory."""
     assert machine_bytes(tmp_path) > 100 << 20

@@ -1,4 +1,4 @@
-"""JSON as Spark's from_json reads it: what is accepted, what is not, and values as text."""
+"""JSON as Spark's from_json reads it: what is accepted, what is refused, and values as text."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from sparq.pipeline.lenient_json import DEPTH_MAX, NAME_CHARACTERS_MAX, NotJson, read_object
 
-# What from_json of Spark 4.3 was seen to make of a value.
+# Values, and the results of from_json in Spark 4.3.
 VALUES = {
     '"a"': "a", "'a'": "a", "'a\"b'": 'a"b', '"a\\\'b"': "a'b", '"\\u0041\\n\\/"': "A\n/", '""': "",
     '"\\ud83d\\ude00"': "\U0001f600", '"\\ud800x"': "?x", '"a\x7f"': "a\x7f",
@@ -29,19 +29,19 @@ REFUSED = (
 
 
 def value(text):
-    """What is read of an object that has one value."""
+    """The value read from an object with one key."""
     return read_object(f'{{"x": {text}}}', {"x"})["x"]
 
 
 @pytest.mark.parametrize("text", VALUES)
 def test_a_value_becomes_text(text):
-    """Strings without their quotes, numbers as Java writes them, anything else as compact JSON."""
+    """Strings lose their quotes, numbers are formatted as in Java, others become compact JSON."""
     assert value(text) == VALUES[text]
 
 
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_is_no_json_is_refused(text):
-    """Also where the value is of no interest."""
+    """An invalid value is refused, also if its key is not requested."""
     for keys in ({"x"}, set()):
         with pytest.raises(NotJson):
             read_object(f'{{"x": {text}}}', keys)
@@ -51,13 +51,13 @@ def test_what_is_no_json_is_refused(text):
     "text", ["", "[]", "x", '{"x": 1', '{"x": 1} 2', '{"x": 1},', '{"x" 1}', "{,}"]
 )
 def test_one_object_and_nothing_else(text):
-    """White space aside."""
+    """Anything but one object and white space is refused."""
     with pytest.raises(NotJson):
         read_object(text, {"x"})
 
 
 def test_of_equal_keys_the_last_counts_and_others_are_left_out():
-    """As in Spark, null included."""
+    """Of equal keys the last counts, null included, as in Spark; other keys are left out."""
     text = ' { "a" : 1 , "b":2, "a": null, "\\u0063": 3 }\r\n\t '
 
     assert read_object(text, {"a", "c", "d"}) == {"a": None, "c": "3"}
@@ -65,7 +65,7 @@ def test_of_equal_keys_the_last_counts_and_others_are_left_out():
 
 
 def test_limits_are_jacksons():
-    """Depth and length of a name; what is just within them is read."""
+    """Depth and length of names are limited as in Jackson; values just within are read."""
     deep = DEPTH_MAX - 2
     assert value("[" * deep + "]" * deep) == "[" * deep + "]" * deep
     assert read_object(f'{{"{"k" * NAME_CHARACTERS_MAX}": 1}}', set()) == {}
@@ -82,7 +82,7 @@ json_values = st.recursive(
 
 @given(st.dictionaries(st.text(max_size=3), json_values, max_size=4), st.booleans())
 def test_whatever_python_writes_is_read(found, ascii_only):
-    """A string as it is; of any other value the text is JSON for the same value."""
+    """Any JSON that Python writes is read; other values than strings become equivalent JSON."""
     read = read_object(json.dumps(found, ensure_ascii=ascii_only), found.keys())
 
     assert read.keys() == found.keys()
@@ -97,7 +97,7 @@ def test_whatever_python_writes_is_read(found, ascii_only):
 
 @given(st.text(alphabet="{}[]\",:\\'0123.eE-+ tfn", max_size=20))
 def test_any_text_is_an_object_or_is_refused(text):
-    """No other error; and what Python's own reader takes for an object is one here too."""
+    """Any text is read or refused with NotJson; what Python reads as an object is read."""
     try:
         read_object("{" + text, {"a"})
     except NotJson:

@@ -1,4 +1,4 @@
-"""The listener in a real session: what Spark says of queries over a real nsqd."""
+"""The listener in a real session: Spark's progress of queries over a real nsqd."""
 
 import json
 import urllib.request
@@ -16,9 +16,9 @@ from tests.support.servers import spawn_nsqd
 from tests.support.waiting import wait_for
 
 pytestmark = [
-    # The first test also waits for the JVM, whatever else the machine is doing.
+    # The first test also waits for the JVM, also on a busy machine.
     pytest.mark.timeout(400),
-    # Py4J leaves closing its sockets to the garbage collector.
+    # Py4J leaves its sockets to the garbage collector to close.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -26,14 +26,14 @@ pytestmark = [
 WAIT_SECONDS = 150
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SETTINGS = {
-    # An idle query says so after this, not after ten seconds.
+    # An idle query reports after 300 ms, not after 10 s.
     "spark.sql.streaming.noDataProgressEventInterval": "300",
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
 }
 
 
 class Told(ProgressListener):
-    """The listener, with what Spark told it."""
+    """The listener; `said` has all progress that Spark reported."""
 
     def __init__(self, metrics, timeline):
         super().__init__(metrics, timeline)
@@ -46,14 +46,14 @@ class Told(ProgressListener):
 
 @pytest.fixture(scope="module")
 def nsqd(tmp_path_factory):
-    """One nsqd for all tests: topics keep them apart."""
+    """One nsqd for all tests; each test has its own topic."""
     with spawn_nsqd(tmp_path_factory.mktemp("nsqd")) as running:
         yield running
 
 
 @pytest.fixture
 def listener(spark):
-    """A listener at work, and its figures behind HTTP."""
+    """A listener in the session, with a server for its metrics."""
     before = {name: spark.conf.get(name) for name in SETTINGS}
     for name, value in SETTINGS.items():
         spark.conf.set(name, value)
@@ -68,13 +68,13 @@ def listener(spark):
 
 
 def value(listener, name, *labels):
-    """One figure, as Prometheus scrapes it; None while it is not there."""
+    """One metric as Prometheus scrapes it; None if it is absent."""
     with urllib.request.urlopen(listener.server.url) as answer:
         return samples_of(answer.read().decode()).get((f"sparq_query_{name}", *labels))
 
 
 def messages(spark, nsqd, topic, limit=300):
-    """A topic as a stream, some messages a batch."""
+    """A topic as a stream, at most `limit` messages per batch."""
     return (
         spark.readStream.format("nsq")
         .options(topic=topic, channel="c", nsqd_tcp_addresses=nsqd.tcp)
@@ -84,13 +84,16 @@ def messages(spark, nsqd, topic, limit=300):
 
 
 def start(writer, folder, name):
-    """A query with its checkpoint in a folder of its own."""
+    """Start a query with its own checkpoint."""
     named = writer.queryName(name).option("checkpointLocation", str(folder / name))
     return named.trigger(processingTime="0 seconds").start()
 
 
 def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
-    """Lag in messages and in time, rates, parts of batches, then rest; a restart is counted."""
+    """While a backlog shrinks, lag, rates and parts of batches are reported.
+
+    A restart is counted.
+    """
     publish_batches(nsqd, "shrinking", numbered(0, 1_000))
     rows = messages(spark, nsqd, "shrinking")
 
@@ -120,7 +123,7 @@ def test_a_backlog_is_seen_to_shrink(spark, nsqd, listener, tmp_path):
 
 
 def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
-    """RocksDB's rows and bytes, and sums that a query observes on what it writes."""
+    """The rows and bytes of RocksDB are reported, and the sums that a query observes."""
     publish_batches(nsqd, "counting", numbered(0, 500))
     counted = messages(spark, nsqd, "counting", 1_000).groupBy(F.length("body").alias("n")).count()
     told = observed(counted, WRITTEN, late=F.col("count"), evicted_visits=F.lit(1))
@@ -144,7 +147,7 @@ def test_state_and_counts_are_seen(spark, nsqd, listener, tmp_path):
 
 
 def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
-    """It no longer runs, and it did not end by itself."""
+    """A query that fails is counted as a failure and is not active."""
     publish_batches(nsqd, "failing", numbered(0, 5))
 
     def write(frame, batch_id):
@@ -159,7 +162,7 @@ def test_a_query_that_fails_is_counted(spark, nsqd, listener, tmp_path):
 
 
 def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
-    """The recordings that other tests stand on have the keys that this version of Spark has."""
+    """The recorded progress of other tests has the same keys as that of this Spark version."""
     publish_batches(nsqd, "recorded", numbered(0, 50))
     rows = observed(messages(spark, nsqd, "recorded"), newest_published=F.col("timestamp"))
     query = start(rows.writeStream.format("noop"), tmp_path, "recorded")
@@ -184,7 +187,7 @@ def test_what_was_recorded_is_what_spark_says(spark, nsqd, listener, tmp_path):
     ],
 )
 def test_a_mistake_in_what_is_observed_is_said(spark, counts, expected):
-    """Before a query runs, in one sentence."""
+    """Invalid counts are a one-sentence ValueError before a query runs."""
     with pytest.raises(ValueError, match="observed") as caught:
         observed(spark.range(1), **counts)
 

@@ -1,4 +1,4 @@
-"""The low mark: how far event time has come, told apart by nsqd, by the batches' own time."""
+"""The low mark: how far event time has advanced on all nsqds, by the batches' own times."""
 
 from dataclasses import asdict
 
@@ -19,12 +19,12 @@ def advanced(*batches, mark=None):
 
 
 def test_the_slowest_nsqd_holds_the_mark():
-    """What one nsqd has not yet sent may still belong to any time after the mark."""
+    """The mark is the minimum over the nsqds: a slow one may still send older clicks."""
     assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 1)).low_s == 40
 
 
 def test_an_nsqd_lets_go_when_it_is_quiet_for_more_than_30_seconds():
-    """One that is gone, or that nobody publishes to, must not keep every window open."""
+    """An nsqd without clicks for more than 30 s no longer holds the mark back."""
     mark = advanced(({"a": 100, "b": 40}, 0))
     for second in range(5, QUIET_S + 5, 5):
         advanced(({"a": 100 + second}, second), mark=mark)
@@ -37,7 +37,7 @@ def test_an_nsqd_lets_go_when_it_is_quiet_for_more_than_30_seconds():
 
 
 def test_a_quiet_nsqd_joins_again_by_its_next_click():
-    """From then on it holds the mark, which does not go back to it."""
+    """A quiet nsqd counts again from its next click; the mark does not go back to it."""
     mark = advanced(({"a": 100, "b": 40}, 0))
     for second in range(10, 50, 10):
         advanced(({"a": 100 + second}, second), mark=mark)
@@ -51,12 +51,12 @@ def test_a_quiet_nsqd_joins_again_by_its_next_click():
 
 
 def test_a_pause_of_the_query_makes_no_nsqd_quiet():
-    """After an hour without batches, the first batch may have clicks of one nsqd alone."""
+    """After an hour without batches no nsqd is quiet, whichever ones the first batch contains."""
     assert advanced(({"a": 100, "b": 40}, 0), ({"a": 900}, 3600)).low_s == 40
 
 
 def test_a_clock_that_jumps_makes_no_nsqd_quiet():
-    """Neither a day ahead nor a day back: a step counts for STEP_S at most."""
+    """A jump of the clock by a day, ahead or back, counts as STEP_S at most."""
     mark = advanced(({"a": 100, "b": 40}, 0), ({"a": 200}, 86_400), ({"a": 300}, 0))
 
     assert mark.low_s == 40
@@ -64,13 +64,13 @@ def test_a_clock_that_jumps_makes_no_nsqd_quiet():
 
 
 def test_a_batch_without_clicks_moves_nothing():
-    """It may have rejected messages alone, which have no event time."""
+    """A batch of rejected messages alone does not move the mark."""
     assert advanced(({}, 0)).low_s == 0
     assert advanced(({"a": 100}, 0), ({}, 1)).low_s == 100
 
 
 def test_the_books_forget_quiet_nsqds():
-    """A cluster that gives each nsqd a new name at each start must not fill the state."""
+    """Quiet nsqds are removed: new names at every restart must not fill the state."""
     mark = advanced(*(({f"nsqd-{second}": second}, second) for second in range(0, 1000, 5)))
 
     assert len(mark.newest_s) <= QUIET_S // 5 + 1
@@ -88,7 +88,7 @@ BATCHES = st.lists(
 
 @given(BATCHES)
 def test_the_mark_never_goes_back(batches):
-    """Neither older clicks nor an nsqd that joins late reopen what has been closed."""
+    """The mark never decreases, with older clicks or with nsqds that join late."""
     mark, lows = LowMark(), [0]
     lows += [advanced(batch, mark=mark).low_s for batch in batches]
 
@@ -97,7 +97,7 @@ def test_the_mark_never_goes_back(batches):
 
 @given(BATCHES, st.integers(0, 12))
 def test_it_goes_on_from_its_books(batches, cut):
-    """A restart repeats what would have come without it."""
+    """A mark restored from its fields continues as the original would."""
     whole = advanced(*batches)
     books = asdict(advanced(*batches[:cut]))
     again = advanced(*batches[cut:], mark=LowMark(**books))

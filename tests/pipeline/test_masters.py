@@ -1,4 +1,4 @@
-"""The check of a master before the session starts: who answers, and what a cluster needs."""
+"""The check of a master before the session starts: whether it answers, and what YARN needs."""
 
 import socket
 from pathlib import Path
@@ -10,7 +10,7 @@ from sparq.pipeline.settings import SettingsError
 
 
 def test_a_master_that_does_not_answer() -> None:
-    """The sentence has its address and the reason; one of two masters is enough."""
+    """An unreachable master is an error with its address and reason; one of two is enough."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         with socket.create_server(("127.0.0.1", 0)) as closed:
@@ -26,7 +26,7 @@ def test_a_master_that_does_not_answer() -> None:
 
 
 def test_kubernetes_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its address is in its URI, with or without a scheme; a proxy may be the way to it."""
+    """The API server of a Kubernetes master is checked, unless a proxy is configured."""
     for name in PROXIES:
         monkeypatch.delenv(name, raising=False)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -41,7 +41,7 @@ def test_kubernetes_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_other_masters_are_not_contacted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """YARN's address is in Hadoop's files, in a folder that a variable must name."""
+    """A local master needs no check; YARN needs HADOOP_CONF_DIR with yarn-site.xml."""
     for name in HADOOP_FILES:
         monkeypatch.delenv(name, raising=False)
     for master in ("", "local[*]"):

@@ -1,4 +1,4 @@
-"""Messages of a channel as a query gets them: their columns, the time of their batch, packed."""
+"""The messages of a channel in a query: their columns, their batch's time, packing."""
 
 import time
 
@@ -15,7 +15,7 @@ BUCKETS = 4
 
 
 def test_the_stream_has_the_columns_that_are_needed(spark):
-    """The source makes no others; it is asked for the channel that is given."""
+    """The stream has only the required columns of the source."""
     given = {"topic": "clicks", "nsqd_tcp_addresses": f"127.0.0.1:{free_port()}"}
     frame = stream_of(spark, "archive", given)
 
@@ -24,7 +24,7 @@ def test_the_stream_has_the_columns_that_are_needed(spark):
 
 
 def test_all_messages_of_a_batch_have_its_time(messages):
-    """In milliseconds, of now where Spark has no other."""
+    """All messages of a batch have the same time in ms; outside a stream, the current time."""
     before_ms = time.time() * 1000
     rows = with_batch_time(messages([b"a", b"b", b"c"])).collect()
 
@@ -34,7 +34,7 @@ def test_all_messages_of_a_batch_have_its_time(messages):
 
 
 def test_messages_are_packed_on_the_executors(messages):
-    """A row for each bucket and partition; what becomes of a click is the query's to say."""
+    """A partition is packed into one row per bucket, with blobs made by the given function."""
 
     def blobs_of(rows: pa.Table, buckets: int) -> list[bytes]:
         return [str(len(rows)).encode()] * buckets

@@ -1,4 +1,4 @@
-"""The query `metrics` in Spark, batch by batch, held to a plain count."""
+"""The query `metrics` in Spark, batch by batch, compared with a plain count."""
 
 from collections import Counter, defaultdict
 
@@ -19,7 +19,7 @@ SIZE, BATCH = 1200, 500
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A real nsqd: results go to its topics."""
+    """A cluster with one real nsqd, for the topics of results."""
     folder = tmp_path_factory.mktemp("cluster")
     cluster = LocalCluster(folder, folder, nsqds=1)
     cluster.start()
@@ -29,12 +29,12 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def topics(cluster):
-    """Topics of that nsqd."""
+    """Result topics on that nsqd."""
     return ResultTopics({"nsqd_tcp_addresses": cluster.nsqds[0].tcp})
 
 
 class OnceDown(ResultTopics):
-    """Topics that cannot be reached when a batch is published for the third time."""
+    """Topics whose third publish of a batch fails."""
 
     published = 0
 
@@ -46,12 +46,12 @@ class OnceDown(ResultTopics):
 
 
 def plan(messages):
-    """The query's rows, for the two shuffle partitions of the tests' session."""
+    """The query's rows, for the 2 shuffle partitions of the tests' session."""
     return processor.minute_rows(processor.packed(messages, bucket_count(2)))
 
 
 def counted(bodies):
-    """{minute: figures} and the number of unreadable ones, by plain Python."""
+    """{minute: figures}, and the number of unreadable clicks, by plain Python."""
     minutes, unreadable = defaultdict(list), 0
     for body in bodies:
         try:
@@ -79,19 +79,19 @@ def _figures(clicks):
 
 
 def written(folder):
-    """The newest rows as a plain count has them."""
+    """The figures of the newest rows, in the form of `counted`."""
     rows = newest_rows(metrics.read(Folders(folder))).to_pylist()
     names = ("clicks", "visitors", "bytes", "status_2xx", "status_4xx", "top_pages")
     return {row["minute"]: {name: row[name] for name in names} for row in rows}
 
 
 def on_topic(cluster, topic):
-    """How many messages a topic has taken."""
+    """Number of messages published to a topic."""
     return sum(found["message_count"] for _, found in cluster.topics(topic))
 
 
 def test_the_figures_through_kills_and_repeats(feed, topics, tmp_path, cluster):
-    """A batch that failed half-way, and one repeated by a new driver, change nothing."""
+    """A batch that fails half-way and one that a new driver repeats leave the figures exact."""
     bodies = generate(SIZE, 6).lines
     bodies[10] = bodies[700] = b"no click"
     query, places = feed(metrics.QUERY), Places(str(tmp_path))
@@ -116,7 +116,7 @@ def test_the_figures_through_kills_and_repeats(feed, topics, tmp_path, cluster):
 
 
 def test_late_clicks_are_counted_by_minute(feed, tmp_path):
-    """A click more than a day ahead of its publish time is in no minute, and is not lost."""
+    """A click more than a day after its publish time is counted as late, in no minute."""
     line = '1.2.3.4 - - [%s +0000] "GET / HTTP/1.1" 200 1'
     times = ["20/Nov/2026:10:00:00", "24/Nov/2026:10:00:07", "24/Nov/2026:10:00:59"]
     query, places = feed(metrics.QUERY), Places(str(tmp_path))
@@ -129,7 +129,7 @@ def test_late_clicks_are_counted_by_minute(feed, tmp_path):
 
 
 def test_a_rejected_message_fits_its_topic(feed, topics, tmp_path, cluster):
-    """Whatever it is: a megabyte of control characters, or no text at all."""
+    """Rejected messages of 1 MB, also of control characters or binary data, can be published."""
     before = on_topic(cluster, topics.rejected)
     bodies = [b"\x01" * 1_000_000, b"\xff" * 1_000_000, b'"' * 1_000_000, b"x"]
     query = feed(metrics.QUERY)

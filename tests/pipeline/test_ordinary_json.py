@@ -1,4 +1,4 @@
-"""Ordinary JSON, found a batch at a time: what is found is what the careful reading gives."""
+"""Ordinary JSON, found a batch at a time: same result as with the careful reader."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ NUMBERS = ("status", "bytes")
 
 
 def found_in(bodies):
-    """The rows that are ordinary, and the click of each: its time, and its columns as text."""
+    """The ordinary rows, and the click of each: its time, and its columns as text."""
     text = Text(pa.array(bodies, pa.binary()))
     found = find_json(text, np.arange(len(bodies)))
     columns = {name: text.strings(spans).to_pylist() for name, spans in found.spans.items()}
@@ -22,7 +22,7 @@ def found_in(bodies):
 
 
 def test_what_is_found_is_what_the_careful_reading_gives():
-    """Whatever its values are; an object that is found has nothing wrong with it."""
+    """An object that is found as ordinary is read as by the careful reader, and is valid."""
     bodies = list(nearly_ordinary(VALUES, as_json))
     rows, clicks = found_in(bodies)
 
@@ -35,7 +35,7 @@ def test_what_is_found_is_what_the_careful_reading_gives():
 
 
 def test_each_form_of_an_object_is_found_where_it_lies():
-    """Objects of several forms in one batch, among rows that are none."""
+    """Objects of several forms are found among rows that are not ordinary."""
     rows, clicks = found_in([b"{}", OBJECTS[0], b'{"a": 1', OBJECTS[1], b'{"time": "x\\n"}'])
 
     assert [1, 3] == rows
@@ -45,5 +45,5 @@ def test_each_form_of_an_object_is_found_where_it_lies():
 
 
 def test_no_objects_are_no_clicks():
-    """Nor does a batch without any quotes stop it."""
+    """A batch without ordinary objects, even without quotes, gives no clicks."""
     assert ([], []) == found_in([b"{", b"{}"])

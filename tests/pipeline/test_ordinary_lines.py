@@ -1,4 +1,4 @@
-"""Ordinary lines, found a batch at a time: what is found is what the careful reading gives."""
+"""Ordinary lines, found a batch at a time: same result as with the careful reader."""
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +13,7 @@ LINES = [body for body in ORDINARY if not body.startswith(b"{")]
 
 
 def found_in(bodies):
-    """The rows that are ordinary, and the click of each: its time, and its columns as text."""
+    """The ordinary rows, and the click of each: its time, and its columns as text."""
     text = Text(pa.array(bodies, pa.binary()))
     found = find_lines(text, np.arange(len(bodies)))
     columns = {name: text.strings(spans).to_pylist() for name, spans in found.spans.items()}
@@ -22,14 +22,14 @@ def found_in(bodies):
 
 
 def carefully(body, names):
-    """The same by the careful reading; a size of 0 may be written as a dash, or as 000."""
+    """The careful reader's result, without status and bytes: "000" and "-" also mean 0."""
     click = read(body)._asdict()
     assert click["reason"] is None, body
     return click["time"], {name: click[name] for name in names if name not in ("status", "bytes")}
 
 
 def test_what_is_found_is_what_the_careful_reading_gives():
-    """Whatever stands in the places of a line; a line that is found has nothing wrong with it."""
+    """A line that is found as ordinary is read as by the careful reader, and is valid."""
     bodies = list(nearly_ordinary(WORDS, as_line))
     rows, clicks = found_in(bodies)
 
@@ -40,7 +40,7 @@ def test_what_is_found_is_what_the_careful_reading_gives():
 
 
 def test_ordinary_lines_are_found():
-    """With host and port, with further words behind the agent, and in any zone."""
+    """Ordinary lines may have host and port, more words after the agent, and any UTC offset."""
     rows, clicks = found_in([*LINES, b'{"time": 1}', b"hello"])
 
     assert [0, 1] == rows
@@ -50,7 +50,7 @@ def test_ordinary_lines_are_found():
 
 
 def test_nearly_all_generated_lines_are_ordinary():
-    """Only damaged ones are not: else the batch is read one by one."""
+    """Of generated lines only damaged ones are not ordinary: others are slow to read."""
     made = generate(2000, seed=6)
     lines = [line for line in made.lines if not line.startswith(b"{")]
 
@@ -59,5 +59,5 @@ def test_nearly_all_generated_lines_are_ordinary():
 
 
 def test_no_rows_are_no_clicks():
-    """A batch may have JSON alone."""
+    """A batch without lines gives no clicks."""
     assert ([], []) == found_in([b"\x00"])

@@ -1,4 +1,4 @@
-"""Packed rows: what the partitions of a batch send is what each bucket receives."""
+"""Packed rows: buckets receive exactly what the partitions of a batch send."""
 
 import numpy as np
 import pandas as pd
@@ -38,18 +38,18 @@ def messages(*rows):
 
 
 def test_there_are_8_buckets_a_shuffle_partition():
-    """The number depends on what Spark freezes in the checkpoint alone."""
+    """There are 8 buckets per shuffle partition, a number that the checkpoint fixes."""
     assert [bucket_count(1), bucket_count(200)] == [8, 1600]
 
 
 def test_a_negative_hash_has_a_bucket_too():
-    """As with Spark's pmod, which the JVM may use for the same purpose."""
+    """Buckets of negative hashes are computed like Spark's pmod."""
     assert buckets_of(np.array([-1, 0, 17, -(2**63)]), 16).tolist() == [15, 0, 1, 0]
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=50), st.sampled_from([1, 4, 64]))
 def test_each_row_is_in_its_bucket_once(hashes, count):
-    """And rows of a bucket keep their order."""
+    """Every row is in its bucket exactly once; the rows of a bucket keep their order."""
     found = split(numbers(*hashes), buckets_of(np.array(hashes, np.int64), count), count)
 
     assert [table["hash"].to_pylist() for table in found] == [
@@ -58,7 +58,7 @@ def test_each_row_is_in_its_bucket_once(hashes, count):
 
 
 def test_every_bucket_gets_a_row_from_every_partition_with_rows():
-    """An empty one too: it must see the marks, to come to the same low mark as the others."""
+    """A bucket without rows gets a packed row, too: it needs the marks for the low mark."""
     batch = pack(HEADER, [to_blob([table]) for table in (numbers(5), numbers(), numbers())])
 
     assert batch.schema == PACKED_SCHEMA
@@ -68,13 +68,13 @@ def test_every_bucket_gets_a_row_from_every_partition_with_rows():
 
 
 def test_an_empty_partition_sends_nothing():
-    """Spark calls the packer for it all the same, with no batch or with an empty one."""
+    """An empty partition sends nothing, with no Arrow batch or with an empty one."""
     assert gather([]) is None
     assert gather([pa.record_batch([pa.array([], pa.int64())], names=["hash"])]) is None
 
 
 def test_a_partition_in_several_arrow_batches_is_packed_once():
-    """Spark cuts a partition after maxRecordsPerBatch rows."""
+    """A partition in several Arrow batches (maxRecordsPerBatch) is packed once."""
     table = gather(numbers(*range(10)).to_batches(max_chunksize=3))
 
     assert table["hash"].to_pylist() == list(range(10))
@@ -82,7 +82,7 @@ def test_a_partition_in_several_arrow_batches_is_packed_once():
 
 
 def test_the_header_has_the_newest_of_each_nsqd():
-    """An nsqd that sent only rejected messages has no event time, and is missing."""
+    """The header has each nsqd's newest event time; one with rejected messages only has none."""
     rows = [
         ("a", 5, 9, 70),
         ("b", 3, 8, 70),
@@ -95,7 +95,7 @@ def test_the_header_has_the_newest_of_each_nsqd():
 
 
 def test_a_bucket_receives_the_newest_of_all_partitions():
-    """Whatever partition a click of an nsqd was in."""
+    """A bucket gets the maximum over all partitions of each nsqd's mark and of the times."""
     frames = [
         pack(BucketHeader(marks, published_s, 70_000), [b"%d" % published_s]).to_pandas()
         for marks, published_s in (({"a": 5, "b": 9}, 20), ({"a": 7}, 30), ({}, 10))
@@ -109,7 +109,7 @@ def test_a_bucket_receives_the_newest_of_all_partitions():
 
 @given(st.permutations(range(4)), st.integers(1, 4))
 def test_the_order_of_the_shuffle_does_not_matter(order, frame_rows):
-    """A replayed batch has the same rows, in another order and in other frames."""
+    """The received input does not depend on the order of rows and their pandas frames."""
     rows = [pack(HEADER, [to_blob([numbers(one)])]).to_pandas() for one in range(4)]
     again = pd.concat([rows[at] for at in order])
     frames = [again[at : at + frame_rows] for at in range(0, 4, frame_rows)]
@@ -119,7 +119,7 @@ def test_the_order_of_the_shuffle_does_not_matter(order, frame_rows):
 
 @pytest.mark.parametrize("rows", [0, 1, 1000])
 def test_a_blob_gives_back_its_tables(rows):
-    """Equal to the last value, empty tables and dictionaries included."""
+    """A blob returns its tables exactly, also empty ones and dictionaries."""
     words = pa.array([f"word {at % 7}" for at in range(rows)], pa.string()).dictionary_encode()
     tables = [
         numbers(*range(rows)),
@@ -133,12 +133,12 @@ def test_a_blob_gives_back_its_tables(rows):
 
 
 def test_a_slice_is_sent_without_the_rest():
-    """Else each of n buckets would be sent the whole partition."""
+    """A slice is sent without the rest of its table."""
     table = numbers(*range(100_000))
 
     assert len(to_blob([table.slice(50_000, 10)])) < 1000
 
 
 def test_empty_tables_cost_8_bytes():
-    """Most buckets of a small batch are empty."""
+    """An empty table takes 8 bytes of a blob: most buckets of a small batch are empty."""
     assert len(to_blob([numbers(), numbers()])) == 16

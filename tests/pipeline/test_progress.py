@@ -1,4 +1,4 @@
-"""Progress on a terminal: rate, what lies before the slowest query, and the time it will take."""
+"""Progress on a terminal: the slowest query's rate, its unread clicks, and the remaining time."""
 
 import io
 import os
@@ -14,7 +14,7 @@ ROWS = {"archive": 80_120, "metrics": 75_000, "spam_analysis": 70_020}
 
 
 class Stream(io.StringIO):
-    """A terminal, or a file."""
+    """A stream that is a terminal or a file."""
 
     def __init__(self, *, terminal):
         super().__init__()
@@ -25,7 +25,7 @@ class Stream(io.StringIO):
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that tests set."""
 
     def __init__(self):
         self.now = 1_000.0
@@ -36,14 +36,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """In place of the machine's."""
+    """Replaces the machine's clock."""
     made = Clock()
     monkeypatch.setattr(progress, "time", made)
     return made
 
 
 def screen(text):
-    """What stands on a terminal's line after all that was written."""
+    """The text visible on a terminal's line after all writes."""
     shown = ""
     for part in text.split("\r"):
         shown = part + shown[len(part) :]
@@ -51,7 +51,7 @@ def screen(text):
 
 
 def test_the_line_says_rate_lag_and_time_left():
-    """All of it, in one line, where there is room."""
+    """In a wide terminal the line has counts per query, rate, lag and remaining time."""
     assert (
         "publishing: published 120,000 of 200,000"
         " | archive 80,120, metrics 75,000, spam_analysis 70,020"
@@ -60,14 +60,14 @@ def test_the_line_says_rate_lag_and_time_left():
 
 
 def test_a_narrow_terminal_shows_what_matters():
-    """The counts by query go first."""
+    """In a narrow terminal the counts per query are left out first."""
     assert (
         "publishing: published 120,000 of 200,000 | 4,100/s | 49,980 behind | 32 s left"
     ) == line("publishing", 120_000, 200_000, ROWS, behind=49_980, per_second=4_100.0, width=99)
 
 
 def test_before_the_first_batch_there_is_no_rate():
-    """Nothing is 0/s that has not begun."""
+    """Before the first batch no rate and no lag are shown."""
     rows = dict.fromkeys(ROWS, 0)
 
     assert "starting: published 500 of 1,000 | archive 0, metrics 0, spam_analysis 0" == line(
@@ -82,7 +82,7 @@ def test_before_the_first_batch_there_is_no_rate():
     st.integers(1, 300),
 )
 def test_a_line_never_wraps(count, rows, per_second, width):
-    """A line that is rewritten must stay on one."""
+    """A line is never longer than the terminal is wide: it must be rewritten in place."""
     text = line("draining", count, count, rows, behind=count, per_second=per_second, width=width)
 
     assert len(text) <= width
@@ -102,12 +102,12 @@ def test_a_line_never_wraps(count, rows, per_second, width):
     ],
 )
 def test_time_left_in_words(behind, per_second, expected):
-    """Where nothing moves, nothing is promised."""
+    """The remaining time is shown in s, min or h; with no rate it is left out."""
     assert expected == time_left(behind, per_second)
 
 
 def test_speed_is_that_of_the_last_seconds():
-    """A long wait at the start is forgotten."""
+    """The speed covers the last WINDOW_SECONDS, not a wait at the start."""
     speed = Speed()
     for second in range(60):
         speed.note(float(second), max(0, second - 30) * 100)
@@ -116,7 +116,7 @@ def test_speed_is_that_of_the_last_seconds():
 
 
 def test_a_query_that_is_started_again_has_a_new_speed():
-    """A count that falls makes no negative rate."""
+    """A count that falls starts a new speed, never a negative one."""
     speed = Speed()
     for at, count in [(0, 0), (1, 1_000), (2, 0), (3, 50)]:
         speed.note(float(at), count)
@@ -125,7 +125,7 @@ def test_a_query_that_is_started_again_has_a_new_speed():
 
 
 def test_the_slowest_query_counts(clock):
-    """What nsqd says lies before a query is its lag, and its rate is the one shown."""
+    """The query with the greatest depth at nsqd determines the lag and the rate."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
     for second in range(12):
@@ -140,7 +140,7 @@ def test_the_slowest_query_counts(clock):
 
 
 def test_without_depths_the_counts_say_what_is_behind(clock):
-    """While an nsqd does not answer, what was published minus what was taken in."""
+    """If the depths are unknown, the lag is the published minus the processed clicks."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
     clock.now += 1
@@ -152,7 +152,7 @@ def test_without_depths_the_counts_say_what_is_behind(clock):
 
 
 def test_a_file_gets_a_line_every_few_seconds(clock):
-    """A log of a run is not full of progress; a new stage is said at once."""
+    """A file gets a line every REPEAT_SECONDS, and immediately for a new stage."""
     stream = Stream(terminal=False)
     shown = RunProgress(stream)
     for _ in range(40):
@@ -165,7 +165,7 @@ def test_a_file_gets_a_line_every_few_seconds(clock):
 
 
 def test_a_terminal_has_one_line(clock, monkeypatch):
-    """A shorter text leaves nothing of a longer one, and what is said stays."""
+    """A terminal's line is overwritten completely; messages from `say` stay."""
     monkeypatch.setattr(progress.shutil, "get_terminal_size", lambda _: os.terminal_size((60, 24)))
     stream = Stream(terminal=True)
     shown = RunProgress(stream)

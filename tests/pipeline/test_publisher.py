@@ -1,4 +1,4 @@
-"""Publishing: everything arrives, and what was acknowledged is written down."""
+"""Publishing clicks: all arrive, and the acknowledged ones are recorded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.servers import free_port, spawn_nsqd
 
 
 def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
-    """Line ends of both kinds go, empty lines are none, the last line needs no end."""
+    """LF and CRLF are removed, empty lines are skipped, the last line may lack its end."""
     text = b"one\r\ntwo\n\n\nthree"
     (tmp_path / "plain.log").write_bytes(text)
     (tmp_path / "packed.bin").write_bytes(gzip.compress(text))
@@ -27,14 +27,17 @@ def test_plain_and_gzipped_logs_give_the_same_lines(tmp_path: Path) -> None:
 
 
 def test_a_log_that_is_not_there_says_so(tmp_path: Path) -> None:
-    """The error names the file."""
+    """A missing log is a FileNotFoundError with its name."""
     with pytest.raises(FileNotFoundError, match=r"nowhere\.log"):
         list(read_lines(tmp_path / "nowhere.log"))
 
 
 @given(st.lists(st.integers(1, 700_000), max_size=1_500), st.data())
 def test_batches_keep_order_and_bounds(sizes: list[int], data: st.DataObject) -> None:
-    """Nothing is lost or moved; a batch is bounded in number and bytes, but for a giant alone."""
+    """Batches keep all bodies in order, within BATCH_COUNT and BATCH_BYTES.
+
+    A body above BATCH_BYTES is a batch by itself.
+    """
     whole = bytes(700_000)
     bodies = [memoryview(whole)[:size] for size in sizes]
 
@@ -47,7 +50,7 @@ def test_batches_keep_order_and_bounds(sizes: list[int], data: st.DataObject) ->
 
 
 async def test_every_body_reaches_one_of_the_nsqds(tmp_path: Path) -> None:
-    """Two nsqds hold what was published, and the file of hashes says the same."""
+    """Two nsqds together hold all messages, and the hashes of all are recorded."""
     bodies = [b"click %d" % number for number in range(5_000)]
     acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
@@ -74,7 +77,7 @@ async def test_every_body_reaches_one_of_the_nsqds(tmp_path: Path) -> None:
 
 
 async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
-    """What a killed nsqd has not answered is sent again, and counted as resent."""
+    """Messages that a killed nsqd did not acknowledge are sent again and recorded as re-sent."""
     acknowledged, resent = tmp_path / "acknowledged", tmp_path / "resent"
     with spawn_nsqd(tmp_path, name="a") as one, spawn_nsqd(tmp_path, name="b") as two:
         killed = False
@@ -101,7 +104,7 @@ async def test_one_nsqd_may_die_on_the_way(tmp_path: Path) -> None:
 
 
 async def test_without_any_nsqd_it_ends_with_an_error(tmp_path: Path) -> None:
-    """Patience has an end."""
+    """Without an nsqd, publishing fails after patience_seconds."""
     nowhere = f"127.0.0.1:{free_port()}"
     with pytest.raises(PublishError, match="publish timed out"):
         await asyncio.wait_for(

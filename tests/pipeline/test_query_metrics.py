@@ -1,4 +1,4 @@
-"""The queries' figures for Prometheus, from progress to the text that is scraped."""
+"""The queries' metrics for Prometheus, from Spark's progress to the scraped text."""
 
 import socket
 import urllib.error
@@ -17,14 +17,14 @@ RUN, AGAIN = "run-1", "run-2"
 
 
 def scraped(metrics):
-    """Every sample of the text that Prometheus reads: name and labels -> value."""
+    """Every sample of the text that Prometheus reads, by name and labels."""
     registry = CollectorRegistry()
     registry.register(metrics)
     return samples_of(generate_latest(registry).decode())
 
 
 def samples_of(text):
-    """By name and labels, without those of the query's own name."""
+    """The samples of a text by name and labels, without the label `query`."""
     return {
         (sample.name, *(v for k, v in sorted(sample.labels.items()) if k != "query")): sample.value
         for family in text_string_to_metric_families(text)
@@ -33,19 +33,19 @@ def samples_of(text):
 
 
 def started():
-    """A query that has begun and has had no batch."""
+    """The metrics of a query that has started and has had no batch."""
     metrics = QueryMetrics()
     metrics.started(QUERY_ID, RUN, "metrics", NOON_S)
     return metrics
 
 
 def value(metrics, name, *labels):
-    """One sample of the query; None where there is none."""
+    """One sample of the query; None if it is absent."""
     return scraped(metrics).get((f"sparq_query_{name}", *labels))
 
 
 def test_a_batch_in_figures():
-    """Rate, lag, duration and its parts."""
+    """A batch gives rate, lag, duration, parts, state and counts."""
     metrics = started()
     observed = {"r": {NEWEST_PUBLISHED: NOON_S - 1, "late": 5}}
     metrics.progressed(parse(progress(observedMetrics=observed, stateOperators=[STATE])))
@@ -77,7 +77,7 @@ def test_a_batch_in_figures():
 
 
 def test_a_batch_is_counted_once():
-    """Told again, it changes no counter; the next one does."""
+    """A batch that is reported again, or late, changes no counter."""
     metrics = started()
     seen = [metrics.progressed(parse(progress(batch))) for batch in (3, 3, 2, 4)]
 
@@ -87,7 +87,7 @@ def test_a_batch_is_counted_once():
 
 
 def test_an_idle_query_has_no_lag():
-    """It has looked, and there was nothing: 0 messages, 0 seconds, and a rate of 0."""
+    """An idle query has a lag of 0 messages and 0 seconds, and a rate of 0."""
     metrics = started()
     metrics.progressed(parse(progress()))
     metrics.rested(QUERY_ID, NOON_S + 30)
@@ -97,7 +97,7 @@ def test_an_idle_query_has_no_lag():
 
 
 def test_an_idle_query_that_cannot_see_an_nsqd_is_not_called_up_to_date():
-    """What lies there is not known: the last known lag stays."""
+    """While an nsqd is unreachable, an idle query keeps its last known lag."""
     metrics = started()
     metrics.progressed(parse(progress(latest={FIRST: place(900)})))
     metrics.rested(QUERY_ID, NOON_S + 30)
@@ -106,7 +106,7 @@ def test_an_idle_query_that_cannot_see_an_nsqd_is_not_called_up_to_date():
 
 
 def test_a_query_that_has_seen_no_batch_has_no_lag():
-    """Not known is not 0: no sample is there."""
+    """Before the first batch there is no sample of the lag: unknown is not 0."""
     found = scraped(started())
 
     assert ("sparq_query_lag_messages",) not in found
@@ -114,7 +114,7 @@ def test_a_query_that_has_seen_no_batch_has_no_lag():
 
 
 def test_a_first_start_is_no_restart():
-    """A query that begins with batch 0 has not been there before."""
+    """A query that starts with batch 0 counts as a start, not as a restart."""
     metrics = started()
     metrics.progressed(parse(progress(0)))
     metrics.progressed(parse(progress(1)))
@@ -123,7 +123,7 @@ def test_a_first_start_is_no_restart():
 
 
 def test_a_new_driver_that_goes_on_from_a_checkpoint_is_a_restart():
-    """Its first batch is not batch 0: somebody was here before."""
+    """A first batch other than 0 counts as a restart: the checkpoint existed before."""
     metrics = started()
     metrics.progressed(parse(progress(7)))
     metrics.progressed(parse(progress(8)))
@@ -132,7 +132,7 @@ def test_a_new_driver_that_goes_on_from_a_checkpoint_is_a_restart():
 
 
 def test_a_query_started_again_in_the_same_driver_is_a_restart():
-    """One restart, whatever batch it goes on with."""
+    """A second run in the same driver counts as one restart, whatever its first batch."""
     metrics = started()
     metrics.progressed(parse(progress(0)))
     metrics.ended(QUERY_ID, RUN, failed=True)
@@ -144,7 +144,7 @@ def test_a_query_started_again_in_the_same_driver_is_a_restart():
 
 
 def test_the_end_of_an_old_run_does_not_stop_the_new_one():
-    """Spark tells of ends in its own time: the new run may have begun."""
+    """The end of an old run, reported late, does not make the new run inactive."""
     metrics = started()
     metrics.started(QUERY_ID, AGAIN, "metrics", NOON_S)
     metrics.ended(QUERY_ID, RUN, failed=False)
@@ -166,7 +166,7 @@ def test_figures_do_not_grow_with_batches():
 
 
 def test_the_server_answers_prometheus():
-    """Over HTTP, with the figures of the process beside those of the queries."""
+    """The HTTP server has the queries' metrics and those of the process, until it is closed."""
     metrics = started()
     server = MetricsServer(metrics, "127.0.0.1:0")
     try:
@@ -184,7 +184,7 @@ def test_the_server_answers_prometheus():
 
 @pytest.mark.parametrize("address", ["", "4180", "localhost:", ":4180", "a:b", "127.0.0.1:70000"])
 def test_what_is_no_address_is_said(address):
-    """One sentence that names the option and says what is expected."""
+    """An invalid address is an error with the option and the expected form."""
     with pytest.raises(MetricsAddressError) as caught:
         MetricsServer(QueryMetrics(), address)
 
@@ -194,7 +194,7 @@ def test_what_is_no_address_is_said(address):
 
 
 def test_an_address_that_is_taken_is_said():
-    """With the reason of the system."""
+    """An address in use is an error with the system's reason."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -1,4 +1,4 @@
-"""What Spark says of a batch, as lag, duration and counts; and the samples of a run."""
+"""Spark's progress of a batch as lag, duration and counts; and the samples of a run."""
 
 import json
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ PLACES = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 10**15), max_
 
 
 def test_what_spark_really_said():
-    """Recorded batches: lag shrinks to nothing, and rows, times, state and counts are read."""
+    """Recorded progress is parsed: lag shrinks to 0; rows, times, state and counts are right."""
     plain, stateful = ([parse(one) for one in recorded()[name]] for name in ("plain", "stateful"))
 
     for batches in (plain, stateful):
@@ -44,13 +44,13 @@ def test_what_spark_really_said():
 
 
 def test_lag_is_what_the_logs_held_beyond_the_batch():
-    """Counted in messages of both nsqds: differences of ordinals, not of indexes."""
+    """Lag is the sum over the logs of differences of ordinals, not of indexes."""
     assert 400 + 150 == parse(progress()).lag_messages
 
 
 @given(PLACES, PLACES)
 def test_lag_of_any_two_offsets(end, latest):
-    """As a plain loop counts it; what stands in one of them alone is not counted."""
+    """Lag equals a plain count; a log in only one of the two offsets is not counted."""
     source = {
         "endOffset": {f"127.0.0.1:4150/{log}": place(at) for log, at in end.items()},
         "latestOffset": {f"127.0.0.1:4150/{log}": place(at) for log, at in latest.items()},
@@ -61,14 +61,14 @@ def test_lag_of_any_two_offsets(end, latest):
 
 
 def test_a_log_whose_nsqd_does_not_answer_is_said():
-    """Its lag is not known, and that is not the same as none."""
+    """A log whose nsqd does not answer counts in `logs_out_of_reach`, not as lag 0."""
     found = parse(progress(latest={FIRST: place(900)}))
 
     assert (400, 1) == (found.lag_messages, found.logs_out_of_reach)
 
 
 def test_a_log_that_was_given_up_is_no_lag():
-    """Its loss was reported; it is not waited for."""
+    """A log marked as gone is neither lag nor out of reach."""
     found = parse(progress(end={FIRST: place(500), SECOND: place(300, gone=True)}))
 
     assert (400, 0) == (found.lag_messages, found.logs_out_of_reach)
@@ -76,7 +76,7 @@ def test_a_log_that_was_given_up_is_no_lag():
 
 @pytest.mark.parametrize("latest", [None, "17", 17, []])
 def test_a_source_that_is_not_ours_has_no_lag(latest):
-    """A rate source, files, or a first batch that has not looked: nothing is claimed."""
+    """A source without our offsets, such as files, has an unknown lag."""
     told = progress()
     told["sources"][0]["latestOffset"] = latest
     found = parse(told)
@@ -85,14 +85,14 @@ def test_a_source_that_is_not_ours_has_no_lag(latest):
 
 
 def test_offsets_of_earlier_versions_have_no_ordinals():
-    """An index alone says nothing of how many messages there are."""
+    """A log whose offset has no ordinal is not counted in the lag."""
     found = parse(progress(end={FIRST: 17, SECOND: place(300)}))
 
     assert 150 == found.lag_messages
 
 
 def test_lag_in_time_is_the_age_of_the_newest_message_read():
-    """The end of the batch minus its publish time; of several observations the newest counts."""
+    """Lag in seconds: the batch's end minus the newest publish time of all observations."""
     observed = {
         "sparq_read": {NEWEST_PUBLISHED: NOON_S - 3.25},
         "other": {NEWEST_PUBLISHED: NOON_S - 9},
@@ -105,14 +105,14 @@ def test_lag_in_time_is_the_age_of_the_newest_message_read():
 
 
 def test_a_publishers_clock_that_is_ahead_makes_no_negative_lag():
-    """Two clocks are never the same."""
+    """Lag in seconds is never negative, even if a publisher's clock is ahead."""
     observed = {"sparq_read": {NEWEST_PUBLISHED: NOON_S + 60}}
 
     assert 0.0 == parse(progress(observedMetrics=observed)).lag_seconds
 
 
 def test_a_batch_without_messages_has_no_lag_in_time():
-    """The greatest of no publish times is null."""
+    """A batch without messages has no lag in seconds."""
     observed = {"sparq_read": {NEWEST_PUBLISHED: None, "late": None}}
     found = parse(progress(rows=0, observedMetrics=observed))
 
@@ -120,14 +120,14 @@ def test_a_batch_without_messages_has_no_lag_in_time():
 
 
 def test_counts_are_summed_over_observations():
-    """Late clicks of one, evicted visits of the other; what is not of ours is left alone."""
+    """Known counts are summed over observations; others are ignored."""
     observed = {"a": {"late": 3, "mine": 8}, "b": {"late": 4, "evicted_visits": 1}}
 
     assert {"late": 7, "evicted_visits": 1} == parse(progress(observedMetrics=observed)).counts
 
 
 def test_the_parts_of_a_batch_do_not_count_the_whole():
-    """In seconds, by Spark's names."""
+    """The parts of a batch are in seconds, by Spark's names, without triggerExecution."""
     found = parse(progress())
 
     assert (2.0, 200.0) == (found.seconds, found.rows_per_second)
@@ -137,7 +137,7 @@ def test_the_parts_of_a_batch_do_not_count_the_whole():
 
 
 def test_state_by_operator():
-    """Rows, bytes in memory and on disk, what was written, removed and dropped."""
+    """Each state operator has its rows, bytes and times."""
     without = {**STATE, "customMetrics": {}}
     first, second = parse(progress(stateOperators=[STATE, without])).states
 
@@ -152,7 +152,7 @@ def test_state_by_operator():
 
 
 def test_a_watermark_of_1970_is_none():
-    """So Spark writes one that has not moved."""
+    """A watermark of 1970 counts as none: Spark writes it until the watermark moves."""
     times = {"max": "2026-11-22T11:59:00.000Z", "watermark": "1970-01-01T00:00:00.000Z"}
     found = parse(progress(eventTime=times))
 
@@ -160,14 +160,14 @@ def test_a_watermark_of_1970_is_none():
 
 
 def test_a_query_without_a_name_is_known_by_its_id():
-    """Spark lets it be unnamed."""
+    """A query without a name is identified by its id."""
     told = progress(name=None)
 
     assert told["id"] == parse(told).query
 
 
 def test_the_sample_of_a_batch():
-    """What the report's charts draw."""
+    """A sample has the values that the report's charts draw."""
     sample = parse(progress(rows=401)).sample()
 
     assert (NOON_S + 2, "metrics", 200.5, 550, None) == (
@@ -180,13 +180,13 @@ def test_the_sample_of_a_batch():
 
 
 def test_times_as_spark_writes_them():
-    """In UTC, whatever the zone of this machine."""
+    """Times are parsed as UTC."""
     assert NOON_S + 0.5 == time_of("2026-11-22T12:00:00.500Z")
 
 
 @given(LAGS, st.integers(2, 40))
 def test_a_timeline_is_bounded_and_keeps_peaks(lags, limit):
-    """However many come: at most the limit, the greatest lag, the newest sample, in order."""
+    """A timeline keeps at most `limit` samples, with the greatest lag and the newest sample."""
     line = Timeline(limit=limit)
     for at, behind in enumerate(lags):
         line.add(QuerySample(float(at), "archive", 10.0, behind))
@@ -202,7 +202,7 @@ def test_a_timeline_is_bounded_and_keeps_peaks(lags, limit):
 
 
 def test_two_samples_become_one():
-    """The mean rate, the greater lag, the later time; an odd one stays."""
+    """Two samples merge into their mean rate, greater lag and later time; an odd one stays."""
     made = [
         QuerySample(1.0, "q", 10.0, 5, None),
         QuerySample(2.0, "q", 20.0, 3, 1.5),
@@ -213,7 +213,7 @@ def test_two_samples_become_one():
 
 
 def test_queries_do_not_thin_each_other():
-    """A fast query leaves the samples of a slow one alone."""
+    """Many samples of one query leave those of another unchanged."""
     line = Timeline(limit=4)
     line.add(QuerySample(0.0, "slow", 1.0))
     for at in range(100):
@@ -223,7 +223,7 @@ def test_queries_do_not_thin_each_other():
 
 
 def test_samples_pass_through_json():
-    """What the driver writes, the report reads."""
+    """Samples survive a round trip through JSON."""
     made = [
         QuerySample(1.5, "archive", 10.0, 5, None),
         QuerySample(2.5, "metrics", 20.0, None, 0.25),

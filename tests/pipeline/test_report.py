@@ -1,4 +1,4 @@
-"""The report of a run: newest revisions alone, scores against the labels, a page of text."""
+"""The report of a run: newest revisions, scores against the labels, the text."""
 
 import pyarrow as pa
 import pytest
@@ -16,7 +16,7 @@ ARCHIVE = pa.table(
 
 
 def test_the_newest_revision_of_each_finding():
-    """Whatever the order of the rows is."""
+    """Only the newest revision of each finding counts, in any order of the rows."""
     rows = [
         {"visitor": visitor, "reason": reason, "revision": revision}
         for visitor, reason, revision in (
@@ -28,7 +28,10 @@ def test_the_newest_revision_of_each_finding():
 
 
 def test_scores_of_each_reason_and_of_all():
-    """Right is what is found and planted; to find nothing is precise, to plant nothing is found."""
+    """Scores count found, planted and both; precision is 1 if nothing was found.
+
+    Recall is 1 if nothing was planted.
+    """
     found = [
         {"address": address, "user_agent": "x", "reason": reason}
         for address, reason in (("1", BURST), ("2", BURST), ("1", BARE))
@@ -46,12 +49,12 @@ def test_scores_of_each_reason_and_of_all():
 
 
 def test_top_pages():
-    """By clicks, then by name; a click without a page has none."""
+    """Pages are sorted by clicks, then by name; clicks without a page are left out."""
     assert [{"page": "/b", "clicks": 2}, {"page": "/a", "clicks": 1}] == report.top_pages(ARCHIVE)
 
 
 def test_all_figures_of_a_run():
-    """Counts of the audit and of the output; scores only for planted visitors."""
+    """A report has the counts of audit and output, and scores only if visitors were planted."""
     audit = AuditResult(
         logged=5,
         archived=4,
@@ -86,7 +89,7 @@ def test_all_figures_of_a_run():
 
 @pytest.mark.parametrize("passed", [True, False])
 def test_the_text_ends_with_the_audits_result(passed):
-    """And says in words what does not hold."""
+    """The text ends with the audit's result or its failures."""
     failures = [] if passed else ["3 acknowledged messages are missing"]
     text = report.text_of(made.report(exactly_once=passed, failures=failures))
     last = text.rstrip().splitlines()[-1].strip()
@@ -97,7 +100,7 @@ def test_the_text_ends_with_the_audits_result(passed):
 
 
 def test_the_text_has_what_did_not_go_by_itself():
-    """Restarts, what was dropped for lack of room; nothing of the kind else."""
+    """Restarts and dropped visits are listed, if there are any."""
     usual = report.text_of(made.report())
     evicted = dict(zip(report.EVICTED, (1_000, 2_000, 0), strict=True))
     text = report.text_of(made.report(restarts=["nsqd-1", "spark"], **evicted))
@@ -108,7 +111,7 @@ def test_the_text_has_what_did_not_go_by_itself():
 
 
 def test_the_text_fits_its_width():
-    """A long page is cut."""
+    """No line is longer than WIDTH; a long page is cut."""
     text = report.text_of(made.report(pages=("/" + "x" * 200,)))
 
     assert f"/{'x' * 48}..." in text

@@ -1,4 +1,4 @@
-"""What a batch writes lies in a folder of its number."""
+"""Each batch writes its rows to a folder with its number."""
 
 import pyarrow as pa
 
@@ -13,7 +13,7 @@ def numbers(spark, *values):
 
 
 def read(spark, folder):
-    """By Arrow and by Spark, which must agree."""
+    """The rows as Arrow and Spark read them, which must agree."""
     local = sorted(results.local_rows(folder, SCHEMA)["n"].to_pylist())
     frame = results.frame(spark, str(folder), DDL)
     assert sorted(row.n for row in frame.collect()) == local
@@ -21,7 +21,7 @@ def read(spark, folder):
 
 
 def test_a_repeated_batch_replaces_its_rows(spark, tmp_path):
-    """Also by none: what the first attempt wrote must not stay."""
+    """A repeated batch replaces its rows; `discard` removes them."""
     place = tmp_path / "a place"
     assert read(spark, place) == []
 
@@ -38,7 +38,7 @@ def test_a_repeated_batch_replaces_its_rows(spark, tmp_path):
 
 
 def test_half_a_batch_is_not_read(spark, tmp_path):
-    """Where a writer was killed, Spark's mark is missing."""
+    """A batch without Spark's _SUCCESS mark, from a killed writer, is not read."""
     results.write(numbers(spark, 1), str(tmp_path), 1)
     results.write(numbers(spark, 2), str(tmp_path), 2)
     (tmp_path / "batch=2" / results.MARK).unlink()

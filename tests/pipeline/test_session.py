@@ -1,4 +1,4 @@
-"""Real sessions, each in its own process, since a process can have only one."""
+"""Real sessions, each in a separate process: a process can have only one."""
 
 import json
 import os
@@ -49,7 +49,7 @@ SECONDS = 120
 
 
 def run(program: str, *command: str, **variables: str) -> dict[str, object]:
-    """The state of the session that a program makes."""
+    """The state of the session that a program creates."""
     inherited = {k: v for k, v in os.environ.items() if not VARIABLE.match(k)}
     words = command or (sys.executable, "-c", PRELUDE + program)
     done = run_whole(words, env={**inherited, **variables}, seconds=SECONDS)
@@ -59,7 +59,7 @@ def run(program: str, *command: str, **variables: str) -> dict[str, object]:
 
 
 def listeners(port: int) -> set[str]:
-    """The addresses, in the kernel's notation, that sockets listen on at a port."""
+    """The local addresses, as the kernel writes them, of sockets that listen on a port."""
     found = set()
     for table in ("tcp", "tcp6"):
         path = Path("/proc/net", table)
@@ -72,7 +72,10 @@ def listeners(port: int) -> set[str]:
 
 
 def test_a_local_session(tmp_path: Path) -> None:
-    """All cores, the given heap, loopback only, UTC, RocksDB; and it runs Python workers."""
+    """A local session has all cores, the given heap, loopback only, UTC and RocksDB.
+
+    It runs Python workers.
+    """
     told = run(
         f"""
 spark = session(made(data={str(tmp_path)!r}, driver_memory="640m"))
@@ -104,9 +107,9 @@ told(
 
 @pytest.mark.slow
 def test_the_defaults_of_a_site(tmp_path: Path) -> None:
-    """spark-defaults.conf overrides defaults, and is overridden by flags and required options.
+    """spark-defaults.conf overrides the defaults; flags and required options override it.
 
-    Data without a file system in Spark end the start with one sentence.
+    Data on a file system that Spark does not know is a one-sentence error.
     """
     conf = tmp_path / "spark-defaults.conf"
     conf.write_text(
@@ -140,7 +143,7 @@ told(session(chosen), nowhere=nowhere, bucket=bucket)
 
 
 def test_under_spark_submit(tmp_path: Path) -> None:
-    """Its master and memory count; a flag that comes too late is a mistake."""
+    """Under spark-submit its master and memory count; a flag that comes too late is an error."""
     program = tmp_path / "program.py"
     program.write_text(
         f"""{PRELUDE}
@@ -179,7 +182,7 @@ told(session(made(data=data)), late=late, other=other)
 
 
 def java_home() -> dict[str, str]:
-    """JAVA_HOME for a program that does not look for Java itself."""
+    """JAVA_HOME for a program that does not find Java itself."""
     found = subprocess.run(
         [sys.executable, "-c", "from sparq.spark.java import ensure_java; print(ensure_java())"],
         capture_output=True,
@@ -206,7 +209,7 @@ def java_home() -> dict[str, str]:
 def test_the_interpreter_of_the_workers(
     given: dict[str, str], variable: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This interpreter, unless another one is named for a cluster; the driver always uses it."""
+    """Workers run this interpreter unless a cluster names another; the driver always does."""
     monkeypatch.setenv("PATH", os.environ["PATH"])
     monkeypatch.setenv("PYSPARK_PYTHON", variable)
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "")
@@ -218,7 +221,7 @@ def test_the_interpreter_of_the_workers(
 
 
 def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A variable that would turn the session into one of Spark Connect is a mistake."""
+    """SPARK_REMOTE, which would create a Spark Connect session, is refused."""
     from sparq.pipeline.session import session
     from sparq.pipeline.settings import Settings
 
@@ -232,9 +235,10 @@ def test_spark_connect(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_shell_finds_the_interpreter(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Asked as the driver asks, without quotes: also where its path has a space.
+    """The driver's interpreter is found by a shell, also if its path has a space.
 
-    Workers are started without a shell, and elsewhere: they are told the whole path.
+    The driver uses the name without quotes. Workers are started without a shell and get the whole
+    path.
     """
     program = tmp_path / folder / "python3"
     program.parent.mkdir()

@@ -1,4 +1,4 @@
-"""The options of the session: by master, by the place of the data, and their precedence."""
+"""The options of the session: by master, by location of the data, and their precedence."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def made(**values):
 
 
 def test_groups_of_options_are_disjoint() -> None:
-    """An option has a flag, is required, is refused, or has a default."""
+    """An option has a flag, or is refused, or required, or has a default: only one of these."""
     groups = [set(FLAG_OF), set(REFUSED), set(REQUIRED), set(DEFAULTS)]
 
     assert len(set().union(*groups)) == sum(map(len, groups))
@@ -41,7 +41,7 @@ def test_groups_of_options_are_disjoint() -> None:
 
 
 def test_the_default_master() -> None:
-    """All cores of this machine."""
+    """The default master is local[*]; settings override it."""
     assert {"spark.master": "local[*]"} == at_launch(made(), {})
     assert {"spark.master": "yarn", "spark.driver.memory": "2g"} == at_launch(
         made(master="yarn", driver_memory="2g"), {}
@@ -60,7 +60,7 @@ def test_the_default_master() -> None:
     ],
 )
 def test_a_master_that_is_named_elsewhere(environment: dict[str, str], master: str) -> None:
-    """It counts as it does for Spark's own programs, but the setting overrides it."""
+    """A master in Spark's environment variables counts, unless a setting overrides it."""
     assert {"spark.master": master} == at_launch(made(), environment)
     assert {"spark.master": "local[3]"} == at_launch(made(master="local[3]"), environment)
 
@@ -75,7 +75,7 @@ def test_a_master_that_is_named_elsewhere(environment: dict[str, str], master: s
     ],
 )
 def test_a_master_in_the_defaults_of_a_site(text: str, master: str, tmp_path: Path) -> None:
-    """It is found in SPARK_CONF_DIR, or in the folder conf of SPARK_HOME."""
+    """spark-defaults.conf is found in SPARK_CONF_DIR, or in SPARK_HOME/conf."""
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
 
@@ -85,7 +85,7 @@ def test_a_master_in_the_defaults_of_a_site(text: str, master: str, tmp_path: Pa
 
 
 def test_variables_for_a_local_master() -> None:
-    """The heap, and loopback for a local master only; variables that are set stay."""
+    """The heap is set for every master, loopback for a local one; set variables stay."""
     here, there = at_launch(made(), {}), at_launch(made(master="yarn"), {})
 
     assert {"SPARK_DRIVER_MEMORY": "3g", "SPARK_LOCAL_IP": "127.0.0.1"} == variables(here, {}, "3g")
@@ -94,7 +94,7 @@ def test_variables_for_a_local_master() -> None:
 
 
 def test_a_local_master() -> None:
-    """Loopback, and fast checkpoints on a local disk."""
+    """A local master uses loopback, and the fast checkpoint manager for a local disk."""
     wanted = of_session(made(), LOCAL)
 
     assert ("127.0.0.1", "127.0.0.1") == (
@@ -106,14 +106,14 @@ def test_a_local_master() -> None:
 
 
 def test_a_cluster() -> None:
-    """No loopback; and Spark chooses how checkpoints are written, on a shared disk too."""
+    """A cluster uses neither loopback nor the manager for a local disk."""
     wanted = of_session(made(), CLUSTER)
 
     assert not {DRIVER_HOST, "spark.driver.bindAddress", MANAGER} & set(wanted)
 
 
 def test_data_on_an_object_store() -> None:
-    """A rename is not atomic there, so Spark chooses how checkpoints are written."""
+    """On an object store Spark chooses the checkpoint manager: a rename is not atomic there."""
     wanted = of_session(made(data="s3a://bucket/clicks"), LOCAL)
 
     assert MANAGER not in wanted
@@ -121,7 +121,7 @@ def test_data_on_an_object_store() -> None:
 
 
 def test_precedence() -> None:
-    """Required options, then settings and --spark, then the JVM's options, then defaults."""
+    """Required options override settings and --spark, then the JVM's, then defaults."""
     found = {
         **LOCAL,
         "spark.sql.session.timeZone": "Europe/Berlin",
@@ -154,13 +154,13 @@ def test_precedence() -> None:
 
 
 def test_a_jvm_without_a_master() -> None:
-    """The session sets it."""
+    """If the JVM has no master, the session sets one."""
     assert "local[*]" == of_session(made(), {})["spark.master"]
     assert "yarn" == of_session(made(master="yarn"), {})["spark.master"]
 
 
 def test_options_of_the_state_store() -> None:
-    """Every session has the store that the stateful processors need, in one format for good."""
+    """Every session uses RocksDB, and one state format: a checkpoint keeps its format."""
     wanted = of_session(made(), {**CLUSTER, STATE_FORMAT: "1"})
 
     assert ROCKSDB == wanted["spark.sql.streaming.stateStore.providerClass"]
@@ -170,7 +170,7 @@ def test_options_of_the_state_store() -> None:
 
 
 def test_two_masters() -> None:
-    """A contradiction is a mistake; the launcher's spelling of a Kubernetes address is none."""
+    """Two different masters are an error; spellings of one Kubernetes address are not."""
     sentence = other_master(made(master="yarn"), LOCAL)
 
     assert sentence.startswith("--master=yarn: Spark was started with local[*]: name the mas")
@@ -198,5 +198,5 @@ def test_two_masters() -> None:
     ],
 )
 def test_options_that_come_too_late(values: dict[str, object], sentence: str) -> None:
-    """Spark would accept these options and ignore them."""
+    """Options that a running JVM would ignore are an error."""
     assert sentence == too_late(made(**values), {**LOCAL, "spark.driver.memory": "2g"})

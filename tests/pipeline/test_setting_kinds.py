@@ -1,4 +1,4 @@
-"""The types of settings: the one spelling of each value, and the sentence about a wrong one."""
+"""The types of settings: the normal form of each value, and the error about a wrong one."""
 
 import os
 
@@ -21,14 +21,14 @@ from tests.pipeline.made_settings import made, refused
     ],
 )
 def test_the_address_of_the_data(given: str, expected: str, is_local: bool) -> None:
-    """A URI stays one, a path becomes absolute, and no slash is left at the end."""
+    """A URI is kept, a path becomes absolute, and a slash at the end is removed."""
     settings = made(data=given)
 
     assert (expected, is_local) == (settings.data, settings.is_local)
 
 
 def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A settings file has no shell that replaces ~."""
+    """`~` is replaced: a settings file has no shell that would do it."""
     monkeypatch.setenv("HOME", "/somebody")
 
     assert "/somebody/clicks" == made(data="~/clicks").data
@@ -56,7 +56,7 @@ def test_a_path_in_the_home_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
-    """The sentence says what to write instead."""
+    """The error says what to write instead."""
     assert refused(data=given).startswith(sentence)
 
 
@@ -76,13 +76,13 @@ def test_a_wrong_address_of_the_data(given: str, sentence: str) -> None:
     ],
 )
 def test_a_trigger(given: str, expected: str) -> None:
-    """Seconds, Spark's words for intervals, and the short units of its options."""
+    """An interval is seconds, Spark's words, or the short units of Spark's options."""
     assert expected == made(trigger=given).trigger
 
 
 @pytest.mark.parametrize("given", ["", "soon", "5 parsecs", "1 second later", "-1", "1e3", "1 s s"])
 def test_a_wrong_trigger(given: str) -> None:
-    """Refused before Spark starts, which takes ten seconds."""
+    """A wrong interval is refused before Spark starts, which takes ten seconds."""
     assert "is not a time: write 5 (seconds), 500 milliseconds or 1 minute" in refused(
         trigger=given
     )
@@ -92,7 +92,7 @@ def test_a_wrong_trigger(given: str) -> None:
     ("given", "expected"), [("512m", "512m"), ("4G", "4g"), ("1024 MiB", "1024m")]
 )
 def test_a_heap(given: str, expected: str) -> None:
-    """Sizes as Spark and Java write them."""
+    """Sizes are written as for Spark and Java."""
     settings = made(driver_memory=given, executor_memory=given)
 
     assert (expected, expected) == (settings.driver_memory, settings.executor_memory)
@@ -109,12 +109,12 @@ def test_a_heap(given: str, expected: str) -> None:
     ],
 )
 def test_a_wrong_heap(given: str, reason: str) -> None:
-    """Java reads a number without a unit as bytes, and Spark needs at least 450 MiB."""
+    """A size needs a unit (Java would read bytes) and 512m at least (Spark needs 450 MiB)."""
     assert f"--driver-memory={given} {reason}" in refused(driver_memory=given)
 
 
 def test_archive_file_size() -> None:
-    """In bytes; 0 means that files are never merged."""
+    """archive_file_bytes is in bytes; 0: files are never merged."""
     assert 0 == made(archive_file_size="0").archive_file_bytes
     assert 1 << 30 == made(archive_file_size="1g").archive_file_bytes
 
@@ -127,7 +127,7 @@ def test_archive_file_size() -> None:
     ],
 )
 def test_a_master(given: str) -> None:
-    """Every kind of master that Spark has."""
+    """Every kind of master that Spark has is accepted."""
     assert given == made(master=given).master
 
 
@@ -135,12 +135,12 @@ def test_a_master(given: str) -> None:
     "given", ["locale", "local[0]", "spark://host", "yarn-client", "host:7077"]
 )
 def test_a_wrong_master(given: str) -> None:
-    """Spark itself would end with a stack trace."""
+    """An unknown master is an error: Spark itself would end with a stack trace."""
     assert refused(master=given).startswith(f"--master={given} is not a master: ")
 
 
 def test_addresses_of_nsqlookupds() -> None:
-    """Several, each once, as host:port or URL, in a list or in one text with commas."""
+    """Addresses are host:port or URLs, in a list or with commas; duplicates are removed."""
     settings = made(lookupd_http_addresses=("a:4161,https://b/x", "[::1]:4161", "a:4161"))
 
     assert ("a:4161", "https://b/x", "[::1]:4161") == settings.lookupd_http_addresses
@@ -148,7 +148,7 @@ def test_addresses_of_nsqlookupds() -> None:
 
 @pytest.mark.parametrize("given", ["4161", "host", "host:port", "host:70000", "ftp://host"])
 def test_a_wrong_address(given: str) -> None:
-    """The sentence shows a right one."""
+    """The error shows a valid address."""
     sentence = refused(lookupd_http_addresses=(given,))
 
     assert (
@@ -158,7 +158,7 @@ def test_a_wrong_address(given: str) -> None:
 
 
 def test_metrics_address() -> None:
-    """It may be empty; a wrong one is refused."""
+    """The address may be empty; a wrong one is refused."""
     assert "" == made(metrics_address="").metrics_address
     assert "0.0.0.0:80" == made(metrics_address="0.0.0.0:80").metrics_address
     assert "--metrics-address=4180 is not an address: write host:port" in refused(
@@ -167,7 +167,7 @@ def test_metrics_address() -> None:
 
 
 def test_options_of_spark() -> None:
-    """Texts, pairs or a mapping; the last value of a key counts."""
+    """Spark options are texts, pairs or a mapping; the last value of a key counts."""
     expected = (("spark.a", "2"), ("spark.b", "x=y"))
 
     assert expected == made(spark=("spark.a=1", "spark.b=x=y", "spark.a=2")).spark
@@ -199,7 +199,7 @@ def test_options_of_spark() -> None:
     ],
 )
 def test_a_refused_option_of_spark(given: str, sentence: str) -> None:
-    """The sentence names the option, and says what to write instead or why."""
+    """The error names the option, and what to write instead or the reason."""
     assert refused(spark=(given,)).startswith(sentence)
 
 
@@ -209,7 +209,7 @@ def test_a_required_option_of_spark() -> None:
 
 
 def test_options_of_the_source() -> None:
-    """Timeouts, TLS and AUTH, by the names that the source has."""
+    """Timeouts, TLS and AUTH are set by the source's own option names."""
     given = (("nsqdTimeoutMs", "60000"), ("auth_secret", "hush"))
 
     assert given == made(source=given).source
@@ -228,7 +228,7 @@ def test_options_of_the_source() -> None:
     ],
 )
 def test_a_refused_option_of_the_source(given: str, sentence: str) -> None:
-    """The source's own checks run before Spark starts; a secret is not repeated."""
+    """The source's own checks run before Spark starts; a secret is not in the error."""
     found = refused(source=(given,))
 
     assert found.startswith(sentence)

@@ -1,4 +1,4 @@
-"""The settings of the pipeline: defaults, one spelling for each value, mistakes."""
+"""The settings of the pipeline: defaults, normal forms, errors."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from tests.pipeline.made_settings import made, refused
 
 
 def test_defaults() -> None:
-    """A folder for the data is enough; everything else has a default."""
+    """Only the data folder is required; everything else has a default."""
     settings = Settings(data="data")
 
     assert ("archive", "metrics", "spam_analysis") == settings.queries == QUERIES
@@ -45,7 +45,7 @@ def test_every_setting_is_documented_with_its_flag() -> None:
 
 
 def test_names_follow_the_topic() -> None:
-    """Pipelines of two topics keep their results apart; each name can also be set."""
+    """Names of result topics follow the topic, so that pipelines do not collide, or are set."""
     settings = made(topic="shop", spam_topic="abuse#ephemeral", metrics_channel="m")
 
     assert {
@@ -88,12 +88,12 @@ def test_a_mistake_is_one_sentence(values: dict[str, object], sentence: str) -> 
 
 
 def test_queries_that_do_not_run_have_no_channel() -> None:
-    """Their channel names cannot conflict."""
+    """A query that does not run has no channel, and its channel's name cannot conflict."""
     settings = made(queries=("metrics",), archive_channel="metrics")
 
     assert {"metrics": "metrics"} == settings.channels
 
 
 def test_a_secret_is_not_shown() -> None:
-    """Settings may be logged."""
+    """The representation of settings, which may be logged, has no secret."""
     assert "hush" not in repr(made(source=("auth_secret=hush",)))

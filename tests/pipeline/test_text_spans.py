@@ -1,4 +1,4 @@
-"""Columns as stretches of a text: places that are found, and strings that are cut out."""
+"""Columns as stretches of a text: positions are found, and strings are cut out."""
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +29,7 @@ def text_of(bodies, skipped=0):
 
 @given(bodies_of, st.integers(0, 2))
 def test_rows_and_places_of_any_bytes(bodies, skipped):
-    """Line ends at a row's end do not count; nothing of a slice's neighbours is seen."""
+    """Line ends at a row's end do not count, nor do a slice's neighbours."""
     text = text_of(bodies, skipped)
     whole = b"".join(bodies)
 
@@ -47,7 +47,7 @@ def test_rows_and_places_of_any_bytes(bodies, skipped):
 
 @given(texts_of, st.data())
 def test_strings_are_cut_out_of_the_rows(texts, data):
-    """Whatever is missing, and with texts from elsewhere in some rows."""
+    """Strings are cut from rows; absent ones are null, and some may come from elsewhere."""
     bodies = [one.encode() for one in texts]
     text = text_of(bodies)
     present = data.draw(st.lists(st.booleans(), min_size=len(texts), max_size=len(texts)))
@@ -70,7 +70,7 @@ def test_strings_are_cut_out_of_the_rows(texts, data):
 
 @given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.lists(st.integers(0, 60)))
 def test_the_next_place_and_the_numbered_one(places, after):
-    """As a search from the front finds it."""
+    """`next_place` and `numbered_place` equal a linear search."""
     found = next_place(np.array(places, np.int64), np.array(after, np.int64))
 
     assert found.tolist() == [next((at for at in places if at >= one), NOWHERE) for one in after]
@@ -80,7 +80,7 @@ def test_the_next_place_and_the_numbered_one(places, after):
 
 
 def test_bytes_from_places_near_the_end():
-    """A grid has as many as asked for, from where the text has them; an empty text has zeros."""
+    """A grid near the end starts earlier to have `count` bytes; too short a text gives zeros."""
     text = text_of([b"abc", b"de"])
 
     assert text.grid(np.array([0, 2, 4]), 2).T.tolist() == [[97, 98], [99, 100], [100, 101]]

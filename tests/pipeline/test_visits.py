@@ -1,4 +1,4 @@
-"""The rules of the spam analysis, each at its bounds, and what a user agent says of itself."""
+"""The rules of the spam analysis at their thresholds, and robots declared in user agents."""
 
 import numpy as np
 import pytest
@@ -24,7 +24,7 @@ from sparq.pipeline.visits import (
 
 
 def clicks(*rows):
-    """(second, kind, page) of each click."""
+    """Clicks from (second, kind, page)."""
     seconds, kinds, pages = zip(*sorted(rows), strict=True) if rows else ((), (), ())
     return Clicks(
         np.array(seconds, np.int64),
@@ -44,7 +44,7 @@ def found(evidence):
 
 @pytest.mark.parametrize(("count", "expected"), [(BURST_PAGES, 1), (BURST_PAGES - 1, 0)])
 def test_a_burst_is_many_pages_within_seconds(count, expected):
-    """One fewer is a person with many tabs."""
+    """BURST_PAGES pages within BURST_S are a burst; one fewer may be a person with many tabs."""
     quick = pages(10 + at % 10 for at in range(count))
     slow = pages(range(1000, 3000, 100))
 
@@ -54,7 +54,7 @@ def test_a_burst_is_many_pages_within_seconds(count, expected):
 
 
 def test_what_a_page_loads_is_no_burst():
-    """A browser asks for dozens of images at once."""
+    """Resources are no burst: a browser requests dozens of images together."""
     images = [(10, RESOURCE, f"/{at}.png") for at in range(100)]
 
     assert found(visits.at_once(clicks(*images), declared=False)) == []
@@ -62,7 +62,7 @@ def test_what_a_page_loads_is_no_burst():
 
 @pytest.mark.parametrize(("count", "expected"), [(REPEAT_CLICKS, 1), (REPEAT_CLICKS - 1, 0)])
 def test_repeats_are_one_page_again_and_again(count, expected):
-    """Within ten minutes; the evidence names the page."""
+    """REPEAT_CLICKS clicks on one page within ten minutes are repeats; the evidence names it."""
     rows = clicks(*pages((40 * at for at in range(count)), same=True))
     evidence = list(visits.at_once(rows, declared=False))
 
@@ -71,14 +71,14 @@ def test_repeats_are_one_page_again_and_again(count, expected):
 
 
 def test_a_page_seen_daily_is_no_repeat():
-    """As many clicks over a longer time are an ordinary habit."""
+    """As many clicks on one page over a longer time are no repeats."""
     rows = clicks(*pages((600 * at for at in range(REPEAT_CLICKS * 2)), same=True))
 
     assert found(visits.at_once(rows, declared=False)) == []
 
 
 def test_reading_robots_txt_undeclared_is_a_sign():
-    """A declared robot is meant to read it."""
+    """Reading robots.txt is a sign of an undeclared robot; a declared one should read it."""
     rows = clicks((1, ROBOTS_TXT, "/robots.txt"))
 
     assert found(visits.at_once(rows, declared=False)) == [(UNDECLARED, 1)]
@@ -95,12 +95,12 @@ def test_reading_robots_txt_undeclared_is_a_sign():
     ],
 )
 def test_a_visit_without_resources(rows, expected):
-    """Several pages and nothing that belongs to them; one stylesheet clears."""
+    """BARE_PAGES pages without any resource are suspicious; one stylesheet clears the visit."""
     assert found(visits.no_resources(clicks(*rows))) == expected
 
 
 def test_the_pace_of_a_clock():
-    """Even gaps give it away though times have whole seconds; people's gaps differ."""
+    """Even gaps between pages are a sign of a robot, even though times are whole seconds."""
     even = pages(int(at * 7.4) for at in range(CLOCK_GAPS + 1))
     uneven = pages(int(at * 7.4) + at % 3 * 2 for at in range(CLOCK_GAPS + 1))
     reloads = pages((int(at * 7.4) for at in range(CLOCK_GAPS + 1)), same=True)
@@ -112,7 +112,7 @@ def test_the_pace_of_a_clock():
 
 
 def test_evidence_spans_what_it_rests_on():
-    """Times and messages are those of the burst, not of the whole visit."""
+    """Times and message ids of evidence are those of the burst, not of the whole visit."""
     quick = pages(500 + at % 8 for at in range(30))
     (evidence,) = visits.at_once(clicks((1, PAGE, "/"), *quick, (9000, PAGE, "/")), declared=True)
 
@@ -136,7 +136,7 @@ def test_evidence_spans_what_it_rests_on():
     ],
 )
 def test_robots_name_themselves(user_agent, name):
-    """The name is the whole word that gives it away."""
+    """The declared name is the whole word in the user agent that identifies a robot."""
     assert declared_name(user_agent) == name
 
 
@@ -145,5 +145,5 @@ def test_robots_name_themselves(user_agent, name):
     [*BROWSERS, "Mozilla/5.0 (Linux; Android 9; CUBOT_X19) Mobile Safari/537.36", "-", ""],
 )
 def test_browsers_name_no_robot(user_agent):
-    """Neither does the telephone whose name ends in bot."""
+    """Browsers declare no robot, not even a telephone whose name contains "bot"."""
     assert declared_name(user_agent) is None

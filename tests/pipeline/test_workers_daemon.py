@@ -1,4 +1,4 @@
-"""The parent of Spark's Python workers: Spark finds it by its name, and it has their modules."""
+"""The parent process of Spark's Python workers, which imports their modules once."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ OF_WORKERS = {
 
 
 def test_it_has_the_modules_of_the_workers():
-    """It says nothing on standard output, where Spark reads the daemon's port."""
+    """It imports the workers' modules; stdout stays empty: Spark reads the port from there."""
     program = PROGRAM.format(module=NAME)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 

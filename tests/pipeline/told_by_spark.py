@@ -1,8 +1,8 @@
-"""Progress as Spark 4.3 tells it: recorded from real queries, and made up in the same form.
+"""Spark 4.3's progress: recorded from real queries, and generated in the same form.
 
-`progress.json` holds what a session said of two queries over two nsqds with 700 and 300 messages,
-at most 400 a batch: `plain`, rows to Parquet with their publish times observed, and `stateful`,
-counts in RocksDB with a watermark and an observed sum.
+`progress.json` has the progress of two queries over two nsqds with 700 and 300 messages, at most
+400 per batch: `plain` wrote rows to Parquet and observed their publish times; `stateful` kept
+counts in RocksDB, with a watermark and an observed sum.
 """
 
 import copy
@@ -31,7 +31,7 @@ STATE = {
 
 
 def recorded():
-    """By query name, every progress in the order in which it came."""
+    """By query name, all progress in the order in which it was reported."""
     found = {}
     for one in json.loads(RECORDED.read_text(encoding="utf-8")):
         found.setdefault(one["name"], []).append(one)
@@ -39,12 +39,12 @@ def recorded():
 
 
 def place(ordinal, index=None, **more):
-    """A place of a log in an offset; indexes have gaps, ordinals have none."""
+    """The position of a log in an offset; indexes have gaps, ordinals do not."""
     return {"index": 7 * ordinal if index is None else index, "ordinal": ordinal, **more}
 
 
 def progress(batch_id=3, end=None, latest=None, rows=400, **more):
-    """One batch of 2 s that ended 12:00:02 UTC."""
+    """The progress of one batch of 2 s that ended at 12:00:02 UTC."""
     end = {FIRST: place(500), SECOND: place(300)} if end is None else end
     latest = {FIRST: place(900), SECOND: place(450)} if latest is None else latest
     return copy.deepcopy(
