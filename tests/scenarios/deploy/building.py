@@ -1,12 +1,12 @@
-"""The steps of deploy/Dockerfile without an engine: in copies of this machine's file system.
+"""Runs the steps of deploy/Dockerfile without a container engine, over this machine's file system.
 
-1. Each stage is an overlay over / (over another stage's where it begins with one), in a mount
-   namespace that ends with the test: steps run literally, as root, and change nothing outside.
-2. What stands for the base image is this machine with its Python: `python` and `pip` lead to it.
-   So the steps are tried, not Debian's packages; and the image's size is that of its own files.
-3. pip is set to packages that were fetched once (.venvs/image), so it needs no index.
-4. A program of the image runs as in a container: as the first process, as the stage's user, with no
-   capabilities, a network of its own, and a file system that it cannot write to but for volumes.
+1. Each stage is an overlay over / or, if it starts from another stage, over that one's, in a mount
+   namespace that ends with the test: steps run unchanged, as root, and change nothing outside.
+2. This machine with its Python takes the place of the base image: `python` and `pip` run its own.
+   So the steps are tested, but not Debian's packages; the image's size is that of its own files.
+3. pip uses packages that were downloaded once (.venvs/image), so it needs no index.
+4. A program of the image runs as in a container: as the first process, as the stage's user, with
+   no capabilities, a separate network, and a file system that is read-only except for volumes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.scenarios.interop.environments import ENVIRONMENTS, ROOT, Missing, at
 LOCKS = ("build", "broker")
 FETCHED = ENVIRONMENTS / "image"
 LEFT_OUT = ("__pycache__", "*.egg-info")
-"""What deploy/Dockerfile.dockerignore hides within what is copied."""
+"""What deploy/Dockerfile.dockerignore excludes from copied folders."""
 SECONDS_MAX = 240
 SETUP = """
 mount -t tmpfs tmpfs "$1"
@@ -60,10 +60,10 @@ BASE_PATH = f"{BASE}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 @functools.cache
 def fetched() -> Path:
-    """A folder with all that the locks of the slim image name.
+    """A folder with all packages in the locks of the slim image.
 
     Raises:
-        Missing: it is not there, and no index answers.
+        Missing: it does not exist, and no index can be reached.
     """
     wanted = "".join((ROOT / "locks" / f"{name}.txt").read_text() for name in LOCKS)
     stamp = FETCHED / "locks.txt"
@@ -80,7 +80,7 @@ def fetched() -> Path:
 
 
 class Stages:
-    """The stages of a target, built: `seen` tells where the test sees a stage's files."""
+    """The stages of a target, built: `seen` returns the path of a stage's files for the test."""
 
     def __init__(self, target: str, folder: Path) -> None:
         packages = fetched().as_uri()
@@ -105,15 +105,15 @@ class Stages:
         self.close()
 
     def close(self) -> None:
-        """Forget all of it."""
+        """End the namespace, which removes everything."""
         self._space.close()
 
     def merged(self, stage: str) -> Path:
-        """The root of a stage, as its programs' parents see it."""
+        """The root of a stage within the namespace."""
         return self._place / stage / "merged"
 
     def seen(self, stage: str) -> Path:
-        """The root of a stage, as the test sees it."""
+        """The root of a stage as the test sees it."""
         return Path(f"/proc/{self._space.pid}/root{self.merged(stage)}")
 
     def _build(self, name: str) -> None:
@@ -134,7 +134,7 @@ class Stages:
                 step(name, words)
 
     def _make_base(self, name: str) -> None:
-        """`python` and `pip` of this machine, which everybody may run."""
+        """Add `python` and `pip` of this machine, executable by every user."""
         root = self.seen(name)
         python = os.path.realpath(sys.executable)
         if not (root / python.lstrip("/")).exists() or not (root / str(ROOT).lstrip("/")).exists():
@@ -185,14 +185,14 @@ class Stages:
         )
 
     def container(self, stage: str, log: Path, *command: str, **volumes: Path) -> Container:
-        """A program of a stage, as an engine runs it; volumes are named as in /var/lib."""
+        """Start a program of a stage, as an engine does; volumes are named as in /var/lib."""
         mounts = [str(word) for name, at in volumes.items() for word in (at, f"/var/lib/{name}")]
         settings = [str(self.merged(stage)), self.user(stage), self.variables[stage]["PATH"]]
         run = ["unshare", "-m", "-p", "--fork", "--kill-child", "sh", "-ec", CONTAINER, "sh"]
         return Container([*self._space.prefix, *run, *settings, *mounts, "--"], command, log)
 
     def user(self, stage: str) -> str:
-        """The number of the user (and of the group) that a stage's programs run as."""
+        """The number of the user (and of the group) that runs a stage's programs."""
         (words,) = self._stages[stage].of("USER")
         user, _, group = words.partition(":")
         assert user == group
@@ -200,10 +200,10 @@ class Stages:
 
 
 class Container:
-    """A program that runs as the first process of its own.
+    """A program that runs as the first process of its namespace.
 
     Attributes:
-        process: its parent, which ends as it does.
+        process: its parent, which ends when it does.
     """
 
     def __init__(self, prefix: list[str], command: Sequence[str], log: Path) -> None:
@@ -216,16 +216,16 @@ class Container:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The first process itself: one left behind would answer the next container's health check.
-        # The signal that `unshare --kill-child` asks for is forgotten at a change of the user.
+        # Kill the first process itself: if it survived, it would answer the next health check. The
+        # signal of `unshare --kill-child` does not reach it, as a change of the user resets it.
         try:
             os.kill(self.first, signal.SIGKILL)
-        except (ValueError, OSError):  # it has ended, or there is none yet
+        except (ValueError, OSError):  # it has ended, or has not started yet
             self.process.kill()
         self.process.wait(SECONDS_MAX)
 
     def exec(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Run another program of the image beside it."""
+        """Run another program of the image next to it."""
         return subprocess.run(
             [*self._prefix, *command],
             input=given,
@@ -237,24 +237,24 @@ class Container:
 
     @property
     def log_text(self) -> str:
-        """What it has logged."""
+        """The program's log."""
         return self._log.read_text()
 
     @property
     def first(self) -> int:
-        """The id of the first process."""
+        """The process id of the first process."""
         parent = self.process.pid
         (child,) = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         return int(child)
 
     def stop(self, signal_number: int, seconds: float) -> int:
-        """The exit status of the program that is asked to end."""
+        """Send a signal to the program; returns its exit status."""
         os.kill(self.first, signal_number)
         return self.process.wait(seconds)
 
 
 def copy(source: Path, place: Path, mode: int) -> None:
-    """COPY of one file, or of what is in a folder."""
+    """Copy one file, or the contents of a folder, as COPY does."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         hidden = shutil.ignore_patterns(*LEFT_OUT)

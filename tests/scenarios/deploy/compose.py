@@ -1,4 +1,4 @@
-"""deploy/compose.yml as a container engine reads it: services, with their variables filled in."""
+"""deploy/compose.yml as a container engine reads it: services with their variables replaced."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def document(variables: Mapping[str, str] | None = None) -> dict[str, Any]:
     """The whole file.
 
     Args:
-        variables: of the environment; without one its default holds.
+        variables: of the environment; the others have their defaults.
 
     Raises:
-        ModuleNotFoundError: there is no PyYAML.
+        ModuleNotFoundError: PyYAML is not installed.
     """
     import yaml
 
@@ -36,7 +36,7 @@ def services(variables: Mapping[str, str] | None = None) -> dict[str, Service]:
 
 
 def in_order(found: Mapping[str, Service]) -> list[str]:
-    """The names in an order in which each comes after those that it depends on."""
+    """The names in an order in which each follows those that it depends on."""
     ordered: list[str] = []
     while left := [name for name in found if name not in ordered]:
         ready = [name for name in left if set(found[name].get("depends_on", ())) <= set(ordered)]
@@ -46,6 +46,6 @@ def in_order(found: Mapping[str, Service]) -> list[str]:
 
 
 def ports(service: Service) -> dict[int, int]:
-    """Each published port with the container's that it leads to."""
+    """Each published port, with the container's port."""
     found = (entry.split(":")[-2:] for entry in service["ports"])
     return {int(outside): int(inside) for outside, inside in found}

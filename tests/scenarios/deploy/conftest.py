@@ -1,4 +1,4 @@
-"""The wheel, built once for all that install it."""
+"""The wheel, built once for all tests that install it."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.scenarios.deploy import wheel
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel."""
+    """The path of the wheel."""
     return wheel.build(tmp_path_factory.mktemp("wheel"))

@@ -1,4 +1,4 @@
-"""deploy/Dockerfile, read: its stages, and their instructions one by one."""
+"""Parses deploy/Dockerfile: its stages and their instructions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ STAGE = re.compile(r"(\S+)(?: AS (\S+))?")
 
 @dataclass(frozen=True)
 class Stage:
-    """A part of the file.
+    """A stage of the file.
 
     Attributes:
-        origin: the image or the stage that it begins with.
-        steps: its instructions, each with its words.
+        origin: the image or the stage that it starts from.
+        steps: its instructions, each with its arguments.
     """
 
     origin: str
     steps: list[tuple[str, str]]
 
     def of(self, instruction: str) -> list[str]:
-        """The words of the instructions of a name."""
+        """The arguments of each instruction of this name."""
         return [words for name, words in self.steps if name == instruction]
 
 
@@ -50,7 +50,7 @@ def stages() -> dict[str, Stage]:
 
 
 def needed(target: str) -> list[str]:
-    """The stages that a target is made of, in their order."""
+    """The stages that a target needs, in their order."""
     whole = stages()
     wanted, left = {target}, [target]
     while left:

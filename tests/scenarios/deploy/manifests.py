@@ -17,7 +17,7 @@ Resource = dict[str, Any]
 
 @dataclass(frozen=True)
 class Pod:
-    """What a pod is made from: its name in failures, its labels and its spec."""
+    """A pod of the manifests: its name in failure messages, its labels and its spec."""
 
     name: str
     labels: dict[str, str]
@@ -25,7 +25,7 @@ class Pod:
 
     @property
     def containers(self) -> list[Resource]:
-        """All of them."""
+        """All containers of the pod."""
         return list(self.spec["containers"])
 
 
@@ -33,7 +33,7 @@ def resources() -> list[Resource]:
     """Every document of every file.
 
     Raises:
-        ModuleNotFoundError: there is no PyYAML.
+        ModuleNotFoundError: PyYAML is not installed.
     """
     import yaml
 
@@ -47,14 +47,14 @@ def of_kind(found: list[Resource], kind: str) -> dict[str, Resource]:
 
 
 def template(found: list[Resource]) -> Resource:
-    """The pod template that Spark's driver is given for its executors."""
+    """The pod template for executors that Spark's driver gets."""
     import yaml
 
     return dict(yaml.safe_load(of_kind(found, "ConfigMap")["pipeline"]["data"][TEMPLATE]))
 
 
 def pods(found: list[Resource]) -> Iterator[Pod]:
-    """Every pod that comes of the manifests."""
+    """Every pod that the manifests create."""
     for name, one in of_kind(found, "StatefulSet").items():
         made = one["spec"]["template"]
         yield Pod(name, made["metadata"]["labels"], made["spec"])
@@ -63,12 +63,12 @@ def pods(found: list[Resource]) -> Iterator[Pod]:
 
 
 def with_variables(words: list[str], container: Resource, values: dict[str, str]) -> list[str]:
-    """A container's arguments as Kubernetes makes them, each variable by its value.
+    """A container's arguments with its variables replaced, as Kubernetes does.
 
     Args:
         words: the arguments.
-        container: its variables must be those that the arguments name.
-        values: of these variables.
+        container: it must define these variables.
+        values: the value of each variable.
     """
     names = {one["name"] for one in container.get("env", ())}
     assert set(values) <= names

@@ -1,7 +1,7 @@
-"""Namespaces of Linux for tests: what is mounted and who listens there is not seen outside.
+"""Linux namespaces for tests: mounts and listeners in them are not visible outside.
 
-They are held by a process that reads from a pipe: it ends when the test closes the pipe, and also
-when the test is killed. So nothing stays behind.
+They are held by a process that reads from a pipe: it ends when the test closes the pipe, or is
+killed. So they never outlive the test.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ FORBIDDEN = ("Operation not permitted", "ermission denied", "must be superuser")
 
 
 class Namespace:
-    """New namespaces in which a shell script has made everything ready.
+    """New namespaces, prepared by a shell script.
 
     Attributes:
-        prefix: makes a program run in them.
-        pid: of the process that holds them.
+        prefix: the start of a command that runs in them.
+        pid: the process that holds them.
     """
 
     def __init__(self, kinds: str, script: str, *words: str) -> None:
@@ -53,7 +53,7 @@ class Namespace:
         self.close()
 
     def close(self) -> None:
-        """Leave them."""
+        """End the namespaces."""
         for pipe in (self._holder.stdin, self._holder.stdout, self._holder.stderr):
             assert pipe is not None
             pipe.close()

@@ -1,7 +1,7 @@
-"""What a wheel needs with one of its extras, as `locks/all.txt` pins it.
+"""The packages that a wheel needs with one of its extras, as pinned in `locks/all.txt`.
 
-The names come from the metadata of the wheel, and from that of what is installed here for the
-rest: nothing that only the workshop uses is among them.
+Their names come from the metadata of the wheel and of the installed packages. Packages that only
+development needs are not included.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ ROW = re.compile(r"^([\w.-]+)==(?:.*\\\n)*.*\n", re.M)
 
 
 def metadata(wheel: Path) -> Message:
-    """What a wheel says of itself."""
+    """The metadata of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
         return Parser().parsestr(archive.read(name).decode())
 
 
 def needed(wheel: Path, extra: str) -> set[str]:
-    """The packages that a wheel with an extra brings along."""
+    """The packages that a wheel with an extra depends on."""
     lines = [str(line) for line in metadata(wheel).get_all("Requires-Dist", [])]
     return brought(asked(lines, {"", extra}))
 
 
 def brought(requirements: Iterable[Requirement]) -> set[str]:
-    """These packages, and what they need in turn."""
+    """These packages and all their dependencies."""
     extras: dict[str, set[str]] = {}
     left = list(requirements)
     while left:
@@ -52,7 +52,7 @@ def brought(requirements: Iterable[Requirement]) -> set[str]:
 
 
 def asked(lines: Iterable[str], extras: set[str]) -> list[Requirement]:
-    """Those that hold for this Python and one of the extras."""
+    """The requirements that apply to this Python and one of the extras."""
     requirements = [Requirement(line) for line in lines]
     return [
         each
@@ -62,20 +62,20 @@ def asked(lines: Iterable[str], extras: set[str]) -> list[Requirement]:
 
 
 def rows(names: set[str]) -> str:
-    """What the lock says of these packages, with the hashes."""
+    """The lock's lines for these packages, with the hashes."""
     return "".join(
         row[0] for row in ROW.finditer(LOCK.read_text()) if canonicalize_name(row[1]) in names
     )
 
 
 def lay(names: set[str], folder: Path) -> None:
-    """Put installed packages into a folder, as links: nothing is fetched and nothing copied."""
+    """Link installed packages into a folder: nothing is downloaded or copied."""
     files = {
         name: [file for file in distribution(name).files or () if is_its(file)] for name in names
     }
     owners = Counter(top for paths in files.values() for top in {file.parts[0] for file in paths})
     for name, paths in files.items():
-        # Of a folder that is shared, such as `opentelemetry`, each has its own files.
+        # In a folder that several packages share, such as `opentelemetry`, link single files.
         whole = {Path(file.parts[0]) for file in paths if owners[file.parts[0]] == 1}
         single = {Path(file) for file in paths if owners[file.parts[0]] > 1}
         for path in whole | single:
@@ -85,5 +85,5 @@ def lay(names: set[str], folder: Path) -> None:
 
 
 def is_its(file: PurePath) -> bool:
-    """Whether it is imported: programs lie elsewhere, and what is compiled is made as needed."""
+    """Whether a file is imported: programs are elsewhere, and compiled files are made as needed."""
     return ".." not in file.parts and "__pycache__" not in file.parts

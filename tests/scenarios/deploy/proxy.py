@@ -1,7 +1,7 @@
-"""The proxy that docs/nsqadmin_rights.md shows: nginx with the document's own lines, run for real.
+"""The proxy of docs/nsqadmin_rights.md: a real nginx with the document's own lines.
 
-Ports and certificates are other ones. oauth2-proxy is a stand-in that answers nginx's question as
-that does with `--set-xauthrequest`: 202 and the user's address for a session, 401 without one.
+Ports and certificates differ. A stand-in for oauth2-proxy answers nginx's requests as that does
+with `--set-xauthrequest`: 202 and the user's address for a session, 401 without one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "nsqadmin_rights.md"
 SITE: Final = "nsq.example"
 SESSION: Final = "_oauth2_proxy"
 OUTSIDE: Final = "127.0.0.2"
-"""Where clients call from, so that they are not the proxy."""
+"""The address of clients, which must differ from the proxy's."""
 
 
 def blocks(language: str) -> list[str]:
@@ -38,7 +38,7 @@ def blocks(language: str) -> list[str]:
 
 
 def nsqadmin_flags() -> list[str]:
-    """The flags that the example gives nsqadmin, without addresses and files."""
+    """The example's flags for nsqadmin, without addresses and files."""
     (command,) = (block for block in blocks("console") if "--allowed-host" in block)
     words = command.replace("\\\n", " ").split()
     own = ("--http-address", "--lookupd-http-address", "--audit-log")
@@ -46,7 +46,7 @@ def nsqadmin_flags() -> list[str]:
 
 
 def configuration(folder: Path, port: int, admin: int, sign_in: int) -> str:
-    """nginx's whole configuration around the example's `server`."""
+    """nginx's complete configuration around the example's `server`."""
     (server,) = blocks("nginx")
     places = {
         "listen 443 ssl": f"listen 127.0.0.1:{port} ssl",
@@ -68,7 +68,7 @@ def configuration(folder: Path, port: int, admin: int, sign_in: int) -> str:
 
 
 class SignIn(BaseHTTPRequestHandler):
-    """What nginx asks whether somebody is signed in: the session's cookie is the user's name."""
+    """Answers nginx whether a user is signed in: the session cookie is the user's name."""
 
     def do_GET(self) -> None:
         cookies = dict(
@@ -82,12 +82,12 @@ class SignIn(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def sign_in() -> Iterator[int]:
-    """The port of oauth2-proxy's stand-in."""
+    """Run the stand-in for oauth2-proxy; yields its port."""
     with ThreadingHTTPServer(("127.0.0.1", 0), SignIn) as server:
         serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
@@ -99,7 +99,7 @@ def sign_in() -> Iterator[int]:
 
 
 class Proxy:
-    """nginx before an nsqadmin, and a client outside that calls it."""
+    """nginx in front of an nsqadmin, and a client outside that sends requests."""
 
     def __init__(self, folder: Path, admin: int, sign_in: int) -> None:
         self.port = free_port()
@@ -118,7 +118,7 @@ class Proxy:
         )
 
     def wait_ready(self) -> None:
-        """Until it answers."""
+        """Wait until it answers."""
         wait_for(self._answers)
 
     def _answers(self) -> bool:
@@ -129,7 +129,7 @@ class Proxy:
             return False
 
     def close(self) -> None:
-        """End it."""
+        """Stop it."""
         if self._process.poll() is None:
             os.kill(self._process.pid, signal.SIGTERM)
         self._process.wait(STOP_SECONDS)
@@ -138,7 +138,7 @@ class Proxy:
     def answer(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Iterator[http.client.HTTPResponse]:
-        """One request from outside, its headers as they are; the answer, to be read."""
+        """Send a request from outside with these headers; yields the response."""
         connection = _Connection(self.port, self.tls)
         try:
             connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
@@ -153,13 +153,13 @@ class Proxy:
     def ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> tuple[int, bytes]:
-        """One request from outside: status and body."""
+        """Send a request from outside; returns status and body."""
         with self.answer(method, path, headers, body) as answer:
             return answer.status, answer.read()
 
 
 class _Connection(http.client.HTTPSConnection):
-    """From outside to the proxy, which has the certificate of the site."""
+    """A connection from outside to the proxy, which has the site's certificate."""
 
     def __init__(self, port: int, tls: ssl.SSLContext) -> None:
         super().__init__("127.0.0.1", port, timeout=30, source_address=(OUTSIDE, 0))

@@ -1,7 +1,7 @@
-"""Each alert of deploy/prometheus/nsq.rules.yml, brought about for real and ended again.
+"""Each alert of deploy/prometheus/nsq.rules.yml fires for real causes, and stops when they end.
 
-Real daemons and a real Prometheus; in its rules a minute lasts a second (`alerting`). All troubles
-last at the same time: what they have in common is the cluster, not a topic.
+The tests use real daemons and a real Prometheus whose rules have minutes of a second (`alerting`).
+All troubles exist at the same time: they share the cluster, but not their topics.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ pytestmark = pytest.mark.timeout(4 * SECONDS_MAX)
 
 @dataclass(frozen=True)
 class Story:
-    """What Prometheus has told.
+    """What Prometheus has reported.
 
     Attributes:
         before: the alerts that fired before the troubles.
-        annotations: of the alerts that fired during them and were seen.
-        fired: all that have fired at the end of the troubles.
-        after: those that fire when all have had their time to stop.
-        mixin: how many samples there were under each name of the mixin.
+        annotations: of the alerts seen firing during the troubles.
+        fired: all alerts that have fired by the end of the troubles.
+        after: the alerts that still fire after they have had time to stop.
+        mixin: the number of samples of each recorded name of the mixin.
     """
 
     before: set[str]
@@ -43,7 +43,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
-    """All troubles, from a cluster that is well to one that is well again."""
+    """Start all troubles in a healthy cluster, and end them."""
     alerting.program("prometheus")
     if lack := attach_lack():
         pytest.skip(lack)
@@ -52,7 +52,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Story:
 
 
 def told(cluster: Cluster) -> Story:
-    """The story of a cluster."""
+    """Run the troubles in a cluster; returns what Prometheus reported."""
     prometheus = cluster.prometheus
     wait_for(lambda: len(prometheus.ask("up == 1")) == 8, SECONDS_MAX, every=POLL_SECONDS)
     before = prometheus.has_fired()
@@ -77,25 +77,25 @@ def told(cluster: Cluster) -> Story:
 
 
 def test_every_alert_is_meant_by_a_trouble() -> None:
-    """None is left out."""
+    """Every alert has a trouble that makes it fire."""
     assert MEANT == sorted(alerting.names("alert", alerting.ALERTS))
 
 
 def test_a_cluster_that_is_well_wakes_nobody(story: Story) -> None:
-    """All daemons answer, and nothing has fired."""
+    """No alert fires in a healthy cluster."""
     assert set() == story.before
 
 
 @pytest.mark.parametrize("alert", MEANT)
 def test_an_alert_fires_and_stops(alert: str, story: Story) -> None:
-    """While its trouble lasts it fires and says what it is about; when it is over it stops."""
+    """An alert fires during its trouble with complete annotations, and stops afterwards."""
     said = "".join(story.annotations.get(alert, {}).values())
 
     assert alert in story.fired
     assert alert not in story.after
-    assert "<" not in said  # as a template says that it has failed
+    assert "<" not in said  # a failed template contains "<"
 
 
 def test_the_names_of_the_mixin_are_there(story: Story) -> None:
-    """Each recording rule has found what it records."""
+    """Each recording rule of the mixin has samples."""
     assert [] == [name for name, count in story.mixin.items() if not count]

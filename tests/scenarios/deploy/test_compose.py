@@ -1,7 +1,7 @@
-"""deploy/compose.yml: it has what an engine and the programs know, and its commands make a cluster.
+"""deploy/compose.yml: its keys are those of the specification, and its commands form a cluster.
 
-No container engine has run it. Here each service is a process with the command of the file, in a
-network of its own where only the names of the services are known, and a volume is a folder.
+No container engine has run it. Here each service is a process with the file's command, in a
+separate network that knows only the services' names; a volume is a folder.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ KEYS = {
     *("cap_drop", "security_opt", "logging", "command", "ports", "volumes", "depends_on"),
     "healthcheck",
 }
-"""All of these are keys of services in the Compose Specification; `host` networks are none."""
+"""Keys of services in the Compose Specification, without `network_mode`: no host networks."""
 HEALTH_KEYS = {"test", "interval", "timeout", "retries", "start_period"}
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
 SECONDS_MAX = 60
@@ -61,7 +61,7 @@ def services() -> dict[str, Service]:
 
 
 def options(service: Service) -> Any:
-    """What the program makes of the command."""
+    """The options that the program parses from the command."""
     program, *words = service["command"]
     return parse(PROGRAMS[program], program, "", words)
 
@@ -72,7 +72,7 @@ def of_program(services: dict[str, Service], program: str) -> dict[str, Service]
 
 
 def test_there_are_three_nsqds_two_nsqlookupds_and_nsqadmin(services: dict[str, Service]) -> None:
-    """And the file says that no engine has run it."""
+    """There are 3 nsqds, 2 nsqlookupds, an nsqadmin, and a note that no engine has run them."""
     counts = {program: len(of_program(services, program)) for program in PROGRAMS}
 
     assert {"nsqd": 3, "nsqlookupd": 2, "nsqadmin": 1} == counts
@@ -80,7 +80,7 @@ def test_there_are_three_nsqds_two_nsqlookupds_and_nsqadmin(services: dict[str, 
 
 
 def test_every_key_is_known(services: dict[str, Service]) -> None:
-    """An engine refuses a misspelt one; volumes and dependencies are there."""
+    """Every key is known, since engines refuse others; volumes and dependencies exist."""
     whole = compose.document()
 
     assert {"name", "services", "volumes"} == {key for key in whole if not key.startswith("x-")}
@@ -95,7 +95,7 @@ def test_every_key_is_known(services: dict[str, Service]) -> None:
 
 
 def test_no_service_may_more_than_it_needs(services: dict[str, Service]) -> None:
-    """The slim image, nothing to write to but volumes, no rights; ports for this machine alone."""
+    """Services have the slim image, a read-only file system, no capabilities, and local ports."""
     for name, one in services.items():
         assert f"sparq-nsqd:{VERSION}" == one["image"], name
         assert (True, ["ALL"], ["no-new-privileges:true"]) == (
@@ -109,7 +109,7 @@ def test_no_service_may_more_than_it_needs(services: dict[str, Service]) -> None
 
 
 def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
-    """Each has a node id, a volume, and addresses that lead to it from inside and outside."""
+    """Each nsqd has its own node id, volume, and addresses for inside and outside."""
     found = of_program(services, "nsqd")
     taken = {name: options(one) for name, one in found.items()}
     lookupds = {
@@ -128,7 +128,7 @@ def test_nsqds_are_told_apart(services: dict[str, Service]) -> None:
 
 
 def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
-    """Outside; and each health check asks the port at which its daemon answers HTTP."""
+    """Published ports are unique; each health check uses the port of its daemon's HTTP API."""
     outside = [port for one in services.values() for port in compose.ports(one)]
 
     assert sorted(set(outside)) == sorted(outside)
@@ -139,7 +139,7 @@ def test_no_port_is_taken_twice(services: dict[str, Service]) -> None:
 
 
 def test_variables_are_for_other_machines() -> None:
-    """With them nsqds say the name of this machine, and listen to others."""
+    """With the variables set, nsqds advertise this machine's name, and ports are public."""
     pytest.importorskip("yaml", reason="needs PyYAML")
     places = {"SPARQ_HOST": "broker.example", "SPARQ_BIND": "0.0.0.0"}
     found = compose.services({**places, "NSQADMIN_ROLE": "operate"})
@@ -151,7 +151,7 @@ def test_variables_are_for_other_machines() -> None:
 
 
 class Engine:
-    """Runs the services, each when those that it depends on are healthy."""
+    """Runs the services; each starts when those it depends on are healthy."""
 
     def __init__(self, services: dict[str, Service], folder: Path, network: Namespace) -> None:
         self.services = services
@@ -160,7 +160,7 @@ class Engine:
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
     def up(self) -> None:
-        """Start what does not run, as `docker compose up --wait` does."""
+        """Start what is not running, as `docker compose up --wait` does."""
         for name in compose.in_order(self.services):
             if name not in self.running:
                 self._start(name)
@@ -178,17 +178,17 @@ class Engine:
             )
 
     def _volume(self, entry: str) -> str:
-        """What `mount --bind` is told for a volume."""
+        """The arguments of `mount --bind` for a volume."""
         volume, place = entry.split(":")
         (self._folder / volume).mkdir(exist_ok=True)
         return f"'{self._folder / volume}' '{place}'"
 
     def log(self, name: str) -> str:
-        """What a service has logged."""
+        """The log of a service."""
         return (self._folder / f"{name}.log").read_text()
 
     def exec(self, *command: str, given: str = "") -> subprocess.CompletedProcess[str]:
-        """Run something in the services' network."""
+        """Run a command in the services' network."""
         return subprocess.run(
             [*self._network.prefix, *command],
             cwd=self._folder,
@@ -200,25 +200,25 @@ class Engine:
         )
 
     def health(self, name: str) -> subprocess.CompletedProcess[str]:
-        """Its health check."""
+        """Run the service's health check."""
         kind, program, *words = self.services[name]["healthcheck"]["test"]
         assert ("CMD", "healthcheck") == (kind, program)
         return self.exec(sys.executable, "-IS", str(HEALTHCHECK), *words)
 
     def is_healthy(self, name: str) -> bool:
-        """Whether its health check says so."""
+        """Whether its health check succeeds."""
         assert self.running[name].poll() is None, self.log(name)
         return self.health(name).returncode == 0
 
     def stop(self, name: str) -> int:
-        """SIGTERM, and the exit status if it ends within its grace period."""
+        """Send SIGTERM; returns the exit status, if it ends within its grace period."""
         seconds = int(self.services[name]["stop_grace_period"].removesuffix("s"))
         process = self.running.pop(name)
         process.terminate()
         return process.wait(seconds)
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill the remaining services."""
         for process in self.running.values():
             process.kill()
             process.wait(SECONDS_MAX)
@@ -228,7 +228,7 @@ class Engine:
 def engine(
     services: dict[str, Service], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    """All services, up."""
+    """All services, running."""
     folder = tmp_path_factory.mktemp("compose")
     hosts = folder / "hosts"
     hosts.write_text("127.0.0.1 localhost " + " ".join(services) + "\n")
@@ -242,7 +242,7 @@ def engine(
 
 
 def program(name: str) -> tuple[str, ...]:
-    """A console script of the image."""
+    """The command that runs a console script of the image."""
     script = f"import sys; from sparq.scripts import {name} as run; sys.exit(run(sys.argv[1:]))"
     return (sys.executable, "-c", script)
 
@@ -258,16 +258,16 @@ def listed(engine: Engine, port: int) -> set[str]:
 
 
 def test_each_nsqlookupd_lists_all_nsqds(engine: Engine) -> None:
-    """With addresses at which everybody reaches them."""
+    """Each nsqlookupd lists all nsqds, with addresses that all services can reach."""
     expected = {"nsqd-1:4150", "nsqd-2:4250", "nsqd-3:4350"}
 
     wait_for(lambda: [expected, expected] == [listed(engine, port) for port in (4161, 4261)])
 
 
 def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
-    """SIGTERM ends each service with 0 within its grace period; volumes keep what waits.
+    """SIGTERM ends each service with status 0 in its grace period; volumes keep messages.
 
-    A consumer that knows one nsqlookupd only then finds what was published at each nsqd.
+    After a restart, a consumer with one nsqlookupd finds the messages of each nsqd.
     """
     for name, port in (("nsqd-1", 4150), ("nsqd-2", 4250), ("nsqd-3", 4350)):
         words = ("--topic=kept", f"--nsqd-tcp-address={name}:{port}")
@@ -286,7 +286,7 @@ def test_messages_outlive_a_stop_of_everything(engine: Engine) -> None:
 
 
 def test_the_commands_of_the_page(services: dict[str, Service], engine: Engine) -> None:
-    """docs/operating.md: the image is that of the services, and what runs in them works."""
+    """The commands of docs/operating.md build the services' image, start them, and work in them."""
     section = PAGE[PAGE.index("## In containers") : PAGE.index("## Change")]
     blocks = re.findall(r"^```\n(.*?)^```$", section, re.M | re.S)
     build, up, *lines = [shlex.split(line) for block in blocks for line in block.splitlines()]
@@ -307,7 +307,7 @@ def test_the_commands_of_the_page(services: dict[str, Service], engine: Engine) 
 
 
 def test_nsqadmin_shows_the_cluster(engine: Engine) -> None:
-    """To a browser at the published address."""
+    """nsqadmin shows the cluster to a browser at the published address."""
     script = (
         "import urllib.request as request\n"
         "place, headers = 'http://localhost:4171/api/nodes', {'Host': '127.0.0.1:4171'}\n"
@@ -322,7 +322,10 @@ def test_nsqadmin_shows_the_cluster(engine: Engine) -> None:
 
 
 def test_health_checks_say_what_is_wrong(engine: Engine) -> None:
-    """A port where nobody listens; without any port, the daemon that runs is found."""
+    """A health check reports a port without a listener.
+
+    Without a port it finds the running daemon.
+    """
     bad = engine.exec(sys.executable, "-IS", str(HEALTHCHECK), "4999")
     good = engine.exec(sys.executable, "-IS", str(HEALTHCHECK))
 

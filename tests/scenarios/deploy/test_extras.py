@@ -1,7 +1,7 @@
-"""The wheel with its extras, each in an environment that has nothing else: used, not read about.
+"""The wheel with its extras, each in an environment that has nothing else, is used for real.
 
-`spark` is big: here its packages are linked to those that are installed already. `make wheel` has
-pip fetch them, and runs the pipeline (whole_spark.py).
+`spark` is large: here its packages are links to those already installed. `make wheel` downloads
+them with pip, and runs the pipeline (whole_spark.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def traced(built: Path) -> Path:
 
 
 def told(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
-    """What the program with spans tells, after a conversation with the nsqd installed there."""
+    """Run the program with spans and the nsqd installed there; returns its JSON."""
     with wheel.nsqd(programs, folder) as nsqd:
         ran = wheel.run(programs / "python", PROGRAM, nsqd.tcp, folder=folder, env=env)
     assert 0 == ran.returncode, ran.stderr
@@ -38,12 +38,12 @@ def told(programs: Path, folder: Path, env: dict[str, str]) -> dict[str, Any]:
 
 
 def test_otel_alone_is_enough_to_publish_and_consume(traced: Path, tmp_path: Path) -> None:
-    """Without an SDK spans are made for nobody, and messages come through as they are."""
+    """Without an SDK no spans are recorded, and messages are unchanged."""
     assert {"handled": ["one"], "spans": None} == told(traced, tmp_path, {})
 
 
 def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: Path) -> None:
-    """A publish and the handling of its message, in one trace; nsqd is the wheel's own."""
+    """With an SDK, a publish and the handling of its message are spans of one trace."""
     sdk = pins.brought(pins.asked(["opentelemetry-sdk"], {""})) - pins.needed(built, "otel")
     pins.lay(sdk, tmp_path / "sdk")
 
@@ -57,7 +57,10 @@ def test_otel_with_an_sdk_tells_both_spans(built: Path, traced: Path, tmp_path: 
 
 
 def test_spark_is_all_that_the_pipeline_needs(built: Path, tmp_path: Path) -> None:
-    """`sparq run` gets as far as the file that it is to read, which is not there."""
+    """`sparq run` starts, and reports that its input file is missing.
+
+    Pyspark_nsq can be imported.
+    """
     programs = wheel.linked(built, "spark", tmp_path / "spark")
     ran = wheel.run(programs / "sparq", "run", "--clicks=none.gz", folder=tmp_path)
     source = wheel.run(programs / "python", "-c", "import pyspark_nsq", folder=tmp_path)

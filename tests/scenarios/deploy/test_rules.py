@@ -1,6 +1,6 @@
-"""The rules of deploy/prometheus: Prometheus' own tool takes them, and evaluates a case of each.
+"""The rules of deploy/prometheus: promtool accepts them, and evaluates a case of each.
 
-That each alert also fires for real is in test_alerts.py.
+test_alerts.py tests that each alert fires for real causes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES_OF_THE_MIXIN = {
     "nsq_topic_channel_e2e_processing_latency_99",
     *("nsq_mem_heap_objects", "nsq_mem_heap_in_use_bytes"),
 }
-"""What the dashboards of grafana/jsonnet-libs' nsq-mixin ask for; the rest is Go's collector."""
+"""The names in the dashboards of grafana/jsonnet-libs' nsq-mixin, except the Go collector's."""
 GIVEN_UP = ("orders.dead", "a-dlq", "a_DLQ", "a.dead-letters", "a_deadletter", "b.failed#ephemeral")
 NOT_GIVEN_UP = ("orders", "deadlines", "dead", "a.dead.b", "failed", "undead")
 
@@ -36,14 +36,14 @@ def text(path: Path) -> str:
 
 
 def test_prometheus_takes_every_file_of_the_folder() -> None:
-    """Each file of rules, and the configuration with those that it names."""
+    """promtool accepts each file of rules, and the configuration that names them."""
     for path in sorted(alerting.FOLDER.glob("*.rules.yml")):
         alerting.promtool("check", "rules", path)
     alerting.promtool("check", "config", alerting.CONFIG)
 
 
 def test_the_command_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    """docs/monitoring.md says how to check the files after a change."""
+    """The command in docs/monitoring.md checks the files."""
     monkeypatch.chdir(alerting.FOLDER.parents[1])
     (words,) = re.findall(r"^\$ promtool (.*)$", text(MONITORING), re.M)
 
@@ -52,7 +52,7 @@ def test_the_command_of_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("rules", CASES, ids=lambda path: path.stem)
 def test_rules_do_what_their_cases_say(rules: Path, tmp_path: Path) -> None:
-    """Alerts fire when they should and only then; what is recorded has its value and labels."""
+    """Alerts fire when they should and only then; recorded series have their values and labels."""
     cases = tmp_path / "cases.yml"
     cases.write_text(text(CASES[rules]).replace("[RULES]", f"['{rules}']"), encoding="utf-8")
 
@@ -61,7 +61,7 @@ def test_rules_do_what_their_cases_say(rules: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rules", CASES, ids=lambda path: path.stem)
 def test_every_rule_has_a_case(rules: Path) -> None:
-    """An alert is named by one in which it fires, a recorded name by one that has its value."""
+    """Each alert has a case in which it fires, each recorded name a case with its value."""
     expected = set(re.findall(r"alertname=\"(\w+)\"[^}]*\}', value", text(CASES[rules])))
     values = set(re.findall(r"labels: '([\w:]+)\{", text(CASES[rules])))
 
@@ -70,12 +70,12 @@ def test_every_rule_has_a_case(rules: Path) -> None:
 
 
 def test_the_mixin_finds_its_names() -> None:
-    """Those that the known dashboards ask for, and none else."""
+    """The recorded names are exactly those that the known dashboards use."""
     assert sorted(NAMES_OF_THE_MIXIN) == sorted(alerting.names("record", alerting.MIXIN))
 
 
 def test_a_minute_becomes_a_second_and_nothing_else_changes() -> None:
-    """What the real Prometheus of the tests evaluates are the shipped expressions."""
+    """`hurried` changes only the lengths of minutes: expressions are those of deploy/prometheus."""
     for path in CASES:
         before, after = text(path), alerting.hurried(text(path))
         changed = [
@@ -92,7 +92,7 @@ def test_a_minute_becomes_a_second_and_nothing_else_changes() -> None:
 
 
 def test_dead_letters_are_known_by_the_names_that_nsqadmin_knows() -> None:
-    """The alert and nsqadmin's page agree which topics hold messages that were given up."""
+    """The alert and nsqadmin's page recognise the same topics as dead-letter topics."""
     (pattern, again) = re.findall(r'topic=~"\(\?i\)([^"]+)"', text(alerting.ALERTS))
     found = re.compile(pattern, re.IGNORECASE)
 
@@ -102,7 +102,7 @@ def test_dead_letters_are_known_by_the_names_that_nsqadmin_knows() -> None:
 
 
 def test_every_alert_is_explained() -> None:
-    """docs/monitoring.md has a row for each, with what it means and what to do next."""
+    """docs/monitoring.md has a row for each alert, with its meaning and what to do."""
     rows = re.findall(r"^\| `(Nsq\w+)` \| ([^|]+) \| ([^|]+) \|$", text(MONITORING), re.M)
 
     severities = re.findall(r"alert: (\w+)\n.*?severity: (\w+)", text(alerting.ALERTS), re.S)
@@ -112,7 +112,7 @@ def test_every_alert_is_explained() -> None:
 
 
 def test_every_alert_says_whom_it_wakes_and_what_to_do() -> None:
-    """A severity, a summary that names what is meant, an action."""
+    """Every alert has a severity, a summary with its label or value, and an action."""
     for body in text(alerting.ALERTS).split("- alert: ")[1:]:
         assert len(re.findall(r"labels: \{severity: (page|ticket)\}", body)) == 1, body
         assert re.findall(r"^ +(summary|action): \S", body, re.M) == ["summary", "action"], body

@@ -1,6 +1,6 @@
-"""The slim image: the steps of deploy/Dockerfile run, and what they make runs as its user.
+"""The slim image: the steps of deploy/Dockerfile run, and its programs run as its user.
 
-There is no container engine: `building` says what takes its place.
+No container engine is used: see `building`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DAEMONS = {
     "nsqadmin": ("nsqadmin", "--nsqd-http-address=127.0.0.1:4151"),
 }
 SIZE_MAX = 150 << 20
-"""Of what the image adds to its base, in bytes."""
+"""The maximum size in bytes that the image adds to its base."""
 READY_SECONDS = 60
 STOP_SECONDS = 10
 
@@ -47,7 +47,7 @@ def stages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stages]:
 
 @pytest.fixture
 def volume(tmp_path: Path, stages: Stages) -> Path:
-    """A volume that belongs to the image's user, as an engine makes it."""
+    """A volume that belongs to the image's user, as an engine creates it."""
     folder = tmp_path / "volume"
     folder.mkdir(mode=0o700)
     os.chown(folder, int(stages.user(TARGET)), int(stages.user(TARGET)))
@@ -55,7 +55,7 @@ def volume(tmp_path: Path, stages: Stages) -> Path:
 
 
 def test_all_programs_are_there_and_what_builds_is_not(stages: Stages) -> None:
-    """Each console script and the health check; no pip and no setuptools."""
+    """The image has each console script and the health check, but no pip and no setuptools."""
     home = stages.seen(TARGET) / "opt" / "sparq"
     (packages,) = home.glob("lib/python*/site-packages")
     names = {path.name for path in packages.iterdir()}
@@ -66,7 +66,7 @@ def test_all_programs_are_there_and_what_builds_is_not(stages: Stages) -> None:
 
 
 def test_the_image_is_slim(stages: Stages) -> None:
-    """What it adds to its base has a bound."""
+    """The image adds less than 150 MiB to its base."""
     home = stages.seen(TARGET) / "opt" / "sparq"
     sizes = [path.lstat().st_size for path in home.rglob("*") if not path.is_dir()]
 
@@ -74,7 +74,10 @@ def test_the_image_is_slim(stages: Stages) -> None:
 
 
 def test_its_user_has_two_folders(stages: Stages) -> None:
-    """Each for nobody else; its programs belong to root, who alone may change them."""
+    """The user alone can use its two folders.
+
+    Its programs belong to root, who alone may change them.
+    """
     root, user = stages.seen(TARGET), int(stages.user(TARGET))
     for name in ("nsqd", "nsqadmin"):
         facts = (root / "var" / "lib" / name).stat()
@@ -86,7 +89,7 @@ def test_its_user_has_two_folders(stages: Stages) -> None:
 
 
 def is_healthy(container: Container) -> bool:
-    """Whether the image's HEALTHCHECK says so."""
+    """Whether the image's HEALTHCHECK succeeds."""
     assert container.process.poll() is None, container.log_text
     (words,) = dockerfile.stages()[TARGET].of("HEALTHCHECK")
     command = re.findall(r'"([^"]+)"', words.partition("CMD ")[2])
@@ -97,7 +100,7 @@ def is_healthy(container: Container) -> bool:
 def test_a_daemon_lives_and_ends_in_its_container(
     name: str, stages: Stages, volume: Path, tmp_path: Path
 ) -> None:
-    """As the first process, not root, with no rights: it is healthy, and STOPSIGNAL ends it."""
+    """A daemon is healthy as first process without root or capabilities; STOPSIGNAL ends it."""
     (word,) = dockerfile.stages()[TARGET].of("STOPSIGNAL")
     command, log = DAEMONS[name], tmp_path / "log"
     with stages.container(TARGET, log, *command, nsqd=volume) as container:
@@ -112,7 +115,7 @@ def test_a_daemon_lives_and_ends_in_its_container(
 
 
 def test_the_command_of_the_image_is_nsqd(stages: Stages, volume: Path, tmp_path: Path) -> None:
-    """What is published to it with a tool of the image is on its volume after a new start."""
+    """The image's command is nsqd: a message published to it is on its volume after a restart."""
     (words,) = dockerfile.stages()[TARGET].of("CMD")
     command = re.findall(r'"([^"]+)"', words)
     address = "--nsqd-tcp-address=127.0.0.1:4150"

@@ -1,4 +1,4 @@
-"""The units of deploy/systemd: systemd takes them, and the daemons can live in what they allow."""
+"""The units of deploy/systemd are valid, and the daemons work within their restrictions."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ DEPLOY = Path(__file__).parents[3] / "deploy"
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 PROGRAMS = {"nsqadmin": NsqadminOptions, "nsqd": NsqdOptions, "nsqlookupd": NsqlookupdOptions}
 EXPOSURE_MAX = 20
-"""In tenths, of 100; systemd calls what is below 30 "OK", and a unit without settings has 96."""
+"""In tenths, of 100: systemd calls less than 30 "OK", and a unit without settings has 96."""
 CALL = re.compile(r"^\d+ +(\w+)\(", re.M)
 SOCKET = re.compile(r"\bsocket\((AF_\w+)")
 
 
 @cache
 def calls_of(group: str) -> frozenset[str]:
-    """The names of the system calls in one of systemd's groups, and in the groups within it."""
+    """The system calls in one of systemd's groups, and in the groups within it."""
     said = run("systemd-analyze", "syscall-filter", group).stdout
     words = [line.strip() for line in said.splitlines()[1:]]
     names = {word for word in words if word and word[0] not in "#@"}
@@ -48,7 +48,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 def settings(unit: Path, key: str) -> list[str]:
-    """The values of a key of a unit, in their order."""
+    """The values of a key of a unit, in order."""
     found = re.findall(rf"^{key}=(.*)$", unit.read_text(encoding="utf-8"), re.M)
     return [str(value) for value in found]
 
@@ -60,14 +60,14 @@ def _systemd() -> None:
 
 
 def test_each_daemon_has_a_unit() -> None:
-    """Three daemons, three units, a sample of a configuration file for each."""
+    """Each of the three daemons has a unit and a sample configuration file."""
     assert sorted(PROGRAMS) == [unit.stem for unit in UNITS]
     assert sorted(PROGRAMS) == sorted(path.stem for path in DEPLOY.glob("*.toml"))
 
 
 @pytest.mark.usefixtures("_systemd")
 def test_systemd_verifies_the_units(tmp_path: Path) -> None:
-    """Not a word of complaint, with the programs at the place where they are installed here."""
+    """`systemd-analyze verify` reports nothing, with the path of the programs replaced."""
     here = str(Path(sys.executable).parent).replace(" ", r"\x20")  # as systemd writes a space
     for unit in UNITS:
         text = unit.read_text(encoding="utf-8")
@@ -82,7 +82,7 @@ def test_systemd_verifies_the_units(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_systemd")
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_a_unit_leaves_little_exposed(unit: Path) -> None:
-    """systemd's own measure of what a broken daemon could do to the machine."""
+    """A unit's exposure, as measured by systemd, is at most 2.0 of 10."""
     command = ("systemd-analyze", "security", "--offline=true", f"--threshold={EXPOSURE_MAX}")
     measured = run(*command, str(unit))
     if "unrecognized option" in measured.stderr:
@@ -93,7 +93,7 @@ def test_a_unit_leaves_little_exposed(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
 def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
-    """ExecStart as it stands, but that the configuration is the sample beside the units."""
+    """The daemon accepts ExecStart, with the sample file as configuration."""
     (start,) = settings(unit, "ExecStart")
     program, *words = shlex.split(start)
     options = PROGRAMS[Path(program).name]
@@ -120,7 +120,7 @@ def test_the_command_line_and_the_sample_are_taken(unit: Path) -> None:
     ],
 )
 def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) -> None:
-    """StateDirectory is made below /var/lib for the user of the unit, and is all it may write."""
+    """The data is in the unit's StateDirectory below /var/lib, the only folder it may write to."""
     (unit,) = (unit for unit in UNITS if unit.stem == name)
     (folder,) = settings(unit, "StateDirectory")
 
@@ -133,7 +133,7 @@ def test_what_is_kept_is_in_the_folder_that_systemd_makes(name: str, flag: str) 
 
 @pytest.mark.usefixtures("_systemd")
 def test_a_daemon_asks_for_no_call_that_is_filtered(tmp_path: Path) -> None:
-    """Started, used over TCP and HTTP, reloaded and stopped, nsqd makes only calls it may make."""
+    """Started, used over TCP and HTTP, reloaded and stopped, nsqd makes only allowed calls."""
     if lack := strace.lack():
         pytest.skip(lack)
     record = tmp_path / "calls"

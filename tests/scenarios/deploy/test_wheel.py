@@ -1,4 +1,4 @@
-"""The wheel, installed where nothing else of sparq is: its programs, its extras, its types."""
+"""The wheel, installed in an environment without this checkout: programs, extras and types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ entries = importlib.metadata.distribution("sparq-mq").entry_points
 flags = "--help", "--version"
 print(json.dumps({entry.name: [asked(entry, flag) for flag in flags] for entry in entries}))
 """
-"""What each program of the installed sparq says of itself, asked by one interpreter."""
+"""Asks each installed program for its help and its version, in one interpreter."""
 USER = ROOT / "tests" / "scenarios" / "typing" / "program.py"
 
 
@@ -50,7 +50,7 @@ def programs(built: Path) -> Path:
 
 
 def test_the_wheel_has_the_packages_whole_and_nothing_else(built: Path) -> None:
-    """Every module of `src`, the type marker, what pages are made of, and no test."""
+    """The wheel has every module of `src`, the type marker, the pages' files, and no tests."""
     names = {name for name in zipfile.ZipFile(built).namelist() if ".dist-info/" not in name}
     source = built.parent / "source" / "src"
     modules = {str(path.relative_to(source)) for path in source.rglob("*.py")}
@@ -67,7 +67,7 @@ def test_the_wheel_has_the_packages_whole_and_nothing_else(built: Path) -> None:
 
 
 def test_the_extras_are_those_of_the_project(built: Path) -> None:
-    """`sparq-mq[spark]` and the others, each with what pyproject.toml lists."""
+    """The wheel has each extra of pyproject.toml, with the packages listed there."""
     metadata = pins.metadata(built)
     needed = [str(line) for line in metadata.get_all("Requires-Dist", [])]
     extras = PROJECT["optional-dependencies"]
@@ -80,7 +80,7 @@ def test_the_extras_are_those_of_the_project(built: Path) -> None:
 
 
 def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
-    """Each console script is there, and finds all that it imports without any extra."""
+    """Each console script exists and starts, without any extra."""
     names = sorted(PROJECT["scripts"])
     asked = wheel.run(programs / "python", "-c", ASKED, folder=tmp_path)
     told = json.loads(asked.stdout)
@@ -95,7 +95,7 @@ def test_every_program_starts(programs: Path, tmp_path: Path) -> None:
 
 
 def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
-    """The pipeline without Spark, and spans without OpenTelemetry, say what to install."""
+    """Without its extra, the pipeline and the spans report which one to install."""
     pipelines = [wheel.run(programs / "sparq", word, folder=tmp_path) for word in ("run", "up")]
     line = "import sparq.client.telemetry"
     spans = wheel.run(programs / "python", "-c", line, folder=tmp_path)
@@ -108,9 +108,9 @@ def test_what_needs_an_extra_names_it(programs: Path, tmp_path: Path) -> None:
 
 
 def test_types_are_found(programs: Path, tmp_path: Path) -> None:
-    """mypy, strict, on a program that uses all of the API, with the installed package's types.
+    """mypy --strict accepts a program that uses the whole API, with the installed types.
 
-    Other packages are left out: their types are their own business, and take a while.
+    Other packages are left out: their types do not matter here, and take time.
     """
     (tmp_path / "mypy.ini").write_text(
         "[mypy]\nstrict = True\n[mypy-aiohttp.*,numpy.*,uvloop.*]\nfollow_imports = skip\n"
@@ -123,7 +123,7 @@ def test_types_are_found(programs: Path, tmp_path: Path) -> None:
 
 
 def test_installed_programs_work_together(programs: Path, tmp_path: Path) -> None:
-    """What is published with one of them, another one prints."""
+    """A message published with an installed program is printed by another one."""
     with wheel.nsqd(programs, tmp_path) as nsqd:
         address = f"--nsqd-tcp-address={nsqd.tcp}"
         to_nsq = (programs / "to_nsq", "--topic=greetings", address)

@@ -1,6 +1,6 @@
-"""A program with spans of both sides, for the extra `otel`: publishes, consumes, tells the spans.
+"""A program for the extra `otel`: it publishes and consumes with spans, and prints them as JSON.
 
-Without OpenTelemetry's SDK, which is the program's own affair, there is nobody to tell them.
+Without OpenTelemetry's SDK, which the program itself must install, there are no spans to print.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from sparq.client.telemetry import Telemetry
 
 
 async def bodies_through(nsqd: str, telemetry: Telemetry, *bodies: bytes) -> list[str]:
-    """Publish them, and handle them."""
+    """Publish the bodies and handle them; returns the handled ones."""
     handled: asyncio.Queue[str] = asyncio.Queue()
 
     async def handle(message: Message) -> None:
@@ -32,7 +32,7 @@ async def bodies_through(nsqd: str, telemetry: Telemetry, *bodies: bytes) -> lis
 
 
 def with_spans(nsqd: str) -> dict[str, Any]:
-    """What was handled, and each span with its trace."""
+    """The handled bodies, and each span with its trace."""
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import SimpleSpanProcessor

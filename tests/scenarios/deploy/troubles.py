@@ -1,7 +1,7 @@
-"""A small cluster, and what can go wrong with it: each trouble is made for real, and ended.
+"""A small cluster and its possible troubles: each one is caused for real, and ended.
 
-A trouble is a context: what it does at its beginning makes alerts fire, what it does at its end
-makes them stop. `TROUBLES` says which alerts are meant by each.
+A trouble is a context manager: entering it makes alerts fire, leaving it makes them stop.
+`TROUBLES` lists the alerts of each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tests.support.v2_client import OK, V2Client, fin_each
 from tests.support.waiting import until, wait_for
 
 PAUSE_SECONDS = 0.1
-"""The pace of a program that goes on while a trouble lasts."""
+"""The interval of actions that are repeated during a trouble."""
 STRACE = ("strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=fdatasync")
 SECONDS_MAX = 30
 
@@ -44,26 +44,27 @@ class GrowingDisk(SmallDisk):
     """A disk whose size can be changed."""
 
     def resize(self, size: str) -> None:
-        """Make it larger, or smaller."""
-        # Named whole: otherwise `mount` repeats options that an ordinary user's namespace refuses.
+        """Set the size of the disk."""
+        # Named completely: otherwise `mount` repeats options that an ordinary user's namespace
+        # refuses.
         options = ("-t", "tmpfs", "-o", f"remount,size={size}")
         mount = ("mount", *options, "tmpfs", str(self.folder))
         subprocess.run([*self.prefix, *mount], check=True, timeout=SECONDS_MAX)
 
     def free_bytes(self) -> int:
-        """How much is left."""
+        """The free space."""
         facts = os.statvfs(self.seen)
         return facts.f_bavail * facts.f_frsize
 
 
 class Cluster:
-    """Four nsqds with a task each, three nsqlookupds, an nsqadmin and the Prometheus that looks.
+    """Four nsqds for different troubles, three nsqlookupds, an nsqadmin and a Prometheus.
 
     Attributes:
-        main: whose channels are in trouble.
+        main: its channels are in trouble.
         doomed: is killed.
-        behind: has a lag limit, a slow disk, and leaves an nsqlookupd.
-        full: has a disk of its own, which is made small.
+        behind: has a lag limit and a slow disk, and leaves an nsqlookupd.
+        full: has a separate disk, which becomes small.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -102,7 +103,7 @@ class Cluster:
 
 
 def attach_lack() -> str:
-    """What keeps strace from a process that runs already, as "needs ..."; empty if nothing does."""
+    """What prevents strace from tracing a running process, as "needs ..."; empty: nothing."""
     if lack := strace.lack():
         return lack
     scope = Path("/proc/sys/kernel/yama/ptrace_scope")
@@ -112,7 +113,7 @@ def attach_lack() -> str:
 
 
 def admin_of(folder: Path, lookups: list[Server]) -> Server:
-    """An nsqadmin for these nsqlookupds."""
+    """Start an nsqadmin that uses these nsqlookupds."""
     folder.mkdir()
     places = tuple(f"--lookupd-http-address={lookup.http}" for lookup in lookups)
     admin = AdminServer("sparq.nsqadmin", folder, places)
@@ -122,7 +123,7 @@ def admin_of(folder: Path, lookups: list[Server]) -> Server:
 
 @contextmanager
 def again_and_again(act: Callable[[], object]) -> Iterator[None]:
-    """Have something done all the while, as by another program; what it raised is raised."""
+    """Repeat an action in a thread, as another program would; re-raises its exception."""
     stop, raised = threading.Event(), list[BaseException]()
 
     def run() -> None:
@@ -144,16 +145,16 @@ def again_and_again(act: Callable[[], object]) -> Iterator[None]:
 
 
 def channel(nsqd: NsqdServer, topic: str) -> None:
-    """Make a topic with the channel c."""
+    """Create a topic with the channel c."""
     nsqd.post(f"/topic/create?topic={topic}")
     nsqd.post(f"/channel/create?topic={topic}&channel=c")
 
 
 @contextmanager
 def killed_daemons(cluster: Cluster) -> Iterator[None]:
-    """kill -9 of an nsqd, an nsqlookupd and nsqadmin, and damage to a message of that nsqd.
+    """kill -9 an nsqd, an nsqlookupd and nsqadmin, and damage a message of that nsqd.
 
-    Before that the nsqd ends again and again, each time when Prometheus has seen it run.
+    Before that the nsqd is restarted repeatedly, each time after Prometheus has seen it running.
     """
     nsqd, *others = (cluster.doomed, cluster.lookups[2], cluster.admin)
     channel(nsqd, "hurt")
@@ -175,7 +176,7 @@ def killed_daemons(cluster: Cluster) -> Iterator[None]:
 
 
 def damage(folder: Path, body: bytes) -> None:
-    """Change a bit of a message where it is stored."""
+    """Flip a bit of a message where it is stored."""
     for path in folder.rglob("*.log"):
         stored = bytearray(path.read_bytes())
         if (at := stored.find(body)) >= 0:
@@ -184,19 +185,19 @@ def damage(folder: Path, body: bytes) -> None:
 
 
 def started_at(nsqd: NsqdServer) -> str:
-    """Asks Prometheus when an nsqd was started."""
+    """The PromQL query for the time when an nsqd was started."""
     return f'nsqd_start_time_seconds{{instance="{nsqd.http}"}}'
 
 
 def is_seen(prometheus: Prometheus, nsqd: NsqdServer, before: list[Any]) -> bool:
-    """Whether Prometheus has another time for its start than it had before."""
+    """Whether Prometheus has another start time for the nsqd than before."""
     found = prometheus.ask(started_at(nsqd))
     return bool(found) and found[0]["value"][1] != before[0]["value"][1]
 
 
 @contextmanager
 def forgotten_nsqlookupd(cluster: Cluster) -> Iterator[None]:
-    """An nsqd is told at run time that there is one nsqlookupd less, and later of all again."""
+    """Remove an nsqlookupd from an nsqd's list at run time; later restore the list."""
     places = [lookup.tcp for lookup in cluster.lookups]
 
     def tell(addresses: list[str]) -> None:
@@ -210,7 +211,7 @@ def forgotten_nsqlookupd(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def slow_disk(cluster: Cluster) -> Iterator[None]:
-    """Each sync takes a second, while there are publishes."""
+    """Delay each sync by 1 s, while messages are published."""
     nsqd = cluster.behind
     effect = "inject=fdatasync:delay_enter=1000000"
     tracer = subprocess.Popen([*STRACE, "-e", effect, "-p", str(nsqd.pid)])
@@ -226,7 +227,7 @@ def slow_disk(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def lag_limit(cluster: Cluster) -> Iterator[None]:
-    """Nobody reads a channel that may fall behind by some files, once Prometheus knows it."""
+    """Exceed the lag limit of a channel without consumers, once Prometheus knows it."""
     channel(cluster.behind, "limited")
     series = 'nsqd_channel_voided_total{topic="limited"}'
     wait_for(partial(cluster.prometheus.ask, series), SECONDS_MAX)
@@ -238,9 +239,10 @@ def lag_limit(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def full_disk(cluster: Cluster) -> Iterator[None]:
-    """The disk is small, publishes fill it; others take what is left, then consumers finish.
+    """Make the disk small and fill it: first by publishing, then by ballast.
 
-    They leave gaps, which takes space in the ledger. In the end the disk grows.
+    Consumers then finish every other message, and these gaps take space in the ledger. At the end
+    the disk grows.
     """
     nsqd, disk = cluster.full, cluster.disk
     channel(nsqd, "big")
@@ -261,7 +263,7 @@ def full_disk(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def paused(cluster: Cluster) -> Iterator[None]:
-    """A channel and a topic are paused while more and more is published."""
+    """Pause a channel and a topic while messages are published."""
     nsqd = cluster.main
     for topic in ("held", "shut"):
         channel(nsqd, topic)
@@ -282,7 +284,7 @@ def paused(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def bad_consumers(cluster: Cluster) -> Iterator[None]:
-    """One takes messages and is silent, another gives back what it gets."""
+    """Let one consumer receive messages without responding, and another requeue all."""
     nsqd = cluster.main
     for topic in ("silent", "returned"):
         channel(nsqd, topic)
@@ -304,7 +306,7 @@ def bad_consumers(cluster: Cluster) -> Iterator[None]:
 
 @contextmanager
 def dead_letters(cluster: Cluster) -> Iterator[None]:
-    """A handler fails, so its consumer gives the message up."""
+    """Let a handler fail, so that its consumer makes the message a dead letter."""
     nsqd = cluster.main
     channel(nsqd, "orders")
     nsqd.post("/pub?topic=orders", b"wrong")
@@ -330,7 +332,7 @@ def dead_letters(cluster: Cluster) -> Iterator[None]:
 
 
 def depth(nsqd: NsqdServer, topic: str) -> int:
-    """How many messages a topic without channels has."""
+    """The depth of a topic without channels."""
     stats = nsqd.get_json(f"/stats?format=json&topic={topic}")
     return sum(int(one["depth"]) for one in stats["topics"] or ())
 
@@ -356,4 +358,4 @@ TROUBLES: dict[Trouble, set[str]] = {
     bad_consumers: {"NsqChannelStuck", "NsqChannelTimeouts", "NsqChannelRequeues"},
     dead_letters: {"NsqDeadLetters"},
 }
-"""Each trouble with the alerts that it makes fire."""
+"""Each trouble, with the alerts that it makes fire."""

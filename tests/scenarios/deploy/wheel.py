@@ -1,9 +1,9 @@
-"""sparq as others get it: a wheel, in an environment that has what its lock names and no more.
+"""sparq as users get it: a wheel, in an environment that has exactly the packages of its lock.
 
-1. Environments lie in `.venvs`, one for the wheel alone and one for each extra. They are made on
-   first use, and made anew when their lock changes.
-2. The wheel is built from a copy of the sources and installed for each run of the tests. pip finds
-   no index then: what the wheel asks for has to be there, or pip says what is missing.
+1. Environments are in `.venvs`, one for the wheel alone and one for each extra. They are created
+   on first use, and again when their lock changes.
+2. The wheel is built from a copy of the sources and installed for each run of the tests. pip has
+   no index then: if a package that the wheel needs is missing, pip reports it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SECONDS_MAX = 120
 
 
 def build(folder: Path) -> Path:
-    """Build the wheel below the folder; the tree itself stays as it is."""
+    """Build the wheel below the folder, without changes to the source tree."""
     source = folder / "source"
     source.mkdir()
     made_elsewhere = shutil.ignore_patterns("*.egg-info", "__pycache__")
@@ -48,10 +48,10 @@ def build(folder: Path) -> Path:
 
 
 def install(wheel: Path, extra: str = "") -> Path:
-    """Put the wheel, with an extra, into its environment; the folder of the programs.
+    """Install the wheel, with an extra, into its environment; returns the folder of the programs.
 
     Raises:
-        Missing: there is no environment, and none can be made here.
+        Missing: the environment does not exist, and cannot be created here.
     """
     home = ENVIRONMENTS / f"wheel-{extra}" if extra else HOME
     lock = pins.rows(pins.needed(wheel, extra)) if extra else LOCK.read_text()
@@ -63,14 +63,17 @@ def install(wheel: Path, extra: str = "") -> Path:
 
 
 def put(wheel: Path, extra: str, home: Path) -> Path:
-    """Install the wheel beside what it needs; the folder of the programs."""
+    """Install the wheel into an environment that has its dependencies.
+
+    Returns the programs' folder.
+    """
     wanted = f"{wheel}[{extra}]" if extra else str(wheel)
     step([*pip_of(home), "install", "--no-index", wanted])
     return home / "bin"
 
 
 def linked(wheel: Path, extra: str, home: Path) -> Path:
-    """Install it in a new environment, in which what it needs is linked to what is here."""
+    """Install the wheel into a new environment, with links to the dependencies installed here."""
     step([sys.executable, "-m", "venv", "--without-pip", str(home)])
     (packages,) = home.glob("lib/python*/site-packages")
     pins.lay(pins.needed(wheel, extra), packages)
@@ -78,13 +81,13 @@ def linked(wheel: Path, extra: str, home: Path) -> Path:
 
 
 def pip_of(home: Path) -> list[str]:
-    """pip, for an environment that has none of its own."""
+    """The command of pip for an environment without pip."""
     return [*PIP, "--python", str(home / "bin" / "python")]
 
 
 @functools.cache
 def made(home: Path, lock: str) -> str:
-    """Make the environment, unless it is there from this very lock: "", or what it needs."""
+    """Create the environment, unless it has this very lock; returns "" or what is missing."""
     stamp, wanted = home / ".installed", hashlib.sha256(lock.encode()).hexdigest()
     if stamp.exists() and stamp.read_text() == wanted:
         return ""
@@ -102,7 +105,7 @@ def made(home: Path, lock: str) -> str:
 
 
 def step(command: list[str]) -> None:
-    """One step that needs no network; what it said is in the failure."""
+    """Run a step that needs no network; a failure has its output."""
     strict = {name: value for name, value in os.environ.items() if not name.startswith("PIP_")}
     strict["PIP_CONFIG_FILE"] = os.devnull
     ran = subprocess.run(
@@ -118,7 +121,7 @@ def run(
     given: str = "",
     seconds: float = 60,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program with nothing of this tree in its way; `given` is its standard input."""
+    """Run a program without this process's environment; `given` is its standard input."""
     return subprocess.run(
         [str(word) for word in command],
         cwd=folder,
@@ -145,7 +148,7 @@ class InstalledNsqd(NsqdServer):
 
 @contextlib.contextmanager
 def nsqd(programs: Path, folder: Path) -> Iterator[NsqdServer]:
-    """The installed nsqd, running, with its data in the folder."""
+    """Run the installed nsqd with its data in the folder."""
     with InstalledNsqd(programs, folder) as server:
         start_first(server)
         yield server

@@ -1,7 +1,7 @@
-"""`make wheel`: sparq-mq[spark] as pip fetches and installs it, a gigabyte, and its pipeline.
+"""`make wheel`: downloads and installs sparq-mq[spark] with pip, and runs its pipeline.
 
-Not among the tests of the suite, which have the same packages linked (test_extras.py): the first
-time takes a minute or more and the packages' 1 GB of disk, and the pipeline takes its time.
+It is not part of the test suite, which links the same packages (test_extras.py): the first run
+takes a minute or more and 1 GB of disk, and the pipeline takes time, too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ RUN_SECONDS_MAX = 600
 
 @pytest.mark.timeout(3 * INSTALL_SECONDS_MAX + RUN_SECONDS_MAX)
 def test_the_pipeline_runs_from_the_wheel(built: Path, tmp_path: Path) -> None:
-    """Clicks through the wheel's own nsqds into Spark, and the audit finds each of them once."""
+    """The wheel's pipeline stores every click exactly once, as its audit finds."""
     try:
         programs = wheel.install(built, "spark")
     except Missing as missing:
         pytest.skip(f"needs {missing}")
     words = ("run", "--count=2000", "--seed=1", "--data=data")
-    # Spark starts Java with scripts of its own, which look for the shell's tools.
+    # Spark starts Java with shell scripts, which need the shell's tools.
     env = {"PATH": os.environ["PATH"]}
     ran = wheel.run(programs / "sparq", *words, folder=tmp_path, env=env, seconds=RUN_SECONDS_MAX)
 
